@@ -1,0 +1,1 @@
+"""Ratios against peers, each from one interleaved run: ``make bench``."""

@@ -1,0 +1,11 @@
+"""Every benchmark, one after the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+for name in ("load_ext", "submit", "log_lines", "many_runs"):
+    if not sys.argv[1:] or name in sys.argv[1:]:
+        subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False)
+        print(flush=True)

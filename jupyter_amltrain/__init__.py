@@ -1,0 +1,96 @@
+"""A notebook cell becomes a supervised, tracked training run.
+
+::
+
+    %load_ext jupyter_amltrain
+
+    %%aml_submit --param lr=0.1 --out accuracy
+    ...
+
+The same without IPython::
+
+    import jupyter_amltrain as aml
+    run = aml.submit("train.py", params={"lr": 0.1})
+    run.wait()
+
+Importing this package costs nothing: what it names is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_API = ("TrackedRun", "attach", "compute", "current_target", "runs", "submit", "targets", "use")
+
+__all__ = [*_API, "errors", "load_ipython_extension", "unload_ipython_extension"]
+
+
+class _Package(ModuleType):
+    """The package itself, where ``runs`` is the function and never the sub-package.
+
+    Importing ``jupyter_amltrain.runs.store`` would bind the sub-package to the name
+    that users know as a function; imports of its modules do not need the binding.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _API and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    if name in _API:
+        from jupyter_amltrain import api
+
+        return getattr(api, name)
+    if name == "errors":
+        import jupyter_amltrain.errors as errors
+
+        return errors
+    if name == "__version__":
+        return _read_version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
+
+
+def _read_version() -> str:
+    try:
+        from jupyter_amltrain import _version as written
+
+        return str(written.__version__)
+    except ImportError:  # a checkout that was never built
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("jupyter_amltrain")
+        except PackageNotFoundError:
+            return "0+unknown"
+
+
+def load_ipython_extension(ip: InteractiveShell) -> None:
+    """``%load_ext jupyter_amltrain``: register the magics, and nothing else."""
+    from jupyter_amltrain.magics import register
+
+    register(ip)
+
+
+def unload_ipython_extension(ip: InteractiveShell) -> None:
+    """``%unload_ext jupyter_amltrain``: remove what was registered; runs go on."""
+    from jupyter_amltrain.magics import unregister
+
+    unregister(ip)
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    return [{"src": "labextension", "dest": "jupyter-amltrain"}]

@@ -1,0 +1,6 @@
+"""The agent: what supervises jobs on a machine.
+
+This package travels to the target as one zipapp and is imported by the kernel
+as well, so all of it is Python 3.8 grammar and standard library; the single
+guest is ``pynvml``, imported only in a short-lived child process.
+"""

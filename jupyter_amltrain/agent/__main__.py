@@ -1,0 +1,38 @@
+"""``agent.pyz dispatch <queue> <home>`` and ``agent.pyz call <op> [<home> [<queue>]]``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import List
+
+_USAGE = "usage: agent.pyz dispatch QUEUE HOME | agent.pyz call OP [HOME [QUEUE]] < payload.json"
+
+
+def main(argv: List[str]) -> int:
+    """Run one of the two commands; the exit code."""
+    if len(argv) == 3 and argv[0] == "dispatch":
+        from .daemon import detach
+
+        return detach(argv[1], argv[2])
+    if 2 <= len(argv) <= 4 and argv[0] == "call":
+        from .calls import call, default_home
+
+        text = sys.stdin.buffer.read().decode("utf-8", "replace")
+        try:
+            payload = json.loads(text) if text.strip() else {}
+        except ValueError as error:
+            payload = None
+            answer = {"error": {"type": "ProtocolError", "message": "The payload is not JSON: %s" % error}}
+        if payload is not None:
+            home = argv[2] if len(argv) > 2 else default_home()
+            answer = call(argv[1], payload, home, argv[3] if len(argv) > 3 else None)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+        return 1 if "error" in answer else 0
+    sys.stderr.write(_USAGE + "\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

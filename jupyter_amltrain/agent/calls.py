@@ -1,0 +1,298 @@
+"""The agent's calls: what a kernel, a command line or an SSH session may ask of a machine.
+
+``call(op, payload, home, queue=None, agent=None) -> dict``
+
+Blocking (use it off the loop), thread-safe, takes and gives JSON-able values.
+
+Parameters of `call`
+--------------------
+home
+    State root of the agent (absolute). Made (0700) when absent.
+queue
+    Node-local queue folder; ``None`` takes ``$AMLTRAIN_QUEUE``, else
+    ``/var/tmp/amltrain-<uid>``.
+agent
+    Path of the zipapp with which to start a dispatcher when none runs; ``None`` takes
+    the zipapp that we run from, else the newest of ``<home>/agent/*.pyz``.
+
+Every answer is a dict. An error is ``{"error": {"type": T, "message": M}}`` where T is a
+class name of ``jupyter_amltrain.errors`` (``SubmitError``, ``CapacityError``,
+``StateError``, ``UnknownRun``, ``CommandError``, ``SpecError``, ``ProtocolError``) or
+``RunExists`` (the run id is taken: choose another), and M is one sentence.
+
+Calls
+-----
+``submit`` payload::
+
+    {"run": id,                    # [A-Za-z0-9][A-Za-z0-9._-]{0,99}, also the folder's name
+     "name": str,                  # for people
+     "argv": [str, ...],           # absolute interpreter, absolute script: <home>/runs/<id>/source/...
+     "cwd": str,                   # absolute; "" takes the run's source folder
+     "environ": {..},              # submitter's whole environment: memory only, never on disk
+     "env": {..},                  # public variables, over environ: in job.json
+     "secrets": {NAME: value},     # over env: memory only; job.json has the sorted names
+     "gpus": int | None,           # None: 1 where there is a GPU, else a CPU slot
+     "timeout": seconds | None,  "grace": seconds | None (default 10, $AMLTRAIN_GRACE),
+     "out": [str], "spec": {..}, "snapshot": {..}, "project": str, "experiment": str,
+     "tracking": {"run_id": 32 hex, "mode": "sink" | "direct"}, "notebook_dir": str,
+     "submission": str}            # optional; equal values make a repeated submit harmless
+
+  Only run and argv are required; unknown keys are refused. Files put before under
+  ``<home>/staging/<id>/`` become ``<home>/runs/<id>/source/``.  Answer::
+
+    {"run": id, "state": "queued", "folder": "<home>/runs/<id>", "ticket": int}
+
+  Repeating a call that got no answer is harmless (`submission` is made when absent).
+  Returned when the job is accepted for good; it starts at once if a slot is free.
+  Environment of the job's process: environ < env < ours (AMLTRAIN_RUN, PYTHONUNBUFFERED,
+  AML_NOTEBOOK_DIR, AML_OUTPUT_DIR = <folder>/outputs, CUDA_VISIBLE_DEVICES, MLflow client
+  variables unless tracking.mode is "direct") < secrets.
+
+``cancel`` {"run": id} -> {"run": id, "state": str}
+    Idempotent; returns when requested, not when dead. UnknownRun.
+``poll`` {"run_ids": [id, ...]} -> {"runs": {id: state.json}, "errors": {id: {"type", "message"}}}
+    Ids that this machine does not know are absent. `errors` holds folders that cannot be
+    read (a newer schema). The ``detail`` of a queued run is its place in the queue and what
+    it waits for; it changes without a change of ``version``. Starts a dispatcher when jobs
+    wait and none runs, and says ``lost`` for runs whose supervisor and guardian are gone.
+``list`` {"full": bool} -> {"runs": [{"run", "name", "state", "reason", "exit_code", "submitted",
+    "experiment", "project"}, ...], "errors": {..}}, oldest first; with "full" each row also
+    has "job" (job.json) and "status" (state.json). {"run_ids": [..]} restricts it.
+``info`` {} -> see ``place.describe``: cpus, memory (bytes), gpus, gpu_note, slots, queued,
+    running, survives, python, platform, home, queue, protocol.
+``delete`` {"run": id} -> {"run": id, "deleted": true}. UnknownRun; CommandError for a live run.
+``ping`` {} -> {"pid": int, "protocol": int}; starts a dispatcher when none runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+
+from . import contact, lifecycle, place
+from .processes import alive, boot_id, node
+from .protocol import (
+    CANCEL,
+    JOB,
+    QUEUED,
+    RUNS,
+    STAGING,
+    TERMINAL,
+    AgentError,
+    not_readable,
+    not_writable,
+    read_json,
+    read_state,
+    run_folder,
+    valid_run_id,
+)
+from .shelf import WAITING, Shelf, default_queue, open_queue
+
+Json = Dict[str, Any]
+
+
+class _Here(NamedTuple):
+    home: str
+    queue: str
+    agent: Optional[str]
+
+    def ask(self, op: str, payload: Json) -> Json:
+        return contact.ask(self.queue, self.home, self.agent, op, payload)
+
+
+def default_home() -> str:
+    """``$AMLTRAIN_HOME``, else where platformdirs puts a user's state (for the command line)."""
+    given = os.environ.get("AMLTRAIN_HOME")
+    if given:
+        return os.path.abspath(os.path.expanduser(given))
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "amltrain")
+
+
+def call(
+    op: str, payload: Mapping[str, Any], home: str, queue: Optional[str] = None, agent: Optional[str] = None
+) -> Json:
+    """One call; see the module's docstring. Never raises for what a user can cause."""
+    work = _CALLS.get(op)
+    try:
+        if work is None:
+            raise AgentError("ProtocolError", "The agent does not know the call %r." % (op,))
+        if not os.path.isabs(home):
+            raise AgentError("StateError", "The state root %r is not an absolute path." % home)
+        here = _Here(os.path.abspath(home), os.path.abspath(queue or default_queue()), agent)
+        return work(here, dict(payload))
+    except AgentError as error:
+        return error.answer()
+    except OSError as error:
+        return not_writable(error.filename or home, error).answer()
+
+
+def _run_of(payload: Json) -> str:
+    run = payload.get("run")
+    if not isinstance(run, str):
+        raise AgentError("UnknownRun", "No run was named. List the runs with: %aml_runs")
+    return run
+
+
+def _state_of(here: _Here, run: str) -> Json:
+    state = read_state(run_folder(here.home, run))
+    if state is None:
+        raise AgentError("UnknownRun", "There is no run %r in %s. List the runs with: %%aml_runs" % (run, here.home))
+    return state
+
+
+def _submit(here: _Here, payload: Json) -> Json:
+    # A dispatcher may die between accepting and answering; the repeat must not find a clash.
+    payload.setdefault("submission", os.urandom(12).hex())
+    return here.ask("submit", payload)
+
+
+def _cancel(here: _Here, payload: Json) -> Json:
+    run = _run_of(payload)
+    state = lifecycle.settle(here.home, run, _state_of(here, run))
+    if state["state"] in TERMINAL:
+        return {"run": run, "state": state["state"]}
+    folder = run_folder(here.home, run)
+    os.close(os.open(os.path.join(folder, CANCEL), os.O_CREAT | os.O_WRONLY, 0o600))
+    state = _state_of(here, run)  # it may have started meanwhile
+    if state["state"] == QUEUED:
+        here.ask("wake", {})
+        state = _state_of(here, run)
+    supervisor = state.get("supervisor") or {}
+    if state["state"] not in TERMINAL and state.get("node") == node() and alive(supervisor):
+        try:
+            os.kill(supervisor["pid"], signal.SIGTERM)
+        except OSError:
+            pass
+    return {"run": run, "state": state["state"]}
+
+
+def _poll(here: _Here, payload: Json) -> Json:
+    runs: Json = {}
+    errors: Json = {}
+    for run in payload.get("run_ids") or []:
+        if not valid_run_id(run):
+            continue
+        try:
+            state = read_state(run_folder(here.home, run))
+        except (AgentError, OSError) as error:
+            errors[run] = _unread(here, run, error)
+            continue
+        if state is not None:
+            runs[run] = lifecycle.settle(here.home, run, state)
+    if any(_stray(here, state) for state in runs.values()) and not contact.running(here.queue):
+        here.ask("ping", {})  # who comes up looks after what an earlier life has left
+        runs = {run: _state_of(here, run) for run in runs}
+    waiting = {run: state for run, state in runs.items() if state["state"] == QUEUED}
+    if waiting:
+        runs.update(_queued(here, waiting))
+    return {"runs": runs, "errors": errors}
+
+
+def _unread(here: _Here, run: str, error: Union[AgentError, OSError]) -> Json:
+    known = not_readable(run_folder(here.home, run), error) if isinstance(error, OSError) else error
+    return dict(known.answer()["error"])
+
+
+def _stray(here: _Here, state: Json) -> bool:
+    """Whether a run of our queue was started where pids are others: before a container's restart, mostly."""
+    if state["state"] in TERMINAL or state.get("queue") != os.path.realpath(here.queue):
+        return False
+    return state.get("node") != node() and any(Shelf(os.path.join(here.queue, "slots")).names())
+
+
+def _queued(here: _Here, waiting: Json) -> Json:
+    """Queued runs with their place in the queue; wakes a queue that nobody serves."""
+    if not contact.running(here.queue) and any(Shelf(os.path.join(here.queue, "tickets")).names()):
+        here.ask("ping", {})
+    shown = read_json(os.path.join(here.queue, WAITING), "Queue folder") or {}
+    details = shown.get("waiting", {}).get(here.home, {})
+    found = {}
+    for run, state in waiting.items():
+        if run in details:
+            found[run] = dict(state, detail=details[run])
+        elif state.get("node") == node():
+            found[run] = _without_ticket(here, run)
+    return found
+
+
+def _without_ticket(here: _Here, run: str) -> Json:
+    """A queued run that the queue does not show: about to start, or its queue folder is gone."""
+    state = _state_of(here, run)
+    queue = state.get("queue")
+    if state["state"] == QUEUED and queue != os.path.realpath(here.queue):  # only its own queue can have lost it
+        return dict(state, detail="waits in another queue: AMLTRAIN_QUEUE=%s" % queue) if queue else state
+    shelves = [Shelf(os.path.join(here.queue, name)) for name in ("tickets", "slots")]
+    known = any(item["run"] == run and item["home"] == here.home for shelf in shelves for item in shelf.load().values())
+    state = _state_of(here, run)
+    if known or any(shelf.unreadable for shelf in shelves) or state["state"] != QUEUED:
+        return state
+    # The ticket goes when the guardian may start; its first word follows in milliseconds.
+    if state["boot"] == boot_id() and lifecycle.seconds_since(state["changed"]) < 5.0:
+        return state
+    return lifecycle.mark_lost(run_folder(here.home, run), state, "its ticket in %s is gone" % here.queue)
+
+
+def _list(here: _Here, payload: Json) -> Json:
+    wanted = payload.get("run_ids")
+    try:
+        names = os.listdir(os.path.join(here.home, RUNS)) if wanted is None else list(wanted)
+    except FileNotFoundError:
+        names = []
+    polled = _poll(here, {"run_ids": names})
+    rows: List[Json] = []
+    for run, state in polled["runs"].items():
+        try:
+            job = read_json(os.path.join(run_folder(here.home, run), JOB)) or {}
+        except (AgentError, OSError) as error:
+            polled["errors"][run] = _unread(here, run, error)
+            continue
+        row = {"run": run, "name": job.get("name", run)}
+        row.update({key: state.get(key) for key in ("state", "reason", "exit_code")})
+        row.update({key: job.get(key) for key in ("submitted", "experiment", "project")})
+        if payload.get("full"):
+            row["job"], row["status"] = job, state
+        rows.append(row)
+    rows.sort(key=lambda row: (row["submitted"] or 0.0, row["run"]))
+    return {"runs": rows, "errors": polled["errors"]}
+
+
+def _info(here: _Here, payload: Json) -> Json:
+    open_queue(here.queue)
+    answer = here.ask("info", {})
+    if "error" not in answer:
+        answer.update(place.describe(answer["pid"]), home=here.home, queue=here.queue)
+    return answer
+
+
+def _delete(here: _Here, payload: Json) -> Json:
+    run = _run_of(payload)
+    state = lifecycle.settle(here.home, run, _state_of(here, run))
+    if state["state"] not in TERMINAL:
+        raise AgentError(
+            "CommandError", "Run %r is %s. Cancel it first: %%aml_runs cancel %s" % (run, state["state"], run)
+        )
+    folder = run_folder(here.home, run)
+    # Gone at once for all readers, also when the removal is cut short.
+    trash = os.path.join(here.home, RUNS, ".gone-%s-%s" % (run, os.urandom(4).hex()))
+    os.rename(folder, trash)
+    shutil.rmtree(trash, ignore_errors=True)
+    shutil.rmtree(os.path.join(here.home, STAGING, run), ignore_errors=True)
+    return {"run": run, "deleted": True}
+
+
+def _ping(here: _Here, payload: Json) -> Json:
+    return here.ask("ping", {})
+
+
+_CALLS: Dict[str, Callable[[_Here, Json], Json]] = {
+    "submit": _submit,
+    "cancel": _cancel,
+    "poll": _poll,
+    "list": _list,
+    "info": _info,
+    "delete": _delete,
+    "ping": _ping,
+}

@@ -1,0 +1,87 @@
+"""Becoming the dispatcher: detached, alone, and ready before the starter returns."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+
+from . import clock
+from .protocol import PROTOCOL, SCHEMA
+
+#: Seconds to wait for a leaving dispatcher's lock.
+PATIENCE = 20.0
+_MODULES = ("guardian", "supervisor", "sampler", "rank", "lifecycle", "outcome", "host", "mlflow_sink")
+
+
+def detach(queue: str, home: str) -> int:
+    """Fork the dispatcher away; return 0 when it listens or another one does."""
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        # Its end without a byte: it died, or another one has the lock.
+        os.read(reader, 1)
+        return 0
+    os.close(reader)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    code = 70
+    try:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
+        from . import rank
+
+        # Ours are private; a job's files are made as its user is used to.
+        rank.USER_UMASK = os.umask(0o077)
+        code = _serve(queue, home, writer)
+    except BaseException:  # the body of a process: whatever it is goes to its diary
+        import traceback
+
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _serve(queue: str, home: str, ready: int) -> int:
+    import fcntl
+
+    from .shelf import LOCK, open_queue
+
+    queue = open_queue(queue)
+    lock = os.open(os.path.join(queue, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = clock.mono() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            from .contact import NoDispatcher, exchange
+
+            try:
+                exchange(queue, {"op": "ping"})
+                return 0  # another one serves
+            except NoDispatcher:  # one is leaving or was just killed
+                if clock.mono() > until:
+                    return 75
+                time.sleep(0.005)
+    # All code is loaded now: the zipapp may be gone when a job starts, and what is
+    # imported here need not be imported by each forked child.
+    for name in _MODULES:
+        importlib.import_module("." + name, __package__)
+    from .dispatcher import Dispatcher
+    from .processes import boot_id, identity
+
+    record = {"schema": SCHEMA, "protocol": PROTOCOL, "boot": boot_id()}
+    record.update(identity(os.getpid()) or {})
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, json.dumps(record).encode(), 0)
+    serving = Dispatcher(queue, home)
+    os.close(ready)
+    serving.say("dispatcher %d serves %s" % (os.getpid(), queue))
+    serving.run()
+    return 0

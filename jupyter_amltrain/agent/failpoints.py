@@ -1,0 +1,51 @@
+"""Named places where a test can make the agent die, fail or dawdle.
+
+``AMLTRAIN_FAILPOINT="name[:action],..."`` with the actions ``kill`` (SIGKILL to
+ourselves, the default), ``raise`` and ``sleep=SECONDS``.  With
+``AMLTRAIN_FAILPOINT_ONCE=<folder>`` each fires a single time, over all processes
+and restarts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+
+class FailpointError(Exception):
+    """Raised at a failpoint whose action is ``raise``."""
+
+
+def hit(name: str) -> None:
+    """Do what the environment asks for at the place `name`; normally nothing."""
+    wanted = os.environ.get("AMLTRAIN_FAILPOINT")
+    if not wanted:
+        return
+    for item in wanted.split(","):
+        where, _, action = item.strip().partition(":")
+        if where == name and _first_time(name):
+            _act(name, action or "kill")
+
+
+def _first_time(name: str) -> bool:
+    folder = os.environ.get("AMLTRAIN_FAILPOINT_ONCE")
+    if not folder:
+        return True
+    try:
+        os.close(os.open(os.path.join(folder, name), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _act(name: str, action: str) -> None:
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)  # the signal is on its way; nothing may happen after it
+    elif action == "raise":
+        raise FailpointError(name)
+    elif action.startswith("sleep="):
+        time.sleep(float(action[len("sleep=") :]))
+    else:
+        raise ValueError("AMLTRAIN_FAILPOINT: %r is not kill, raise or sleep=S" % (action,))

@@ -1,0 +1,47 @@
+"""The supervisor's helpers, sampler and sink: started again when they die, dismissed at the end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from typing import Optional
+
+from . import clock
+
+_FIRST_BACKOFF, _LAST_BACKOFF = 0.05, 5.0
+
+
+class Helper:
+    """A forked process of ours that is forked again when it dies."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pid = 0
+        self.deaths = 0
+        self.due: Optional[float] = None  #: when to fork it, monotonic
+
+    def died(self) -> None:
+        """Plan the next start: at once at first, then ever later."""
+        self.pid = 0
+        wait = 0.0 if not self.deaths else min(_LAST_BACKOFF, _FIRST_BACKOFF * 2**self.deaths)
+        self.deaths += 1
+        self.due = clock.mono() + wait
+
+
+def dismiss(pid: int, patience: float = 3.0) -> None:
+    """End a helper: ask, wait, insist."""
+    if not pid:
+        return
+    until = clock.mono() + patience
+    number = signal.SIGTERM
+    while True:
+        try:
+            os.kill(pid, number)
+            if os.waitpid(pid, os.WNOHANG if number == signal.SIGTERM else 0)[0]:
+                return
+        except OSError:  # reaped before
+            return
+        if clock.mono() > until:
+            number = signal.SIGKILL
+        select.select([], [], [], 0.002)

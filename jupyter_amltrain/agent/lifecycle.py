@@ -1,0 +1,177 @@
+"""Changes of ``state.json``: phases, ends, and what is left to say when nobody watches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional
+
+from . import clock
+from .processes import alive, boot_id, members, node, send
+from .protocol import (
+    CANCEL,
+    CANCELED,
+    FAILED,
+    LOST,
+    QUEUED,
+    STATE,
+    TERMINAL,
+    read_state,
+    run_folder,
+    write_json,
+)
+
+State = Dict[str, Any]
+#: Seconds given to processes that were sent SIGKILL before we report them as unkillable.
+KILL_PATIENCE = 20.0
+
+
+def enter(state: State, name: str, seconds: Optional[float] = None, now: Optional[float] = None) -> None:
+    """Go on to the state `name`: close the running phase, open the next unless it is an end.
+
+    Parameters
+    ----------
+    seconds
+        Length of the phase that ends, by the monotonic clock.
+    now
+        Unix seconds of the change, where it was another process that decided it.
+    """
+    now = clock.wall() if now is None else now
+    phases = state["phases"]
+    if phases and phases[-1]["end"] is None:
+        phases[-1]["end"] = now
+        phases[-1]["seconds"] = None if seconds is None else round(seconds, 6)
+    if name not in TERMINAL:
+        phases.append({"name": name, "start": now, "end": None, "seconds": None})
+    state["state"] = name
+
+
+def save(folder: str, state: State, durable: bool = False) -> None:
+    """Write `state` with a new version number."""
+    state["version"] += 1
+    state["changed"] = clock.wall()
+    if os.path.lexists(os.path.join(folder, CANCEL)):
+        state["cancel_requested"] = True
+    write_json(os.path.join(folder, STATE), state, durable)
+
+
+def end_in_queue(folder: str, state: State, name: str, reason: str, detail: str, seconds: float) -> None:
+    """End a job that never started."""
+    enter(state, name, seconds)
+    state["reason"], state["detail"] = reason, detail
+    save(folder, state, durable=True)
+
+
+def cancel_in_queue(folder: str, state: State, seconds: float) -> None:
+    """Cancel a job that never started."""
+    end_in_queue(folder, state, CANCELED, CANCELED, "canceled before it started", seconds)
+
+
+def fail_in_queue(folder: str, state: State, detail: str, seconds: float) -> None:
+    """Fail a job that cannot be started."""
+    end_in_queue(folder, state, FAILED, "launch", detail, seconds)
+
+
+def kill_all(
+    mark: str,
+    root: Optional[int],
+    leader: Optional[Mapping[str, Any]] = None,
+    spare: FrozenSet[int] = frozenset(),
+    gentle: float = 0.0,
+    apart: FrozenSet[int] = frozenset(),
+) -> str:
+    """SIGKILL every process of a run until none is left.
+
+    Parameters
+    ----------
+    mark, root, leader, spare, apart
+        As in `processes.members`.
+    gentle
+        Seconds in which they may still end by themselves.
+
+    Returns
+    -------
+    str
+        What could not be killed; empty when nothing is left.
+    """
+    began = clock.mono()
+    pause = 0.001
+    while True:
+        if root is not None:
+            reap()
+        rows = members(mark, root, spare, leader, apart)
+        if not rows:
+            return ""
+        spent = clock.mono() - began
+        if spent > gentle + KILL_PATIENCE:
+            return "could not be killed: pid %s" % ", ".join(str(row.pid) for row in rows)
+        if spent >= gentle:
+            send(rows, signal.SIGKILL)
+        time.sleep(pause)
+        pause = min(pause * 2, 0.1)
+
+
+def reap() -> None:
+    """Collect all ended children."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def mark_lost(folder: str, state: State, why: str) -> State:
+    """Write ``lost`` over a state that nobody will end any more."""
+    enter(state, LOST)
+    state["reason"], state["detail"] = LOST, why
+    save(folder, state, durable=True)
+    return state
+
+
+def settle(home: str, run: str, state: State, known_dead: bool = False) -> State:
+    """`state`, or the ``lost`` that it has become.
+
+    Only this machine may say so: a state root on a shared disk also holds runs
+    of others, whose processes cannot be seen from here.
+
+    Parameters
+    ----------
+    known_dead
+        Supervisor and guardian are known to be gone, though their pids mean nothing here.
+    """
+    if state["state"] in TERMINAL or state["state"] == QUEUED or (state.get("node") != node() and not known_dead):
+        return state
+    rebooted = state.get("boot") != boot_id()
+    if not rebooted and not known_dead and (alive(state.get("supervisor")) or alive(state.get("guardian"))):
+        return state
+    folder = run_folder(home, run)
+    # The supervisor's last act is to write the end: it may have come between.
+    state = read_state(folder) or state
+    if state["state"] in TERMINAL:
+        return state
+    if rebooted:
+        return mark_lost(folder, state, "the machine was restarted while the job ran")
+    if known_dead:  # and no pid of its state may be touched
+        return mark_lost(folder, state, "supervisor and guardian of the run ended with the container that they ran in")
+    stuck = kill_all(run + ":" + state.get("mark", ""), None, state.get("rank"))
+    why = "supervisor and guardian of the run were killed; its processes were removed"
+    return mark_lost(folder, state, why + (" (%s)" % stuck if stuck else ""))
+
+
+def save_patiently(folder: str, write: Callable[[], Any]) -> None:
+    """Try `write` once a second until the disk takes it; give up when the folder is gone."""
+    while True:
+        try:
+            write()
+            return
+        except OSError:
+            if not os.path.isdir(folder):
+                return
+            time.sleep(1.0)
+
+
+def seconds_since(moment: float) -> float:
+    """Seconds from the unix time `moment`; a clock set back gives a long time, not a negative one."""
+    passed = clock.wall() - moment
+    return passed if passed >= 0 else float("inf")

@@ -1,0 +1,152 @@
+"""The sink's journal: one JSON line per change, whole lines only, gapless numbers.
+
+``{"seq": n, "t": ms since 1970, "op": "runs/log-batch", "b": {body}, "a": {chosen by the sink}}``
+"""
+
+import json
+import os
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+#: Bytes held in memory while the disk is full; above it the oldest lines are dropped.
+HELD_LIMIT = 64 << 20
+
+Record = Dict[str, Any]
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970 (UTC)."""
+    return int(time.time() * 1000)
+
+
+class Journal:
+    """Append-only file of records, opened for one writer.
+
+    Opening reads the file, cuts a torn tail (the writer was killed in the middle of a
+    line) and goes on with the next number.
+
+    Parameters
+    ----------
+    path
+        The file; made with mode 0600.
+    on_note
+        Called with one sentence when lines are held back or lost.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened.
+    """
+
+    def __init__(self, path: str, on_note: Callable[[str], None]) -> None:
+        self.path = path
+        self.seq = 0
+        self.dropped = 0
+        self._note = on_note
+        self._held: List[bytes] = []
+        self._held_bytes = 0
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        self._end = 0
+
+    def recover(self, replay: Callable[[Record], None]) -> None:
+        """Hand every whole record to `replay`, then cut what lies behind the last one."""
+        for line in self._lines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                break
+            replay(record)
+            self.seq = record["seq"]
+            self._end += len(line)
+        if os.fstat(self._fd).st_size > self._end:
+            os.ftruncate(self._fd, self._end)
+            self._note("the journal had a torn last line; it was cut")
+
+    def append(self, op: str, body: Record, added: Record, t: int) -> None:
+        """Write one line whole, or hold it until the disk takes it (never fails)."""
+        self.seq += 1
+        record = {"seq": self.seq, "t": t, "op": op, "b": body}
+        if added:
+            record["a"] = added
+        line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
+        self._held.append(line)
+        self._held_bytes += len(line)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write held lines if there are any.
+
+        A job must not stop because the disk is full for a while: the lines wait in
+        memory, and what a short write left behind is cut off again.
+        """
+        if not self._held:
+            return
+        data = b"".join(self._held)
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._fd, data[written:], self._end + written)
+        except OSError as error:
+            try:
+                os.ftruncate(self._fd, self._end)
+            except OSError:
+                pass
+            self._note(f"metrics wait in memory: {error.strerror}; written as soon as there is space")
+            self._bound()
+            return
+        self._end += len(data)
+        self._held = []
+        self._held_bytes = 0
+
+    def _bound(self) -> None:
+        while self._held_bytes > HELD_LIMIT and len(self._held) > 1:
+            self._held_bytes -= len(self._held.pop(0))
+            self.dropped += 1
+            self._note("the disk stayed full: the oldest waiting metrics were dropped")
+
+    def close(self) -> None:
+        """Write what is held, make it durable, close."""
+        self.flush()
+        try:
+            os.fsync(self._fd)
+        except OSError:
+            pass
+        os.close(self._fd)
+
+    def _lines(self) -> Iterator[bytes]:
+        with open(self.path, "rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                yield line
+        for line in list(self._held):
+            yield line
+
+    def history(self, run_id: str, key: str) -> Iterator[Record]:
+        """Every point of one metric, in the order logged.
+
+        Read from the file, because a run of millions of points must not live in the
+        memory of the agent. Lines that cannot hold the key are skipped unparsed.
+
+        Yields
+        ------
+        dict
+            ``key``, ``value``, ``timestamp`` (ms), ``step`` as they were sent.
+        """
+        run_mark, key_mark = json.dumps(run_id).encode(), json.dumps(key).encode()
+        for line in self._lines():
+            if key_mark not in line or run_mark not in line:
+                continue
+            record = json.loads(line)
+            body: Record = record["b"]
+            if (body.get("run_id") or body.get("run_uuid")) != run_id:
+                continue
+            points: Optional[List[Record]] = None
+            if record["op"] == "runs/log-metric":
+                points = [body]
+            elif record["op"] == "runs/log-batch":
+                points = body.get("metrics")
+            for point in points or ():
+                if point.get("key") == key:
+                    yield point

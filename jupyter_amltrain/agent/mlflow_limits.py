@@ -1,0 +1,210 @@
+"""What MLflow accepts: names, lengths, batch sizes, and its own sentences for refusing.
+
+The sentences are those of ``mlflow/utils/validation.py``, so that a script sees the
+same error from the agent as from an MLflow server.
+"""
+
+import json
+import posixpath
+import re
+from typing import Any, Callable, Dict, List, Optional
+
+NAME = 250
+PARAM_VALUE = 6000
+TAG_VALUE = 8000
+EXPERIMENT_TAG_VALUE = 20000
+EXPERIMENT_NAME = 500
+METRICS_PER_BATCH = 1000
+PARAMS_TAGS_PER_BATCH = 100
+
+Body = Dict[str, Any]
+Note = Callable[[str], None]
+
+_NAME = re.compile(r"^[/\w.\- :]*$")
+
+
+class Refusal(Exception):
+    """An answer with an MLflow error code.
+
+    Parameters
+    ----------
+    code
+        MLflow's ``error_code``.
+    message
+        One sentence for the script.
+    http
+        Status; never 408, 429 or 5xx, which make the client retry for minutes.
+    """
+
+    def __init__(self, code: str, message: str, http: int = 400) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.http = http
+
+
+def invalid(message: str) -> Refusal:
+    """A refusal for a bad value."""
+    return Refusal("INVALID_PARAMETER_VALUE", message)
+
+
+def missing(what: str) -> Refusal:
+    """A refusal for something that is not there."""
+    return Refusal("RESOURCE_DOES_NOT_EXIST", what, 404)
+
+
+def fit(op: str, body: Body, truncate: bool, note: Note) -> Body:
+    """Check a request against MLflow's limits; return it with long values cut.
+
+    Names that are too long are refused. Values of parameters and tags that are too
+    long are cut with a note, or refused when `truncate` is false: both are what a
+    server does, by its ``MLFLOW_TRUNCATE_LONG_VALUES``.
+
+    Raises
+    ------
+    Refusal
+        A limit is passed.
+    """
+    if op == "runs/log-metric":
+        _metric(body, "")
+    elif op == "runs/log-parameter":
+        return _pair(body, "Param key", "Param value", PARAM_VALUE, truncate, note, check_name=True)
+    elif op == "runs/set-tag":
+        return _pair(body, "key", "value", TAG_VALUE, truncate, note)
+    elif op == "runs/log-batch":
+        return _batch(body, truncate, note)
+    elif op == "experiments/create":
+        if not body.get("name"):
+            raise invalid("Invalid experiment name: ''. Experiment name cannot be empty.")
+        _length("name", str(body["name"]), EXPERIMENT_NAME)
+    elif op == "experiments/set-experiment-tag":
+        _length("key", _key(body, "key"), NAME)
+        _length("value", str(body.get("value", "")), EXPERIMENT_TAG_VALUE)
+    elif op == "runs/update":
+        _long(body, "end_time")
+    elif op == "runs/outputs":
+        for index, model in enumerate(body.get("models") or []):
+            _long(model, "step", f"models[{index}].")
+    elif op in ("runs/create", "logged-models"):
+        _long(body, "start_time")
+        return dict(body, tags=_pairs(body.get("tags"), "tags", TAG_VALUE, truncate, note))
+    return body
+
+
+def _batch(body: Body, truncate: bool, note: Note) -> Body:
+    metrics: List[Body] = body.get("metrics") or []
+    params: List[Body] = body.get("params") or []
+    tags: List[Body] = body.get("tags") or []
+    _count("metrics", len(metrics), METRICS_PER_BATCH)
+    _count("params", len(params), PARAMS_TAGS_PER_BATCH)
+    _count("tags", len(tags), PARAMS_TAGS_PER_BATCH)
+    _count("metrics, params, and tags", len(metrics) + len(params) + len(tags), METRICS_PER_BATCH)
+    for index, metric in enumerate(metrics):
+        _metric(metric, f"metrics[{index}].")
+    fitted = dict(body)
+    if params:
+        fitted["params"] = [
+            _pair(p, "Param key", "Param value", PARAM_VALUE, truncate, note, check_name=True) for p in params
+        ]
+    if tags:
+        fitted["tags"] = _pairs(tags, "tags", TAG_VALUE, truncate, note)
+    return fitted
+
+
+def _pairs(pairs: Optional[List[Body]], what: str, limit: int, truncate: bool, note: Note) -> List[Body]:
+    return [
+        _pair(pair, f"{what}[{index}].key", f"{what}[{index}].value", limit, truncate, note)
+        for index, pair in enumerate(pairs or [])
+    ]
+
+
+def _pair(
+    body: Body,
+    key_name: str,
+    value_name: str,
+    limit: int,
+    truncate: bool,
+    note: Note,
+    check_name: bool = False,
+) -> Body:
+    key, value = _key(body, key_name), body.get("value") or ""
+    if check_name:
+        _name(key, "key")
+    _length(key_name, key, NAME)
+    if len(value) <= limit:
+        return body
+    if not truncate:
+        _length(value_name, value, limit)
+    note(f"the value of {key!r} has {len(value)} characters; it was cut to {limit}, as an MLflow server does")
+    return dict(body, value=value[:limit])
+
+
+def _metric(body: Body, path: str) -> None:
+    key = _key(body, path + "name")
+    _name(key, path + "name")
+    try:
+        float(body["value"])
+    except KeyError:
+        raise invalid(f"Missing value for required parameter '{path}value'.") from None
+    except (TypeError, ValueError, OverflowError):
+        raise invalid(
+            f"Invalid value {_quoted(body['value'])} for parameter '{path}value' supplied: "
+            "Please specify value as a valid double (64-bit floating point)"
+        ) from None
+    for name in ("timestamp", "step"):
+        _long(body, name, path, f"metric '{key}'. ")
+    _length("Metric name", key, NAME)
+
+
+def _long(body: Body, name: str, path: str = "", where: str = "") -> None:
+    """Refuse what no reader of the journal, and no database behind it, can hold."""
+    try:
+        fits = -(1 << 63) <= int(body.get(name) or 0) < 1 << 63
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise invalid(
+            f"Invalid value {_quoted(body[name])} for parameter '{path}{name}' supplied: "
+            f"{where}It must be a valid long (64-bit integer)."
+        )
+
+
+def _quoted(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 100 else text[:100] + "..."
+
+
+def _key(body: Body, path: str) -> str:
+    key = body.get("key")
+    if not isinstance(key, str) or not key:
+        raise invalid(f"Missing value for required parameter '{path}'.")
+    return key
+
+
+def _name(name: str, path: str) -> None:
+    quoted = json.dumps(name)
+    if not _NAME.match(name):
+        raise invalid(
+            f"Invalid value {quoted} for parameter '{path}' supplied: Names may only contain "
+            "alphanumerics, underscores (_), dashes (-), periods (.), spaces ( ), colon(:) and slashes (/)."
+        )
+    plain = posixpath.normpath(name)
+    if plain != name or plain == "." or plain.startswith(("..", "/")):
+        raise invalid(
+            f"Invalid value {quoted} for parameter '{path}' supplied: Names may be treated as files "
+            "in certain cases, and must not resolve to other names when treated as such. "
+            f"This name would resolve to {plain!r}"
+        )
+
+
+def _length(what: str, text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise invalid(f"'{what}' exceeds the maximum length of {limit} characters")
+
+
+def _count(what: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise invalid(
+            f"A batch logging request can contain at most {limit} {what}. Got {count} {what}. "
+            f"Please split up {what} across multiple requests and try again."
+        )

@@ -1,0 +1,213 @@
+"""The calls of MLflow's REST interface that a job makes, by route."""
+
+import os
+import re
+import uuid
+from typing import Any, Callable, Dict, List, Tuple
+
+from .mlflow_journal import now_ms
+from .mlflow_limits import Body, Refusal, missing
+from .mlflow_recorder import Recorder
+from .mlflow_views import model_view, run_view, search_models, search_runs
+
+_API = re.compile(r"/(?:ajax-)?api/[23]\.[01]/mlflow/(.+)$")
+
+#: Changes whose answer is empty.
+_PLAIN = (
+    "runs/log-metric",
+    "runs/log-parameter",
+    "runs/log-batch",
+    "runs/set-tag",
+    "runs/delete-tag",
+    "runs/log-model",
+    "runs/log-inputs",
+    "runs/outputs",
+    "runs/delete",
+    "runs/restore",
+    "experiments/set-experiment-tag",
+)
+
+
+class Sink(Recorder):
+    """A recorder with MLflow's routes; thread-safe."""
+
+    def handle(self, method: str, path: str, body: Body) -> Any:
+        """Answer one call.
+
+        Raises
+        ------
+        Refusal
+            With MLflow's error code.
+        """
+        found = _API.match(path)
+        op = found.group(1).strip("/") if found else ""
+        route = _ROUTES.get((method, op))
+        if route is not None:
+            return route(self, body)
+        if op in _PLAIN and method != "GET":
+            self.change(op, body, {})
+            return {}
+        if op.startswith("logged-models/"):
+            return self._logged_model(method, op, body)
+        if op.startswith("traces/"):
+            return self._trace(method, op, body)
+        if op.startswith(("registered-models/", "model-versions/")):
+            self.note_once("the script asked for the model registry, which a job does not reach")
+            raise Refusal(
+                "INVALID_PARAMETER_VALUE",
+                "The model registry is not reachable from inside a job. The model itself is saved: "
+                "drop registered_model_name, and register it from the notebook after the run.",
+            )
+        self.note_once(f"unknown MLflow call {method} {path}; the script got an error, the run goes on")
+        raise Refusal(
+            "ENDPOINT_NOT_FOUND",
+            f"{method} {path} is not available inside an amltrain job: its MLflow endpoint records "
+            "metrics, params, tags, artifacts, models and traces. Make this call from the notebook "
+            "after the run.",
+            404,
+        )
+
+    def _experiment_by_name(self, body: Body) -> Body:
+        name = body.get("experiment_name")
+        with self.lock:
+            for experiment in self.state.experiments.values():
+                if experiment["name"] == name:
+                    return {"experiment": experiment}
+        if not name:
+            raise missing("Could not find experiment with name ''")
+        # set_experiment("any name") joins: the run keeps the experiment it was submitted to
+        self.note_once(f"the script named the experiment {name!r}; the run stays in its own")
+        return {"experiment": dict(self.state.experiment(self.state.experiment_id), name=name)}
+
+    def _create_experiment(self, body: Body) -> Body:
+        name = body.get("name")
+        experiment_id = str(uuid.uuid5(uuid.NAMESPACE_URL, str(name)).int % 10**15)
+        with self.lock:
+            known = self.repeated("experiments/create", body)
+            if known is None and any(e["name"] == name for e in self.state.experiments.values()):
+                raise Refusal("RESOURCE_ALREADY_EXISTS", f"Experiment(name={name}) already exists.")
+        added = known or self.change("experiments/create", body, {"id": experiment_id, "t": now_ms()})
+        return {"experiment_id": added["id"]}
+
+    def _create_run(self, body: Body) -> Body:
+        tags = {tag["key"]: tag.get("value") for tag in body.get("tags") or []}
+        if "mlflow.parentRunId" not in tags:
+            return {"run": self._join(body)}
+        name = body.get("run_name") or tags.get("mlflow.runName") or "run-" + uuid.uuid4().hex[:8]
+        added = self.change("runs/create", body, {"id": uuid.uuid4().hex, "name": name, "t": now_ms()})
+        return {"run": self._view(added["id"])}
+
+    def _join(self, body: Body) -> Body:
+        have = self.state.runs[self.run_id].tags
+        tags = [tag for tag in body.get("tags") or [] if tag["key"] not in have]
+        if body.get("run_name"):
+            tags = [tag for tag in tags if tag["key"] != "mlflow.runName"]
+            tags.append({"key": "mlflow.runName", "value": body["run_name"]})
+        if tags:
+            self.change("runs/log-batch", {"run_id": self.run_id, "tags": tags}, {})
+        if self.state.runs[self.run_id].status != "RUNNING":
+            self.change("runs/update", {"run_id": self.run_id, "status": "RUNNING"}, {})
+        return self._view(self.run_id)
+
+    def _view(self, run_id: str) -> Body:
+        with self.lock:
+            return run_view(self.state, self.state.run({"run_id": run_id}))
+
+    def _update_run(self, body: Body) -> Body:
+        self.change("runs/update", body, {})
+        return {"run_info": self._view(str(body.get("run_id") or body.get("run_uuid")))["info"]}
+
+    def _search_runs(self, body: Body) -> Body:
+        with self.lock:
+            return search_runs(self.state, body)
+
+    def _search_models(self, body: Body) -> Body:
+        with self.lock:
+            return search_models(self.state, body)
+
+    def _history(self, body: Body) -> Body:
+        key = str(body.get("metric_key"))
+        with self.lock:
+            run_id = self.state.run(body).run_id
+        points = []
+        for point in self.journal.history(run_id, key):
+            points.append({name: point[name] for name in ("key", "value", "timestamp", "step") if name in point})
+            points[-1].setdefault("step", 0)
+        if not body.get("max_results"):
+            return {"metrics": points}
+        at, count = int(body.get("page_token") or 0), int(body["max_results"])
+        answer: Body = {"metrics": points[at : at + count]}
+        if at + count < len(points):
+            answer["next_page_token"] = str(at + count)
+        return answer
+
+    def _artifacts(self, body: Body) -> Body:
+        with self.lock:
+            run_id = self.state.run(body).run_id
+        root = os.path.realpath(os.path.join(self.state.artifacts, "runs", run_id, "artifacts"))
+        inside = str(body.get("path") or "").strip("/")
+        folder = os.path.realpath(os.path.join(root, inside))
+        files: List[Body] = []
+        if (folder + os.sep).startswith(root + os.sep) and os.path.isdir(folder):
+            for entry in sorted(os.scandir(folder), key=lambda item: item.name):
+                file: Body = {
+                    "path": (inside + "/" + entry.name).strip("/"),
+                    "is_dir": entry.is_dir(),
+                }
+                if not entry.is_dir():
+                    file["file_size"] = entry.stat(follow_symlinks=False).st_size
+                files.append(file)
+        return {"root_uri": self.state.uri("runs", run_id, "artifacts"), "files": files}
+
+    def _create_model(self, body: Body) -> Body:
+        added = {"id": "m-" + uuid.uuid4().hex, "name": body.get("name") or "model", "t": now_ms()}
+        body = dict(body, experiment_id=str(body.get("experiment_id") or self.state.experiment_id))
+        added = self.change("logged-models", body, added)
+        return {"model": model_view(self.state, added["id"])}
+
+    def _logged_model(self, method: str, op: str, body: Body) -> Body:
+        if method != "GET":
+            self.change(op, body, {"t": now_ms()})
+        with self.lock:
+            return {"model": model_view(self.state, op.split("/")[1])}
+
+    def _create_trace(self, body: Body) -> Body:
+        if "trace" in body:  # MLflow 3.x chose the id itself
+            trace_id = body["trace"]["trace_info"]["trace_id"]
+            self.change("traces", body, {"id": trace_id, "t": now_ms()})
+            return {"trace": {"trace_info": self.state.traces[trace_id]}}
+        added = self.change("traces", body, {"id": uuid.uuid4().hex, "t": now_ms()})
+        return {"trace_info": self.state.traces[added["id"]]}
+
+    def _trace(self, method: str, op: str, body: Body) -> Body:
+        trace_id = op.split("/")[1]
+        if method != "GET":
+            self.change(op, body, {"t": now_ms()})
+        trace = self.state.traces.get(trace_id)
+        if trace is None:
+            raise missing(f"Trace with ID '{trace_id}' not found.")
+        return {"trace_info": trace} if "request_id" in trace else {"trace": {"trace_info": trace}}
+
+
+_ROUTES: Dict[Tuple[str, str], Callable[[Sink, Body], Any]] = {
+    ("GET", "server-info"): lambda sink, body: {
+        "store_type": "SqlStore",
+        "workspaces_enabled": False,
+    },
+    ("GET", "experiments/get"): lambda sink, body: {"experiment": sink.state.experiment(body.get("experiment_id"))},
+    ("GET", "experiments/get-by-name"): Sink._experiment_by_name,
+    ("POST", "experiments/create"): Sink._create_experiment,
+    ("POST", "experiments/search"): lambda sink, body: {"experiments": list(sink.state.experiments.values())},
+    ("GET", "experiments/search"): lambda sink, body: {"experiments": list(sink.state.experiments.values())},
+    ("POST", "runs/create"): Sink._create_run,
+    ("GET", "runs/get"): lambda sink, body: {"run": sink._view(str(body.get("run_id") or body.get("run_uuid")))},
+    ("POST", "runs/update"): Sink._update_run,
+    ("POST", "runs/search"): Sink._search_runs,
+    ("GET", "metrics/get-history"): Sink._history,
+    ("GET", "artifacts/list"): Sink._artifacts,
+    ("POST", "logged-models"): Sink._create_model,
+    ("POST", "logged-models/search"): Sink._search_models,
+    ("POST", "traces"): Sink._create_trace,
+    ("POST", "traces/search"): lambda sink, body: {"traces": []},
+    ("GET", "traces"): lambda sink, body: {"traces": []},
+}

@@ -1,0 +1,275 @@
+"""A loopback MLflow tracking server for one job, in the standard library.
+
+A script needs only ``mlflow.log_metric``; each change becomes a line of the run
+folder's journal (:mod:`.mlflow_journal`), artifacts and models are written by the
+script itself to the run folder (``file:`` URIs), and the one importer replays both
+into the project's MLflow store later. Jobs therefore share no database.
+
+*Join*: a run that nobody nested **is** the job's run, so that a second
+``start_run()``, a child process and every rank end in one run whose id is ours.
+
+REST: https://mlflow.org/docs/latest/rest-api.html. No answer is ever 408, 429 or 5xx:
+MLflow's client repeats those for minutes and the training would stand still.
+"""
+
+import hmac
+import json
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Callable, Dict, Mapping, Optional
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from . import failpoints
+from .mlflow_limits import Refusal
+from .mlflow_routes import Sink
+
+#: Answer to ``GET /version``. Below 3.4 a client keeps a trace's spans in an artifact
+#: instead of sending them as OpenTelemetry protobuf.
+VERSION = "3.3.0"
+
+#: Longest request, bytes; MLflow itself allows 1 MB for a batch.
+MAX_BODY = 64 << 20
+
+#: Settings of the submitter's shell that would lead the client elsewhere.
+CLEARED = (
+    "MLFLOW_RUN_ID",  # the client deletes it at first use; later runs would not join
+    "MLFLOW_EXPERIMENT_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_TRACKING_USERNAME",  # goes before the token
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_AUTH",
+)
+
+
+def client_env(port: int, token: str, base: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
+    """Environment that makes MLflow in a job log to the sink.
+
+    Retries are few and short: by default one lost ``log_metric`` holds a job for four
+    minutes. Three retries (1 + 2 + 4 s) outlive a restart of the sink.
+
+    Parameters
+    ----------
+    port
+        Port of the sink on 127.0.0.1.
+    token
+        The secret that the sink was given.
+    base
+        The rest of the job's environment, to extend its ``no_proxy``.
+
+    Returns
+    -------
+    dict
+        Variables to set; those in :data:`CLEARED` are to be removed.
+    """
+    env = {
+        "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}",
+        "MLFLOW_TRACKING_TOKEN": token,
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+        "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+        # its links to a run would point at the sink, which has no pages
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    }
+    for name in ("no_proxy", "NO_PROXY"):
+        known = (base or {}).get(name, "")
+        env[name] = known + ",127.0.0.1" if known else "127.0.0.1"
+    return env
+
+
+def serve(
+    listening_socket: socket.socket,
+    *,
+    journal: str,
+    artifacts: str,
+    run_id: str,
+    run_name: str,
+    experiment_name: str,
+    token: str,
+    experiment_id: str = "0",
+    version: str = VERSION,
+    truncate: bool = True,
+    diary: Optional[str] = None,
+    on_note: Optional[Callable[[str], None]] = None,
+) -> int:
+    """Serve until SIGTERM; the body of a forked process.
+
+    The parent opens the socket and keeps it, so that requests wait in its backlog
+    while a killed sink is forked anew; the new one reads the journal and goes on.
+
+    Parameters
+    ----------
+    listening_socket
+        Bound to 127.0.0.1 and listening.
+    journal
+        File for the records (``metrics/rank-0.jsonl``).
+    artifacts
+        Folder below which scripts write artifacts and models.
+    run_id
+        Id of the job's MLflow run: 32 hex digits, ours.
+    run_name, experiment_name, experiment_id
+        What the script sees; ``"0"`` is the experiment of a client that was told none.
+    token
+        Bearer token that every request must carry.
+    version
+        MLflow version to answer on ``/version``.
+    truncate
+        Cut over-long values like an MLflow server does; false refuses them.
+    diary
+        File to which notes are appended (``log/agent.txt``).
+    on_note
+        Called with each note instead.
+
+    Returns
+    -------
+    int
+        0, for ``os._exit``.
+
+    Raises
+    ------
+    OSError
+        The journal cannot be opened.
+    """
+    sink = Sink(
+        journal=journal,
+        artifacts=artifacts,
+        run_id=run_id,
+        run_name=run_name,
+        experiment_id=experiment_id,
+        experiment_name=experiment_name,
+        truncate=truncate,
+        on_note=on_note or _diary(diary),
+    )
+    server = _Server(listening_socket, sink, token, version)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the job's, not ours
+    try:
+        # wakes once a second to write what a full disk has held back
+        server.serve_forever(poll_interval=1.0)
+    except _Stop:
+        pass
+    sink.close()
+    return 0
+
+
+class _Stop(BaseException):
+    """SIGTERM came."""
+
+
+def _stop(number: int, frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Stop
+
+
+def _diary(path: Optional[str]) -> Callable[[str], None]:
+    """A function that appends lines to the supervisor's diary."""
+
+    def note(text: str) -> None:
+        if path is None:
+            return
+        line = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) + " mlflow-sink: " + text + "\n"
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        except OSError:
+            return  # a full disk must not stop the job
+        try:
+            os.write(fd, line.encode("utf-8", "backslashreplace"))
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+
+    return note
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listening: socket.socket, sink: Sink, token: str, version: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        # A new object on the same descriptor: the parent's stays as it is.
+        self.socket = socket.socket(fileno=os.dup(listening.fileno()))
+        self.socket.settimeout(None)
+        self.server_address = self.socket.getsockname()
+        self.sink = sink
+        self.version = version
+        self.authorization = ("Bearer " + token).encode()
+
+    def service_actions(self) -> None:
+        self.sink.flush()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no event."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # one send for each answer; header and body in two cost a delayed ACK
+    server: _Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The access log of a loopback server is noise."""
+
+    def _serve(self) -> None:
+        answer: Any
+        try:
+            length = int(self.headers.get("Content-Length") or 0)
+            if length > MAX_BODY:
+                self.close_connection = True  # its body stays unread
+                raise Refusal("INVALID_PARAMETER_VALUE", f"a request of {length} bytes; at most {MAX_BODY}", 413)
+            raw = self.rfile.read(length) if length > 0 else b""
+            code, answer = 200, self._answer(raw)
+        except Refusal as refusal:
+            code, answer = refusal.http, {"error_code": refusal.code, "message": refusal.message}
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            message = f"amltrain's sink cannot read this request: {type(error).__name__}: {error}"
+            code, answer = 400, {"error_code": "INVALID_PARAMETER_VALUE", "message": message}
+        except Exception as error:  # a bug of ours: the job must neither wait nor die of a retry
+            message = f"amltrain's sink failed: {type(error).__name__}: {error}"
+            self.server.sink.note_once(message)
+            code, answer = 400, {"error_code": "INTERNAL_ERROR", "message": message}
+        text = isinstance(answer, str)
+        data = (answer if text else json.dumps(answer)).encode()
+        failpoints.hit("sink_before_answer")
+        self.send_response(code)
+        self.send_header("Content-Type", "text/plain" if text else "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        self.wfile.flush()
+
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve
+
+    def _answer(self, raw: bytes) -> Any:
+        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
+        if host not in ("127.0.0.1", "localhost"):  # a web page that names this port
+            raise Refusal("PERMISSION_DENIED", "amltrain's sink: wrong Host header", 403)
+        url = urlsplit(self.path)
+        if url.path == "/health":
+            return "OK"
+        if url.path == "/version":
+            return self.server.version
+        given = (self.headers.get("Authorization") or "").encode("latin-1", "replace")
+        if not hmac.compare_digest(given, self.server.authorization):
+            raise Refusal("PERMISSION_DENIED", "amltrain's sink: wrong token in MLFLOW_TRACKING_TOKEN", 403)
+        body: Dict[str, Any] = {}
+        if raw and "json" in (self.headers.get("Content-Type") or "json"):
+            # "NaN" stays text, as MLflow's own JSON has it: not every reader takes a bare NaN
+            body = json.loads(raw, parse_constant=str)
+        for name, values in parse_qs(url.query).items():
+            body.setdefault(name, values[0])
+        return self.server.sink.handle(self.command, unquote(url.path), body)
+
+
+def new_run_id() -> str:
+    """A fresh MLflow run id: 32 hex digits."""
+    return uuid.uuid4().hex

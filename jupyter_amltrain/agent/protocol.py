@@ -1,0 +1,187 @@
+"""Files, states and numbers that the agent and its readers share."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from typing import Any, Dict, Iterator, Mapping, Optional
+
+#: Of every file in a run folder and in the queue.
+SCHEMA = 1
+#: Of the conversation with the dispatcher.
+PROTOCOL = 1
+
+JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
+LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"
+METRICS, TELEMETRY = "metrics/rank-0.jsonl", "telemetry/node-0.jsonl"
+OUTPUTS, ARTIFACTS = "outputs", "artifacts"
+RUNS, STAGING = "runs", "staging"
+#: Folders of a run that its processes write into.
+RUN_FOLDERS = ("log", "metrics", "telemetry", OUTPUTS, ARTIFACTS)
+
+QUEUED, RUNNING, FINALIZING = "queued", "running", "finalizing"
+COMPLETED, FAILED, CANCELED, LOST = "completed", "failed", "canceled", "lost"
+TERMINAL = frozenset({COMPLETED, FAILED, CANCELED, LOST})
+
+#: The environment variable that marks every process of a run: ``<run>:<nonce>``.
+MARK = "AMLTRAIN_RUN"
+#: Seconds from SIGTERM to SIGKILL where a job does not say.
+DEFAULT_GRACE = 10.0
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+
+
+class AgentError(Exception):
+    """Something that the caller can cure; crosses the wire as ``{"type", "message"}``.
+
+    Parameters
+    ----------
+    kind
+        Class name of ``jupyter_amltrain.errors``, or ``RunExists``.
+    message
+        What, where and what next: one sentence or two.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+    def answer(self) -> Dict[str, Any]:
+        """The form on the wire."""
+        return {"error": {"type": self.kind, "message": self.message}}
+
+
+def valid_run_id(run: object) -> bool:
+    """Whether `run` can be a run id, and so a folder's name."""
+    return isinstance(run, str) and _RUN_ID.match(run) is not None
+
+
+def run_folder(home: str, run: str) -> str:
+    """Folder of a run; UnknownRun for what cannot be a run id."""
+    if not valid_run_id(run):
+        raise AgentError("UnknownRun", "%r is not a run id. List the runs with: %%aml_runs" % (run,))
+    return os.path.join(home, RUNS, run)
+
+
+def write_json(path: str, value: Mapping[str, Any], durable: bool = False) -> None:
+    """Replace `path` (0600) by `value` at once: a reader sees the old or the new file.
+
+    Parameters
+    ----------
+    durable
+        Wait for the disk. Only for what nobody can tell again after a power cut.
+    """
+    data = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    temporary = "%s.%d.%x.tmp" % (path, os.getpid(), threading.get_ident())
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+        if durable:
+            os.fsync(handle)
+    except OSError:
+        os.close(handle)
+        _remove(temporary)
+        raise
+    os.close(handle)
+    os.replace(temporary, path)
+
+
+def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:
+    """The JSON object in `path`; ``None`` when there is none (absent or not readable as JSON).
+
+    Raises
+    ------
+    AgentError
+        ``StateError`` when a newer version wrote it.
+    """
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read().decode("utf-8", "replace"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    schema = value.get("schema", 0)
+    if isinstance(schema, (int, float)) and schema > SCHEMA:
+        raise AgentError(
+            "StateError",
+            "%s %s was written by a newer jupyter_amltrain (schema %s, this one reads up to %d)."
+            " Upgrade with: pip install -U jupyter-amltrain" % (what, os.path.dirname(path), schema, SCHEMA),
+        )
+    return value
+
+
+def read_state(folder: str) -> Optional[Dict[str, Any]]:
+    """``state.json`` of a run folder, or ``None``."""
+    return read_json(os.path.join(folder, STATE))
+
+
+def whole_lines(data: bytes) -> Iterator[bytes]:
+    """The complete lines of `data`; a torn last one is left for the next reading."""
+    end = data.rfind(b"\n") + 1
+    return iter(data[:end].splitlines())
+
+
+def cut_torn_tail(path: str) -> bytes:
+    """Cut `path` behind its last newline and return its last whole line (``b""`` for none)."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return b""
+    try:
+        size = os.fstat(handle).st_size
+        tail, at = b"", size
+        # Two newlines enclose the last line; lines are short, so one step is the rule.
+        while at > 0 and tail.count(b"\n") < 2:
+            step = min(at, 4096)
+            at -= step
+            tail = os.pread(handle, step, at) + tail
+        end = tail.rfind(b"\n") + 1
+        if at + end < size:
+            os.ftruncate(handle, at + end)
+        return tail[:end].splitlines()[-1] if end else b""
+    finally:
+        os.close(handle)
+
+
+def private_folder(path: str) -> None:
+    """Make `path` (0700) with its parents.
+
+    Raises
+    ------
+    AgentError
+        ``StateError`` that says what to do where nothing can be written.
+    """
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise not_writable(path, error) from error
+
+
+def not_writable(path: str, error: OSError) -> AgentError:
+    """The one sentence for a state root that cannot be written."""
+    return AgentError(
+        "StateError",
+        "Cannot write %s: %s. Free some space or set AMLTRAIN_HOME to a folder that can be written."
+        % (path, error.strerror or error),
+    )
+
+
+def not_readable(path: str, error: OSError) -> AgentError:
+    """The one sentence for a file of a run that is there and cannot be read."""
+    return AgentError(
+        "StateError",
+        "Cannot read %s: %s. Give it back to its owner, or remove the run's folder." % (path, error.strerror or error),
+    )
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,130 @@
+"""The job's own process: its environment and its start."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from typing import Dict, List, Optional
+
+from .guardian import Assignment
+from .inherited import without_kernel
+from .protocol import ARTIFACTS, LOG, MARK, METRICS, OUTPUTS
+
+#: What jobs start with; the dispatcher sets it to what it was started with.
+USER_UMASK = 0o077
+
+
+class LaunchFailed(Exception):
+    """The job's process could not be started; the message is for people."""
+
+
+class SinkPlace:
+    """Where the MLflow sink of a run listens, and its token.
+
+    Raises
+    ------
+    OSError
+        There is no loopback interface.
+    """
+
+    def __init__(self) -> None:
+        import socket
+
+        self.token = os.urandom(16).hex()
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.socket.listen(128)
+
+    @property
+    def port(self) -> int:
+        """Port on 127.0.0.1."""
+        return int(self.socket.getsockname()[1])
+
+
+def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
+    """The environment of the rank: submitter's, then the job's, then ours, then secrets."""
+    env = without_kernel(task.environ)
+    env.update(task.job["env"])
+    if sink is not None:
+        from . import mlflow_sink
+
+        for name in mlflow_sink.CLEARED:
+            if name not in task.job["env"]:
+                env.pop(name, None)
+        env.update(mlflow_sink.client_env(sink.port, sink.token, env))
+    env[MARK] = task.mark
+    env["PYTHONUNBUFFERED"] = "1"
+    env["AML_OUTPUT_DIR"] = os.path.join(task.folder, OUTPUTS)
+    if task.job["notebook_dir"]:
+        env["AML_NOTEBOOK_DIR"] = task.job["notebook_dir"]
+    if task.devices:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(task.devices)
+    elif task.hide_gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ""
+    env.update(task.secrets)
+    return env
+
+
+def start(task: Assignment, sink: Optional[SinkPlace]) -> subprocess.Popen[bytes]:
+    """Start the job's process, its output appended to ``log/rank-0.txt``.
+
+    Raises
+    ------
+    LaunchFailed
+        Its program or folder is not there, or the like.
+    """
+    argv: List[str] = task.job["argv"]
+    cwd: str = task.job["cwd"]
+    env = environment(task, sink)
+    try:
+        log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
+    ours = os.umask(USER_UMASK)
+    try:
+        return subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            close_fds=True,
+        )
+    except (OSError, ValueError) as error:
+        raise LaunchFailed(_sentence(error, argv[0], cwd)) from error
+    finally:
+        os.umask(ours)
+        os.close(log)
+
+
+def _sentence(error: Exception, program: str, cwd: str) -> str:
+    number = getattr(error, "errno", None)
+    if not os.path.isdir(cwd):
+        return "the working folder %s is not there" % cwd
+    if number == errno.ENOENT:
+        return "the program %s was not found" % program
+    if number == errno.EACCES:
+        return "the program %s may not be executed (or the folder %s not entered)" % (program, cwd)
+    if number == errno.E2BIG:
+        return "environment and arguments are longer than the system takes"
+    return "%s could not be started: %s" % (program, getattr(error, "strerror", None) or error)
+
+
+def serve_sink(task: Assignment, place: SinkPlace) -> int:
+    """Body of the forked sink process; its exit code."""
+    from . import mlflow_sink
+
+    job = task.job
+    return mlflow_sink.serve(
+        place.socket,
+        journal=os.path.join(task.folder, METRICS),
+        artifacts=os.path.join(task.folder, ARTIFACTS),
+        run_id=job["tracking"]["run_id"],
+        run_name=job["name"],
+        experiment_name=job["experiment"],
+        token=place.token,
+        diary=os.path.join(task.folder, "log", "agent.txt"),
+    )

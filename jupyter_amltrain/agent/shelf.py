@@ -1,0 +1,164 @@
+"""The queue folder: numbered files of tickets and slot records, and the socket's address."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+from typing import Any, Dict, Iterator, List, Optional
+
+from .protocol import AgentError, read_json, valid_run_id, write_json
+
+LOCK, SOCKET, DIARY, WAITING = "dispatcher.lock", "agent.sock", "dispatcher.txt", "waiting.json"
+# sun_path holds 108 bytes on Linux, 104 on BSD, with the closing zero.
+_LONGEST = 100
+
+
+def default_queue() -> str:
+    """``$AMLTRAIN_QUEUE``, else ``/var/tmp/amltrain-<uid>``: local to this machine."""
+    return os.environ.get("AMLTRAIN_QUEUE") or "/var/tmp/amltrain-%d" % os.getuid()
+
+
+def open_queue(path: str) -> str:
+    """Make and check the queue folder; its absolute path.
+
+    Raises
+    ------
+    AgentError
+        ``StateError`` when it cannot be made, or is not ours alone.
+    """
+    path = os.path.abspath(path)
+    try:
+        for folder in (path, os.path.join(path, "tickets"), os.path.join(path, "slots")):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.lstat(path)
+    except OSError as error:
+        raise AgentError(
+            "StateError",
+            "Cannot make the queue folder %s: %s. Set AMLTRAIN_QUEUE to a local folder that can be written."
+            % (path, error.strerror or error),
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise AgentError(
+            "StateError",
+            "The queue folder %s is not a folder of yours. Remove it or set AMLTRAIN_QUEUE to another." % path,
+        )
+    if found.st_mode & 0o077:
+        os.chmod(path, 0o700)
+    return path
+
+
+class Address:
+    """Where the dispatcher listens; use as a context manager around bind or connect."""
+
+    def __init__(self, queue: str) -> None:
+        self.path = os.path.join(queue, SOCKET)
+        self._handle: Optional[int] = None
+        if len(os.fsencode(self.path)) > _LONGEST and not sys.platform.startswith("linux"):
+            digest = hashlib.sha256(os.fsencode(queue)).hexdigest()[:16]
+            folder = "/tmp/amltrain-%d-%s" % (os.getuid(), digest)
+            open_queue(folder)
+            self.path = os.path.join(folder, SOCKET)
+
+    def __enter__(self) -> str:
+        if len(os.fsencode(self.path)) <= _LONGEST:
+            return self.path
+        # A long path is reached through a handle of its folder.
+        self._handle = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return "/proc/self/fd/%d/%s" % (self._handle, SOCKET)
+
+    def __exit__(self, *error: object) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+class Shelf:
+    """A folder of ``<number>.json``; only the dispatcher writes it.
+
+    Parameters
+    ----------
+    folder
+        Existing folder, 0700.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        #: What the last `load` could not read, a line each.
+        self.unreadable: List[str] = []
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self.folder, "%010d.json" % number)
+
+    def put(self, number: int, value: Dict[str, Any]) -> None:
+        """Write or replace file `number`."""
+        write_json(self._path(number), value)
+
+    def remove(self, number: int) -> None:
+        """Remove file `number` if it is there."""
+        try:
+            os.unlink(self._path(number))
+        except FileNotFoundError:
+            pass
+
+    def hold(self, number: int) -> None:
+        """Lock file `number` for our life: seen from where our pid cannot be."""
+        import fcntl
+
+        try:
+            handle = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        except OSError:  # then only our pid tells that we live
+            pass
+
+    def held(self, number: int) -> bool:
+        """Whether a process, of whatever PID namespace, holds file `number`."""
+        import fcntl
+
+        try:
+            handle = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def names(self) -> Iterator[str]:
+        """File names in order of their numbers."""
+        try:
+            return iter(sorted(n for n in os.listdir(self.folder) if n.endswith(".json")))
+        except OSError:
+            return iter(())
+
+    def load(self) -> Dict[int, Dict[str, Any]]:
+        """All files by number, in order; one that cannot be read is left out, and left alone."""
+        found = {}
+        self.unreadable = []
+        for name in self.names():
+            path = os.path.join(self.folder, name)
+            try:
+                value = read_json(path, "Queue folder")
+            except (AgentError, OSError) as error:
+                self.unreadable.append("left alone %s: %s" % (path, error))
+                continue
+            if value is not None and _sound(value) and self._path(value["number"]) == path:
+                found[value["number"]] = value
+            elif os.path.lexists(path):  # else it ended meanwhile
+                self.unreadable.append("left alone %s: damaged" % path)
+        return found
+
+    def last(self) -> int:
+        """The highest number in use, readable or not; 0 for none."""
+        stems = [name[: -len(".json")] for name in self.names()]
+        return max([0, *(int(stem) for stem in stems if stem.isdigit())])
+
+
+def _sound(value: Dict[str, Any]) -> bool:
+    return (
+        isinstance(value.get("number"), int) and isinstance(value.get("home"), str) and valid_run_id(value.get("run"))
+    )

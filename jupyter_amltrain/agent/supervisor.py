@@ -1,0 +1,281 @@
+"""The supervisor: starts one job, waits for its end, and writes down what became of it.
+
+Single-threaded; it sleeps in ``poll`` and is woken by signals (a child ended,
+somebody cancels), by the guardian's death and by deadlines of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from typing import Any, Dict, FrozenSet, List, Optional
+
+from . import clock, failpoints, lifecycle, sampler
+from .bystanders import bystanders
+from .forked import close_others, drain, fresh_signals, note, stdio_to, wake_on
+from .guardian import Assignment, receive
+from .helper import Helper, dismiss
+from .outcome import Outcome, classify, oom_counters, oom_happened
+from .processes import become_subreaper, boot_id, end_with_parent, identity, members, node, send
+from .protocol import AGENT_LOG, CANCEL, CANCELED, FAILED, FINALIZING, RUNNING
+from .rank import LaunchFailed, SinkPlace, serve_sink, start
+from .shelf import Shelf
+
+#: Seconds between looks for a cancel whose signal did not reach us.
+CANCEL_PERIOD = 2.0
+#: Seconds that children get after their rank has ended in a cancel.
+LEFTOVER_GRACE = 1.0
+
+#: The sampler and the sink are forked this long after the job (seconds).
+HELPERS_AFTER = 0.15
+
+
+def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: int) -> None:
+    """Body of a forked supervisor; never returns.
+
+    Parameters
+    ----------
+    guardian
+        Identity of our guardian.
+    assigned
+        Pipe that brings the job.
+    life
+        Write end of the pipe by which the guardian notices our death.
+    guarded
+        Read end of the pipe that brings the guardian's go, and its death.
+    """
+    try:
+        become_subreaper()
+        wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
+        me = identity(os.getpid())
+        task = receive(assigned)
+        if task is None or os.read(guarded, 1) != b"g":
+            os._exit(0)
+        stdio_to(os.path.join(task.folder, AGENT_LOG))
+        Shelf(os.path.join(task.queue, "slots")).hold(task.number)
+        task.state["guardian"], task.state["supervisor"] = guardian, me
+        Supervisor(task, guarded, wakeup).run()
+        os.write(life, b"end")
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(70)  # without a farewell: the guardian cleans up
+    os._exit(0)
+
+
+class Supervisor:
+    """One run. See the module's docstring."""
+
+    def __init__(self, task: Assignment, guarded: int, wakeup: int) -> None:
+        self.task = task
+        self.state = task.state
+        self.guarded = guarded
+        self.wakeup = wakeup
+        self.poll = select.poll()
+        self.poll.register(guarded, select.POLLIN)
+        self.poll.register(self.wakeup, select.POLLIN)
+        self.rank: Optional[subprocess.Popen[bytes]] = None
+        self.status: Optional[int] = None
+        self.sampler, self.sink = Helper("sampler"), Helper("sink")
+        self.place: Optional[SinkPlace] = None
+        self.began = 0.0
+        self.stopped: Optional[str] = None
+        self.kill_at: Optional[float] = None
+        self.unsaved: Optional[float] = None
+        self.told_to_end = False
+
+    # -- life ------------------------------------------------------------------
+
+    def run(self) -> None:
+        """From the start of the job to its final state."""
+        self.began = clock.mono()
+        state = self.state
+        state["devices"], state["cpu_slot"] = self.task.devices, self.task.cpu_slot
+        state["boot"], state["node"] = boot_id(), node()
+        state["detail"] = ""
+        lifecycle.enter(state, RUNNING, self.task.queued_for, self.task.assigned)
+        self._save()
+        failpoints.hit("before_start")
+        if self._cancel_asked():
+            self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
+            return
+        self._open_sink()
+        try:
+            self.rank = start(self.task, self.place)
+        except LaunchFailed as error:
+            self._end(Outcome(FAILED, "launch", "could not be started: %s" % error, None, None))
+            return
+        before = oom_counters()
+        failpoints.hit("after_rank_start")
+        self.task.secrets.clear()
+        self.task.environ.clear()
+        self.began = clock.mono()
+        state["rank"] = identity(self.rank.pid) or {"pid": self.rank.pid, "start": None}
+        self._save()
+        # The job's first moments are its own: on two cores these forks would double the
+        # time to its first line. The sink's socket listens already; who connects waits.
+        self.sampler.due = self.began + HELPERS_AFTER
+        if self.place is not None:
+            self.sink.due = self.began + HELPERS_AFTER
+        while self.status is None:
+            self._wait()
+            self._act()
+        oom = oom_happened(before, oom_counters())
+        self._end(classify(self.status, self.stopped, self.task.job["timeout"], oom))
+
+    def _wait(self) -> None:
+        deadlines = [clock.mono() + CANCEL_PERIOD]
+        limit = self.task.job["timeout"]
+        if limit is not None and self.stopped is None:
+            deadlines.append(self.began + limit)
+        for moment in (self.kill_at, self.unsaved, self.sampler.due, self.sink.due):
+            if moment is not None:
+                deadlines.append(moment)
+        pause = max(0.0, min(deadlines) - clock.mono())
+        for handle, _ in self.poll.poll(pause * 1000 + 1):
+            if handle == self.wakeup:
+                if signal.SIGTERM in drain(self.wakeup):
+                    self.told_to_end = True
+            else:
+                self.poll.unregister(self.guarded)
+                note(self.task.folder, "supervisor: the guardian was killed; going on without it")
+
+    def _act(self) -> None:
+        self._reap()
+        now = clock.mono()
+        if self.status is not None:
+            return
+        limit = self.task.job["timeout"]
+        if self.stopped is None:
+            if self._cancel_asked() or self.told_to_end:
+                self._stop(CANCELED)
+            elif limit is not None and now >= self.began + limit:
+                self._stop("timeout")
+        if self.kill_at is not None and now >= self.kill_at:
+            send(self._members(), signal.SIGKILL)
+            self.kill_at = now + 0.2
+        for helper in (self.sampler, self.sink):
+            if helper.due is not None and now >= helper.due:
+                self._fork(helper)
+        if self.unsaved is not None and now >= self.unsaved:
+            self._save()
+
+    def _stop(self, why: str) -> None:
+        """Ask every process of the run to end; remember when to stop asking."""
+        grace = self.task.job["grace"]
+        self.stopped = why
+        self.kill_at = clock.mono() + grace
+        rows = self._members()
+        send(rows, signal.SIGTERM)
+        send(rows, signal.SIGCONT)  # a stopped process would not hear it
+        what = "canceling" if why == CANCELED else "time limit reached"
+        self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (what, grace)
+        self._save()
+
+    # -- processes ---------------------------------------------------------------
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if self.rank is not None and pid == self.rank.pid:
+                self.status = status
+                self.rank.returncode = 0  # reaped: Popen must not look for it again
+            for helper in (self.sampler, self.sink):
+                if pid == helper.pid:
+                    text = "supervisor: the %s ended (status %d); starting it again" % (helper.name, status)
+                    note(self.task.folder, text)
+                    helper.died()
+
+    def _members(self) -> List[Any]:
+        spare = frozenset({self.sampler.pid, self.sink.pid})
+        guardian = (self.state["guardian"] or {}).get("pid", 0)
+        return members(self.task.mark, os.getpid(), spare | {guardian}, None, self._apart())
+
+    def _apart(self) -> FrozenSet[int]:
+        return bystanders(self.task.queue, self.task.home, self.task.job["run"])
+
+    def _open_sink(self) -> None:
+        tracking = self.task.job["tracking"]
+        if tracking.get("mode") != "sink" or not tracking.get("run_id"):
+            return
+        try:
+            self.place = SinkPlace()
+        except OSError as error:
+            note(self.task.folder, "supervisor: no MLflow sink: %s" % error)
+
+    def _fork(self, helper: Helper) -> None:
+        """Fork the sampler or the sink."""
+        helper.due = None
+        try:
+            helper.pid = os.fork()
+        except OSError as error:  # no processes left: later
+            note(self.task.folder, "supervisor: cannot fork the %s: %s" % (helper.name, error))
+            helper.died()
+            return
+        if helper.pid:
+            return
+        code = 70
+        try:
+            fresh_signals()
+            end_with_parent()
+            keep = [self.place.socket.fileno()] if self.place is not None and helper is self.sink else []
+            close_others(keep)
+            if helper is self.sink and self.place is not None:
+                code = serve_sink(self.task, self.place)
+            else:
+                code = sampler.run(self.task.folder, os.getppid())
+        except BaseException:  # a forked child must never return into its parent's code
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+    # -- the end ------------------------------------------------------------------
+
+    def _end(self, outcome: Outcome) -> None:
+        state = self.state
+        if state["rank"] is not None or self.rank is not None:
+            lifecycle.enter(state, FINALIZING, clock.mono() - self.began)
+            self._save()
+        finalizing = clock.mono()
+        spare = frozenset({self.sampler.pid, self.sink.pid, (state["guardian"] or {}).get("pid", 0)}) - {0}
+        gentle = 0.0
+        if self.kill_at is not None:
+            gentle = max(0.0, min(LEFTOVER_GRACE, self.kill_at - clock.mono()))
+        stuck = lifecycle.kill_all(self.task.mark, os.getpid(), None, spare, gentle, self._apart())
+        for helper in (self.sampler, self.sink):
+            dismiss(helper.pid)
+        details = [outcome.detail]
+        if stuck:
+            details.append("left-over processes " + stuck)
+        if outcome.reason == CANCELED and self.told_to_end and not self._cancel_asked():
+            details.append("its supervisor was told to end by SIGTERM, as at a shutdown")
+        state["detail"] = "; ".join(text for text in details if text)
+        state["reason"], state["exit_code"], state["signal"] = outcome.reason, outcome.exit_code, outcome.signal
+        failpoints.hit("before_final_state")
+        ran = state["phases"][-1]["name"]
+        lifecycle.enter(state, outcome.state, clock.mono() - (finalizing if ran == FINALIZING else self.began))
+        lifecycle.save_patiently(self.task.folder, lambda: lifecycle.save(self.task.folder, state, durable=True))
+        failpoints.hit("after_final_state")
+
+    def _cancel_asked(self) -> bool:
+        return os.path.lexists(os.path.join(self.task.folder, CANCEL))
+
+    def _save(self) -> None:
+        """Write the state; with a full disk try again later, the job goes on."""
+        try:
+            lifecycle.save(self.task.folder, self.state)
+            self.unsaved = None
+        except OSError as error:
+            if self.unsaved is None:
+                note(self.task.folder, "supervisor: cannot write the state: %s" % error)
+            self.unsaved = clock.mono() + 1.0

@@ -1,0 +1,52 @@
+"""Answers to the front end's requests, from the controller. Runs on the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.controller import Controller
+from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.panel.protocol import CancelReply, Reply, Request, RunReply, StateReply
+from jupyter_amltrain.runs.record import record_of
+from jupyter_amltrain.spec.record import LogTail, TelemetrySeries
+
+#: Runs that a state reply lists.
+RUNS = 500
+
+
+class Answers:
+    """Knows the answers; see :class:`jupyter_amltrain.panel.requests.Answerer`."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def post(self, coro: Coroutine[Any, Any, Reply]) -> Future[Reply]:
+        """Start a coroutine on the loop."""
+        return self._controller.loop.post(coro)
+
+    async def answer(self, request: Request) -> Reply:
+        """The answer to one request."""
+        controller = self._controller
+        if isinstance(request, protocol.GetRun):
+            handle = await controller.resolve(request.handle)
+            return RunReply(record=await controller.record(handle))
+        if isinstance(request, protocol.Cancel):
+            run = await controller.cancel(await controller.resolve(request.handle))
+            return CancelReply(accepted=True, state=run.status.state.value)
+        await controller.runs()
+        records = [record_of(entry) for entry in controller.store.entries()]
+        records.sort(key=lambda record: record.created, reverse=True)
+        bare = [
+            msgspec.structs.replace(record, metrics={}, telemetry=TelemetrySeries(), log=LogTail(path=record.log.path))
+            for record in records[:RUNS]
+        ]
+        targets = await controller.list_targets()
+        return StateReply(
+            runs=tuple(bare),
+            targets=tuple(msgspec.to_builtins(target) for target in targets),
+            current=controller.targets.current,
+        )

@@ -1,0 +1,162 @@
+"""The same as the magics, as plain functions: for scripts, tests, papermill, the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.session import close, controller
+from jupyter_amltrain.spec.job import JobSpec, Resources
+from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
+from jupyter_amltrain.tracked_run import ANSWER, TrackedRun
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.base import Plan
+
+__all__ = [
+    "TrackedRun",
+    "attach",
+    "close",
+    "compute",
+    "controller",
+    "current_target",
+    "plan_spec",
+    "runs",
+    "submit",
+    "submit_spec",
+    "targets",
+    "ui",
+    "use",
+]
+
+
+def submit_spec(spec: JobSpec, *, target: str | None = None, secrets: Mapping[str, str] | None = None) -> TrackedRun:
+    """Submit a job; returns at once with the run."""
+    c = controller()
+    handle = c.loop.call(c.submit(spec, target, dict(os.environ), dict(secrets or {})))
+    return TrackedRun(handle)
+
+
+def plan_spec(spec: JobSpec, *, target: str | None = None) -> Plan:
+    """The exact request of a submit, without secrets; sends nothing."""
+    return controller().loop.call(controller().plan(spec, target), ANSWER)
+
+
+def submit(
+    script: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    source: str | os.PathLike[str] | None = None,
+    params: Mapping[str, Any] | None = None,
+    args: Iterable[str] = (),
+    out: Iterable[str] = (),
+    env: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+    gpus: int | None = None,
+    name: str | None = None,
+    experiment: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> TrackedRun:
+    """Submit a ``.py`` file, or code as text; returns when the target has accepted it.
+
+    Parameters
+    ----------
+    script
+        Path of a file (``os.PathLike``, or text that ends with ``.py``), else code.
+    params
+        Assigned before the first line of code; ``--name value`` arguments of a file.
+    out
+        Variables of the code whose JSON value comes home: ``run.result(name)``.
+    secrets
+        Names and values; handed to the job's process, stored nowhere.
+    timeout
+        Seconds of run time.
+
+    Examples
+    --------
+    >>> run = submit("accuracy = 0.9 + lr", params={"lr": 0.05}, out=["accuracy"])  # doctest: +SKIP
+    >>> run.wait().result("accuracy")  # doctest: +SKIP
+    0.95
+    """
+    from jupyter_amltrain import script as scripts
+
+    here = str(Path.cwd())
+    for word, given in (("out", out), ("args", args)):
+        if isinstance(given, str):
+            raise CommandError(f"{word}={given!r}: a list of texts is wanted.", hint=f"Try: {word}=[{given!r}]")
+    params, out, secrets = dict(params or {}), tuple(out), dict(secrets or {})
+    text, script_name, cell, offset = "", "script.py", "", 0
+    if isinstance(script, os.PathLike) or (script.endswith(".py") and "\n" not in script):
+        made_file = scripts.from_file(Path(script), source=Path(source) if source else None)
+        script_name, sha256, file_dir = made_file.name, made_file.sha256, made_file.folder
+        default_name = Path(script).stem
+    else:
+        made = scripts.from_cell(script, magic_line="", params=params, out=out)
+        text, sha256, cell = made.text, made.sha256, script
+        offset = made.line_offset + 1  # there is no magic's line above it
+        default_name, file_dir = "run", here
+    spec = JobSpec(
+        name=name or default_name,
+        script=text,
+        script_name=script_name,
+        source=str(Path(source).resolve()) if source else None,
+        params=params,
+        args=tuple(args),
+        out=out,
+        env=dict(env or {}),
+        secrets=tuple(sorted(secrets)),
+        resources=Resources(gpus=gpus),
+        experiment=experiment or "default",
+        tags=dict(tags or {}),
+        timeout=timeout,
+        notebook_dir=file_dir,
+        project=here,
+        cell=cell,
+        line_offset=offset,
+        source_sha256=sha256,
+    )
+    # A script may end right after this line: the job must be its target's by then.
+    return submit_spec(spec, target=target, secrets=secrets).accepted()
+
+
+def runs(target: str | None = None) -> list[TrackedRun]:
+    """Every run that the targets know, newest first."""
+    found = controller().loop.call(controller().runs(target), ANSWER)
+    return [TrackedRun(run.handle) for run in found]
+
+
+def attach(handle: str = "last") -> TrackedRun:
+    """A run by handle, id, unambiguous beginning of one, or ``last``; from any kernel."""
+    return TrackedRun(controller().loop.call(controller().resolve(handle), ANSWER))
+
+
+def compute(name: str | None = None) -> TargetInfo:
+    """What a check of a target finds; default the target in use."""
+    return controller().loop.call(controller().info(name), ANSWER)
+
+
+def targets() -> list[ComputeTarget]:
+    """Every compute target."""
+    return controller().loop.call(controller().list_targets(), ANSWER)
+
+
+def ui(project: str | os.PathLike[str] | None = None) -> str:
+    """URL of MLflow's own pages for a project (default: this folder's); started if need be."""
+    c = controller()
+    folder = str(Path(project or Path.cwd()).resolve())
+    answer = c.loop.call(c.open_ui(folder), 180)
+    return str(answer["url"])
+
+
+def current_target() -> str:
+    """Name of the target in use."""
+    return controller().targets.current
+
+
+def use(name: str) -> None:
+    """Make `name` the target in use."""
+    controller().targets.use(name)

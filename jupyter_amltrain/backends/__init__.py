@@ -1,0 +1,1 @@
+"""Live objects that can run jobs on a target."""

@@ -1,0 +1,144 @@
+"""The contract of a backend. ``tests/contracts/backend.py`` proves it for each."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.run import Run, RunStatus
+from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
+
+#: Streams that a backend can tail.
+STREAMS = ("log", "metrics", "telemetry")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The exact request of a launch; printing it sends nothing.
+
+    Attributes
+    ----------
+    request
+        JSON-able, without secrets: what ``--dry-run`` shows.
+    """
+
+    run_id: str
+    spec: JobSpec
+    snapshot: Snapshot
+    request: dict[str, Any]
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Bytes of a stream and the offset after them."""
+
+    data: bytes
+    offset: int
+
+
+class RunChanges(abc.ABC):
+    """News of runs for one consumer; what came between two calls is not lost."""
+
+    @abc.abstractmethod
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> Collection[str]:
+        """Wait until there may be news of some runs, or `timeout` seconds.
+
+        Returns the ids with news: of `run_ids` their status, of `looked_at` also
+        their streams. A backend that cannot tell returns all of them.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Stop listening."""
+
+
+class Backend(abc.ABC):
+    """Runs jobs on one target. Every method runs on the loop; none blocks it."""
+
+    Target: ClassVar[type[ComputeTarget]]
+
+    def __init__(self, target: ComputeTarget) -> None:
+        self.target = target
+
+    @abc.abstractmethod
+    async def check(self) -> TargetInfo:
+        """What is there. Raises ``TargetUnreachable``, ``AuthenticationError``."""
+
+    @abc.abstractmethod
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+        """The exact request, printable; sends nothing."""
+
+    @abc.abstractmethod
+    async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+        """Hand the job over; returns when it is accepted, not when it has started.
+
+        `environ` (the submitter's environment) and `secrets` reach the job's process
+        and nothing else: no file, no log.
+        """
+
+    @abc.abstractmethod
+    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
+        """One round trip for all; an absent id is *unknown*, not *failed*."""
+
+    @abc.abstractmethod
+    async def find(self, run_id: str) -> Run | None:
+        """The run as the target knows it, for attaching; ``None`` when it has no such run."""
+
+    @abc.abstractmethod
+    async def list(self) -> Sequence[Run]:
+        """All runs that the target holds, oldest first."""
+
+    @abc.abstractmethod
+    async def cancel(self, run_id: str) -> None:
+        """Ask for the end; idempotent; returns when requested, not when dead."""
+
+    @abc.abstractmethod
+    async def delete(self, run_id: str) -> None:
+        """Remove an ended run's folder. Raises ``CommandError`` for a live one."""
+
+    @abc.abstractmethod
+    async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
+        """Up to `limit` bytes of a stream from byte `offset`.
+
+        A negative `offset` counts from the end. Empty data at the end of the
+        stream, or while there is none yet.
+        """
+
+    @abc.abstractmethod
+    async def log_path(self, run_id: str) -> str:
+        """Where the whole log lies, to be shown to the user."""
+
+    @abc.abstractmethod
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+        """Values of ``--out``; a name that did not come home maps to a ``ResultMissing``."""
+
+    @abc.abstractmethod
+    def changes(self) -> RunChanges:
+        """A new consumer of news of runs."""
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Stop watching; never cancels a run."""
+
+    async def tail(self, run_id: str, stream: str, offset: int = 0) -> AsyncIterator[Chunk]:
+        """A stream from a byte offset; ends when the run has ended and all is read."""
+        ended, changes = False, self.changes()
+        try:
+            while True:
+                chunk = await self.read(run_id, stream, offset)
+                if chunk.data:
+                    offset = chunk.offset
+                    yield chunk
+                elif ended:
+                    return
+                else:
+                    # One more read after the end was seen: what came between is not lost.
+                    status = (await self.poll((run_id,))).get(run_id)
+                    ended = status is None or status.state.terminal
+                    if not ended:
+                        await changes.wait((run_id,), (run_id,), 1.0)
+        finally:
+            changes.close()

@@ -1,0 +1,205 @@
+"""A backend in memory with a scripted life: every run goes through it by the clock.
+
+Public: documentation, examples and tests of front doors use it where a real
+target would need an account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from jupyter_amltrain.backends.base import Backend, Chunk, Plan, RunChanges
+from jupyter_amltrain.errors import CommandError, ResultMissing, TargetUnreachable
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.run import Phase, Run, RunState, RunStatus, make_handle
+from jupyter_amltrain.spec.target import ComputeTarget, FakeTarget, TargetInfo
+from jupyter_amltrain.state import StateRoot
+
+
+class _Life:
+    """When a run was accepted and cancelled (monotonic seconds)."""
+
+    def __init__(self, run: Run, secrets: Collection[str]) -> None:
+        self.run = run
+        self.start = time.monotonic()
+        self.canceled: float | None = None
+        self.secrets = tuple(secrets)
+
+
+class _Clock(RunChanges):
+    """There may always be news: lives go by the clock."""
+
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> Collection[str]:
+        await asyncio.sleep(min(timeout, 0.02))
+        return list(run_ids)
+
+    def close(self) -> None:
+        pass
+
+
+class FakeBackend(Backend):
+    """Runs nothing; tells the story that its target scripts."""
+
+    Target: ClassVar[type[ComputeTarget]] = FakeTarget
+
+    def __init__(self, target: FakeTarget, loop: LoopThread, root: StateRoot) -> None:
+        super().__init__(target)
+        self._script = target
+        self._lives: dict[str, _Life] = {}
+
+    def rescript(self, **changes: Any) -> None:
+        """Change what the target does from now on, e.g. ``unreachable=True``.
+
+        Parameters
+        ----------
+        **changes
+            Fields of :class:`~jupyter_amltrain.spec.target.FakeTarget`.
+        """
+        self._script = msgspec.structs.replace(self._script, **changes)
+
+    def _answer(self) -> None:
+        if self._script.unreachable:
+            raise TargetUnreachable(
+                f"Cannot reach {self.target.name!r}: it is scripted not to answer.",
+                hint=f"%aml_compute test {self.target.name}",
+            )
+
+    async def check(self) -> TargetInfo:
+        """See :meth:`Backend.check`."""
+        self._answer()
+        return TargetInfo(
+            target=self.target.name,
+            kind="fake",
+            cpus=8,
+            memory=32 << 30,
+            slots={"cpu": {"total": 8, "free": 8}},
+            survives={"kernel": {"answer": "no", "why": "it lives in this kernel's memory"}},
+        )
+
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+        """See :meth:`Backend.plan`."""
+        request = {"run": run_id, "target": self.target.name, "spec": msgspec.to_builtins(spec)}
+        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request=request)
+
+    async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+        """See :meth:`Backend.launch`."""
+        self._answer()
+        if plan.run_id in self._lives:
+            raise CommandError(f"{self.target.name} has a run {plan.run_id} already.", hint="Submit it again.")
+        run = Run(
+            handle=make_handle(self.target.name, plan.run_id),
+            spec=plan.spec,
+            status=RunStatus(state=RunState.QUEUED, version=1),
+            created=time.time(),
+            folder=f"fake:{plan.run_id}",
+        )
+        self._lives[plan.run_id] = _Life(run, secrets)
+        return run
+
+    def _status(self, life: _Life) -> RunStatus:
+        script, age = self._script, time.monotonic() - life.start
+        if life.canceled is not None:
+            age = min(age, life.canceled - life.start)
+        begin = life.run.created
+        queued = Phase(name="queued", start=begin, seconds=min(age, script.queued))
+        running = Phase(name="running", start=begin + script.queued, seconds=max(0.0, age - script.queued))
+        if life.canceled is not None:
+            return RunStatus(
+                state=RunState.CANCELED,
+                reason="canceled",
+                cancel_requested=True,
+                phases=(queued, running) if age > script.queued else (queued,),
+                version=9,
+            )
+        if age < script.queued:
+            return RunStatus(state=RunState.QUEUED, phases=(queued,), version=1)
+        if age < script.queued + script.running:
+            return RunStatus(state=RunState.RUNNING, phases=(queued, running), version=2)
+        good = script.exit_code == 0
+        return RunStatus(
+            state=RunState.COMPLETED if good else RunState.FAILED,
+            reason="exit",
+            exit_code=script.exit_code,
+            phases=(queued, running),
+            version=9,
+        )
+
+    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
+        """See :meth:`Backend.poll`."""
+        self._answer()
+        return {i: self._status(self._lives[i]) for i in run_ids if i in self._lives}
+
+    async def find(self, run_id: str) -> Run | None:
+        """See :meth:`Backend.find`."""
+        self._answer()
+        life = self._lives.get(run_id)
+        return None if life is None else msgspec.structs.replace(life.run, status=self._status(life))
+
+    async def list(self) -> Sequence[Run]:
+        """See :meth:`Backend.list`."""
+        self._answer()
+        return [msgspec.structs.replace(life.run, status=self._status(life)) for life in self._lives.values()]
+
+    async def cancel(self, run_id: str) -> None:
+        """See :meth:`Backend.cancel`."""
+        self._answer()
+        life = self._lives.get(run_id)
+        if life is not None and not self._status(life).state.terminal:
+            life.canceled = time.monotonic()
+
+    async def delete(self, run_id: str) -> None:
+        """See :meth:`Backend.delete`."""
+        self._answer()
+        life = self._lives.get(run_id)
+        if life is not None and not self._status(life).state.terminal:
+            raise CommandError(f"{life.run.handle} has not ended.", hint=f"%aml_runs cancel {life.run.handle} first.")
+        self._lives.pop(run_id, None)
+
+    def _stream(self, run_id: str, stream: str) -> bytes:
+        life = self._lives.get(run_id)
+        if life is None or self._status(life).state is RunState.QUEUED:
+            return b""
+        if stream == "log":
+            end = self._status(life).state.terminal
+            return b"fake: started\n" + (b"fake: ended\n" if end else b"")
+        if stream == "metrics":
+            records: list[dict[str, Any]] = [{"seq": 1, "t": 0, "op": "init", "b": {}, "a": {"id": run_id}}]
+            body = {"run_id": run_id, "key": "loss", "value": 0.5, "timestamp": 1, "step": 1}
+            records.append({"seq": 2, "t": 1, "op": "runs/log-metric", "b": body})
+            return b"".join(json.dumps(r).encode() + b"\n" for r in records)
+        return b""
+
+    async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
+        """See :meth:`Backend.read`."""
+        self._answer()
+        whole = self._stream(run_id, stream)
+        offset = max(0, len(whole) + offset) if offset < 0 else offset
+        data = whole[offset : offset + limit]
+        return Chunk(data, offset + len(data))
+
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`Backend.log_path`."""
+        return f"fake:{run_id}/log"
+
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+        """See :meth:`Backend.outputs`."""
+        self._answer()
+        return {
+            name: ResultMissing(f"--out {name}: a fake run computes nothing.", hint="Use --target local.")
+            for name in names
+        }
+
+    def changes(self) -> RunChanges:
+        """See :meth:`Backend.changes`."""
+        return _Clock()
+
+    async def close(self) -> None:
+        """See :meth:`Backend.close`."""

@@ -1,0 +1,255 @@
+"""The agent over any transport: serves ``local`` (and ``ssh``, by another transport)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.backends.base import STREAMS, Backend, Chunk, Plan, RunChanges
+from jupyter_amltrain.errors import ProtocolError, ResultMissing
+from jupyter_amltrain.launch import launch_plan
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.run import Phase, Run, RunState, RunStatus, make_handle
+from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget, TargetInfo
+from jupyter_amltrain.state import SCHEMA, StateRoot
+from jupyter_amltrain.transports.base import Changes, Transport
+
+_FILES = {
+    "log": "log/rank-0.txt",
+    "metrics": "metrics/rank-0.jsonl",
+    "telemetry": "telemetry/node-0.jsonl",
+}
+_OUTPUT_LIMIT = 1 << 20
+
+
+class ProcessBackend(Backend):
+    """Jobs are processes under our agent, on the machine behind `transport`."""
+
+    Target: ClassVar[type[ComputeTarget]]
+
+    def __init__(self, target: ComputeTarget, transport: Transport, python: str = "") -> None:
+        super().__init__(target)
+        self._transport = transport
+        self._python = python
+
+    def _folder(self, run_id: str) -> str:
+        return f"{self._transport.home}/runs/{run_id}"
+
+    async def check(self) -> TargetInfo:
+        """See :meth:`Backend.check`."""
+        found = await self._transport.call("info", {})
+        known = {field.name for field in msgspec.structs.fields(TargetInfo)}
+        facts = {name: value for name, value in found.items() if name in known}
+        kind = str(type(self.target).__struct_config__.tag)
+        return msgspec.convert(
+            {**facts, "target": self.target.name, "kind": kind, "home": self._transport.home},
+            TargetInfo,
+        )
+
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+        """See :meth:`Backend.plan`."""
+        source = f"{self._folder(run_id)}/source"
+        launch = launch_plan(spec, source, self._python)
+        job = {
+            "run": run_id,
+            "name": spec.name,
+            "argv": list(launch.argv),
+            "cwd": launch.cwd,
+            "env": launch.env,
+            "gpus": spec.resources.gpus,
+            "timeout": spec.timeout,
+            "out": list(spec.out),
+            "experiment": spec.experiment,
+            "notebook_dir": spec.notebook_dir,
+            "project": spec.project,
+            "tracking": {"run_id": uuid.uuid4().hex, "mode": spec.tracking},
+            "snapshot": {
+                "digest": snapshot.digest,
+                "files": len(snapshot.files),
+                "bytes": snapshot.bytes,
+            },
+            "spec": msgspec.to_builtins(spec),
+        }
+        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request=job)
+
+    async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+        """See :meth:`Backend.launch`."""
+        await self._transport.put(plan.snapshot.files, f"{self._transport.home}/staging/{plan.run_id}")
+        failpoints.hit("kernel_before_submit")
+        answer = await self._transport.call(
+            "submit",
+            # The submission's name makes a repeated call harmless: an answer that was
+            # lost on the way does not start the job twice.
+            {
+                **plan.request,
+                "environ": dict(environ),
+                "secrets": dict(secrets),
+                "submission": uuid.uuid4().hex,
+            },
+        )
+        failpoints.hit("kernel_after_submit")
+        state = {"state": answer["state"]}
+        return self._run(plan.run_id, {**plan.request, "submitted": time.time()}, state)
+
+    def _run(self, run_id: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
+        return Run(
+            handle=make_handle(self.target.name, run_id),
+            spec=msgspec.convert(job["spec"], JobSpec),
+            status=status_of(state),
+            created=float(job.get("submitted") or 0.0),
+            seen_at=time.time(),
+            folder=self._folder(run_id),
+            project=str(job.get("project") or ""),
+            tracking_id=str((job.get("tracking") or {}).get("run_id") or ""),
+        )
+
+    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
+        """See :meth:`Backend.poll`."""
+        answer = await self._transport.call("poll", {"run_ids": list(run_ids)})
+        return {run_id: status_of(state) for run_id, state in answer["runs"].items()}
+
+    async def find(self, run_id: str) -> Run | None:
+        """See :meth:`Backend.find`."""
+        data = await self._transport.read_from(f"{self._folder(run_id)}/job.json", 0, 64 << 20)
+        if not data:
+            return None
+        try:
+            job = json.loads(data)
+        except ValueError as error:
+            raise ProtocolError(
+                f"{self._folder(run_id)}/job.json is damaged: {error}.",
+                hint=f"%aml_runs delete {self.target.name}/{run_id} --force removes the run.",
+            ) from error
+        check_job(job, self._folder(run_id))
+        answer = await self._transport.call("poll", {"run_ids": [run_id]})
+        state = answer["runs"].get(run_id)
+        return None if state is None else self._run(run_id, job, state)
+
+    async def list(self) -> Sequence[Run]:
+        """See :meth:`Backend.list`."""
+        answer = await self._transport.call("list", {"full": True})
+        return [self._run(row["run"], row["job"], row["status"]) for row in answer["runs"] if row["job"].get("spec")]
+
+    async def cancel(self, run_id: str) -> None:
+        """See :meth:`Backend.cancel`."""
+        await self._transport.call("cancel", {"run": run_id})
+
+    async def delete(self, run_id: str) -> None:
+        """See :meth:`Backend.delete`."""
+        await self._transport.call("delete", {"run": run_id})
+
+    async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
+        """See :meth:`Backend.read`."""
+        path = f"{self._folder(run_id)}/{_FILES[stream]}"
+        if offset < 0:
+            offset = max(0, await self._transport.size(path) + offset)
+        data = await self._transport.read_from(path, offset, limit)
+        return Chunk(data, offset + len(data))
+
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`Backend.log_path`."""
+        return f"{self._folder(run_id)}/{_FILES['log']}"
+
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+        """See :meth:`Backend.outputs`."""
+        found: dict[str, Any] = {}
+        for name in names:
+            path = f"{self._folder(run_id)}/outputs/{name}.json"
+            data = await self._transport.read_from(path, 0, _OUTPUT_LIMIT + 1)
+            found[name] = _output(name, data, make_handle(self.target.name, run_id))
+        return found
+
+    def changes(self) -> RunChanges:
+        """See :meth:`Backend.changes`."""
+        return _FolderNews(self._transport.changes(), self._folder)
+
+    async def close(self) -> None:
+        """See :meth:`Backend.close`."""
+        await self._transport.close()
+
+
+class _FolderNews(RunChanges):
+    """News of runs are news of their folders."""
+
+    def __init__(self, changes: Changes, folder: Callable[[str], str]) -> None:
+        self._changes, self._folder = changes, folder
+
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> Collection[str]:
+        owner = {self._folder(run_id): run_id for run_id in run_ids}
+        for run_id in looked_at:
+            owner[self._folder(run_id)] = run_id
+            for stream in STREAMS:
+                owner[os.path.dirname(f"{self._folder(run_id)}/{_FILES[stream]}")] = run_id
+        return {owner[path] for path in await self._changes.wait(list(owner), timeout)}
+
+    def close(self) -> None:
+        self._changes.close()
+
+
+class LocalBackend(ProcessBackend):
+    """This machine: the embedded default."""
+
+    Target = LocalTarget
+
+    def __init__(self, target: LocalTarget, loop: LoopThread, root: StateRoot) -> None:
+        from jupyter_amltrain.transports.local import LocalTransport
+
+        super().__init__(target, LocalTransport(loop, root.path), target.python)
+
+
+def check_job(job: Mapping[str, Any], folder: str) -> None:
+    """Refuse a run folder that a newer version wrote, in one sentence."""
+    number = job.get("schema")
+    if not isinstance(number, int) or number > SCHEMA:
+        raise ProtocolError(
+            f"Run folder {folder} was written by a newer jupyter_amltrain"
+            f" (schema {number}, this one reads up to {SCHEMA}).",
+            hint="Upgrade: pip install -U jupyter_amltrain",
+        )
+
+
+def status_of(state: Mapping[str, Any]) -> RunStatus:
+    """``state.json`` -> status; unknown fields of newer agents are ignored."""
+    return RunStatus(
+        state=RunState(state["state"]),
+        detail=str(state.get("detail") or ""),
+        reason=state.get("reason"),
+        exit_code=state.get("exit_code"),
+        signal=state.get("signal"),
+        phases=tuple(msgspec.convert(state.get("phases") or (), tuple[Phase, ...])),
+        devices=tuple(state.get("devices") or ()),
+        cancel_requested=bool(state.get("cancel_requested")),
+        version=int(state.get("version") or 0),
+    )
+
+
+def _output(name: str, data: bytes, handle: str) -> Any:
+    if not data:
+        return ResultMissing(
+            f"--out {name}: the script of {handle} left no value; they are taken after its last line.",
+            hint=f"Does it end before, by sys.exit()? See: %aml_runs logs {handle}",
+        )
+    if len(data) > _OUTPUT_LIMIT:
+        return ResultMissing(
+            f"--out {name}: the value is over {_OUTPUT_LIMIT >> 20} MiB.",
+            hint="Log it as an artifact: mlflow.log_dict, or save a file in $AML_OUTPUT_DIR.",
+        )
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = {"error": "not JSON"}
+    if "error" in value or "value" not in value:
+        return ResultMissing(
+            f"--out {name}: {value.get('error', 'no value')} in {handle}.",
+            hint=f"Set {name} to a number, text, list or dict at the top level of the cell.",
+        )
+    return value["value"]

@@ -1,0 +1,58 @@
+"""Which backend serves which kind of target: one lazy row each, and entry points."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from jupyter_amltrain.errors import MissingDependency
+from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.base import Backend
+
+GROUP = "jupyter_amltrain.backends"
+
+#: kind -> (module:class, what to type when its import fails); sorted.
+_BUILTIN = MappingProxyType(
+    {
+        "fake": ("jupyter_amltrain.backends.fake:FakeBackend", ""),
+        "local": ("jupyter_amltrain.backends.process:LocalBackend", ""),
+    }
+)
+
+
+def backend_class(kind: str) -> type[Backend]:
+    """The backend that serves targets of `kind`; imported now.
+
+    Raises
+    ------
+    MissingDependency
+        No row and no entry point of that kind, or its package is not installed.
+    """
+    row = _BUILTIN.get(kind)
+    if row is None:
+        for point in importlib.metadata.entry_points(group=GROUP, name=kind):
+            row = (point.value, f"Install what {point.value} needs.")
+    if row is None:
+        raise MissingDependency(f"No backend for targets of kind {kind!r}.", hint="Upgrade jupyter_amltrain.")
+    module, _, name = row[0].partition(":")
+    try:
+        found: type[Backend] = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise MissingDependency(f"Targets of kind {kind!r} need {error.name}.", hint=row[1]) from error
+    return found
+
+
+def kind_of(target: ComputeTarget) -> str:
+    """The registry's key for a target."""
+    return str(type(target).__struct_config__.tag)
+
+
+def target_kinds() -> tuple[type[ComputeTarget], ...]:
+    """The target types that ``targets.json`` may hold, without importing any SDK."""
+    from jupyter_amltrain.spec.target import FakeTarget
+
+    return (LocalTarget, FakeTarget)

@@ -1,0 +1,187 @@
+"""``amltrain submit|runs|compute``: the magics' commands in a shell.
+
+Exit codes: 0 done, 1 a run failed or a target refused, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.commands.parsers import COMMANDS, HelpWanted, parser_of
+from jupyter_amltrain.errors import AmlTrainError, CommandError, RunFailed
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.api import TrackedRun
+
+_MAGIC = re.compile(r"%{1,2}aml_(submit|runs|compute)")
+_HELP = """Submit scripts as supervised, tracked runs, and look after them.
+
+Examples::
+
+    amltrain compute
+    amltrain submit train.py --param epochs=5 --wait
+    amltrain runs logs last --follow
+
+usage: amltrain submit|runs|compute ...
+
+amltrain <command> --help tells more.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out one command line; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _command(words)
+    except HelpWanted as wanted:
+        print(wanted)
+        return 0
+    except AmlTrainError as error:
+        print(f"amltrain: {_shell_words(str(error))}", file=sys.stderr)
+        return 2 if isinstance(error, CommandError) else 1
+    except KeyboardInterrupt:
+        print("amltrain: interrupted; runs go on.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    finally:
+        if (api := sys.modules.get("jupyter_amltrain.api")) is not None:
+            api.close()  # stops the watching; runs go on
+
+
+def _command(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_HELP, end="")
+        return 0
+    if words[0] in ("-V", "--version"):
+        import jupyter_amltrain
+
+        print(jupyter_amltrain.__version__)
+        return 0
+    command = words.pop(0)
+    if command not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(command, COMMANDS, 1, 0.5)
+        hint = f"Did you mean amltrain {near[0]}?" if near else f"There are: {', '.join(COMMANDS)}."
+        raise CommandError(f"unknown command {command!r}.", hint=hint)
+    return {"submit": _submit, "runs": _runs, "compute": _compute}[command](words)
+
+
+def _submit(words: list[str]) -> int:
+    from jupyter_amltrain.commands import submit
+    from jupyter_amltrain.commands.runs import follow, recorded
+
+    submission = submit.understand(words, prog="amltrain submit")
+    if submission.dry_run:
+        print(submit.plan_text(submission))
+        return 0
+    run = submit.send(submission)
+    run.accepted()
+    if not submission.wait:
+        print(json.dumps({"handle": run.handle}) if submission.as_json else run.handle, flush=True)
+        return 0
+    print(run.handle, file=sys.stderr, flush=True)
+    try:
+        if not submission.as_json:
+            follow(run, _write)
+        try:
+            run.wait()
+        except RunFailed:
+            if not submission.as_json:
+                raise
+        finally:
+            recorded(run)  # this process holds the one who writes MLflow's record
+    except KeyboardInterrupt:
+        print(f"amltrain: {run.handle} is still running; amltrain runs cancel {run.handle} stops it.", file=sys.stderr)
+        return 130
+    if submission.as_json:
+        _print_json(run)
+        return 0 if run.state == "completed" else 1
+    for name in run.spec.out:
+        print(f"{name} = {run.result(name)!r}")
+    return 0
+
+
+def _runs(words: list[str]) -> int:
+    from jupyter_amltrain import api
+    from jupyter_amltrain.commands import runs
+
+    asked = parser_of("runs", "amltrain runs").parse(words)
+    if asked.verb == "list":
+        rows = runs.listing(asked.target, asked.limit)
+        print(json.dumps(rows) if asked.json else runs.listing_text(rows))
+    elif asked.verb == "cancel":
+        print("\n".join(runs.cancel(asked.run)))
+    elif asked.verb == "delete":
+        print("\n".join(runs.delete(asked.run, asked.force, prog="amltrain runs")))
+    elif asked.verb == "ui":
+        print(runs.ui_text(runs.ui(keep=True)))
+    else:
+        run = api.attach("last" if asked.verb == "last" else asked.run)
+        if asked.verb == "wait":
+            try:
+                run.wait(asked.timeout)
+            except TimeoutError:
+                print(f"amltrain: {run.handle} is still running.", file=sys.stderr)
+                return 1
+            print(f"{run.handle} {run.state}")
+        elif asked.verb == "logs":
+            if asked.follow:
+                runs.follow(run, _write, asked.tail)
+            else:
+                _write(runs.log_text(run, asked.tail))
+        elif asked.json:
+            _print_json(run)
+        else:
+            print(runs.show_text(run))
+    return 0
+
+
+def _compute(words: list[str]) -> int:
+    from jupyter_amltrain.commands import compute
+
+    asked = parser_of("compute", "amltrain compute").parse(words)
+    value: Any
+    if asked.verb == "list":
+        value = compute.listing()
+        text = compute.listing_text(value)
+    elif asked.verb == "use":
+        text = compute.use(asked.target)
+        value = {"current": asked.target}
+    else:
+        import msgspec
+
+        info = compute.show(asked.target)
+        value = msgspec.to_builtins(info)
+        text = compute.show_text(info) if asked.verb == "show" else compute.test_text(info)
+    print(json.dumps(value) if asked.json else _shell_words(text))
+    return 0
+
+
+def _shell_words(text: str) -> str:
+    """`text` with the magics that it tells to type as shell commands."""
+    return _MAGIC.sub(r"amltrain \1", text)
+
+
+def _print_json(run: TrackedRun) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(run.record()).decode())
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(
+        text if text.isascii() else text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding)
+    )
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

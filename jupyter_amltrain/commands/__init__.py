@@ -1,0 +1,1 @@
+"""The commands behind the magics and the command line; no IPython here."""

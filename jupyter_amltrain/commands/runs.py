@@ -1,0 +1,289 @@
+"""``runs``: what was submitted from anywhere, and what can be done with it."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.commands.tables import ago, pairs, table
+from jupyter_amltrain.errors import CommandError, RunError
+from jupyter_amltrain.naming import tilde
+from jupyter_amltrain.runs.text import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.api import TrackedRun
+    from jupyter_amltrain.spec.run import Run
+
+#: A log up to this size is printed whole; of a larger one the head and the end (bytes).
+LOG_CAP = 200_000
+_HEAD = 20_000
+#: Pause between two looks at a followed log (seconds).
+_LOOK = 0.25
+#: A wait in a terminal says nothing for this time (seconds).
+_SILENCE = 2.0
+
+
+def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
+    """The newest runs as JSON-able rows; `limit` 0 for all."""
+    from jupyter_amltrain import api
+
+    return [_row(run.run) for run in api.runs(target)[: limit or None]]
+
+
+def _row(run: Run) -> dict[str, Any]:
+    running = [p for p in run.status.phases if p.name == "running"]
+    return {
+        "handle": run.handle,
+        "name": run.spec.name,
+        "state": run.status.state.value,
+        "reachable": run.reachable,
+        "cancel_requested": run.cancel_requested,
+        "created": run.created,
+        "seconds": sum(p.seconds or 0.0 for p in running) if running else None,
+        "experiment": run.spec.experiment,
+        "params": run.spec.params,
+        "outputs": run.outputs,
+        "error": run.error,
+    }
+
+
+def listing_text(rows: Sequence[dict[str, Any]]) -> str:
+    """The table of ``runs list``."""
+    if not rows:
+        return "No run yet. Begin a cell with %%aml_submit, or: amltrain submit train.py"
+    lines = []
+    for row in rows:
+        state = row["state"]
+        if row["cancel_requested"] and state in ("preparing", "queued", "running"):
+            state += " (cancel requested)"
+        if not row["reachable"]:
+            state += " (target not responding)"
+        took = "" if row["seconds"] is None else seconds_text(row["seconds"])
+        values = ", ".join(f"{k}={_short(v)}" for k, v in {**row["params"], **row["outputs"]}.items())
+        lines.append([row["handle"], state, ago(row["created"]), took, row["experiment"], values])
+    return table(["run", "state", "submitted", "ran", "experiment", "params and outputs"], lines)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)[:24]
+
+
+def show_text(run: TrackedRun) -> str:
+    """What is known of one run."""
+    from jupyter_amltrain.runs.text import record_text
+
+    record = run.record()
+    spec, status, known = run.spec, run.run.status, run.run
+    facts = [
+        ("name", spec.name),
+        ("experiment", spec.experiment),
+        ("submitted", ago(record.created)),
+        ("params", ", ".join(f"{k}={v!r}" for k, v in spec.params.items())),
+        ("tags", ", ".join(f"{k}={v}" for k, v in spec.tags.items())),
+        ("source", spec.source or ""),
+        ("time limit", seconds_text(spec.timeout) if spec.timeout else ""),
+        ("exit code", "" if status.exit_code is None else str(status.exit_code)),
+        ("devices", ", ".join(status.devices)),
+        ("folder", tilde(known.folder)),
+        ("MLflow", f"run {known.tracking_id} ({known.tracking})" if known.tracking_id else ""),
+    ]
+    return f"{record_text(record)}\n\n{pairs(facts)}"
+
+
+def log_text(run: TrackedRun, tail: int | None = None) -> str:
+    """The log as a terminal would show it; of a long one the head, the end and its path."""
+    from jupyter_amltrain.runs.series import collapse
+
+    if tail is not None:
+        return collapse(run.logs(tail=tail)) if tail else ""
+    path = run.log_path
+    if path and os.path.isfile(path) and (size := os.path.getsize(path)) > LOG_CAP:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD).decode("utf-8", "replace").rpartition("\n")[0]
+            file.seek(size - (LOG_CAP - _HEAD))
+            end = file.read().decode("utf-8", "replace").partition("\n")[2]
+        gap = f"... {bytes_text(size - LOG_CAP)} left out; the whole log: {path} ..."
+        return f"{collapse(head)}\n{gap}\n{collapse(end)}"
+    return collapse(run.logs())
+
+
+def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None) -> None:
+    """Write the log as it grows until the run has ended; never raises for how it ended."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    offset = 0
+    if tail is not None:
+        text = run.logs(tail=tail)
+        path = run.log_path
+        offset = os.path.getsize(path) if path and os.path.isfile(path) else 0
+        if text:
+            write(text + "\n")
+    while True:
+        done = run.status.state.terminal  # asked first: what comes after is all there is
+        path = run.log_path
+        if path and os.path.isfile(path):
+            with open(path, "rb") as file:
+                file.seek(offset)
+                while block := file.read(1 << 16):
+                    offset += len(block)
+                    write(decoder.decode(block))
+        if done:
+            if not path or not os.path.isfile(path):
+                write(run.logs() if not offset else "")
+            return
+        try:
+            run.wait(_LOOK)
+        except (TimeoutError, RunError):
+            continue
+
+
+def wait(run: TrackedRun, timeout: float | None = None, line: Callable[[str], Any] | None = None) -> TrackedRun:
+    """Wait for the end.
+
+    Parameters
+    ----------
+    timeout
+        Seconds; ``None`` waits for ever.
+    line
+        Rewrites the one line of a terminal that says how the run is; called with an
+        empty text at the end.
+
+    Raises
+    ------
+    RunError
+        It did not complete, or it goes on: the waiting was interrupted or took too long.
+    """
+    with going_on(run):
+        try:
+            return run.wait(timeout) if line is None else _wait_aloud(run, timeout, line)
+        except TimeoutError:
+            raise RunError(
+                f"{run.handle} is still running after {seconds_text(timeout)} of waiting.", hint=still(run)
+            ) from None
+
+
+@contextlib.contextmanager
+def going_on(run: TrackedRun) -> Iterator[None]:
+    """An interrupt in here ends the waiting, never the run, and says so.
+
+    Raises
+    ------
+    RunError
+        For an interrupt: an error, so that "Run All" stops here as the user wanted.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunError(f"Interrupted: {run.handle} is still running.", hint=still(run)) from None
+
+
+def _wait_aloud(run: TrackedRun, timeout: float | None, line: Callable[[str], Any]) -> TrackedRun:
+    from jupyter_amltrain.runs.text import state_line
+
+    start = time.monotonic()
+    silence = _SILENCE  # nothing for quick things
+    try:
+        while True:
+            spent = time.monotonic() - start
+            left = silence if timeout is None else min(silence, timeout - spent)
+            try:
+                return run.wait(max(left, 0.0))
+            except TimeoutError:
+                spent = time.monotonic() - start
+                if timeout is not None and spent >= timeout:
+                    raise
+                line(f"{state_line(run.record())}  {seconds_text(spent)}")
+                silence = 0.5
+    finally:
+        line("")
+
+
+def still(run: TrackedRun) -> str:
+    """What to type for a run that goes on."""
+    return f"%aml_runs cancel {run.handle} stops it, %aml_runs wait {run.handle} waits again."
+
+
+def cancel(names: Sequence[str]) -> list[str]:
+    """Ask for the end of runs; one sentence each."""
+    from jupyter_amltrain import api
+
+    said = []
+    for run in [api.attach(name) for name in names]:  # all are known before one is touched
+        state = run.status.state
+        if state.terminal:
+            said.append(f"{run.handle} has ended already ({state.value}); nothing to cancel.")
+            continue
+        run.cancel()
+        said.append(f"{run.handle}: cancel requested.")
+    return said
+
+
+def delete(names: Sequence[str], force: bool, prog: str = "%aml_runs") -> list[str]:
+    """Remove ended runs.
+
+    Raises
+    ------
+    CommandError
+        Without `force` (says what would be lost), or a run has not ended.
+    """
+    from jupyter_amltrain import api
+
+    runs = [api.attach(name) for name in names]
+    for run in runs:
+        if not run.status.state.terminal:
+            raise CommandError(
+                f"{run.handle} is {run.status.state.value}; only ended runs can be deleted.",
+                hint=f"First: {prog} cancel {run.handle}",
+            )
+    handles = " ".join(run.handle for run in runs)
+    if not force:
+        lost = "; ".join(
+            f"{run.handle}: log ({bytes_text(run.record().log.bytes)}), outputs, files in {run.run.folder}"
+            for run in runs
+        )
+        raise CommandError(
+            f"This would be lost for good: {lost}. MLflow's record stays.",
+            hint=f"If that is meant: {prog} delete --force {handles}",
+        )
+    said = []
+    for run in runs:
+        run.delete()
+        said.append(f"{run.handle} deleted.")
+    return said
+
+
+def ui(project: str | None = None, *, keep: bool = False) -> str:
+    """Start MLflow's page on a project's runs, or find the one that runs; returns its address.
+
+    Parameters
+    ----------
+    project
+        Folder of the notebook; default the working folder.
+    keep
+        Let the page outlive this process (a command line ends at once).
+    """
+    if keep:
+        from jupyter_amltrain.tracking import start_ui
+
+        return str(start_ui(project or os.getcwd(), keep=True)["url"])
+    from jupyter_amltrain import api
+
+    return api.ui(project)
+
+
+def ui_text(url: str) -> str:
+    """One line about the page."""
+    return f"MLflow shows this folder's runs at {url}"
+
+
+def recorded(run: TrackedRun, timeout: float = 120.0) -> bool:
+    """Wait until MLflow's record of an ended run is written, or `timeout` seconds are over."""
+    deadline = time.monotonic() + timeout
+    while run.run.tracking == "pending":
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,224 @@
+"""What stands behind the flags: times, ``k=v`` pairs, names. One error, one sentence."""
+
+from __future__ import annotations
+
+import ast
+import json
+import keyword
+import re
+import shlex
+from collections.abc import Callable, Container, Iterable
+from typing import Any
+
+from jupyter_amltrain.errors import CommandError
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?")
+_EXPANDABLE = re.compile(r"\$(?P<dollar>[A-Za-z_]\w*)|\{(?P<brace>[A-Za-z_]\w*)\}")
+
+# A word of the name tells most secrets; TOKENIZERS_PARALLELISM and MAX_TOKENS are none.
+_SECRET_WORDS = frozenset(
+    ["PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "TOKEN", "APIKEY", "CREDENTIAL", "CREDENTIALS", "PAT"]
+)
+_SECRET_PAIRS = frozenset({"API KEY", "ACCESS KEY", "PRIVATE KEY", "ACCOUNT KEY", "CONNECTION STRING", "SAS KEY"})
+_SECRET_VALUE = re.compile(
+    r"AKIA[0-9A-Z]{16}|gh[pousr]_\w{20}|github_pat_|hf_[A-Za-z0-9]{20}|sk-[\w-]{16}|glpat-"
+    r"|-----BEGIN|AccountKey=|SharedAccess|[?&]sig=|eyJ[\w-]{10,}\.eyJ|xox[bp]-|://[^/\s:@]+:[^/\s@]+@"
+)
+
+
+def split(line: str) -> list[str]:
+    """The words of a magic's line, as a shell would find them, but brackets hold together.
+
+    IPython writes a list for ``$layers`` as ``[64, 32]`` and a mapping for ``$opt`` with
+    its quotes, so both are one word without further quoting.
+
+    Raises
+    ------
+    CommandError
+        A quotation is not closed.
+    """
+    try:
+        return shlex.split(_quoted_groups(line))
+    except ValueError as error:
+        raise CommandError(
+            f"{str(error).rstrip('.')} in: {line.strip()}.", hint='Quote the whole value: --param "name=$value"'
+        ) from None
+
+
+def _quoted_groups(line: str) -> str:
+    """`line` with every ``[...]``, ``{...}``, ``(...)`` outside quotes put in quotes."""
+    done: list[str] = []
+    quote, depth, start, i = "", 0, 0, 0
+    while i < len(line):
+        char = line[i]
+        if char == "\\" and (depth or quote != "'"):
+            i += 1  # the next character has no meaning; in brackets Python's rules hold
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "[{(":
+            if not depth:
+                done.append(line[start:i])
+                start = i
+            depth += 1
+        elif char in ")}]" and depth:
+            depth -= 1
+            if not depth:
+                done.append(shlex.quote(line[start : i + 1]))
+                start = i + 1
+        i += 1
+    # Not closed: they were no brackets of a value, and a shell's rules are all there is.
+    return line if depth else "".join(done) + line[start:]
+
+
+def duration(text: str) -> float:
+    """Seconds of ``90``, ``30s``, ``15m``, ``2h``, ``1d``, ``1h30m``."""
+    if not _DURATION.fullmatch(text):
+        raise CommandError(f"{text!r} is not a time.", hint="Write 90 (seconds), 30s, 15m, 2h or 1d.")
+    if text[-1] not in _UNITS:
+        return float(text)
+    return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)([smhd])", text))
+
+
+def count(text: str) -> int:
+    """A number from 0."""
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise CommandError(f"{text!r} is not a whole number from 0.", hint="Write for example 1.")
+    return int(text)
+
+
+def variable(text: str) -> str:
+    """A Python variable name."""
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise CommandError(f"{text!r} is not a variable name.", hint="Write for example: run")
+    return text
+
+
+def out(text: str) -> list[str]:
+    """Names of variables, one or several with commas."""
+    return [variable(name) for name in text.split(",")]
+
+
+def param(text: str) -> tuple[str, Any]:
+    """``k=v`` with a JSON or Python literal, or plain text, as value."""
+    name, value = _pair("--param", "lr=0.1")(text)
+    return name, parameter_value(value, name)
+
+
+def parameter_value(text: str, name: str = "") -> Any:
+    """The JSON value that `text` stands for; text that is no literal stays text.
+
+    Raises
+    ------
+    CommandError
+        A Python literal that JSON cannot hold.
+    """
+    value: Any = text
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value = read(text)
+            break
+        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            continue
+    if value is Ellipsis:
+        return text
+    return _json_value(value, name)
+
+
+def _json_value(value: Any, name: str) -> Any:
+    if isinstance(value, tuple | list):
+        return [_json_value(x, name) for x in value]
+    if isinstance(value, dict):
+        if not all(isinstance(k, str) for k in value):
+            raise CommandError(f"--param {name}: keys are texts in JSON.", hint="Quote the keys.")
+        return {k: _json_value(v, name) for k, v in value.items()}
+    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:
+        raise CommandError(f"--param {name}: {value} does not fit 64 bits.", hint="Pass it as text.")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise CommandError(
+        f"--param {name}: a {type(value).__name__} is no JSON value.",
+        hint="Pass a number, text, true/false/null, a list or a mapping.",
+    )
+
+
+def parameter_text(value: Any) -> str:
+    """Text that :func:`parameter_value` reads as `value` (a JSON value)."""
+    if isinstance(value, str):
+        plain = parameter_value(value) if _reads_plain(value) else None
+        return value if plain == value else json.dumps(value)
+    return json.dumps(value)
+
+
+def _reads_plain(value: str) -> bool:
+    try:
+        return isinstance(parameter_value(value), str)
+    except CommandError:
+        return False
+
+
+def tag(text: str) -> tuple[str, str]:
+    """``k=v`` of texts."""
+    return _pair("--tag", "team=risk")(text)
+
+
+def env_var(text: str) -> tuple[str, str]:
+    """``K=V`` of an environment variable that is no secret."""
+    name, value = _pair("--env-var", "OMP_NUM_THREADS=2")(text)
+    if looks_secret(name, value):
+        # Neither name nor value in the message beyond the name: it may be a secret.
+        raise CommandError(
+            f"--env-var {name} looks like a secret, and its value would be stored with the run.",
+            hint=f"Write --secret {name}; the value is taken from the environment or keyring.",
+        )
+    return name, value
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Whether an environment variable is better handed over by ``--secret``."""
+    if _SECRET_VALUE.search(value):
+        return True
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper().split("_")
+    named = not _SECRET_WORDS.isdisjoint(words) or any(
+        f"{a} {b}" in _SECRET_PAIRS for a, b in zip(words, words[1:], strict=False)
+    )
+    # PAD_TOKEN=0, USE_TOKEN=true, TOKEN_FILE=/run/x: no secrets by themselves.
+    harmless = re.fullmatch(r"-?[\d.]*|true|false|yes|no|on|off", value, re.I)
+    return named and not harmless and words[-1] not in ("FILE", "PATH", "DIR", "URL")
+
+
+def left_over(tokens: Iterable[str]) -> list[tuple[str, str]]:
+    """``$name`` and ``{name}`` that IPython did not expand: ``(as written, name)``."""
+    return [(match[0], match["dollar"] or match["brace"]) for token in tokens for match in _EXPANDABLE.finditer(token)]
+
+
+def check_expanded(tokens: Iterable[str], known: Container[str]) -> None:
+    """Raise when IPython left something unexpanded, which it does without a word.
+
+    Parameters
+    ----------
+    known
+        Names of the notebook's variables.
+    """
+    left = left_over(tokens)
+    if not left:
+        return
+    written, name = next(((w, n) for w, n in left if n not in known), left[0])
+    if name not in known:
+        raise CommandError(f"{written}: the notebook has no variable {name}.", hint=f"Set it in a cell: {name} = ...")
+    raise CommandError(
+        f"{written} was not expanded by IPython: other braces of the line stop it, or it was written as $$.",
+        hint="Put such values into variables, or use the function jupyter_amltrain.submit().",
+    )
+
+
+def _pair(flag: str, example: str) -> Callable[[str], tuple[str, str]]:
+    def read(text: str) -> tuple[str, str]:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise CommandError(f"{flag} {text!r} has no '='.", hint=f"Write: {flag} {example}")
+        return name.strip(), value
+
+    return read

@@ -1,0 +1,316 @@
+"""The facade behind every front door: magics, panel, command line, plain functions.
+
+It imports no IPython. Everything here runs on the loop thread (R1); callers enter by
+``controller.loop.call`` or ``.post``. Closing it stops the watching, never a run (R7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.backends.base import Backend, Plan
+from jupyter_amltrain.backends.registry import backend_class, kind_of, target_kinds
+from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError, UnknownRun
+from jupyter_amltrain.launches import Launches, snapshot_of
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.naming import new_run_id
+from jupyter_amltrain.runs.directory import RunDirectory
+from jupyter_amltrain.runs.imports import Imports
+from jupyter_amltrain.runs.lookup import match
+from jupyter_amltrain.runs.painters import Paint, Painters
+from jupyter_amltrain.runs.record import record_of
+from jupyter_amltrain.runs.settling import outcome, read_log, settled
+from jupyter_amltrain.runs.store import Entry, RunStore
+from jupyter_amltrain.runs.watcher import Watcher
+from jupyter_amltrain.spec.job import JobSpec, validated
+from jupyter_amltrain.spec.record import RunRecord
+from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus, make_handle, split_handle
+from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
+from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.targets import Targets
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """Configures targets, submits jobs, watches runs.
+
+    Parameters
+    ----------
+    root
+        State root; default the user's.
+    """
+
+    def __init__(self, root: StateRoot | None = None) -> None:
+        self.root = root or StateRoot()
+        self.loop = LoopThread()
+        self.store = RunStore(self.loop)
+        self.targets = Targets(self.root, target_kinds())
+        self.imports = Imports(self.loop, self.root, self._imported)
+        self._backends: dict[str, Backend] = {}
+        self._watchers: dict[str, Watcher] = {}
+        self._settled: dict[RunHandle, asyncio.Event] = {}
+        self._directory = RunDirectory(self.store, self.imports)
+        self._launches = Launches(self.loop, self.store, self._launched)
+        self._painters = Painters(self.store, self.imports.picture)
+
+    # ---- targets
+
+    def backend(self, name: str) -> Backend:
+        """The live backend of a target, made at first use, with its watcher."""
+        self.loop.check()
+        if name not in self._backends:
+            target = self.targets.get(name)
+            make: Any = backend_class(kind_of(target))
+            backend: Backend = make(target, self.loop, self.root)
+            self._backends[name] = backend
+            watcher = Watcher(backend, name, self.store, self.loop, self._outcome, self._over)
+            self._watchers[name] = watcher
+            self.loop.start(watcher.run(), f"watch {name}")
+        return self._backends[name]
+
+    async def list_targets(self) -> list[ComputeTarget]:
+        """Every target."""
+        return await self.loop.offload(self.targets.all)
+
+    async def info(self, name: str | None = None) -> TargetInfo:
+        """What a check of the target finds; default the current one."""
+        if name is None:
+            name = await self.loop.offload(lambda: self.targets.current)
+        return await self.backend(name).check()
+
+    # ---- submitting
+
+    async def prepare(self, spec: JobSpec, target: str | None) -> tuple[str, JobSpec]:
+        """Check `spec` and name its target; sends nothing."""
+        self.loop.check()
+        name = target or self.targets.current
+        self.backend(name)
+        return name, validated(spec)
+
+    async def plan(self, spec: JobSpec, target: str | None = None) -> Plan:
+        """The exact request of a submit; sends nothing."""
+        name, spec = await self.prepare(spec, target)
+        snapshot = await snapshot_of(self.loop, spec)
+        return await self.backend(name).plan(spec, snapshot, new_run_id(spec.name))
+
+    async def submit(
+        self,
+        spec: JobSpec,
+        target: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+    ) -> RunHandle:
+        """Check, allot an id, start one task for the rest, and return the handle at once."""
+        name, spec = await self.prepare(spec, target)
+        missing = [s for s in spec.secrets if s not in (secrets or {})]
+        if missing:
+            raise CommandError(
+                f"--secret {missing[0]}: no value for it.",
+                hint=f"Set it in the kernel's environment or keyring: %env {missing[0]}=...",
+            )
+        run_id = new_run_id(spec.name)
+        handle = make_handle(name, run_id)
+        run = Run(
+            handle=handle,
+            spec=spec,
+            status=RunStatus(state=RunState.PREPARING),
+            created=time.time(),
+            project=spec.project,
+        )
+        self.store.put(run)
+        self._launches.start(self.backend(name), run, dict(environ or {}), dict(secrets or {}))
+        return handle
+
+    async def accepted(self, handle: RunHandle) -> Run:
+        """Wait until the target has accepted the run; raises what refused it."""
+        await self._launches.accepted(handle)
+        return self.entry(handle).run
+
+    def _launched(self, handle: RunHandle) -> None:
+        """A target has accepted the run or refused it."""
+        if self.entry(handle).run.status.state.terminal:
+            self._event(handle).set()
+        else:
+            self._watchers[split_handle(handle)[0]].wake()
+            self.imports.warm()
+
+    # ---- runs
+
+    async def runs(self, target: str | None = None) -> list[Run]:
+        """Every run of `target` (default: of all targets that answer), newest first."""
+        if target is not None:
+            self.targets.get(target)  # UnknownTarget before anything is asked
+        names = [target] if target else [t.name for t in await self.list_targets()]
+        for name in names:
+            try:
+                await self._directory.read(self.backend(name))
+            except TargetError:
+                if target is not None:
+                    raise
+            self._watchers[name].wake()
+        return self._directory.runs(names)
+
+    async def resolve(self, text: str = "last") -> RunHandle:
+        """``last``, a handle, a run id, or the unambiguous beginning of one.
+
+        Raises
+        ------
+        UnknownRun
+            Names the near matches.
+        """
+        text = text.strip()
+        if "/" in text:
+            target, run_id = split_handle(text)
+            handle = make_handle(target, run_id)
+            if self.store.get(handle) is not None or await self._directory.find(self.backend(target), run_id):
+                self._watchers[target].wake()
+                return handle
+        runs = await self.runs()
+        try:
+            return match(text, [run.handle for run in runs])
+        except UnknownRun:
+            # A folder that cannot be listed, of a newer schema say, tells why when it is asked for.
+            for place in await self.list_targets() if text.isprintable() and "/" not in text else ():
+                with contextlib.suppress(TargetError):
+                    await self.backend(place.name).find(text)
+            raise
+
+    def entry(self, handle: RunHandle) -> Entry:
+        """The entry of a resolved handle."""
+        entry = self.store.get(handle)
+        if entry is None:
+            raise UnknownRun(f"No run {handle!r}.", hint="%aml_runs lists them.")
+        return entry
+
+    async def cancel(self, handle: RunHandle) -> Run:
+        """Ask for the end of a run; returns when requested. An ended run is left alone."""
+        entry = self.entry(handle)
+        if entry.run.status.state.terminal:
+            return entry.run
+        status = msgspec.structs.replace(entry.run.status, cancel_requested=True)
+        self.store.amend(handle, status=status)
+        if entry.run.folder:
+            await self.backend(entry.run.target).cancel(entry.run.run_id)
+        return entry.run
+
+    async def delete(self, handle: RunHandle) -> None:
+        """Remove an ended run from its target. The MLflow record stays."""
+        entry = self.entry(handle)
+        if entry.run.folder:
+            if entry.run.status.state.terminal:  # its MLflow record is made of the folder
+                self.imports.ask(entry.run)
+                await self.imports.run(handle)
+            await self.backend(entry.run.target).delete(entry.run.run_id)
+        elif not entry.run.status.state.terminal:  # its target would have it in a moment
+            raise CommandError(f"{handle} has not ended.", hint=f"First: %aml_runs cancel {handle}")
+        self.store.remove(handle)
+
+    async def wait(self, handle: RunHandle) -> Run:
+        """Wait until the run has ended and its values came home."""
+        entry = self.entry(handle)
+        if not entry.run.status.state.terminal:
+            event = self._event(handle)
+            entry.lookers += 1
+            try:
+                await event.wait()
+            finally:
+                entry.lookers -= 1
+        await self.settle(handle)
+        await self._painters.painted(entry.run)
+        return entry.run
+
+    def _event(self, handle: RunHandle) -> asyncio.Event:
+        return self._settled.setdefault(handle, asyncio.Event())
+
+    def look(self, handle: RunHandle, more: int) -> None:
+        """Count a looker in (1) or out (-1): streams of looked-at runs are read as they grow."""
+        entry = self.entry(handle)
+        entry.lookers += more
+        if more > 0 and entry.run.target in self._watchers:
+            self._watchers[entry.run.target].wake()
+
+    async def watch(self, handle: RunHandle, paint: Paint, rate: float = 2.0) -> None:
+        """Call `paint(record, picture)` for every frame of a run until all is said of it."""
+        self.look(handle, 1)
+        try:
+            await self._painters.watch(handle, paint, rate)
+        finally:
+            if self.store.get(handle) is not None:
+                self.look(handle, -1)
+
+    async def settle(self, handle: RunHandle) -> Entry:
+        """Bring all that is known of a run up to date: status, streams, values."""
+        entry = self.entry(handle)
+        if entry.run.folder:
+            backend = self.backend(entry.run.target)
+            try:
+                if not entry.run.status.state.terminal:
+                    await self._watchers[entry.run.target].look([entry.run.run_id])
+                self.store.amend(handle, **await settled(backend, entry))
+                if entry.run.status.state.terminal and self.imports.ask(entry.run):
+                    # Its kernel may have died before this.
+                    self.loop.start(self.imports.run(handle), f"import {handle}")
+            except TargetError as error:
+                log.info("%s", error)
+        return entry
+
+    async def record(self, handle: RunHandle) -> RunRecord:
+        """The record of a run as it is now."""
+        return record_of(await self.settle(handle))
+
+    async def logs(self, handle: RunHandle, tail_bytes: int | None = None) -> bytes:
+        """The log: all of it, or its last `tail_bytes` bytes."""
+        run = self.entry(handle).run
+        if not run.folder:
+            return b""
+        return await read_log(self.backend(run.target), run.run_id, tail_bytes)
+
+    async def open_ui(self, project: str) -> dict[str, Any]:
+        """Start MLflow's own pages for the store of `project`, or find them running."""
+        answer: dict[str, Any] = await self.imports.worker.request("ui_start", {"project": project}, timeout=180)
+        return answer
+
+    # ---- ends
+
+    async def _outcome(self, entry: Entry, status: RunStatus) -> dict[str, Any]:
+        """Fields that an ended run gets beside its last status."""
+        failpoints.hit("kernel_before_finish")
+        try:
+            return await outcome(self.backend(entry.run.target), entry, status)
+        except AmlTrainError as error:
+            return {"error": str(error)}
+
+    def _over(self, handle: RunHandle) -> None:
+        """The store has the end of a run."""
+        self.loop.start(self._finish(handle), f"finish {handle}")
+
+    async def _finish(self, handle: RunHandle) -> None:
+        """After the store has the end: wake who waits, write the MLflow record."""
+        self._event(handle).set()
+        failpoints.hit("kernel_before_import")
+        if self.imports.ask(self.entry(handle).run):
+            # The worker does one thing at a time: first what somebody looks at.
+            await self._painters.painted(self.entry(handle).run)
+            await self.imports.run(handle)
+
+    def _imported(self, handle: RunHandle, state: str) -> None:
+        self.store.amend(handle, tracking=state)
+
+    async def _close(self) -> None:
+        await self.imports.close()
+        for backend in self._backends.values():
+            await backend.close()
+
+    def close(self) -> None:
+        """Stop watching. Runs go on."""
+        self.loop.call(self._close(), 10)
+        self.loop.close()

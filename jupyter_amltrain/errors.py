@@ -1,0 +1,192 @@
+"""Every error a user can meet, as one tree.
+
+::
+
+    AmlTrainError                      .hint: what to type next
+     ├ CommandError                    a bad magic line or spec
+     │   ├ UnknownTarget  UnknownRun  SpecError  MissingDependency  PreflightError
+     ├ TargetError
+     │   ├ TargetUnreachable  AuthenticationError  QuotaExceeded  CapacityError
+     ├ SubmitError
+     │   ├ SnapshotTooLarge  EnvironmentFailed
+     ├ RunError
+     │   ├ RunFailed                   .exit_code  .log_tail  .cell_line
+     │   ├ RunCanceled  RunLost  ResultMissing
+     ├ StateError                      the state root cannot be used
+     └ ProtocolError                   two versions that do not understand each other
+
+A message has the form *what — where — what to type next* on one line.  IPython
+prints these errors without a traceback (:meth:`AmlTrainError._render_traceback_`)
+and still counts the cell as failed, so "Run All" stops there.  Anything that is
+not an ``AmlTrainError`` is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AmlTrainError",
+    "AuthenticationError",
+    "CapacityError",
+    "CommandError",
+    "EnvironmentFailed",
+    "MissingDependency",
+    "PreflightError",
+    "ProtocolError",
+    "QuotaExceeded",
+    "ResultMissing",
+    "RunCanceled",
+    "RunError",
+    "RunFailed",
+    "RunLost",
+    "SnapshotTooLarge",
+    "SpecError",
+    "StateError",
+    "SubmitError",
+    "TargetError",
+    "TargetUnreachable",
+    "UnknownRun",
+    "UnknownTarget",
+]
+
+
+class AmlTrainError(Exception):
+    """Base of all errors that a user can cause or cure.
+
+    Parameters
+    ----------
+    message
+        What happened and where, one sentence.
+    hint
+        What to type next; appended to the message.
+    """
+
+    #: ``%config AMLTrain.short_errors = False`` turns tracebacks back on.
+    short = True
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{message} {hint}" if hint else message)
+
+    def _render_traceback_(self) -> list[str]:
+        # A list, never a bare string: IPython stores it as the output's
+        # traceback, and a string there makes an invalid notebook.
+        if not AmlTrainError.short:
+            import traceback
+
+            return traceback.format_exception(type(self), self, self.__traceback__)
+        return [f"{type(self).__name__}: {self}"]
+
+
+class CommandError(AmlTrainError):
+    """A magic line, command line or spec that cannot be carried out as written."""
+
+
+class UnknownTarget(CommandError):
+    """No compute target of that name."""
+
+
+class UnknownRun(CommandError):
+    """No run of that handle, here or on its target."""
+
+
+class SpecError(CommandError):
+    """A field of a job has a value that is not allowed."""
+
+
+class MissingDependency(CommandError):
+    """An optional package is needed; the hint holds the install line."""
+
+
+class PreflightError(CommandError):
+    """The script was checked before anything was sent, and would have failed."""
+
+
+class TargetError(AmlTrainError):
+    """The compute target refused or could not do something."""
+
+
+class TargetUnreachable(TargetError):
+    """The target did not answer; runs on it are not lost by that."""
+
+
+class AuthenticationError(TargetError):
+    """The target did not accept the credentials."""
+
+
+class QuotaExceeded(TargetError):
+    """More was asked for than the quota allows."""
+
+
+class CapacityError(TargetError):
+    """The target has no device of that kind or number."""
+
+
+class SubmitError(AmlTrainError):
+    """A job could not be handed to its target."""
+
+
+class SnapshotTooLarge(SubmitError):
+    """The source folder is over the size limit; the message names the culprits."""
+
+
+class EnvironmentFailed(SubmitError):
+    """The job's environment could not be made ready."""
+
+
+class RunError(AmlTrainError):
+    """A run did not end well."""
+
+
+class RunFailed(RunError):
+    """The script raised, exited non-zero, was killed or ran out of time.
+
+    Parameters
+    ----------
+    exit_code
+        The process' exit code; ``None`` when a signal ended it.
+    log_tail
+        The last lines of the log.
+    cell_line
+        1-based line of the submitted cell where the exception arose, if known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        exit_code: int | None = None,
+        log_tail: str = "",
+        cell_line: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+        self.log_tail = log_tail
+        self.cell_line = cell_line
+
+    def _render_traceback_(self) -> list[str]:
+        lines = super()._render_traceback_()
+        if self.log_tail:
+            lines += ["", "end of the log:", *("  " + x for x in self.log_tail.splitlines())]
+        return lines
+
+
+class RunCanceled(RunError):
+    """Somebody cancelled the run that was waited for."""
+
+
+class RunLost(RunError):
+    """The target itself says that the run's supervisor is gone."""
+
+
+class ResultMissing(RunError):
+    """A value named by ``--out`` did not come home."""
+
+
+class StateError(AmlTrainError):
+    """The state root is read-only, full, of a newer schema, or not ours."""
+
+
+class ProtocolError(AmlTrainError):
+    """Two parts of different versions met."""

@@ -1,0 +1,56 @@
+"""JobSpec -> LaunchPlan: what is started on each node, as plain data.
+
+Here: one Python process. Distributed launchers are further functions of this room.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.spec.job import JobSpec
+
+
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent starts.
+
+    Attributes
+    ----------
+    argv
+        Program and arguments; absolute paths of the target.
+    cwd
+        Working folder on the target.
+    env
+        Public variables on top of the submitter's environment.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: dict[str, str]
+
+
+def launch_plan(spec: JobSpec, source: str, default_python: str = "") -> LaunchPlan:
+    """Plan one plain Python process for `spec`, whose code will lie in the folder `source`.
+
+    The working folder is the notebook's own (read-only by convention, also in
+    ``$AML_NOTEBOOK_DIR``), so that relative paths of data hold; with ``--source`` it
+    is the copied folder.
+    """
+    python = spec.python or default_python or sys.executable
+    argv = [python, "-u", f"{source}/{spec.script_name}", *spec.args]
+    if not spec.script:  # a file: its parameters are arguments, nothing is injected
+        for name, value in spec.params.items():
+            argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
+    cwd = source if spec.source or not spec.notebook_dir else spec.notebook_dir
+    return LaunchPlan(argv=tuple(argv), cwd=cwd, env=dict(spec.env))
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (Mapping, list, tuple)):
+        return msgspec.json.encode(value).decode()
+    return str(value)

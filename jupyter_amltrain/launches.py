@@ -1,0 +1,82 @@
+"""Jobs on their way to a target: packed, planned, handed over, or refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.runs.store import RunStore
+from jupyter_amltrain.snapshot import Snapshot, take
+from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus
+
+log = logging.getLogger(__name__)
+
+
+async def snapshot_of(loop: LoopThread, spec: JobSpec) -> Snapshot:
+    """The files of a job, collected off the loop."""
+    return await loop.offload(
+        lambda: take(
+            spec.script_name,
+            spec.script,
+            notebook_dir=spec.notebook_dir or os.getcwd(),
+            source=spec.source,
+        )
+    )
+
+
+class Launches:
+    """One task for each job until its target has it.
+
+    Parameters
+    ----------
+    done
+        Called with the handle when the target has accepted the run or refused it.
+    """
+
+    def __init__(self, loop: LoopThread, store: RunStore, done: Callable[[RunHandle], None]) -> None:
+        self._loop, self._store, self._done = loop, store, done
+        self._tasks: dict[RunHandle, asyncio.Task[None]] = {}
+        self._refused: dict[RunHandle, Exception] = {}
+
+    def start(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
+        """Begin to hand over `run`, which the store has as preparing."""
+        task = self._loop.start(self._launch(backend, run, environ, secrets), f"launch {run.handle}")
+        self._tasks[run.handle] = task
+
+    async def accepted(self, handle: RunHandle) -> None:
+        """Wait until the target has the run; raises what refused it."""
+        if task := self._tasks.get(handle):
+            await asyncio.shield(task)
+        if error := self._refused.get(handle):
+            raise error
+
+    async def _launch(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
+        handle = run.handle
+        try:
+            snapshot = await snapshot_of(self._loop, run.spec)
+            plan = await backend.plan(run.spec, snapshot, run.run_id)
+            launched = await backend.launch(plan, environ, secrets)
+        except Exception as error:
+            if not isinstance(error, AmlTrainError):
+                log.exception("launch of %s failed", handle)
+            status = RunStatus(state=RunState.FAILED, reason="launch", detail=f"{error}", version=1)
+            self._store.amend(handle, status=status, error=f"{handle} was not submitted: {error}")
+            # Without its frames, which hold the environment and the secrets.
+            self._refused[handle] = error.with_traceback(None)
+        else:
+            entry = self._store.get(handle)
+            canceled = entry is not None and entry.run.cancel_requested
+            self._store.put(msgspec.structs.replace(launched, created=run.created))
+            if canceled:  # asked for while it was being packed
+                await backend.cancel(run.run_id)
+        finally:
+            self._tasks.pop(handle, None)
+        self._done(handle)

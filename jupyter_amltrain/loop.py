@@ -1,0 +1,161 @@
+"""The one background event loop of a process, and the two doors into it.
+
+Rules (architecture, section 8): only this thread touches runs, series, targets,
+connections and tasks (R1); everybody else enters by :meth:`LoopThread.post` or
+:meth:`LoopThread.call` (R2); blocking code leaves it by :meth:`LoopThread.offload` (R4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: `call` wakes this often, so that Ctrl-C reaches a waiting main thread (seconds).
+CALL_SLICE = 0.5
+
+
+class LoopThread:
+    """A daemon thread that runs one asyncio event loop.
+
+    The thread is started at first use, and made anew at the first use after a
+    ``fork`` (threads do not survive one).
+    """
+
+    def __init__(self, name: str = "amltrain-loop") -> None:
+        self._name = name
+        self._guard = threading.Lock()
+        self._pid = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is not None and self._pid == os.getpid():
+            return loop
+        with self._guard:
+            if self._loop is None or self._pid != os.getpid():
+                loop = asyncio.new_event_loop()
+                self._tasks = set()
+                self._pool = concurrent.futures.ThreadPoolExecutor(8, "amltrain-offload")
+                # A fresh context: ipykernel keeps the parent message in context
+                # variables, and a copy would tie all we send to the first cell.
+                self._thread = threading.Thread(
+                    target=contextvars.Context().run,
+                    args=(self._serve, loop),
+                    name=self._name,
+                    daemon=True,
+                )
+                self._loop, self._pid = loop, os.getpid()
+                self._thread.start()
+            assert self._loop is not None
+            return self._loop
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether the caller runs on the loop thread."""
+        return threading.current_thread() is self._thread and self._pid == os.getpid()
+
+    def check(self) -> None:
+        """Raise ``RuntimeError`` unless the caller runs on the loop thread."""
+        if not self.on_loop:
+            raise RuntimeError(f"must run on {self._name}, not on {threading.current_thread().name}")
+
+    def post(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start `coro` on the loop from any thread and return at once."""
+        loop = self._running()
+        # A fresh context for the same reason as above: run_coroutine_threadsafe
+        # copies the caller's.
+        return contextvars.Context().run(asyncio.run_coroutine_threadsafe, coro, loop)
+
+    def call(self, coro: Coroutine[Any, Any, T], timeout: float | None = 30.0) -> T:
+        """Run `coro` on the loop and wait for its value; interruptible.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; ``None`` waits for ever.
+
+        Raises
+        ------
+        RuntimeError
+            When called from the loop thread, where it would deadlock.
+        TimeoutError
+            When the time is over; the coroutine is cancelled.
+        """
+        if self.on_loop:
+            coro.close()
+            raise RuntimeError("call() on the loop thread would deadlock; await instead")
+        future = self.post(coro)
+        left = timeout
+        try:
+            while True:
+                wait = CALL_SLICE if left is None else min(CALL_SLICE, max(left, 0.0))
+                try:
+                    return future.result(wait)
+                except concurrent.futures.TimeoutError:
+                    if future.done():  # its own timeout, or a value that came just now
+                        return future.result()
+                    if left is not None:
+                        left -= wait
+                        if left <= 0:
+                            raise TimeoutError(f"no answer within {timeout:g} s") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def offload(self, fn: Callable[..., T], *args: Any) -> T:
+        """Run blocking `fn(*args)` on a pool thread: immutable arguments, a value back."""
+        self.check()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, fn, *args)
+
+    def start(self, coro: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Start a named background task; it is held, and its exception is logged."""
+        self.check()
+        task = asyncio.get_running_loop().create_task(coro, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task %s failed", task.get_name(), exc_info=error)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Cancel what runs and stop the thread (tests and interpreter exit)."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or self._pid != os.getpid():
+            return
+
+        async def stop() -> None:
+            mine = asyncio.current_task()
+            rest = [t for t in asyncio.all_tasks() if t is not mine]
+            for task in rest:
+                task.cancel()
+            await asyncio.wait(rest, timeout=timeout) if rest else None
+
+        self.call(stop(), timeout + 1)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout)
+        if not thread.is_alive():
+            loop.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._loop = self._thread = self._pool = None

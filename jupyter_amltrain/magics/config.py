@@ -1,0 +1,59 @@
+"""``%config AMLTrain`` and ``c.AMLTrain.*``: what holds when a magic's line says nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from traitlets import Bool, Float, Int, TraitError, Unicode, observe, validate
+from traitlets.config import Configurable
+
+from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands.submit import Defaults
+from jupyter_amltrain.errors import AmlTrainError, CommandError
+
+
+class AMLTrain(Configurable):
+    """Defaults of the magics of jupyter_amltrain."""
+
+    target = Unicode(
+        "", help="Where runs go; empty for the target in use (%aml_compute use NAME sets that for all notebooks)."
+    ).tag(config=True)
+    experiment = Unicode("", help="MLflow experiment of the runs; empty for the notebook's name.").tag(config=True)
+    timeout = Unicode("", help="Time limit of the runs, as 90, 30s, 15m, 2h, 1d; empty for none.").tag(config=True)
+    short_errors = Bool(True, help="Show errors as one sentence; False shows their traceback.").tag(config=True)
+    log_lines = Int(
+        0, min=0, help="Lines that %aml_runs logs shows without --tail; 0 for all (long logs are cut)."
+    ).tag(config=True)
+    refresh_rate = Float(
+        2.0, min=0.1, max=2.0, help="How often a run's frame is drawn anew, at most, in times a second."
+    ).tag(config=True)
+    progress = Bool(
+        True, help="While --wait waits in an interactive terminal, keep a line with the run's state there."
+    ).tag(config=True)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        AmlTrainError.short = self.short_errors
+
+    @validate("timeout")
+    def _a_time(self, proposal: Any) -> str:
+        text = str(proposal["value"]).strip()
+        try:
+            if text:
+                values.duration(text)
+        except CommandError as error:
+            raise TraitError(f"AMLTrain.timeout: {error}") from None
+        return text
+
+    @validate("experiment", "target")
+    def _stripped(self, proposal: Any) -> str:
+        return str(proposal["value"]).strip()
+
+    @observe("short_errors")
+    def _errors(self, change: Any) -> None:
+        AmlTrainError.short = bool(change["new"])
+
+    def defaults(self) -> Defaults:
+        """The same, frozen, for the commands."""
+        timeout = values.duration(self.timeout) if self.timeout else None
+        return Defaults(target=self.target, experiment=self.experiment, timeout=timeout)

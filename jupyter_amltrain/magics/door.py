@@ -1,0 +1,61 @@
+"""The front end's door on the control channel, opened at its first knock.
+
+Answering needs packages that ``%load_ext`` must not import, so until the first request
+only this stands there.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.panel.requests import Requests
+
+#: The same as ``panel.protocol.REQUEST``, which cannot be imported yet.
+_REQUEST = "amltrain_request"
+
+
+class ControlDoor:
+    """Answers ``amltrain_request`` on one kernel."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._requests: Requests | None = None
+        self._cell_runs = True  # the cell that loads us
+
+    def install(self) -> None:
+        """Begin to listen."""
+        self._shell.kernel.control_handlers[_REQUEST] = self._handle
+        self._shell.events.register("pre_run_cell", self._begin)
+        self._shell.events.register("post_run_cell", self._end)
+
+    def remove(self) -> None:
+        """Stop listening."""
+        self._shell.kernel.control_handlers.pop(_REQUEST, None)
+        self._shell.events.unregister("pre_run_cell", self._begin)
+        self._shell.events.unregister("post_run_cell", self._end)
+
+    def _begin(self, info: Any = None) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._cell_runs = True
+
+    def _end(self, result: Any = None) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._cell_runs = False
+
+    async def _handle(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        if self._requests is None:
+            import jupyter_amltrain
+            from jupyter_amltrain.panel.requests import Requests
+
+            version = jupyter_amltrain.__version__
+            self._requests = Requests(self._shell.kernel, _answers, version, lambda: self._cell_runs)
+        await self._requests.handle(stream, ident, parent)
+
+
+def _answers() -> Any:
+    from jupyter_amltrain import api
+    from jupyter_amltrain.answers import Answers
+
+    return Answers(api.controller())

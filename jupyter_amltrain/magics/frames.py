@@ -1,0 +1,52 @@
+"""A run's frame in a cell's output, and the run as the cell's value, but not twice."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.api import TrackedRun
+
+
+def show_once(shell: Any, run: TrackedRun, rate: float = 2.0) -> TrackedRun:
+    """Display the run and return it such that IPython's ``Out`` does not draw it again.
+
+    In a later cell the name of the run shows it as ever.
+
+    Parameters
+    ----------
+    rate
+        Frames a second, at most.
+    """
+    from jupyter_amltrain.widgets.output import show
+
+    show(run, rate)
+    if getattr(shell, "kernel", None) is None:
+        return run  # a terminal has only the text, which `Out` prints
+    cell = shell.execution_count
+
+    def displayed() -> None:
+        del run._ipython_display_  # type: ignore[attr-defined]
+        if shell.execution_count != cell:
+            from IPython.display import display
+
+            display(run)  # type: ignore[no-untyped-call]
+
+    run._ipython_display_ = displayed  # type: ignore[attr-defined]
+    return run
+
+
+def terminal_line(shell: Any, wanted: bool) -> Callable[[str], Any] | None:
+    """How to rewrite one line of an interactive terminal; ``None`` anywhere else."""
+    if not wanted or getattr(shell, "kernel", None) is not None or not sys.stdout.isatty():
+        return None
+
+    def line(text: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        sys.stdout.write(f"\r\x1b[K{text[:width]}")
+        sys.stdout.flush()
+
+    return line

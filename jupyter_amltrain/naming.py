@@ -1,0 +1,30 @@
+"""Names that people read: ids of runs, paths in outputs."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+
+# No vowels and no look-alikes: nothing rude, nothing ambiguous to read aloud.
+_ALPHABET = "23456789bcdfghjkmnpqrstvwxz"
+_SUFFIX = 5
+
+
+def slug(name: str) -> str:
+    """`name` as 1 to 40 characters of ``a-z 0-9 -``."""
+    text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
+    return text or "run"
+
+
+def new_run_id(name: str) -> str:
+    """``<slug>-<5 characters>``: 14 million ids for each name."""
+    return f"{slug(name)}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))}"
+
+
+def tilde(path: str) -> str:
+    """`path` with the home folder as ``~``: shared notebooks need not tell whose it was."""
+    home = os.path.expanduser("~")
+    if home not in ("", "/") and (path == home or path.startswith(home + os.sep)):
+        return "~" + path[len(home) :]
+    return path

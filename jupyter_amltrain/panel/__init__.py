@@ -1,0 +1,1 @@
+"""The front end's doors: typed requests on the control channel."""

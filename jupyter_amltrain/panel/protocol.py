@@ -1,0 +1,102 @@
+"""What crosses the wire between our front end and the kernel, as frozen Structs.
+
+Requests come as ``amltrain_request`` on the kernel's control channel and are answered
+by ``amltrain_reply``; both carry :data:`VERSION`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.spec.record import RunRecord
+
+#: Grows when a change would confuse the other side.
+VERSION = 1
+
+REQUEST = "amltrain_request"
+REPLY = "amltrain_reply"
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="hello"):
+    """Is the extension there, and which?"""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="state"):
+    """Targets and runs, without streams."""
+
+
+class GetRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="run"):
+    """The full record of one run."""
+
+    handle: str
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="cancel"):
+    """Ask for the end of a run."""
+
+    handle: str
+
+
+Request = Hello | State | GetRun | Cancel
+
+
+class HelloReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to :class:`Hello`."""
+
+    package: str
+    kernel_busy: bool
+    version: int = VERSION
+    ok: bool = True
+
+
+class StateReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to :class:`State`; the records carry no series and no log."""
+
+    runs: tuple[RunRecord, ...]
+    targets: tuple[dict[str, Any], ...]
+    current: str
+    version: int = VERSION
+    ok: bool = True
+
+
+class RunReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to :class:`GetRun`."""
+
+    record: RunRecord
+    version: int = VERSION
+    ok: bool = True
+
+
+class CancelReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to :class:`Cancel`: accepted, not yet dead."""
+
+    accepted: bool
+    state: str
+    version: int = VERSION
+    ok: bool = True
+
+
+class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong, one sentence."""
+
+    error: str
+    version: int = VERSION
+    ok: bool = False
+
+
+Reply = HelloReply | StateReply | RunReply | CancelReply | ErrorReply
+
+
+def decode(content: dict[str, Any]) -> Request:
+    """A request from message content.
+
+    Raises
+    ------
+    msgspec.ValidationError
+        An unknown op or a field of a wrong type.
+    """
+    fields = {k: v for k, v in content.items() if k != "version"}
+    request: Request = msgspec.convert(fields, Request)
+    return request

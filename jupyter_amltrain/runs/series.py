@@ -1,0 +1,227 @@
+"""Streams of a run as they arrive in pieces: metrics, telemetry, the end of the log.
+
+Every reader takes bytes at any cut: a torn last line waits for its rest.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+#: A drawn series has at most this many points.
+POINTS = 300
+#: Bytes of log kept in memory, and of the tail that is shown.
+LOG_WINDOW = 64 * 1024
+LOG_TAIL = 8 * 1024
+
+
+class _Lines:
+    """Cuts a byte stream into whole lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            if line.strip():
+                yield line
+
+
+class Metric:
+    """Points of one metric: ``steps`` int64, ``times`` float64 unix s, ``values`` float64."""
+
+    def __init__(self) -> None:
+        self.steps = array("q")
+        self.times = array("d")
+        self.values = array("d")
+        self.shown = Shown(self.values)
+
+    def append(self, step: int, time: float, value: float) -> None:
+        """Add one point."""
+        self.steps.append(step)
+        self.times.append(time)
+        self.values.append(value)
+
+
+class MetricLog:
+    """The metrics that a script logged, read from the sink's journal."""
+
+    def __init__(self) -> None:
+        self._lines = _Lines()
+        self._run_id: str | None = None
+        self.metrics: dict[str, Metric] = {}
+        self.params: dict[str, str] = {}
+        self.seq = 0
+
+    def feed(self, data: bytes) -> bool:
+        """Take journal bytes; returns whether a metric or parameter came."""
+        news = False
+        for line in self._lines.feed(data):
+            try:
+                record = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                continue
+            seq = record.get("seq", 0)
+            if seq <= self.seq:
+                continue  # the sink repeats nothing; a reader that rewinds may
+            self.seq = seq
+            news |= self._apply(record.get("op"), record.get("b") or {}, record.get("a") or {})
+        return news
+
+    def _apply(self, op: str | None, body: dict[str, Any], answer: dict[str, Any]) -> bool:
+        if op == "init":
+            self._run_id = answer.get("id")
+            return False
+        if body.get("run_id", body.get("run_uuid")) != self._run_id:
+            return False  # nested runs have their own page in MLflow
+        if op == "runs/log-metric":
+            self._point(body)
+        elif op == "runs/log-parameter":
+            self.params[str(body.get("key"))] = str(body.get("value", ""))
+        elif op == "runs/log-batch":
+            for point in body.get("metrics") or ():
+                self._point(point)
+            for param in body.get("params") or ():
+                self.params[str(param.get("key"))] = str(param.get("value", ""))
+        else:
+            return False
+        return True
+
+    def _point(self, point: dict[str, Any]) -> None:
+        try:
+            value = float(point["value"])
+            step = int(point.get("step") or 0)
+            time = float(point.get("timestamp") or 0) / 1000
+            self.metrics.setdefault(str(point["key"]), Metric()).append(step, time, value)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return  # no client of MLflow sends it
+
+
+class TelemetryLog:
+    """Ticks of one node: ``columns`` of equal length, numbered by ``seq``."""
+
+    def __init__(self) -> None:
+        self._lines = _Lines()
+        self._names: list[str] = []
+        self.header: dict[str, Any] = {}
+        self.columns: dict[str, array[float]] = {}
+        self.shown: dict[str, Shown] = {}
+
+    def feed(self, data: bytes) -> bool:
+        """Take file bytes; returns whether a tick came. What a device cannot tell is NaN."""
+        news = False
+        for line in self._lines.feed(data):
+            try:
+                row = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                continue
+            if isinstance(row, dict):
+                self.header = row
+                self._names = [str(name) for name in row.get("columns", ())]
+                self.columns = {name: array("d") for name in self._names}
+                self.shown = {name: Shown(column) for name, column in self.columns.items()}
+            elif isinstance(row, list) and len(row) >= len(self._names) > 0:
+                for name, value in zip(self._names, row, strict=False):
+                    self.columns[name].append(math.nan if value is None else float(value))
+                news = True
+        return news
+
+
+class LogWindow:
+    """The last :data:`LOG_WINDOW` bytes of a log."""
+
+    def __init__(self) -> None:
+        self._window = b""
+        self._lines = 0
+        self._whole = True
+        self.bytes = 0
+
+    def feed(self, data: bytes, end: int) -> None:
+        """Take `data`, which ends at byte `end` of the log; what was skipped is known by `end`."""
+        if end - len(data) != self.bytes:
+            self._whole = False
+            self._window = b""
+        self._lines += data.count(b"\n")
+        self._window = (self._window + data)[-LOG_WINDOW:]
+        self.bytes = end
+
+    def tail(self, limit: int = LOG_TAIL) -> tuple[str, int]:
+        """The last `limit` characters as whole lines, and the lines before them (0: not counted)."""
+        text = collapse(self._window.decode("utf-8", "replace"))
+        if len(text) > limit or self.bytes > len(self._window):
+            cut = text[-limit:]
+            text = cut[cut.find("\n") + 1 :] if "\n" in cut[:-1] else cut
+        hidden = self._lines - text.count("\n") if self._whole else 0
+        return text, max(hidden, 0)
+
+
+def collapse(text: str) -> str:
+    """Keep of every line what a terminal would show: text after the last ``\\r``."""
+    if "\r" not in text:
+        return text
+    lines = text.split("\n")
+    for i, line in enumerate(lines):
+        if "\r" in line:
+            shown = ""
+            for part in line.split("\r"):
+                if part:
+                    shown = part + shown[len(part) :]
+            lines[i] = shown
+    return "\n".join(lines)
+
+
+def downsample(values: Sequence[float], points: int = POINTS, among: Sequence[int] | None = None) -> list[int]:
+    """Indices of at most `points` values that keep first, last and every bucket's extremes.
+
+    Parameters
+    ----------
+    among
+        Indices to choose from, ascending; default all.
+    """
+    among = range(len(values)) if among is None else among
+    n = len(among)
+    if n <= points:
+        return list(among)
+    buckets = points // 2
+    keep = {among[0], among[n - 1]}
+    for b in range(buckets - 1):
+        bucket = among[b * n // (buckets - 1) : (b + 1) * n // (buckets - 1)]
+        keep.update(_extremes(values, bucket))
+    return sorted(keep)
+
+
+def _extremes(values: Sequence[float], indices: Sequence[int]) -> tuple[int, int]:
+    known = [i for i in indices if values[i] == values[i]]
+    if not known:
+        return indices[0], indices[0]  # a hole stays a hole
+    return min(known, key=values.__getitem__), max(known, key=values.__getitem__)
+
+
+class Shown:
+    """Which of the values that are appended to an array are drawn.
+
+    Extremes of whole blocks are found once, so that a frame of a long series costs what
+    came since the last one: a million points are as cheap as a thousand.
+    """
+
+    BLOCK = 256
+
+    def __init__(self, values: array[float]) -> None:
+        self._values = values
+        self._done = 0
+        self._kept: list[int] = []
+
+    def indices(self, points: int = POINTS) -> list[int]:
+        """As :func:`downsample` of all values so far."""
+        n = len(self._values)
+        while n - self._done >= self.BLOCK:
+            block = range(self._done, self._done + self.BLOCK)
+            self._kept += sorted({block[0], *_extremes(self._values, block)})
+            self._done += self.BLOCK
+        return downsample(self._values, points, [*self._kept, *range(self._done, n)])

@@ -1,0 +1,106 @@
+"""The kernel's ledger of runs: one writer (the loop), any number of subscribers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.runs.series import LogWindow, MetricLog, TelemetryLog
+from jupyter_amltrain.spec.run import Run, RunHandle, RunStatus, advances
+
+Unsubscribe = Callable[[], None]
+
+
+class Entry:
+    """One run and what arrived of its streams. Touched by the loop thread only."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.metrics = MetricLog()
+        self.telemetry = TelemetryLog()
+        self.log = LogWindow()
+        self.log_path = ""
+        self.offsets = {"log": 0, "metrics": 0, "telemetry": 0}  #: bytes read so far
+        self.lookers = 0  #: how many want its streams
+        self.changed_at = time.monotonic()
+
+
+class RunStore:
+    """Runs by handle. :meth:`put` refuses to let time run backwards."""
+
+    def __init__(self, loop: LoopThread) -> None:
+        self._loop = loop
+        self._entries: dict[RunHandle, Entry] = {}
+        self._subscribers: list[Callable[[Run], None]] = []
+
+    def put(self, run: Run) -> bool:
+        """Store what was observed; returns whether anything changed."""
+        self._loop.check()
+        entry = self._entries.get(run.handle)
+        if entry is None:
+            self._entries[run.handle] = Entry(run)
+            self._tell(run)
+            return True
+        old = entry.run
+        if not _follows(old.status, run.status):
+            run = msgspec.structs.replace(run, status=old.status)
+        elif old.cancel_requested and not run.cancel_requested and not run.status.state.terminal:
+            # Asked for stays asked for: this observation was on its way before.
+            status = msgspec.structs.replace(run.status, cancel_requested=True)
+            run = msgspec.structs.replace(run, status=status)
+        same = msgspec.structs.replace(run, seen_at=old.seen_at) == old
+        entry.run = run
+        if not same:
+            entry.changed_at = time.monotonic()
+            self._tell(run)
+        return not same
+
+    def amend(self, handle: RunHandle, **changes: Any) -> bool:
+        """Change fields of a run as it is *now*: what was read before an ``await`` may be old."""
+        self._loop.check()
+        entry = self._entries.get(handle)
+        return entry is not None and self.put(msgspec.structs.replace(entry.run, **changes))
+
+    def touch(self, handle: RunHandle) -> None:
+        """Tell the subscribers that a run's streams grew."""
+        self._loop.check()
+        entry = self._entries[handle]
+        entry.changed_at = time.monotonic()
+        self._tell(entry.run)
+
+    def get(self, handle: RunHandle) -> Entry | None:
+        """The entry of `handle`, if it is known here."""
+        self._loop.check()
+        return self._entries.get(handle)
+
+    def remove(self, handle: RunHandle) -> None:
+        """Forget a run that was deleted on its target."""
+        self._loop.check()
+        self._entries.pop(handle, None)
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries, oldest first."""
+        self._loop.check()
+        return iter(tuple(self._entries.values()))
+
+    def subscribe(self, fn: Callable[[Run], None]) -> Unsubscribe:
+        """Call `fn` on the loop with every run now and on every change; never blocks."""
+        self._loop.check()
+        self._subscribers.append(fn)
+        for entry in tuple(self._entries.values()):
+            fn(entry.run)
+        return lambda: self._subscribers.remove(fn) if fn in self._subscribers else None
+
+    def _tell(self, run: Run) -> None:
+        for fn in tuple(self._subscribers):
+            fn(run)
+
+
+def _follows(old: RunStatus, new: RunStatus) -> bool:
+    if old.state is new.state:
+        return not old.state.terminal or new.version >= old.version
+    return advances(old.state, new.state)

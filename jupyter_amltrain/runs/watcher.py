@@ -1,0 +1,200 @@
+"""One watcher a target: one poll for all its runs, streams of those that somebody looks at."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.runs.pace import Pace
+from jupyter_amltrain.runs.series import LOG_WINDOW
+from jupyter_amltrain.runs.store import Entry, RunStore
+from jupyter_amltrain.spec.run import RunHandle, RunState, RunStatus, split_handle
+
+log = logging.getLogger(__name__)
+
+#: Even without news, ask this often: a supervisor may have died without a word (seconds).
+ASK = 2.0
+#: Looks a second at one run while its news never stop, and how many may follow at once.
+LOOKS, BURST = 20.0, 20
+#: A run that a reachable target does not know for so long is lost (seconds).
+GONE = 5.0
+#: A target that does not answer is asked again after this (seconds).
+RETRY = 0.5
+
+
+class Watcher:
+    """Feeds the store from one backend.
+
+    Parameters
+    ----------
+    outcome
+        Gives the fields that an ended run gets beside its last status.
+    over
+        Called once for every run that was seen to end, after the store says so.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        target: str,
+        store: RunStore,
+        loop: LoopThread,
+        outcome: Callable[[Entry, RunStatus], Awaitable[dict[str, Any]]],
+        over: Callable[[RunHandle], None],
+    ) -> None:
+        self._backend, self._target, self._store, self._loop = backend, target, store, loop
+        self._outcome, self._over = outcome, over
+        self._absent: dict[str, float] = {}
+        self._wake = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._changes = backend.changes()
+        self._paces: dict[str, Pace] = {}
+
+    def wake(self) -> None:
+        """There is a new run, or a new looker."""
+        self._wake.set()
+
+    def _live(self) -> dict[str, Entry]:
+        return {
+            entry.run.run_id: entry
+            for entry in self._store.entries()
+            if entry.run.target == self._target and entry.run.folder and not entry.run.status.state.terminal
+        }
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            try:
+                await self._watch()
+            except Exception:
+                # A bug of ours; who waits for a run must not wait for ever because of it.
+                log.exception("watching %s", self._target)
+                await asyncio.sleep(RETRY)
+
+    async def _watch(self) -> None:
+        asked = 0.0
+        waiting: set[str] = set()
+        while True:
+            live = self._live()
+            if not live:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            # A run that floods waits for its turn; the others do not wait for it.
+            paces = {i: self._paces.setdefault(i, Pace(LOOKS, BURST)) for i in live}
+            pause = min((paces[i].due() for i in waiting if i in live), default=ASK)
+            waiting |= await self._news(live, pause)
+            if time.monotonic() - asked > ASK:
+                waiting, asked = set(live), time.monotonic()
+            waiting &= live.keys()
+            ready = {i for i in waiting if paces[i].wait() == 0}
+            waiting -= ready
+            if ready:
+                await self.look(sorted(ready))
+            for gone in self._paces.keys() - live.keys():
+                del self._paces[gone]
+
+    async def _news(self, live: dict[str, Entry], timeout: float) -> set[str]:
+        """Ids with news; all of them when a run or a looker was added."""
+        self._wake.clear()
+        looked = [i for i, entry in live.items() if entry.lookers]
+        change = asyncio.ensure_future(self._changes.wait(list(live), looked, timeout))
+        wake = asyncio.ensure_future(self._wake.wait())
+        try:
+            done, _ = await asyncio.wait({change, wake}, return_when=asyncio.FIRST_COMPLETED)
+            return set(change.result()) if change in done else set(live)
+        except AmlTrainError:
+            await asyncio.sleep(RETRY)
+            return set(live)
+        finally:
+            change.cancel()
+            wake.cancel()
+
+    async def look(self, run_ids: list[str]) -> None:
+        """Poll `run_ids` once, read their streams, put what was found."""
+        async with self._lock:
+            entries = {i: e for i, e in self._live().items() if i in set(run_ids)}
+            if not entries:
+                return
+            try:
+                found = await self._backend.poll(list(entries))
+                for run_id, entry in entries.items():
+                    if (status := found.get(run_id)) is not None:
+                        self._absent.pop(run_id, None)
+                        await self._observe(entry, status)
+                    else:
+                        self._missed(run_id, entry)
+            except TargetUnreachable as error:
+                for entry in self._live().values():  # a flag, never a state
+                    self._store.amend(entry.run.handle, reachable=False)
+                log.info("%s", error)
+            except (AmlTrainError, OSError) as error:
+                # A full disk, say: whatever it is, the next look may find it gone.
+                log.warning("looking at %s: %s", self._target, error)
+
+    def _missed(self, run_id: str, entry: Entry) -> None:
+        """The target answers and does not know the run: once is nothing, for long is the end."""
+        first = self._absent.setdefault(run_id, time.monotonic())
+        if time.monotonic() - first > GONE:
+            del self._absent[run_id]
+            status = msgspec.structs.replace(
+                entry.run.status, state=RunState.LOST, reason="lost", detail=f"its folder {entry.run.folder} is gone"
+            )
+            error = f"{entry.run.handle} is lost: {status.detail}. Submit it again."
+            self._store.amend(entry.run.handle, status=status, error=error)
+            self._over(entry.run.handle)
+
+    async def _observe(self, entry: Entry, status: RunStatus) -> None:
+        handle = entry.run.handle
+        if entry.run.status.cancel_requested and not status.state.terminal:
+            # Asked for here; the target's own flag follows.
+            status = msgspec.structs.replace(status, cancel_requested=True)
+        seen = {"status": status, "reachable": True, "seen_at": time.time()}
+        looked_at = entry.lookers > 0 or status.state.terminal
+        # Read after the poll: when the poll saw the end, this reads all there is.
+        news = looked_at and await read_streams(self._backend, entry)
+        if not status.state.terminal:
+            if not self._store.amend(handle, **seen) and news:
+                self._store.touch(handle)
+            return
+        self._store.amend(handle, **seen, **await self._outcome(entry, status))
+        self._over(handle)
+
+
+async def read_streams(backend: Backend, entry: Entry) -> bool:
+    """Bring the entry's streams up to date; returns whether anything came.
+
+    Of a log only the last :data:`~jupyter_amltrain.runs.series.LOG_WINDOW` bytes are
+    read when more than that is waiting.
+    """
+    run_id = split_handle(entry.run.handle)[1]
+    if not entry.log_path:
+        entry.log_path = await backend.log_path(run_id)
+    news = False
+    for stream, feed in (("metrics", entry.metrics.feed), ("telemetry", entry.telemetry.feed)):
+        while True:
+            start = entry.offsets[stream]
+            chunk = await backend.read(run_id, stream, start)
+            if not chunk.data:
+                break
+            if entry.offsets[stream] != start:
+                continue  # somebody who looked at the same time has fed it
+            entry.offsets[stream] = chunk.offset
+            news |= feed(chunk.data)
+    start = entry.offsets["log"]
+    chunk = await backend.read(run_id, "log", start, 2 * LOG_WINDOW)
+    if len(chunk.data) >= 2 * LOG_WINDOW:
+        chunk = await backend.read(run_id, "log", -LOG_WINDOW, LOG_WINDOW)
+    if chunk.data and entry.offsets["log"] == start:
+        entry.log.feed(chunk.data, chunk.offset)
+        entry.offsets["log"] = chunk.offset
+        news = True
+    return news

@@ -1,0 +1,124 @@
+"""What to run, as frozen data: JSON round trip, checked once by :func:`validated`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.errors import SpecError
+
+#: MLflow names, run folders and process titles must all hold it.
+MAX_NAME = 64
+_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job needs.
+
+    Attributes
+    ----------
+    gpus
+        GPUs on its node; ``None`` takes one where there is one, else a CPU slot.
+    """
+
+    gpus: int | None = None
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One job.
+
+    Attributes
+    ----------
+    script
+        Text of the training script as it will run.
+    script_name
+        File name under which it is stored in the run's ``source/``; with
+        `source` it is a path inside that folder and `script` is empty.
+    source
+        Folder that is copied with the run; ``None`` takes the script and the
+        local modules that it imports.
+    params
+        Values assigned on the script's first line, or ``--name value`` arguments
+        of a file. JSON values.
+    args
+        Further arguments of the script.
+    out
+        Names of variables whose JSON value comes home at the end.
+    env
+        Public environment variables. Never secrets.
+    secrets
+        *Names* of environment variables whose values are handed to the agent
+        over its socket and stored nowhere.
+    timeout
+        Seconds of run time after which the job is stopped; ``None`` for no limit.
+    notebook_dir
+        Folder of the notebook: the job's working folder, and ``$AML_NOTEBOOK_DIR``.
+    project
+        Folder whose ``.amltrain`` holds the MLflow store of the run.
+    tracking
+        ``sink``: the agent's own endpoint; ``direct``: the user's tracking server.
+    python
+        Interpreter on the target; empty takes the target's default.
+    cell
+        The text as the user wrote it (for run-again and for the record).
+    line_offset
+        Script line minus cell line, so that errors can name the cell's line.
+    """
+
+    name: str
+    script: str = ""
+    script_name: str = "script.py"
+    source: str | None = None
+    params: dict[str, Any] = {}
+    args: tuple[str, ...] = ()
+    out: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    secrets: tuple[str, ...] = ()
+    resources: Resources = Resources()
+    experiment: str = "default"
+    tags: dict[str, str] = {}
+    timeout: float | None = None
+    notebook_dir: str = ""
+    project: str = ""
+    tracking: str = "sink"
+    python: str = ""
+    cell: str = ""
+    line_offset: int = 0
+    source_sha256: str = ""
+
+
+def validated(spec: JobSpec) -> JobSpec:
+    """Return `spec`, or raise :class:`SpecError` that names the field and what it may be."""
+    if not spec.name or len(spec.name) > MAX_NAME or "/" in spec.name or not spec.name.isprintable():
+        raise SpecError(
+            f"--name {spec.name[:80]!r}: a name has 1 to {MAX_NAME} printable characters and no '/'"
+            f" (this one has {len(spec.name)}).",
+            hint="Try: --name digits",
+        )
+    if not spec.experiment or len(spec.experiment) > 250:
+        raise SpecError("--experiment: a name has 1 to 250 characters.", hint="Try: --experiment digits")
+    if spec.resources.gpus is not None and spec.resources.gpus < 0:
+        raise SpecError(f"--gpus {spec.resources.gpus}: not a number of GPUs.", hint="Try: --gpus 1")
+    if spec.timeout is not None and not 0 < spec.timeout < 10**9:
+        raise SpecError(f"--timeout {spec.timeout:g}: not a time.", hint="Try: --timeout 30m")
+    for kind, names in (("--env-var", spec.env), ("--secret", spec.secrets)):
+        for name in names:
+            if not _ENV.fullmatch(name):
+                raise SpecError(
+                    f"{kind} {name!r} is not a name for an environment variable.",
+                    hint=f"Try: {kind} MY_NAME",
+                )
+    for name in spec.out:
+        if not name.isidentifier():
+            raise SpecError(f"--out {name!r} is not a variable name.", hint="Try: --out accuracy")
+    if both := sorted(set(spec.env) & set(spec.secrets)):
+        raise SpecError(f"{both[0]} is given by --env-var and by --secret.", hint="Give it once.")
+    for key, value in spec.tags.items():
+        if len(key) > 250 or len(value) > 5000:
+            raise SpecError(
+                f"--tag {key[:40]}…: MLflow takes 250 characters of name and 5000 of value.",
+                hint="Shorten it.",
+            )
+    return spec

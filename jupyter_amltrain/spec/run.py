@@ -1,0 +1,141 @@
+"""Runs as they are observed: handle, state, status, record. One enum, one rule of succession."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NewType
+
+import msgspec
+
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.spec.job import JobSpec
+
+#: ``"<target>/<run-id>"``: all one needs to attach again, from any kernel.
+RunHandle = NewType("RunHandle", str)
+
+
+class RunState(str, enum.Enum):
+    """Where a run is in its life."""
+
+    PREPARING = "preparing"  #: being checked and packed in the kernel
+    QUEUED = "queued"  #: accepted by the target, waiting for a slot
+    RUNNING = "running"  #: its process runs
+    FINALIZING = "finalizing"  #: its process ended; left-overs are removed
+    COMPLETED = "completed"  #: exit code 0
+    FAILED = "failed"  #: any other end of its own
+    CANCELED = "canceled"  #: ended because somebody asked for it
+    LOST = "lost"  #: the target says that nobody watches it any more
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing can follow."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELED, RunState.LOST})
+# PREPARING and QUEUED share a rank: a service may pack after it queues.
+_RANK = {
+    RunState.PREPARING: 0,
+    RunState.QUEUED: 0,
+    RunState.RUNNING: 1,
+    RunState.FINALIZING: 2,
+    RunState.COMPLETED: 3,
+    RunState.FAILED: 3,
+    RunState.CANCELED: 3,
+    RunState.LOST: 3,
+}
+
+
+def advances(old: RunState, new: RunState) -> bool:
+    """Whether an observer may go from `old` to `new`.
+
+    Observers may miss states but never see time run backwards. Terminal states
+    absorb; the one way back is ``RUNNING -> QUEUED`` (pre-emption).
+    """
+    if old.terminal or old is new:
+        return False
+    if old is RunState.RUNNING and new is RunState.QUEUED:
+        return True
+    return _RANK[new] >= _RANK[old]
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of a run's life.
+
+    Attributes
+    ----------
+    start, end
+        Unix seconds; `end` is ``None`` while the phase lasts.
+    seconds
+        Length by the target's monotonic clock, immune to clock jumps.
+    """
+
+    name: str
+    start: float
+    end: float | None = None
+    seconds: float | None = None
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend observed of one run, at one moment."""
+
+    state: RunState
+    detail: str = ""
+    reason: str | None = None  #: exit, signal, oom, timeout, canceled, lost, launch
+    exit_code: int | None = None
+    signal: int | None = None
+    phases: tuple[Phase, ...] = ()
+    devices: tuple[str, ...] = ()
+    cancel_requested: bool = False
+    version: int = 0  #: grows with every write of the target
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One tracked execution, as the kernel knows it."""
+
+    handle: RunHandle
+    spec: JobSpec
+    status: RunStatus
+    created: float  #: unix seconds, when it was submitted
+    reachable: bool = True  #: False while the target does not answer; never a state
+    seen_at: float = 0.0  #: unix seconds of the last observation
+    folder: str = ""  #: the run folder on the target
+    project: str = ""  #: the folder whose ``.amltrain`` holds the MLflow store
+    tracking_id: str = ""  #: MLflow run id, 32 hex digits
+    tracking: str = "pending"  #: pending, imported, failed: <why>, direct
+    outputs: dict[str, Any] = {}  #: values of ``--out`` that came home
+    error: str | None = None  #: one line, for the end of the run
+
+    @property
+    def target(self) -> str:
+        """Name of the compute target."""
+        return split_handle(self.handle)[0]
+
+    @property
+    def run_id(self) -> str:
+        """The run's id on its target."""
+        return split_handle(self.handle)[1]
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether a cancel was asked for; a flag, not a state."""
+        return self.status.cancel_requested
+
+
+def make_handle(target: str, run_id: str) -> RunHandle:
+    """Join a target's name and a run id."""
+    return RunHandle(f"{target}/{run_id}")
+
+
+def split_handle(handle: str) -> tuple[str, str]:
+    """Split ``"<target>/<run-id>"``.
+
+    Raises
+    ------
+    CommandError
+        If `handle` has not exactly one slash with text on both sides.
+    """
+    target, slash, run_id = handle.partition("/")
+    if not slash or not target or not run_id or "/" in run_id or not handle.isprintable():
+        raise CommandError(f"{handle!r} is not a run handle.", hint="Write <target>/<run-id>; %aml_runs lists them.")
+    return target, run_id

@@ -1,0 +1,189 @@
+"""The state root: one folder of this user that every kernel shares.
+
+``$AMLTRAIN_HOME``, else the platform's state folder. Runs, targets and caches lie
+there, so that any kernel in any folder can attach; only MLflow's store is per
+project. Folders are 0700, files 0600, every file carries a schema number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jupyter_amltrain.errors import StateError
+
+#: Schema of everything below the root. A newer one is refused, older ones are read.
+SCHEMA = 1
+
+_PROJECT = ".amltrain"
+# What lock calls answer on file systems that have none.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+class StateRoot:
+    """The folder, opened and checked.
+
+    Parameters
+    ----------
+    path
+        The folder; default ``$AMLTRAIN_HOME`` or the platform's state folder.
+
+    Raises
+    ------
+    StateError
+        It cannot be made or written, or it is of a newer schema.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = Path(path) if path is not None else default_path()
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in ("runs", "staging", "agent", "logs"):
+                (self.path / name).mkdir(mode=0o700, exist_ok=True)
+            marker = self.path / "schema.json"
+            if not marker.exists():
+                write_json(marker, {"schema": SCHEMA})
+            elif not os.access(self.path / "runs", os.W_OK):
+                raise PermissionError(errno.EACCES, "not writable", str(self.path / "runs"))
+        except OSError as error:
+            raise StateError(
+                f"Cannot keep runs in {self.path}: {error.strerror or error}.",
+                hint="Set AMLTRAIN_HOME to a folder that you can write, then restart the kernel.",
+            ) from error
+        check_schema(read_json(marker), marker)
+
+    @property
+    def runs(self) -> Path:
+        """Folder of the run folders."""
+        return self.path / "runs"
+
+    @property
+    def staging(self) -> Path:
+        """Folder where files wait for their run."""
+        return self.path / "staging"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of our own logs."""
+        return self.path / "logs"
+
+    @property
+    def targets(self) -> Path:
+        """The file of named targets."""
+        return self.path / "targets.json"
+
+
+def default_path() -> Path:
+    """``$AMLTRAIN_HOME`` or the platform's state folder."""
+    if value := os.environ.get("AMLTRAIN_HOME"):
+        return Path(value).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_state_path("amltrain"))
+
+
+def project_store(project: str | os.PathLike[str]) -> Path:
+    """Folder of the project's MLflow store."""
+    return Path(project) / _PROJECT
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` atomically with `value` as JSON, mode 0600."""
+    fd, temporary = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            json.dump(value, file, separators=(",", ":"))
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def read_json(path: Path) -> Any:
+    """The JSON in `path`.
+
+    Raises
+    ------
+    StateError
+        It is absent or no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StateError(
+            f"Cannot read {path}: {error}.", hint="Remove the file if it is damaged, and try again."
+        ) from error
+
+
+def check_schema(value: Any, path: Path) -> None:
+    """Refuse what a newer version wrote, in one sentence."""
+    number = value.get("schema") if isinstance(value, dict) else None
+    if not isinstance(number, int) or number > SCHEMA:
+        raise StateError(
+            f"{path} was written by a newer jupyter_amltrain (schema {number}, this one reads up to {SCHEMA}).",
+            hint="Upgrade: pip install -U jupyter_amltrain",
+        )
+
+
+def has_locks(path: Path) -> bool:
+    """Whether the file system of the file `path` (made when absent) knows locks.
+
+    Asked of the system and not of `filelock`, whose versions take the answer differently.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: every file system has them
+        return True
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass  # somebody holds it: there are locks
+    except OSError as error:
+        return error.errno not in _NO_LOCKS
+    finally:
+        os.close(fd)
+    return True
+
+
+@contextlib.contextmanager
+def locked(path: Path, timeout: float = 10.0) -> Iterator[None]:
+    """Hold the lock file `path` (made with mode 0600).
+
+    A file system without locks (some network homes) is served by a lock file whose
+    existence is the lock.
+
+    Raises
+    ------
+    StateError
+        Somebody else held it for `timeout` seconds.
+    """
+    import filelock
+
+    lock: filelock.BaseFileLock
+    try:
+        if has_locks(path):
+            lock = filelock.FileLock(path, timeout=timeout, mode=0o600)
+        else:
+            lock = filelock.SoftFileLock(f"{path}.soft", timeout=timeout, mode=0o600)
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise StateError(
+            f"{path} has been locked by another process for {timeout:g} s.",
+            hint="Try again; if no other kernel runs, remove that file.",
+        ) from error
+    except OSError as error:
+        raise StateError(
+            f"Cannot lock {path}: {error.strerror or error}.", hint="Make its folder writable, and try again."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

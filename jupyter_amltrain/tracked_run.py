@@ -1,0 +1,232 @@
+"""A run as users hold it: one object by its handle, usable from any thread but the loop's."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.errors import AmlTrainError, ResultMissing
+from jupyter_amltrain.runs.outcome import as_error
+from jupyter_amltrain.runs.painters import Paint
+from jupyter_amltrain.runs.record import record_of
+from jupyter_amltrain.session import controller
+from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.record import RECORD_MIME, RunRecord
+from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus
+
+#: A target that does not answer a question within this time is unreachable (seconds).
+ANSWER = 60.0
+#: Bytes of log that an error quotes from.
+_QUOTE = 64 * 1024
+
+
+class TrackedRun:
+    """One run, by its handle: works after a restart, never blocks in ``repr``."""
+
+    def __init__(self, handle: RunHandle) -> None:
+        self.handle = handle
+
+    @property
+    def run(self) -> Run:
+        """What is known of the run now (frozen)."""
+
+        async def get() -> Run:
+            return controller().entry(self.handle).run
+
+        return controller().loop.call(get())
+
+    @property
+    def run_id(self) -> str:
+        """The run's id on its target."""
+        return self.handle.partition("/")[2]
+
+    @property
+    def name(self) -> str:
+        """The run's name, for people."""
+        return self.run.spec.name
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job as it was submitted."""
+        return self.run.spec
+
+    @property
+    def status(self) -> RunStatus:
+        """State, phases, exit code; asks the target."""
+
+        async def get() -> RunStatus:
+            entry = await controller().settle(self.handle)
+            return entry.run.status
+
+        return controller().loop.call(get(), ANSWER)
+
+    @property
+    def state(self) -> str:
+        """State as a word, e.g. ``running``; asks the target."""
+        return self.status.state.value
+
+    @property
+    def log_path(self) -> str:
+        """Where the whole log lies."""
+
+        async def get() -> str:
+            entry = await controller().settle(self.handle)
+            return entry.log_path
+
+        return controller().loop.call(get(), ANSWER)
+
+    def logs(self, tail: int | None = None) -> str:
+        """The log as text (bytes that are not UTF-8 are replaced), or its last `tail` lines."""
+        limit = None if tail is None else max(_QUOTE, tail * 4096)
+        data = controller().loop.call(controller().logs(self.handle, limit), None)
+        text = data.decode("utf-8", "replace")
+        return text if tail is None else "\n".join(text.splitlines()[-tail:])
+
+    def metrics(self) -> dict[str, list[tuple[int, float, float]]]:
+        """Every metric as a list of ``(step, unix seconds, value)``, in logged order."""
+
+        async def get() -> dict[str, list[tuple[int, float, float]]]:
+            entry = await controller().settle(self.handle)
+            return {
+                name: list(zip(m.steps, m.times, m.values, strict=True)) for name, m in entry.metrics.metrics.items()
+            }
+
+        return controller().loop.call(get(), ANSWER)
+
+    def telemetry(self) -> dict[str, list[float | None]]:
+        """Columns of host telemetry, equal length; ``None`` where the machine cannot tell.
+
+        ``seq`` counts ticks, ``t`` is unix seconds, ``cpu`` percent of one core,
+        ``memory`` bytes; further columns carry their unit in the run folder's header.
+        """
+
+        async def get() -> dict[str, list[float | None]]:
+            entry = await controller().settle(self.handle)
+            return {
+                name: [None if math.isnan(v) else v for v in column] for name, column in entry.telemetry.columns.items()
+            }
+
+        return controller().loop.call(get(), ANSWER)
+
+    def result(self, name: str) -> Any:
+        """The value of ``--out name``.
+
+        Raises
+        ------
+        ResultMissing
+            It was not asked for, or the run has not ended well.
+        """
+        run = self.run
+        if name not in run.spec.out:
+            raise ResultMissing(
+                f"{self.handle} was submitted without --out {name}.",
+                hint=f"It has: {', '.join(run.spec.out) or 'none'}.",
+            )
+        status = self.status
+        if not status.state.terminal:
+            raise ResultMissing(
+                f"{self.handle} is {status.state.value}; {name} comes home when it has ended.",
+                hint=f"%aml_runs wait {self.handle}",
+            )
+        run = self.run
+        if name not in run.outputs:
+            raise self._missing(run, name)
+        return run.outputs[name]
+
+    def _missing(self, run: Run, name: str) -> AmlTrainError:
+        """Why the value `name` of an ended run is not here."""
+
+        async def ask() -> Any:
+            return (await controller().backend(run.target).outputs(run.run_id, [name])).get(name)
+
+        if run.status.state is RunState.COMPLETED and run.folder:
+            found = controller().loop.call(ask(), ANSWER)
+            if isinstance(found, AmlTrainError):
+                return found
+        return ResultMissing(run.error or f"{self.handle} left no value {name}.")
+
+    def accepted(self, timeout: float | None = None) -> TrackedRun:
+        """Wait until the target has the job: from then on nothing of it is lost with us.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; ``None`` waits as long as it takes.
+
+        Raises
+        ------
+        AmlTrainError
+            What refused it: too large, no such slot, target unreachable.
+        TimeoutError
+            It is still being packed or sent; that goes on.
+        """
+        controller().loop.call(controller().accepted(self.handle), timeout)
+        return self
+
+    def wait(self, timeout: float | None = None) -> TrackedRun:
+        """Wait for the end; interrupting stops the waiting, never the run.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; ``None`` waits for ever.
+
+        Raises
+        ------
+        RunFailed, RunCanceled, RunLost
+            The run did not complete.
+        TimeoutError
+            It goes on.
+        """
+        run = controller().loop.call(controller().wait(self.handle), timeout)
+        if run.status.state is not RunState.COMPLETED:
+            error = self.error()
+            if error is not None:
+                raise error
+        return self
+
+    def error(self) -> AmlTrainError | None:
+        """The exception that :meth:`wait` raises, or ``None``."""
+        log = ""
+        if self.run.folder:
+            data = controller().loop.call(controller().logs(self.handle, _QUOTE), ANSWER)
+            log = data.decode("utf-8", "replace")
+        return as_error(self.run, log)
+
+    def cancel(self) -> None:
+        """Ask for the end; returns when requested. Ended runs are left alone."""
+        controller().loop.call(controller().cancel(self.handle), ANSWER)
+
+    def delete(self) -> None:
+        """Remove the ended run's folder; its MLflow record stays."""
+        controller().loop.call(controller().delete(self.handle), ANSWER)
+
+    def record(self) -> RunRecord:
+        """What a cell output says of the run; asks the target."""
+        return controller().loop.call(controller().record(self.handle), ANSWER)
+
+    def watch(self, paint: Paint, rate: float = 2.0) -> Future[None]:
+        """Call `paint(record, picture)` on the loop thread: now, on change, at the end.
+
+        `picture` is a PNG with its size, present in the last calls of an ended run. The future
+        ends with the watching; cancelling it stops the watching only.
+        """
+        return controller().loop.post(controller().watch(self.handle, paint, rate))
+
+    def __repr__(self) -> str:
+        return f"<TrackedRun {self.handle}>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        from jupyter_amltrain.runs.text import record_text
+
+        async def get() -> RunRecord:
+            return record_of(controller().entry(self.handle))
+
+        record = controller().loop.call(get())
+        return {
+            RECORD_MIME: msgspec.to_builtins(record),
+            "text/plain": record_text(record),
+        }

@@ -1,0 +1,49 @@
+"""The project's MLflow store: the one importer that fills it, and MLflow's own page.
+
+Jobs log to the agent's sink, which leaves a journal and artifacts in the run folder.
+Only here do they become rows, under one lock, so that no two processes ever migrate
+or write one SQLite file at once. Everything here runs in the worker process; nothing
+is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["import_run", "start_ui", "stop_ui", "warm"]
+
+
+def import_run(run_dir: str, project: str, *, handle: str | None = None) -> dict[str, Any]:
+    """Replay a run folder into the MLflow store of its project.
+
+    See :func:`jupyter_amltrain.tracking.importer.import_run`.
+    """
+    from jupyter_amltrain.tracking import importer
+
+    return importer.import_run(run_dir, project, handle=handle)
+
+
+def warm() -> dict[str, Any]:
+    """Import what the first import needs (2 to 5 s), while the first job still runs."""
+    import importlib
+
+    for name in ("mlflow.store.tracking.sqlalchemy_store", "matplotlib.backends.backend_agg", "matplotlib.figure"):
+        importlib.import_module(name)
+    return {"mlflow": importlib.import_module("mlflow").__version__}
+
+
+def start_ui(project: str, *, keep: bool = False) -> dict[str, Any]:
+    """Start MLflow's web page for a project, or find the running one.
+
+    See :func:`jupyter_amltrain.tracking.ui.start`.
+    """
+    from jupyter_amltrain.tracking import ui
+
+    return ui.start(project, keep=keep)
+
+
+def stop_ui(project: str) -> dict[str, Any]:
+    """Stop the page that :func:`start_ui` of this process started."""
+    from jupyter_amltrain.tracking import ui
+
+    return ui.stop(project)

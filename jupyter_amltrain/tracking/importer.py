@@ -1,0 +1,281 @@
+"""Run folder -> MLflow store, repeatable at any point, also while the run lives.
+
+The number of the last replayed record is a tag of the run and is written in the same
+transaction as the rows of its chunk. Killed anywhere, the next import goes on there;
+everything outside the transaction (experiments, traces, files) may be done twice
+without a trace of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.errors import AmlTrainError, StateError
+from jupyter_amltrain.spec.run import RunState
+from jupyter_amltrain.state import check_schema, locked, project_store, read_json, write_json
+
+#: Tag of the job's run: number of the last record in the store.
+CURSOR = "amltrain.cursor"
+#: Records in one transaction.
+CHUNK = 5000
+#: Seconds to wait for another importer of the same project.
+LOCK_TIMEOUT = 300.0
+
+_MLFLOW_STATUS = {
+    RunState.COMPLETED: "FINISHED",
+    RunState.FAILED: "FAILED",
+    RunState.LOST: "FAILED",
+    RunState.CANCELED: "KILLED",
+}
+
+
+def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: int = CHUNK) -> dict[str, Any]:
+    """Bring the project's MLflow store up to date with a run folder.
+
+    Parameters
+    ----------
+    run_dir
+        The run folder, finished or not.
+    project
+        Folder that owns ``.amltrain``.
+    handle
+        ``"<target>/<run-id>"`` for the tag ``amltrain.handle``; default local.
+    chunk
+        Records in one transaction.
+
+    Returns
+    -------
+    dict
+        Also written to ``tracking.json`` in the run folder: ``state`` ("imported",
+        "partial" while the run lives, "direct"), ``run_id``, ``experiment``,
+        ``experiment_id``, ``store``, ``seq`` (last record), ``records`` (replayed by
+        this call), ``rejects``, ``notes``, ``files``, ``bytes``, ``traces``,
+        ``seconds``, ``mlflow`` (version).
+
+    Raises
+    ------
+    StateError
+        The run folder cannot be read, the lock not taken, the store not opened; the
+        reason is in ``tracking.json`` too (``state`` "failed", ``error``).
+    """
+    started = time.monotonic()
+    folder = Path(run_dir)
+    job = read_json(folder / "job.json")
+    check_schema(job, folder / "job.json")
+    result = _blank(job, project)
+    try:
+        if result["mode"] == "direct":
+            result["state"] = "direct"
+            result["notes"].append("the script logs to its own tracking server; nothing to import")
+        else:
+            _locked_import(folder, project, job, handle, chunk, result)
+    except Exception as error:
+        text = str(error) if isinstance(error, AmlTrainError) else f"{type(error).__name__}: {error}"
+        result.update(state="failed", error=text.splitlines()[0])
+        raise
+    finally:
+        result["seconds"] = round(time.monotonic() - started, 3)
+        result["updated"] = time.time()
+        with contextlib.suppress(OSError):
+            write_json(folder / "tracking.json", result)
+    return result
+
+
+def _blank(job: dict[str, Any], project: str) -> dict[str, Any]:
+    tracking = job.get("tracking") or {}
+    return {
+        "schema": 1,
+        "state": "partial",
+        "mode": tracking.get("mode", "sink"),
+        "run_id": tracking.get("run_id", ""),
+        "experiment": job.get("experiment") or "default",
+        "store": str(project_store(project) / "mlflow.db"),
+        "seq": 0,
+        "records": 0,
+        "rejects": [],
+        "notes": [],
+        "files": 0,
+        "bytes": 0,
+        "traces": 0,
+    }
+
+
+def _locked_import(
+    folder: Path,
+    project: str,
+    job: dict[str, Any],
+    handle: str | None,
+    chunk: int,
+    result: dict[str, Any],
+) -> None:
+    from jupyter_amltrain.tracking.copies import copy_artifacts, copy_traces
+    from jupyter_amltrain.tracking.store import TrackingStore
+
+    place = project_store(project)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ignore = place / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+    lock = place / "import.lock"
+    with locked(lock, LOCK_TIMEOUT), TrackingStore(project) as store:
+        if lock.with_name("import.lock.soft").exists():
+            result["notes"].append(f"{place} is on a file system without locks; a lock file stands in")
+        result["mlflow"] = store.version
+        # Read before the journal: what this state knows of is in the journal by now.
+        state = read_json(folder / "state.json") if (folder / "state.json").exists() else {}
+        replay = _Import(store, folder, job, result)
+        replay.records(chunk)
+        note = result["notes"].append
+        artifacts = folder / "artifacts"
+        result["traces"] = copy_traces(store, artifacts, replay.traces, replay.experiments, note)
+        result["files"], result["bytes"] = copy_artifacts(store, artifacts, note)
+        replay.finish(state, handle or f"local/{job.get('run', folder.name)}")
+
+
+class _Import:
+    """One import under the lock."""
+
+    def __init__(self, store: Any, folder: Path, job: dict[str, Any], result: dict[str, Any]) -> None:
+        self.store = store
+        self.folder = folder
+        self.job = job
+        self.result = result
+        self.experiments: dict[str, int] = {}
+        self.traces: list[dict[str, Any]] = []
+        self.main = "0"
+        self.run_id: str = result["run_id"]
+
+    def _cursor(self) -> int:
+        with self.store.session() as session:
+            row = session.get(self.store.models.SqlTag, (CURSOR, self.run_id))
+            return int(row.value) if row is not None else 0
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        """The whole records of the journal; a torn last line is for the next time."""
+        import msgspec
+
+        decoder = msgspec.json.Decoder()
+        path = self.folder / "metrics" / "rank-0.jsonl"
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield decoder.decode(line)
+                except msgspec.DecodeError as error:
+                    raise StateError(f"{path} is damaged: {error}.") from error
+
+    def records(self, chunk: int) -> None:
+        """Replay what the store does not have yet."""
+        cursor, waiting = -1, list[dict[str, Any]]()
+        for record in self._read():
+            op, added = record["op"], record.get("a") or {}
+            if op == "init":
+                self.main, self.run_id = added["exp_id"], added["id"]
+                name = self.job.get("experiment") or added["exp_name"]
+                self.experiments[self.main] = self.store.experiment(name)
+                self.result.update(run_id=self.run_id, experiment=name)
+            elif op == "experiments/create":
+                self.experiments[added["id"]] = self.store.experiment(record["b"]["name"])
+            elif op == "traces" and "trace" in record["b"]:
+                self.traces.append(record["b"]["trace"]["trace_info"])
+            if cursor < 0:
+                cursor = self._cursor()
+            if record["seq"] > cursor:
+                waiting.append(record)
+            if len(waiting) >= chunk:
+                self._commit(waiting)
+                waiting = []
+        if waiting:
+            self._commit(waiting)
+        self.result["seq"] = max(cursor, 0) if not self.result["seq"] else self.result["seq"]
+        if not self.experiments:
+            self.experiments[self.main] = self.store.experiment(self.result["experiment"])
+        self.result["experiment_id"] = str(self.experiments[self.main])
+
+    def _replay(self, session: Any) -> Any:
+        from jupyter_amltrain.tracking.rows import Replay
+
+        return Replay(self.store, session, self.experiments, self.main)
+
+    def _commit(self, records: list[dict[str, Any]]) -> None:
+        from jupyter_amltrain.tracking.rows import Rejected
+
+        with self.store.session() as session:
+            replay = self._replay(session)
+            for record in records:
+                try:
+                    replay.record(record)
+                except Rejected as error:
+                    if len(self.result["rejects"]) < 20:
+                        self.result["rejects"].append({"seq": record["seq"], "why": str(error)})
+            replay.flush()
+            replay.tag(self.run_id, CURSOR, records[-1]["seq"])
+            session.flush()
+            failpoints.hit("import_before_commit")
+            session.commit()
+        failpoints.hit("import_after_commit")
+        self.result["seq"] = records[-1]["seq"]
+        self.result["records"] += len(records)
+
+    def finish(self, state: dict[str, Any], handle: str) -> None:
+        """Tags, parameters of the submission, and at the end MLflow's status.
+
+        The status comes from the exit code: a script's own ``FINISHED`` only says that
+        its interpreter shut down, which it also does after an exception.
+        """
+        spec = self.job.get("spec") or {}
+        run_state = state.get("state", "preparing")
+        start = int(float(self.job.get("submitted") or 0) * 1000)
+        status = _MLFLOW_STATUS.get(RunState(run_state))
+        with self.store.session() as session:
+            replay, tables = self._replay(session), self.store.models
+            if session.get(tables.SqlRun, self.run_id) is None:
+                experiment = self.experiments[self.main]
+                replay.new_run(self.run_id, experiment, str(self.job.get("name") or handle), start)
+                self.result["notes"].append("the script logged nothing to MLflow")
+            digest = spec.get("source_sha256") or (self.job.get("snapshot") or {}).get("digest")
+            tags = {"amltrain.handle": handle, "amltrain.state": run_state}
+            tags["amltrain.source_sha256"] = str(digest or "")
+            if state.get("exit_code") is not None:
+                tags["amltrain.exit_code"] = str(state["exit_code"])
+            tags.update({key: str(value) for key, value in (spec.get("tags") or {}).items()})
+            for key, value in tags.items():
+                replay.tag(self.run_id, key, value)
+            for key, value in (spec.get("params") or {}).items():
+                if session.get(tables.SqlParam, (key, self.run_id)) is None:
+                    replay.param(self.run_id, key, value)
+            if status is not None:
+                self._end(session, status, int(float(_end(state)) * 1000))
+            session.commit()
+        if status is not None:
+            self.result["state"] = "imported"
+
+    def _end(self, session: Any, status: str, end: int) -> None:
+        run = session.get(self.store.models.SqlRun, self.run_id)
+        run.status, run.end_time = status, end
+        tag = self.store.models.SqlTag
+        parent = session.query(tag).filter_by(key="mlflow.parentRunId")
+        # also children of children: every nested run of this job lies in its journal
+        family, grown = {self.run_id}, True
+        while grown:
+            more = {row.run_uuid for row in parent.filter(tag.value.in_(family))} - family
+            family |= more
+            grown = bool(more)
+        for run_id in family - {self.run_id}:
+            child = session.get(self.store.models.SqlRun, run_id)
+            if child is not None and child.status == "RUNNING":
+                child.status, child.end_time = status, end
+
+
+def _end(state: dict[str, Any]) -> float:
+    """Unix seconds at which the run's process ended."""
+    ends = [p.get("end") for p in state.get("phases") or [] if p.get("name") == "running"]
+    return float(next((end for end in ends if end), None) or state.get("changed") or time.time())

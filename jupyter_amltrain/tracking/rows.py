@@ -1,0 +1,304 @@
+"""Journal records to rows of MLflow's tables. Each record may be replayed any number of times."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import uuid
+from typing import Any
+
+from jupyter_amltrain.tracking.store import TrackingStore
+
+Record = dict[str, Any]
+
+#: MLflow's limits; SQLite itself would take anything.
+_NAME, _PARAM, _TAG = 250, 6000, 8000
+
+
+class Rejected(Exception):
+    """A record that cannot become rows; the rest is imported."""
+
+
+class Replay:
+    """Applies records within one session (one transaction).
+
+    Parameters
+    ----------
+    store
+        The open store.
+    session
+        SQLAlchemy session in a transaction; the caller commits.
+    experiments
+        Sink experiment id -> store experiment id.
+    main
+        The sink's experiment id of the job's own run.
+    """
+
+    def __init__(self, store: TrackingStore, session: Any, experiments: dict[str, int], main: str) -> None:
+        self.store = store
+        self.tables = store.models
+        self.session = session
+        self.experiments = experiments
+        self.main = main
+        self._runs: dict[str, int] = {}
+        self._metrics: list[Record] = []
+        self._model_metrics: list[Record] = []
+
+    def record(self, record: Record) -> None:
+        """Take one record in.
+
+        Raises
+        ------
+        Rejected
+            It names a run or model that is not there, or is of no known form.
+        """
+        from jupyter_amltrain.tracking.model_rows import change_model
+
+        op, body, added = record["op"], record["b"], record.get("a") or {}
+        head = op.split("/", 1)[0]
+        try:
+            if op == "init":
+                self.new_run(added["id"], self.experiment_of(added["exp_id"]), added["name"], record["t"])
+            elif op == "runs/create":
+                self._create_run(body, added, record["t"])
+            elif head == "runs":
+                self._run_op(op, body, record["t"])
+            elif head == "logged-models" and self.store.has_logged_models:
+                change_model(self, op, body, added)
+            elif op == "experiments/set-experiment-tag":
+                self.merge(
+                    "SqlExperimentTag",
+                    key=body["key"][:_NAME],
+                    value=body.get("value") or "",
+                    experiment_id=self.experiment_of(body["experiment_id"]),
+                )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Rejected(f"{op}: {type(error).__name__}: {error}") from error
+
+    def experiment_of(self, sink_id: Any) -> int:
+        """The store's id of one of the sink's experiments."""
+        return self.experiments[str(sink_id or self.main)]
+
+    def merge(self, table: str, **columns: Any) -> None:
+        """Insert or replace one row by its primary key."""
+        self.session.merge(getattr(self.tables, table)(**columns))
+
+    def row(self, table: str, key: Any) -> Any:
+        """The row with a primary key; :class:`Rejected` if there is none."""
+        row = self.session.get(getattr(self.tables, table), key)
+        if row is None:
+            raise Rejected(f"{table} {key} is not in the store")
+        return row
+
+    def _run(self, run_id: Any) -> int:
+        """The experiment of a run."""
+        if run_id not in self._runs:
+            self._runs[run_id] = int(self.row("SqlRun", run_id).experiment_id)
+        return self._runs[run_id]
+
+    # -- runs
+
+    def new_run(self, run_id: str, experiment: int, name: str, start: int, user: str = "") -> None:
+        """Put a run in, unless it is there. `start`: ms since 1970."""
+        if self.session.get(self.tables.SqlRun, run_id) is None:
+            self.session.add(
+                self.tables.SqlRun(
+                    run_uuid=run_id,
+                    name=name[:_NAME],
+                    artifact_uri=self.store.location(experiment, run_id),
+                    experiment_id=experiment,
+                    source_type="UNKNOWN",
+                    source_name="",
+                    entry_point_name="",
+                    user_id=user,
+                    status="RUNNING",
+                    start_time=start,
+                    end_time=None,
+                    deleted_time=None,
+                    source_version="",
+                    lifecycle_stage="active",
+                )
+            )
+            self.session.flush()
+        self.tag(run_id, "mlflow.runName", name)
+
+    def tag(self, run_id: str, key: str, value: Any) -> None:
+        """Set a tag of a run."""
+        text = str(value if value is not None else "")[:_TAG]
+        self.merge("SqlTag", key=key[:_NAME], run_uuid=run_id, value=text)
+        if key == "mlflow.runName":
+            self.row("SqlRun", run_id).name = text[:_NAME]
+
+    def param(self, run_id: str, key: str, value: Any) -> None:
+        """Set a parameter of a run."""
+        text = str(value if value is not None else "")[:_PARAM]
+        self.merge("SqlParam", key=key[:_NAME], run_uuid=run_id, value=text)
+
+    def _create_run(self, body: Record, added: Record, t: int) -> None:
+        run_id, start = added["id"], int(body.get("start_time") or t)
+        experiment = self.experiment_of(body.get("experiment_id"))
+        self.new_run(run_id, experiment, added["name"], start, body.get("user_id") or "")
+        for item in body.get("tags") or []:
+            self.tag(run_id, item["key"], item.get("value"))
+
+    def _run_op(self, op: str, body: Record, t: int) -> None:
+        from jupyter_amltrain.tracking.model_rows import append_history
+
+        run_id = body.get("run_id") or body.get("run_uuid")
+        experiment = self._run(run_id)
+        run_id = str(run_id)
+        if op == "runs/log-metric":
+            self._metric(run_id, experiment, body, t)
+        elif op == "runs/log-batch":
+            for point in body.get("metrics") or []:
+                self._metric(run_id, experiment, point, t)
+            for item in body.get("params") or []:
+                self.param(run_id, item["key"], item.get("value"))
+            for item in body.get("tags") or []:
+                self.tag(run_id, item["key"], item.get("value"))
+        elif op == "runs/log-parameter":
+            self.param(run_id, body["key"], body.get("value"))
+        elif op == "runs/set-tag":
+            self.tag(run_id, body["key"], body.get("value"))
+        elif op == "runs/delete-tag":
+            row = self.session.get(self.tables.SqlTag, (body["key"], run_id))
+            if row is not None:
+                self.session.delete(row)
+                self.session.flush()
+        elif op == "runs/update":
+            self._update_run(run_id, body)
+        elif op in ("runs/delete", "runs/restore"):
+            row, gone = self.row("SqlRun", run_id), op == "runs/delete"
+            row.lifecycle_stage = "deleted" if gone else "active"
+            row.deleted_time = t if gone else None
+        elif op == "runs/log-model":
+            append_history(self, run_id, body)
+        elif op == "runs/log-inputs":
+            for entry in body.get("datasets") or []:
+                self._dataset(run_id, experiment, entry)
+            for model in body.get("models") or []:
+                self._link(("RUN_INPUT", run_id, "MODEL_INPUT", model["model_id"]))
+        elif op == "runs/outputs":
+            for model in body.get("models") or []:
+                ends = ("RUN_OUTPUT", run_id, "MODEL_OUTPUT", model["model_id"])
+                self._link(ends, int(model.get("step") or 0))
+
+    def _update_run(self, run_id: str, body: Record) -> None:
+        row = self.row("SqlRun", run_id)
+        if body.get("status"):
+            row.status = body["status"]
+        if body.get("end_time"):
+            row.end_time = int(body["end_time"])
+        elif body.get("status") == "RUNNING":
+            row.end_time = None
+        if body.get("run_name"):
+            self.tag(run_id, "mlflow.runName", body["run_name"])
+
+    def _dataset(self, run_id: str, experiment: int, entry: Record) -> None:
+        given, table = entry["dataset"], self.tables.SqlDataset
+        name, digest = given["name"], given["digest"]
+        row = self.session.query(table).filter_by(experiment_id=experiment, name=name, digest=digest).first()
+        if row is None:
+            row = table(
+                dataset_uuid=_derived("dataset", str(experiment), name, digest),
+                experiment_id=experiment,
+                name=name,
+                digest=digest,
+                dataset_source_type=given.get("source_type", ""),
+                dataset_source=given.get("source", ""),
+                dataset_schema=given.get("schema"),
+                dataset_profile=given.get("profile"),
+            )
+            self.session.add(row)
+            self.session.flush()
+        input_id = self._link(("DATASET", row.dataset_uuid, "RUN", run_id))
+        for item in entry.get("tags") or []:
+            self.merge("SqlInputTag", input_uuid=input_id, name=item["key"], value=item.get("value") or "")
+
+    def _link(self, ends: tuple[str, str, str, str], step: int = 0) -> str:
+        table = self.tables.SqlInput
+        row = self.session.get(table, ends)
+        if row is None:
+            names = ("source_type", "source_id", "destination_type", "destination_id")
+            row = table(input_uuid=_derived(*ends), **dict(zip(names, ends, strict=True)))
+            if hasattr(table, "step"):
+                row.step = step
+            self.session.add(row)
+            self.session.flush()
+        return str(row.input_uuid)
+
+    # -- metrics
+
+    def _metric(self, run_id: str, experiment: int, point: Record, t: int) -> None:
+        is_nan, value = _storable(float(point["value"]))
+        row = {
+            "run_uuid": run_id,
+            "key": point["key"][:_NAME],
+            "value": value,
+            "is_nan": is_nan,
+            "timestamp": int(point.get("timestamp") or t),
+            "step": int(point.get("step") or 0),
+        }
+        self._metrics.append(row)
+        if point.get("model_id") and self.store.has_logged_models:
+            self._model_metrics.append(
+                {
+                    "model_id": point["model_id"],
+                    "metric_name": row["key"],
+                    "metric_timestamp_ms": row["timestamp"],
+                    "metric_step": row["step"],
+                    "metric_value": value,
+                    "experiment_id": experiment,
+                    "run_id": run_id,
+                    "dataset_name": point.get("dataset_name"),
+                    "dataset_digest": point.get("dataset_digest"),
+                    "dataset_uuid": None,
+                }
+            )
+
+    def flush(self) -> None:
+        """Write the points that :meth:`record` gathered: thousands in one statement."""
+        self.session.flush()
+        self._insert("SqlMetric", self._metrics)
+        if self._model_metrics:
+            known = {m["model_id"] for m in self._model_metrics}
+            table = self.tables.SqlLoggedModel
+            known = {i for i in known if self.session.get(table, i) is not None}
+            rows = [m for m in self._model_metrics if m["model_id"] in known]
+            self._insert("SqlLoggedModelMetric", rows)
+        latest: dict[tuple[str, str], Record] = {}
+        for row in self._metrics:
+            ends = (row["key"], row["run_uuid"])
+            if ends not in latest or _rank(row) > _rank(latest[ends]):
+                latest[ends] = row
+        for ends, row in latest.items():
+            old = self.session.get(self.tables.SqlLatestMetric, ends)
+            if old is None or _rank(row) > (old.step, old.timestamp, old.value):
+                self.merge("SqlLatestMetric", **row)
+        self._metrics, self._model_metrics = [], []
+
+    def _insert(self, table: str, rows: list[Record]) -> None:
+        import sqlalchemy
+
+        if rows:
+            target = getattr(self.tables, table).__table__
+            self.session.execute(sqlalchemy.insert(target).prefix_with("OR IGNORE"), rows)
+
+
+def _storable(value: float) -> tuple[bool, float]:
+    """The pair (is NaN, value) as MLflow's SQL store keeps a metric."""
+    if math.isnan(value):
+        return True, 0.0
+    if math.isinf(value):  # SQL knows no infinity; MLflow stores the largest float
+        return False, math.copysign(sys.float_info.max, value)
+    return False, value
+
+
+def _derived(*parts: str) -> str:
+    """A UUID that is the same in every import of the same thing."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, "amltrain:" + json.dumps(parts)).hex
+
+
+def _rank(row: Record) -> tuple[int, int, float]:
+    return row["step"], row["timestamp"], row["value"]

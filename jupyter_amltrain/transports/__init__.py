@@ -1,0 +1,1 @@
+"""How calls and bytes reach a machine."""

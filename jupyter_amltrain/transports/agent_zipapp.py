@@ -1,0 +1,96 @@
+"""The agent as one file: a zipapp named by its content.
+
+Sources travel with the byte code of the building interpreter: the same Python
+starts without compiling, any other one falls back to the sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import marshal
+import os
+import tempfile
+import threading
+import zipfile
+from pathlib import Path
+
+import jupyter_amltrain.agent as agent
+
+_PACKAGE = "amltrain_agent"
+_MAIN = f"import sys\nfrom {_PACKAGE}.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
+# The oldest date that a zip can hold: equal sources give equal bytes.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+_built: dict[Path, Path] = {}
+_guard = threading.Lock()
+
+
+def build(home: str | os.PathLike[str]) -> Path:
+    """Path of the agent's zipapp in the state root `home`, built there when it is absent.
+
+    The file is ``<home>/agent/<first 16 hex digits of its content's sha256>.pyz``, 0600,
+    and appears whole or not at all.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written.
+    """
+    folder = Path(home) / "agent"
+    with _guard:
+        known = _built.get(folder)
+        if known is not None and known.exists():
+            return known
+        sources = _sources()
+        digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
+        for name, data in sorted(sources.items()):
+            digest.update(b"%s\0%d\0" % (name.encode(), len(data)))
+            digest.update(data)
+        path = folder / f"{digest.hexdigest()[:16]}.pyz"
+        if not path.exists():
+            _write(path, _packed(sources))
+        _built[folder] = path
+        return path
+
+
+def _sources() -> dict[str, bytes]:
+    """Name in the archive to content."""
+    here = Path(agent.__file__).parent
+    found = {f"{_PACKAGE}/{path.name}": path.read_bytes() for path in here.glob("*.py")}
+    found["__main__.py"] = _MAIN.encode()
+    spec = importlib.util.find_spec("pynvml")
+    if spec is not None and spec.origin is not None:
+        found["pynvml.py"] = Path(spec.origin).read_bytes()
+    return found
+
+
+def _packed(sources: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(sources.items()):
+            entries = {name: data}
+            if name != "__main__.py":  # it is run, not imported
+                code = compile(data, name, "exec", dont_inherit=True, optimize=0)
+                # PEP 552: flags 1 is a hash-based pyc that nobody checks against the source.
+                head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(data)
+                entries[name + "c"] = head + marshal.dumps(code)
+            for entry, content in entries.items():
+                info = zipfile.ZipInfo(entry, _DATE)
+                info.external_attr = 0o600 << 16
+                info.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(info, content)
+    return buffer.getvalue()
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

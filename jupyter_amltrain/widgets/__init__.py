@@ -1,0 +1,1 @@
+"""What a cell shows of a run. Knows records, not controllers."""

@@ -1,0 +1,105 @@
+"""The output of a submitted cell: ONE bundle, drawn by our renderer, kept by the notebook.
+
+The bundle holds the record (own MIME type, first), its text form and, once the run has
+ended, a picture; no html and no svg, which would outrank the picture in nbconvert.
+Updates go out from the loop thread by the display's id, so they arrive while other
+cells run, and what the notebook file keeps is the newest frame. After a page reload
+that id is unknown to the page: then the renderer asks for the record itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from jupyter_amltrain.runs.text import record_text, state_line
+from jupyter_amltrain.spec.record import RECORD_MIME, RunRecord
+
+
+class Picture(Protocol):
+    """A PNG and its size in CSS pixels."""
+
+    @property
+    def png(self) -> bytes: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def height(self) -> int: ...
+
+
+Paint = Callable[[RunRecord, "Picture | None"], None]
+
+
+class Watchable(Protocol):
+    """A run that can be watched; `api.TrackedRun` is one."""
+
+    handle: Any
+
+    def record(self) -> RunRecord:
+        """The record now."""
+
+    def watch(self, paint: Paint, rate: float) -> Any:
+        """Call `paint(record, picture)` on the loop, now and on change, to the end."""
+
+
+def bundle_of(record: RunRecord, picture: Picture | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The MIME bundle of a record, and its metadata."""
+    bundle: dict[str, Any] = {
+        RECORD_MIME: msgspec.to_builtins(record),
+        "text/plain": record_text(record),
+    }
+    if picture is None:
+        return bundle, {}
+    bundle["image/png"] = base64.b64encode(picture.png).decode()
+    return bundle, {"image/png": {"width": picture.width, "height": picture.height}}
+
+
+def show(run: Watchable, rate: float = 2.0) -> None:
+    """Display a run in the current cell and keep it current until it has ended.
+
+    Parameters
+    ----------
+    rate
+        Frames a second, at most.
+    """
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if getattr(shell, "kernel", None) is None:
+        if sys.stdout.isatty():
+            print(state_line(run.record()))
+        return
+    _show_in_kernel(shell, run, rate)
+
+
+def _show_in_kernel(shell: Any, run: Watchable, rate: float) -> None:
+    from IPython.display import display
+
+    display_id = uuid.uuid4().hex
+    display(bundle_of(run.record())[0], raw=True, display_id=display_id)  # type: ignore[no-untyped-call]
+    publisher = shell.display_pub
+    # Taken now, on the main thread: later another cell may be the shell's parent.
+    parent = shell.kernel.get_parent("shell")
+    last: list[Any] = [None]
+
+    def paint(record: RunRecord, picture: Picture | None) -> None:
+        bundle, metadata = bundle_of(record, picture)
+        if bundle == last[0]:
+            return
+        last[0] = bundle
+        publisher.session.send(
+            publisher.pub_socket,
+            "update_display_data",
+            {"data": bundle, "metadata": metadata, "transient": {"display_id": display_id}},
+            parent=parent,
+            ident=publisher.topic,
+        )
+
+    run.watch(paint, rate)

@@ -1,0 +1,103 @@
+/** Questions to the kernel on its control channel: answered also while a cell runs. */
+
+import { IErrorReply, IOperations, PROTOCOL_VERSION, REQUEST } from './protocol';
+
+/** One message on the wire, waiting for its reply. */
+export interface IPending {
+  reply: Promise<unknown>;
+  dispose(): void;
+}
+
+/** The control channel of one kernel (see kernel.ts); a fake one in the tests. */
+export interface IControlChannel {
+  send(type: string, content: Record<string, unknown>): IPending;
+}
+
+/** Nobody answered in time: the kernel is not responding, or it has not loaded us. */
+export class NoAnswer extends Error {}
+
+/** The kernel answered that it cannot do this; the message is its own sentence. */
+export class Refused extends Error {}
+
+export type KernelKind = 'ready' | 'not-loaded' | 'not-responding' | 'other-version';
+
+/** Wait for the reply of one message for at most `ms` milliseconds. */
+export async function ask(
+  channel: IControlChannel,
+  type: string,
+  content: Record<string, unknown>,
+  ms: number
+): Promise<unknown> {
+  const pending = channel.send(type, content);
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new NoAnswer(`no answer in ${ms / 1000} s`)), ms);
+  });
+  try {
+    return await Promise.race([pending.reply, late]);
+  } finally {
+    clearTimeout(timer);
+    pending.dispose();
+  }
+}
+
+export class Client {
+  constructor(
+    private readonly _channel: IControlChannel,
+    private readonly _timeout = 4000
+  ) {}
+
+  /**
+   * Ask for one operation.
+   *
+   * Throws `NoAnswer` after the timeout and `Refused` with the kernel's sentence.
+   */
+  async request<K extends keyof IOperations>(
+    op: K,
+    payload: IOperations[K]['payload'],
+    ms = this._timeout
+  ): Promise<IOperations[K]['reply']> {
+    const content = { version: PROTOCOL_VERSION, op, ...payload };
+    const reply = (await ask(this._channel, REQUEST, content, ms)) as
+      | IOperations[K]['reply']
+      | IErrorReply
+      | undefined;
+    if (typeof reply !== 'object' || reply === null) {
+      throw new Refused('The kernel answered with something that is not a reply.');
+    }
+    if (reply.version !== PROTOCOL_VERSION) {
+      throw new Refused(
+        `The kernel's jupyter-amltrain speaks version ${reply.version} of the protocol, this page ` +
+          `version ${PROTOCOL_VERSION}. Install the same version on both sides and reload the page.`
+      );
+    }
+    if (!reply.ok) {
+      throw new Refused((reply as IErrorReply).error || 'The kernel refused, without a reason.');
+    }
+    return reply as IOperations[K]['reply'];
+  }
+
+  /**
+   * Find out what is at the other end.
+   *
+   * An unknown message type is never answered, so silence alone says nothing: only a kernel that
+   * answers `kernel_info_request` on the same channel has not loaded us; otherwise it may sit
+   * inside one long C call.
+   */
+  async probe(ms = 2000): Promise<KernelKind> {
+    try {
+      await this.request('hello', {}, ms);
+      return 'ready';
+    } catch (error) {
+      if (error instanceof Refused) {
+        return 'other-version';
+      }
+    }
+    try {
+      await ask(this._channel, 'kernel_info_request', {}, ms);
+      return 'not-loaded';
+    } catch {
+      return 'not-responding';
+    }
+  }
+}

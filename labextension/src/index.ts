@@ -1,0 +1,40 @@
+/** The plugins of this extension; everything else is in the modules they name. */
+
+import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { RunOutput } from './output/renderer';
+import { RUN_MIME } from './protocol';
+import { DOMAIN, PLUGIN_ID } from './tokens';
+
+/** Before the picture and the text that lie in the same output. */
+const RANK = -20;
+
+const output: JupyterFrontEndPlugin<void> = {
+  id: PLUGIN_ID,
+  description: 'Draws training runs in notebook outputs',
+  autoStart: true,
+  requires: [INotebookTracker, IRenderMimeRegistry],
+  optional: [ITranslator],
+  activate: (
+    _app: JupyterFrontEnd,
+    tracker: INotebookTracker,
+    registry: IRenderMimeRegistry,
+    translator: ITranslator | null
+  ): void => {
+    const trans = (translator ?? nullTranslator).load(DOMAIN);
+    const add = (where: IRenderMimeRegistry, panel: NotebookPanel | null) =>
+      where.addFactory(
+        // Nothing of the record is ever parsed as HTML: it may be drawn in a notebook nobody trusts.
+        { safe: true, mimeTypes: [RUN_MIME], createRenderer: () => new RunOutput(trans, panel) },
+        RANK
+      );
+    // Consoles and viewers draw the record; only a notebook's own renderer has a kernel to ask.
+    add(registry, null);
+    tracker.forEach(panel => add(panel.content.rendermime, panel));
+    tracker.widgetAdded.connect((_, panel) => add(panel.content.rendermime, panel));
+  }
+};
+
+export default [output];

@@ -1,0 +1,80 @@
+/** The end of a log: follows the text unless the reader has scrolled up. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { bytes, plain } from '../format';
+import { ILogTail } from '../protocol';
+
+/** Characters kept on the page, whatever a record holds. */
+const CAP = 64 * 1024;
+
+export class LogView {
+  constructor(private readonly _trans: TranslationBundle) {
+    this.node = document.createElement('section');
+    this.node.className = 'jp-AmlRun-log';
+    this._title = document.createElement('div');
+    this._title.className = 'jp-AmlRun-logTitle';
+    this._body = document.createElement('pre');
+    this._body.tabIndex = 0;
+    this._body.setAttribute('role', 'log');
+    // The log scrolls by many times a second; a screen reader would never stop.
+    this._body.setAttribute('aria-live', 'off');
+    this._body.setAttribute('aria-label', _trans.__('End of the log'));
+    this._text = document.createTextNode('');
+    this._body.append(this._text);
+    this.node.append(this._title, this._body);
+  }
+
+  readonly node: HTMLElement;
+
+  update(log: ILogTail): void {
+    const text = plain(log.tail).slice(-CAP);
+    this.node.hidden = !text && !log.path;
+    this._titles(log);
+    if (text === this._text.data) {
+      return;
+    }
+    const body = this._body;
+    const follows = body.scrollHeight - body.scrollTop - body.clientHeight < 8;
+    if (text.startsWith(this._text.data)) {
+      // Keeps what the reader has selected.
+      this._text.appendData(text.slice(this._text.data.length));
+    } else {
+      this._text.data = text;
+    }
+    if (follows) {
+      this.follow();
+    }
+  }
+
+  /** Scroll to the end; has an effect only once the node is laid out. */
+  follow(): void {
+    this._body.scrollTop = this._body.scrollHeight;
+  }
+
+  private _titles(log: ILogTail): void {
+    const parts = [this._trans.__('Log')];
+    if (log.bytes) {
+      parts.push(bytes(log.bytes));
+    }
+    if (log.lines_hidden) {
+      parts.push(this._trans.__('the last lines; %1 earlier ones only in the file', log.lines_hidden));
+    }
+    const text = parts.join(', ');
+    if (this._titleText !== text || this._path !== log.path) {
+      this._titleText = text;
+      this._path = log.path;
+      this._title.textContent = log.path ? `${text}: ` : text;
+      if (log.path) {
+        const path = document.createElement('code');
+        path.textContent = log.path;
+        this._title.append(path);
+      }
+    }
+  }
+
+  private readonly _title: HTMLElement;
+  private readonly _body: HTMLElement;
+  private readonly _text: Text;
+  private _titleText = '';
+  private _path = '';
+}

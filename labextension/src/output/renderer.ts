@@ -1,0 +1,251 @@
+/** The renderer of a run's output: live while the kernel speaks, asking when it does not, else as saved. */
+
+import type { ISessionContext } from '@jupyterlab/apputils';
+import { NotebookPanel } from '@jupyterlab/notebook';
+import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import { Kernel } from '@jupyterlab/services';
+import { TranslationBundle } from '@jupyterlab/translation';
+import { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+import { KernelKind, NoAnswer, Refused } from '../client';
+import { ago } from '../format';
+import { linkOf } from '../kernel';
+import { IRunRecord, RUN_MIME } from '../protocol';
+import { normalise, summary, TERMINAL } from '../record';
+import { LOAD_COMMAND } from '../tokens';
+import { writeBundle } from './notebook';
+import { RunView } from './view';
+
+/** Milliseconds. */
+const TICK = 1000;
+const SILENCE = 2000;
+const LONGEST_PAUSE = 10000;
+
+type Source = 'live' | 'saved' | KernelKind | 'unknown-run';
+
+export class RunOutput extends Widget implements IRenderMime.IRenderer {
+  constructor(
+    private readonly _trans: TranslationBundle,
+    private readonly _panel: NotebookPanel | null
+  ) {
+    super();
+    this.addClass('jp-AmlRun');
+    this._view = new RunView(_trans, () => void this._cancel());
+    this.node.append(this._view.node);
+    this._seen = new IntersectionObserver(entries => {
+      this._onScreen = entries.some(entry => entry.isIntersecting);
+    });
+    this._seen.observe(this.node);
+  }
+
+  async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    const raw = model.data[RUN_MIME];
+    const record = normalise(raw);
+    const now = Date.now();
+    // A notebook that opens renders what was saved: only a second rendering, or a record made just
+    // now, comes from somebody who watches the run.
+    const fresh = this._record !== null || Math.abs(now / 1000 - record.seen_at) < SILENCE / 1000;
+    if (this._record !== null && this._record.handle !== record.handle) {
+      this._clicked = false;
+    }
+    this._record = record;
+    if (fresh) {
+      this._received = now;
+      this._source = 'live';
+      this._failure = this._clicked ? this._failure : '';
+    } else {
+      this._source = 'saved';
+    }
+    this._draw();
+    this._tickWhileUnfinished();
+  }
+
+  dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    clearInterval(this._timer);
+    this._seen.disconnect();
+    this._view.dispose();
+    super.dispose();
+  }
+
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._view.attached();
+  }
+
+  private get _kernel(): Kernel.IKernelConnection | null {
+    const context: ISessionContext | undefined = this._panel?.sessionContext;
+    const kernel = context?.session?.kernel ?? null;
+    const gone = !kernel || kernel.isDisposed || kernel.status === 'dead' || kernel.status === 'terminating';
+    return gone ? null : kernel;
+  }
+
+  private get _finished(): boolean {
+    return this._record !== null && (this._record.done || !this._record.handle);
+  }
+
+  private _tickWhileUnfinished(): void {
+    if (this._finished || this.isDisposed) {
+      clearInterval(this._timer);
+      this._timer = undefined;
+    } else if (this._timer === undefined) {
+      this._timer = setInterval(() => void this._tick(), TICK);
+    }
+  }
+
+  private async _tick(): Promise<void> {
+    const record = this._record;
+    if (!record || !this.isVisible || !this._onScreen || document.hidden) {
+      return;
+    }
+    const now = Date.now();
+    if (now - this._received > SILENCE && now >= this._pausedUntil && !this._asking) {
+      this._asking = true;
+      try {
+        await this._ask(record);
+      } finally {
+        this._asking = false;
+      }
+    }
+    if (!this.isDisposed) {
+      this._draw();
+    }
+  }
+
+  /** Ask the kernel for the record and write it into the notebook, which renders it here again. */
+  private async _ask(record: IRunRecord): Promise<void> {
+    const kernel = this._kernel;
+    if (!kernel) {
+      this._source = 'saved';
+      return;
+    }
+    const link = linkOf(kernel);
+    const kind = await link.kind();
+    if (kind !== 'ready') {
+      this._source = kind;
+      return;
+    }
+    try {
+      const reply = await link.client.request('run', { handle: record.handle });
+      const fresh = normalise(reply.record);
+      this._received = Date.now();
+      this._source = 'live';
+      this._failure = this._clicked ? this._failure : '';
+      const bundle = { 'text/plain': summary(fresh), [RUN_MIME]: reply.record };
+      if (changed(record, fresh)) {
+        this._pause = TICK;
+        if (this._panel && writeBundle(this._panel, record.handle, bundle)) {
+          return;
+        }
+      } else {
+        // A run that waits in a queue says the same for hours: every question makes the kernel busy.
+        this._pause = Math.min(2 * this._pause, LONGEST_PAUSE);
+        this._pausedUntil = Date.now() + this._pause;
+      }
+      this._record = fresh;
+      this._tickWhileUnfinished();
+    } catch (error) {
+      if (error instanceof NoAnswer) {
+        link.doubt();
+        this._source = 'not-responding';
+      } else {
+        this._source = 'unknown-run';
+        this._failure = error instanceof Refused ? error.message : String(error);
+        this._pausedUntil = Date.now() + LONGEST_PAUSE;
+      }
+    }
+  }
+
+  private async _cancel(): Promise<void> {
+    const record = this._record;
+    const kernel = this._kernel;
+    if (!record || !kernel || this._clicked) {
+      return;
+    }
+    this._clicked = true;
+    this._failure = '';
+    this._draw();
+    try {
+      await linkOf(kernel).client.request('cancel', { handle: record.handle });
+      this._pause = TICK;
+      this._pausedUntil = 0;
+    } catch (error) {
+      this._clicked = false;
+      if (error instanceof NoAnswer) {
+        const kind = await linkOf(kernel).client.probe();
+        this._failure =
+          kind === 'not-loaded'
+            ? this._trans.__('Not canceled: this kernel has not loaded the extension. Run: %1', LOAD_COMMAND)
+            : this._trans.__('Not canceled: the kernel does not answer. Try again, or use: %1', this._shell(record));
+      } else {
+        this._failure = error instanceof Error ? error.message : String(error);
+      }
+    }
+    if (!this.isDisposed) {
+      this._draw();
+    }
+  }
+
+  private _shell(record: IRunRecord): string {
+    return `amltrain runs cancel ${record.handle}`;
+  }
+
+  private _draw(): void {
+    const record = this._record;
+    if (!record) {
+      return;
+    }
+    const live = this._source === 'live';
+    this._view.update(record, {
+      since: live && record.reachable ? Math.max(0, Date.now() - this._received) / 1000 : 0,
+      cancellable: this._kernel !== null,
+      cancelClicked: this._clicked,
+      notice: this._notice(record),
+      failure: this._failure
+    });
+    this.node.dataset.source = this._finished ? 'final' : this._source;
+  }
+
+  private _notice(record: IRunRecord): string {
+    if (this._finished) {
+      return '';
+    }
+    const trans = this._trans;
+    const age = ago(Date.now() / 1000 - record.seen_at);
+    if (this._source === 'live') {
+      return record.reachable
+        ? ''
+        : trans.__('%1 does not answer; last seen %2 ago. The run itself goes on.', record.target, age);
+    }
+    const over = TERMINAL.has(record.state);
+    const saved = over ? trans.__('As saved %1 ago', age) : trans.__('As saved %1 ago; the run itself may go on', age);
+    if (this._source === 'not-responding') {
+      return trans.__('%1. The kernel does not answer now; asking again.', saved);
+    }
+    if (this._source === 'unknown-run' || this._source === 'other-version') {
+      return trans.__('%1.', saved);
+    }
+    return trans.__('%1. To reconnect, run: %2', saved, LOAD_COMMAND);
+  }
+
+  private readonly _view: RunView;
+  private readonly _seen: IntersectionObserver;
+  private _record: IRunRecord | null = null;
+  private _source: Source = 'saved';
+  private _received = 0;
+  private _pausedUntil = 0;
+  private _pause = TICK;
+  private _failure = '';
+  private _clicked = false;
+  private _asking = false;
+  private _onScreen = false;
+  private _timer: ReturnType<typeof setInterval> | undefined;
+}
+
+/** Whether a fresh record says more than the time it was made: an unchanged one must not dirty the notebook. */
+function changed(old: IRunRecord, fresh: IRunRecord): boolean {
+  const essence = (r: IRunRecord) => JSON.stringify({ ...r, seen_at: 0, telemetry: { ...r.telemetry, age: 0 } });
+  return essence(old) !== essence(fresh);
+}

@@ -1,0 +1,207 @@
+/** One run drawn from its record; every part is updated in place, so nothing flickers. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { duration, json } from '../format';
+import { IRunRecord, RECORD_SCHEMA } from '../protocol';
+import { ISpan, spans, TERMINAL } from '../record';
+import { RunCharts } from './charts';
+import { LogView } from './log';
+
+/** What the view cannot know from the record. */
+export interface ISituation {
+  /** seconds since the record was received from a live run; 0 when it is not live */
+  since: number;
+  /** a kernel is there that could take a request */
+  cancellable: boolean;
+  /** the person has clicked Cancel */
+  cancelClicked: boolean;
+  /** one line about where the record comes from, or empty */
+  notice: string;
+  /** one line about a request that failed, or empty */
+  failure: string;
+}
+
+function element(tag: string, name: string, parent?: HTMLElement): HTMLElement {
+  const node = document.createElement(tag);
+  node.className = `jp-AmlRun-${name}`;
+  parent?.append(node);
+  return node;
+}
+
+/** Change text only when it differs: an untouched node keeps selection and announces nothing. */
+function write(node: HTMLElement, text: string): void {
+  if (node.textContent !== text) {
+    node.textContent = text;
+  }
+  node.hidden = !text;
+}
+
+export class RunView {
+  constructor(
+    private readonly _trans: TranslationBundle,
+    onCancel: () => void
+  ) {
+    this.node = element('div', 'view');
+    const head = element('div', 'head', this.node);
+    this._state = element('span', 'state', head);
+    this._state.setAttribute('role', 'status');
+    this._name = element('strong', 'name', head);
+    this._handle = element('code', 'handle', head);
+    this._elapsed = element('span', 'elapsed', head);
+    this._cancel = element('button', 'cancel', head) as HTMLButtonElement;
+    this._cancel.classList.add('jp-mod-styled', 'jp-mod-warn');
+    (this._cancel as HTMLButtonElement).type = 'button';
+    this._cancel.addEventListener('click', onCancel);
+    this._phases = element('div', 'phases', this.node);
+    this._notice = element('div', 'notice', this.node);
+    this._error = element('div', 'error', this.node);
+    this._error.setAttribute('role', 'alert');
+    this._failure = element('div', 'failure', this.node);
+    this._failure.setAttribute('role', 'alert');
+    this._outputs = this._list('outputs');
+    this._params = this._list('params');
+    this._charts = new RunCharts(_trans);
+    this._log = new LogView(_trans);
+    this._tracking = element('div', 'tracking');
+    this.node.append(this._charts.node, this._log.node, this._tracking);
+  }
+
+  readonly node: HTMLElement;
+
+  update(record: IRunRecord, situation: ISituation): void {
+    this._head(record, situation);
+    this._drawPhases(spans(record, situation.since));
+    const newer = record.schema > RECORD_SCHEMA;
+    write(
+      this._notice,
+      newer
+        ? this._trans.__(
+            'Written by a newer jupyter-amltrain (schema %1, this page knows %2). Update it to see everything.',
+            record.schema,
+            RECORD_SCHEMA
+          )
+        : situation.notice
+    );
+    write(this._error, record.error ?? '');
+    // Somebody wished for this end.
+    this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');
+    write(this._failure, situation.failure);
+    this._pairs(this._outputs, this._trans.__('Results'), record.outputs);
+    this._pairs(this._params, this._trans.__('Parameters'), record.params);
+    this._charts.update(record);
+    this._log.update(record.log);
+    write(this._tracking, this._trackingText(record));
+  }
+
+  /** The node is on the page now: scroll positions can be set. */
+  attached(): void {
+    this._log.follow();
+  }
+
+  dispose(): void {
+    this._charts.dispose();
+  }
+
+  private _head(record: IRunRecord, situation: ISituation): void {
+    const { state } = record;
+    const over = TERMINAL.has(state);
+    const requested = !over && (record.cancel_requested || situation.cancelClicked);
+    let text: string = state;
+    if (over && state === 'failed' && record.reason && record.reason !== 'exit') {
+      text = `${state} (${record.reason})`;
+    } else if (over && record.exit_code) {
+      text = this._trans.__('%1 (exit code %2)', state, record.exit_code);
+    } else if (requested) {
+      text = this._trans.__('%1, cancel requested', state);
+    }
+    write(this._state, text);
+    this._state.dataset.state = state;
+    write(this._name, record.name);
+    // The name is often the run's id, which the handle repeats.
+    write(this._handle, record.handle);
+    const total = spans(record, situation.since).reduce((sum, span) => sum + span.seconds, 0);
+    write(this._elapsed, total ? duration(total) : '');
+    const detail = record.detail || record.handle;
+    this._state.title = detail;
+    this._cancel.hidden = over || record.done || !situation.cancellable;
+    this._cancel.disabled = requested;
+    const label = requested ? this._trans.__('Cancel requested') : this._trans.__('Cancel');
+    if (this._cancel.textContent !== label) {
+      this._cancel.textContent = label;
+      this._cancel.setAttribute('aria-label', `${label}: ${record.name}`);
+    }
+  }
+
+  private _drawPhases(found: ISpan[]): void {
+    this._phases.hidden = !found.length;
+    const total = found.reduce((sum, span) => sum + span.seconds, 0) || 1;
+    while (this._phases.children.length > found.length) {
+      this._phases.lastElementChild?.remove();
+    }
+    found.forEach((span, i) => {
+      let part = this._phases.children[i] as HTMLElement | undefined;
+      if (!part) {
+        part = element('div', 'phase', this._phases);
+        element('div', 'phaseBar', part);
+        element('div', 'phaseText', part);
+      }
+      part.dataset.phase = span.name;
+      part.classList.toggle('jp-mod-open', span.open);
+      part.style.flexGrow = String(Math.max(0.001, span.seconds / total));
+      write(part.lastElementChild as HTMLElement, `${span.name} ${duration(span.seconds)}`);
+    });
+  }
+
+  private _list(name: string): HTMLElement {
+    return element('div', `pairs jp-AmlRun-${name}`, this.node);
+  }
+
+  private _pairs(node: HTMLElement, title: string, values: Record<string, unknown>): void {
+    const names = Object.keys(values);
+    const key = JSON.stringify(values);
+    if (node.dataset.key === key) {
+      return;
+    }
+    node.dataset.key = key;
+    node.hidden = !names.length;
+    node.replaceChildren();
+    element('span', 'pairsTitle', node).textContent = title;
+    for (const name of names.slice(0, 24)) {
+      const pair = element('span', 'pair', node);
+      element('span', 'key', pair).textContent = name;
+      const value = values[name] as { error?: unknown } | unknown;
+      const shown = element('span', 'value', pair);
+      shown.textContent = json(value);
+      shown.title = json(value, 2000);
+    }
+    if (names.length > 24) {
+      element('span', 'pair', node).textContent = this._trans.__('and %1 more', names.length - 24);
+    }
+  }
+
+  private _trackingText(record: IRunRecord): string {
+    const { state, store, run_id } = record.tracking;
+    if (!state || !run_id) {
+      return '';
+    }
+    const where = store ? this._trans.__(' in %1', store) : '';
+    // The record is drawn and saved before the import has ended.
+    const done = state === 'pending' ? this._trans.__('import pending') : state;
+    return this._trans.__('MLflow run %1%2: %3', run_id, where, done);
+  }
+
+  private readonly _state: HTMLElement;
+  private readonly _name: HTMLElement;
+  private readonly _handle: HTMLElement;
+  private readonly _elapsed: HTMLElement;
+  private readonly _cancel: HTMLButtonElement;
+  private readonly _phases: HTMLElement;
+  private readonly _notice: HTMLElement;
+  private readonly _error: HTMLElement;
+  private readonly _failure: HTMLElement;
+  private readonly _outputs: HTMLElement;
+  private readonly _params: HTMLElement;
+  private readonly _charts: RunCharts;
+  private readonly _log: LogView;
+  private readonly _tracking: HTMLElement;
+}

@@ -1,0 +1,59 @@
+import * as assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { Client, IControlChannel, NoAnswer, Refused } from '../src/client';
+import { REQUEST } from '../src/protocol';
+
+type Answer = (content: Record<string, unknown>) => unknown;
+
+/** A channel that answers the given message types and is silent on all others. */
+function channel(answers: Record<string, Answer>) {
+  const log = { sent: [] as Record<string, unknown>[], disposed: 0 };
+  const fake: IControlChannel = {
+    send(type, content) {
+      log.sent.push({ type, ...content });
+      const answer = answers[type];
+      return {
+        reply: answer ? Promise.resolve(answer(content)) : new Promise(() => undefined),
+        dispose: () => void (log.disposed += 1)
+      };
+    }
+  };
+  return { fake, log };
+}
+
+const hello = () => ({ version: 1, ok: true, package: '0.1.0', kernel_busy: false });
+
+test('a request carries version, operation and payload', async () => {
+  const { fake, log } = channel({ [REQUEST]: () => ({ version: 1, ok: true, accepted: true }) });
+  const reply = await new Client(fake).request('cancel', { handle: 'local/a' });
+  assert.equal(reply.accepted, true);
+  assert.deepEqual(log.sent, [{ type: REQUEST, version: 1, op: 'cancel', handle: 'local/a' }]);
+  assert.equal(log.disposed, 1);
+});
+
+test('silence ends in NoAnswer and the message is given up', async () => {
+  const { fake, log } = channel({});
+  await assert.rejects(new Client(fake, 10).request('hello', {}), NoAnswer);
+  assert.equal(log.disposed, 1);
+});
+
+test('a refusal keeps the sentence of the kernel', async () => {
+  const { fake } = channel({ [REQUEST]: () => ({ version: 1, ok: false, error: 'No run local/b.' }) });
+  await assert.rejects(new Client(fake).request('run', { handle: 'local/b' }), (error: Error) => {
+    assert.ok(error instanceof Refused);
+    assert.equal(error.message, 'No run local/b.');
+    return true;
+  });
+});
+
+test('another version is said, not guessed', async () => {
+  const { fake } = channel({ [REQUEST]: () => ({ version: 2, ok: true }) });
+  await assert.rejects(new Client(fake).request('hello', {}), /version 2 .*version 1/);
+  assert.equal(await new Client(fake).probe(10), 'other-version');
+});
+
+test('probe tells a kernel without us from one that does not respond', async () => {
+  assert.equal(await new Client(channel({ [REQUEST]: hello }).fake).probe(10), 'ready');
+  assert.equal(await new Client(channel({ kernel_info_request: () => ({}) }).fake).probe(10), 'not-loaded');
+  assert.equal(await new Client(channel({}).fake).probe(10), 'not-responding');
+});

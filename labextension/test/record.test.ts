@@ -1,0 +1,55 @@
+import * as assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { normalise, spans, summary } from '../src/record';
+
+test('anything becomes a record', () => {
+  for (const raw of [undefined, null, 3, [], {}, { metrics: 3, phases: 'x', log: null, telemetry: [] }]) {
+    const record = normalise(raw);
+    assert.equal(record.state, 'preparing');
+    assert.deepEqual(record.phases, []);
+    assert.equal(record.log.tail, '');
+  }
+  const record = normalise({ handle: 'local/digits-1', state: 'exploded', metrics: { loss: { value: [1, 'x'] } } });
+  assert.equal(record.target, 'local');
+  assert.equal(record.name, 'digits-1');
+  assert.equal(record.state, 'preparing');
+  assert.deepEqual(record.metrics.loss, { step: [], value: [], last: null, n: 0 });
+});
+
+test('lengths of phases come from the target clock alone', () => {
+  const record = normalise({
+    handle: 'local/a',
+    state: 'running',
+    seen_at: 1010,
+    phases: [
+      { name: 'queued', start: 1000, end: 1002, seconds: 2.5 },
+      { name: 'running', start: 1002, end: null, seconds: null }
+    ]
+  });
+  assert.deepEqual(spans(record, 3), [
+    { name: 'queued', seconds: 2.5, open: false },
+    { name: 'running', seconds: 11, open: true }
+  ]);
+});
+
+test('the terminal state is not a phase that lasts', () => {
+  const record = normalise({
+    state: 'completed',
+    seen_at: 50,
+    phases: [
+      { name: 'running', start: 0, end: 9, seconds: 9 },
+      { name: 'completed', start: 9, end: null }
+    ]
+  });
+  assert.deepEqual(spans(record, 100), [{ name: 'running', seconds: 9, open: false }]);
+});
+
+test('summary is one line', () => {
+  const record = normalise({
+    handle: 'local/a',
+    state: 'failed',
+    error: 'boom',
+    metrics: { loss: { step: [0], value: [0.5], last: 0.5, n: 1 } }
+  });
+  assert.equal(summary(record), 'local/a: failed, boom, loss 0.5');
+});

@@ -1,0 +1,223 @@
+"""The sink under the real MLflow clients, as jobs in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from tests.agent import mlflow2
+from tests.agent.mlflow_jobs import RUN_ID, Host, everything, points, records, until
+
+
+@pytest.fixture(scope="module")
+def logged():
+    folder, out = everything()
+    return folder, out, records(folder)
+
+
+def test_every_top_level_run_is_the_jobs_run(logged):
+    _, out, journal = logged
+    assert set(out["ids"]) == {RUN_ID}
+    assert out["child"] != RUN_ID
+    children = [r for r in journal if r["op"] == "runs/create"]
+    assert [r["a"]["id"] for r in children] == [out["child"]]
+
+
+def test_points_arrive_once_and_in_order(logged):
+    _, out, journal = logged
+    loss = [point for point in points(journal, "loss") if point[0] != 2]
+    # log_model links the last points to the model by logging them again; the importer
+    # and MLflow's own store keep an equal point once
+    assert sorted(set(loss)) == [(0, 1.0), (1, 0.5)]
+    assert [0, 1.0] in out["history"] and [1, 0.5] in out["history"]
+    assert points(journal, "forked") == [(0, 1.0)]
+    assert points(journal, "async") == [(1, 5.0)]
+    assert [r["seq"] for r in journal] == list(range(1, len(journal) + 1))
+
+
+def test_the_model_is_written_and_read_back_inside_the_job(logged):
+    folder, out, journal = logged
+    assert out["same"] is True
+    assert (folder / "artifacts/models" / out["model"] / "artifacts/MLmodel").is_file()
+    assert any(r["op"] == f"logged-models/{out['model']}" for r in journal)
+
+
+def test_autolog_reaches_the_journal(logged):
+    _, _, journal = logged
+    params = {p["key"] for r in journal if r["op"] == "runs/log-batch" for p in r["b"].get("params") or []}
+    assert {"C", "solver"} <= params
+    metrics = {m["key"] for r in journal if r["op"] == "runs/log-batch" for m in r["b"].get("metrics") or []}
+    assert "training_accuracy_score" in metrics
+
+
+def test_artifacts_are_files_of_the_run_folder(logged):
+    folder, out, _ = logged
+    base = folder / "artifacts/runs" / RUN_ID / "artifacts"
+    assert (base / "notes.txt").read_text() == "hello"
+    assert (base / "plots/line.png").read_bytes().startswith(b"\x89PNG")
+    assert {"notes.txt", "plots"} <= set(out["artifacts"])
+
+
+def test_inputs_and_traces_are_recorded(logged):
+    folder, _, journal = logged
+    names = [
+        d["dataset"]["name"] for r in journal if r["op"] == "runs/log-inputs" for d in r["b"].get("datasets") or []
+    ]
+    assert "points" in names
+    traces = [r["b"]["trace"]["trace_info"]["trace_id"] for r in journal if r["op"] == "traces"]
+    assert traces
+    assert (folder / "artifacts/traces" / traces[0] / "artifacts/traces.json").is_file()
+
+
+def test_refusals_reach_the_script_as_mlflow_errors_and_the_run_goes_on(logged):
+    folder, out, journal = logged
+    errors = out["errors"]
+    assert "'Metric name' exceeds the maximum length of 250 characters" in errors["long_metric"]
+    assert "'Param key' exceeds the maximum length of 250 characters" in errors["long_param"]
+    assert "Changing param values is not allowed" in errors["changed_param"]
+    assert "registered_model_name" in errors["registry"]
+    assert "not available inside an amltrain job" in errors["webhook"]
+    assert (2, 0.25) in points(journal, "loss")  # logged after all of them
+    notes = (folder / "log/agent.txt").read_text()
+    assert "unknown MLflow call" in notes and "named the experiment 'mine'" in notes
+
+
+def test_search_runs_answers_from_the_journal(logged):
+    assert logged[1]["searched"] == ["child"]
+
+
+def test_a_script_with_its_own_server_logs_there(logged):
+    _, out, journal = logged
+    assert out["own"] == [[0, 9.0]] or out["own"] == [(0, 9.0)]
+    assert points(journal, "elsewhere") == []
+
+
+KILLED = """
+import json, sys, time
+import mlflow
+from mlflow.tracking import MlflowClient
+
+slowest = 0.0
+with mlflow.start_run() as run:
+    for step in range(150):
+        started = time.monotonic()
+        mlflow.log_metric("x", float(step), step=step)
+        slowest = max(slowest, time.monotonic() - started)
+        if step % 50 == 25:
+            with mlflow.start_run(nested=True, run_name=f"child-{step}"):
+                mlflow.log_metric("c", 1.0)
+        print(step, flush=True)
+print(json.dumps({"slowest": slowest}))
+"""
+
+
+def test_a_sink_killed_in_mid_run_neither_holds_the_job_nor_doubles_anything(tmp_path):
+    with Host(tmp_path) as host:
+        job = host.start(KILLED)
+        assert job.stdout is not None
+        lines = []
+        for line in job.stdout:
+            lines.append(line)
+            if line.strip() in {"20", "60", "61", "120"}:
+                os.kill(host.pid, signal.SIGKILL)
+                host.restarted()
+        assert job.wait(60) == 0, "".join(lines)
+        assert host.stop() == 0
+        journal = host.records()
+    assert points(journal, "x") == [(step, float(step)) for step in range(150)]
+    assert [r["b"]["run_name"] for r in journal if r["op"] == "runs/create"] == ["child-25", "child-75", "child-125"]
+    assert [r["seq"] for r in journal] == list(range(1, len(journal) + 1))
+    assert json.loads(lines[-1])["slowest"] < 8.0
+
+
+def test_a_sink_killed_between_journal_and_answer_is_not_doubled(tmp_path):
+    once = tmp_path / "once"
+    once.mkdir()
+    env = {"AMLTRAIN_FAILPOINT": "sink_after_write,sink_before_answer", "AMLTRAIN_FAILPOINT_ONCE": str(once)}
+    with Host(tmp_path / "run", **env) as host:
+        out = host.run(KILLED)
+        assert sorted(path.name for path in once.iterdir()) == ["sink_after_write", "sink_before_answer"]
+        assert host.stop() == 0
+        journal = host.records()
+    assert points(journal, "x") == [(step, float(step)) for step in range(150)]
+    assert len([r for r in journal if r["op"] == "runs/create"]) == 3
+    assert out["slowest"] < 8.0
+
+
+def test_a_sink_that_stays_away_ends_the_script_in_seconds_not_minutes(tmp_path):
+    script = """
+import json, time
+import mlflow
+mlflow.log_metric("x", 1.0)
+print("logged", flush=True)
+input_ = open("gone"); input_.read()
+started = time.monotonic()
+try:
+    mlflow.log_metric("x", 2.0)
+    error = ""
+except mlflow.exceptions.MlflowException as caught:
+    error = str(caught)
+print(json.dumps({"seconds": time.monotonic() - started, "error": error}), flush=True)
+import os; os._exit(0)
+"""
+    os.mkfifo(tmp_path / "gone")
+    with Host(tmp_path) as host:
+        job = host.start(script)
+        assert job.stdout is not None
+        until(lambda: "logged" in job.stdout.readline(), "the first point")
+        assert host.stop() == 0  # the socket is closed with the host
+        with (tmp_path / "gone").open("w"):
+            pass
+        started = time.monotonic()
+        out, _ = job.communicate(timeout=60)
+        result = json.loads(out.splitlines()[-1])
+    assert time.monotonic() - started < 45
+    assert result["error"] and result["seconds"] < 30
+
+
+MLFLOW2 = """
+import json, os
+import mlflow
+assert mlflow.__version__.startswith("2."), mlflow.__version__
+out = {"ids": []}
+mlflow.log_metric("loss", 1.0, step=0)
+mlflow.log_params({"lr": 0.1})
+out["ids"].append(mlflow.active_run().info.run_id)
+mlflow.end_run()
+mlflow.set_experiment("mine")
+with mlflow.start_run(run_name="second") as run:
+    out["ids"].append(run.info.run_id)
+    mlflow.log_metrics({"loss": 0.5, "acc": 0.9}, step=1)
+    mlflow.log_dict({"a": 1}, "d.json")
+    with mlflow.start_run(nested=True):
+        mlflow.log_metric("inner", 1.0)
+    from mlflow.models import Model  # log_model itself wants numpy; this is the call that it makes
+    mlflow.MlflowClient()._record_logged_model(run.info.run_id, Model(artifact_path="model", run_id=run.info.run_id))
+    try:
+        mlflow.log_metric("m" * 251, 1.0); out["error"] = ""
+    except Exception as error:
+        out["error"] = str(error)
+    out["history"] = len(mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss"))
+print(json.dumps(out))
+"""
+
+
+def test_the_client_of_mlflow_2(tmp_path):
+    try:
+        python = mlflow2.interpreter()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    with Host(tmp_path) as host:
+        out = host.run(MLFLOW2, python)
+        assert host.stop() == 0
+        journal = host.records()
+    assert set(out["ids"]) == {RUN_ID}
+    assert points(journal, "loss") == [(0, 1.0), (1, 0.5)] and out["history"] == 2
+    assert "exceeds the maximum length" in out["error"]
+    assert (tmp_path / "artifacts/runs" / RUN_ID / "artifacts/d.json").is_file()
+    assert len([r for r in journal if r["op"] == "runs/create"]) == 1
+    assert len([r for r in journal if r["op"] == "runs/log-model"]) == 1

@@ -1,0 +1,291 @@
+"""The sink by its REST interface, without MLflow: fast."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.agent import mlflow_filter, mlflow_journal, mlflow_sink
+from tests.agent.mlflow_jobs import ROOT, RUN_ID, Host, points
+
+POINT = {"run_id": RUN_ID, "key": "loss", "value": 0.5, "timestamp": 1700000000000, "step": 1}
+CHILD = {
+    "experiment_id": "0",
+    "start_time": 1700000000000,
+    "tags": [{"key": "mlflow.parentRunId", "value": RUN_ID}],
+    "run_name": "child",
+}
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    with Host(tmp_path_factory.mktemp("run")) as host:
+        assert host.call("GET", "/health") == (200, "OK")  # it has written its first line
+        yield host
+
+
+def test_a_parentless_run_is_the_jobs_run(host):
+    first = host.call("POST", "runs/create", {"experiment_id": "0", "tags": [{"key": "a", "value": "1"}]})
+    second = host.call("POST", "runs/create", {"experiment_id": "0", "run_name": "again"})
+    assert first[1]["run"]["info"]["run_id"] == second[1]["run"]["info"]["run_id"] == RUN_ID
+    code, answer = host.call("GET", f"runs/get?run_id={RUN_ID}")
+    assert answer["run"]["info"]["run_name"] == "again"
+    assert {"key": "a", "value": "1"} in answer["run"]["data"]["tags"]
+    assert answer["run"]["info"]["artifact_uri"].startswith("file:///")
+
+
+@pytest.mark.parametrize(
+    ("op", "body", "message"),
+    [
+        (
+            "runs/log-metric",
+            {**POINT, "key": "k" * 251},
+            "'Metric name' exceeds the maximum length of 250 characters",
+        ),
+        (
+            "runs/log-parameter",
+            {"run_id": RUN_ID, "key": "k" * 251, "value": "1"},
+            "'Param key' exceeds the maximum length of 250",
+        ),
+        ("runs/set-tag", {"run_id": RUN_ID, "key": "k" * 251, "value": "1"}, "'key' exceeds the maximum length of 250"),
+        ("runs/log-metric", {**POINT, "key": "a;b"}, "Names may only contain alphanumerics"),
+        ("runs/log-metric", {**POINT, "key": "../up"}, "must not resolve to other names"),
+        ("runs/log-metric", {**POINT, "value": "much"}, "valid double (64-bit floating point)"),
+        ("runs/log-metric", {**POINT, "step": 1 << 63}, "9223372036854775808 for parameter 'step' supplied: metric"),
+        ("runs/log-metric", {**POINT, "step": -(1 << 63) - 1}, "valid long (64-bit integer)"),
+        ("runs/log-metric", {**POINT, "step": float("inf")}, "for parameter 'step' supplied: metric 'loss'"),
+        ("runs/log-metric", {**POINT, "step": 10**4000}, "0... for parameter 'step'"),
+        ("runs/log-metric", {**POINT, "value": 10**400}, "valid double (64-bit floating point)"),
+        ("runs/log-metric", {**POINT, "timestamp": 1e19}, "for parameter 'timestamp' supplied"),
+        (
+            "runs/log-batch",
+            {"run_id": RUN_ID, "metrics": [POINT, {**POINT, "step": 1 << 64}]},
+            "for parameter 'metrics[1].step' supplied",
+        ),
+        ("runs/create", {**CHILD, "start_time": 1 << 63}, "for parameter 'start_time' supplied"),
+        ("runs/update", {"run_id": RUN_ID, "end_time": 1 << 63}, "for parameter 'end_time' supplied"),
+        (
+            "runs/outputs",
+            {"run_id": RUN_ID, "models": [{"model_id": "m-1", "step": 1 << 63}]},
+            "for parameter 'models[0].step' supplied",
+        ),
+        ("runs/log-metric", {"run_id": RUN_ID, "key": "x"}, "Missing value for required parameter 'value'"),
+        (
+            "runs/log-batch",
+            {"run_id": RUN_ID, "metrics": [POINT] * 1001},
+            "at most 1000 metrics. Got 1001 metrics. Please split up",
+        ),
+        (
+            "runs/log-batch",
+            {"run_id": RUN_ID, "params": [{"key": str(i), "value": ""} for i in range(101)]},
+            "at most 100 params",
+        ),
+        ("runs/log-batch", [1, 2], "cannot read this request"),
+    ],
+)
+def test_limits_are_refused_in_mlflows_words(host, op, body, message):
+    before = len(host.records())
+    code, answer = host.call("POST", op, body)
+    assert code == 400
+    assert answer["error_code"] == "INVALID_PARAMETER_VALUE"
+    assert message in answer["message"]
+    assert len(host.records()) == before
+
+
+def test_the_ends_of_int64_are_taken(host):
+    for step in ((1 << 63) - 1, -(1 << 63)):
+        assert host.call("POST", "runs/log-metric", {**POINT, "key": "ends", "step": step})[0] == 200
+    assert [step for step, _ in points(host.records(), "ends")] == [(1 << 63) - 1, -(1 << 63)]
+
+
+def test_long_values_are_cut_as_a_server_does(host):
+    assert host.call("POST", "runs/log-parameter", {"run_id": RUN_ID, "key": "long", "value": "v" * 7000})[0] == 200
+    assert host.call("POST", "runs/set-tag", {"run_id": RUN_ID, "key": "long", "value": "v" * 9000})[0] == 200
+    data = host.call("GET", f"runs/get?run_id={RUN_ID}")[1]["run"]["data"]
+    assert [len(p["value"]) for p in data["params"] if p["key"] == "long"] == [6000]
+    assert [len(t["value"]) for t in data["tags"] if t["key"] == "long"] == [8000]
+    assert "it was cut to 6000" in host.notes()
+
+
+def test_unknown_calls_get_a_clear_answer_and_one_note(host):
+    for _ in range(3):
+        code, answer = host.call("POST", "webhooks", {})
+        assert (code, answer["error_code"]) == (404, "ENDPOINT_NOT_FOUND")
+        assert "from the notebook after the run" in answer["message"]
+    assert host.notes().count("unknown MLflow call POST") == 1
+    assert host.call("POST", "/v1/traces", {})[0] == 404
+    assert host.call("GET", "runs/get?run_id=nope")[1]["error_code"] == "RESOURCE_DOES_NOT_EXIST"
+    code, answer = host.call("POST", "registered-models/create", {"name": "shop"})
+    assert code == 400 and "registered_model_name" in answer["message"]
+
+
+def test_only_the_job_may_talk_to_it(host):
+    assert host.call("GET", f"runs/get?run_id={RUN_ID}", Authorization="Bearer other")[0] == 403
+    assert host.call("GET", f"runs/get?run_id={RUN_ID}", Host="evil.example:80")[0] == 403
+    assert host.call("GET", "/version", Authorization="") == (200, mlflow_sink.VERSION)
+
+
+def test_a_monstrous_request_is_not_read(host):
+    connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=30)
+    connection.putrequest("POST", "/api/2.0/mlflow/runs/log-batch")
+    connection.putheader("Content-Length", str(1 << 40))
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert answer.status == 413 and b"at most" in answer.read()
+    connection.close()
+
+
+def test_one_connection_serves_many_requests(host):
+    connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=30)
+    headers = {"Authorization": "Bearer test-token"}
+    for _ in range(3):
+        connection.request("GET", f"/api/2.0/mlflow/runs/get?run_id={RUN_ID}", headers=headers)
+        sock = connection.sock
+        assert connection.getresponse().read()
+        assert connection.sock is sock
+    connection.close()
+
+
+def test_history_and_search_read_back_what_was_logged(host):
+    for step, value in enumerate([3.0, "NaN", 1.0]):
+        body = {"run_id": RUN_ID, "key": "back", "value": value, "timestamp": 1700000000000 + step, "step": step}
+        assert host.call("POST", "runs/log-metric", body)[0] == 200
+    answer = host.call("GET", f"metrics/get-history?run_id={RUN_ID}&metric_key=back")[1]
+    assert [p["value"] for p in answer["metrics"]] == [3.0, "NaN", 1.0]
+    page = host.call("GET", f"metrics/get-history?run_id={RUN_ID}&metric_key=back&max_results=2")[1]
+    assert [p["step"] for p in page["metrics"]] == [0, 1] and page["next_page_token"] == "2"
+    search = {"experiment_ids": ["0"], "filter": "metrics.back <= 1 AND params.none IS NULL"}
+    assert [r["info"]["run_id"] for r in host.call("POST", "runs/search", search)[1]["runs"]] == [RUN_ID]
+    assert host.call("POST", "runs/search", {"experiment_ids": ["0"], "filter": "metrics.back > 1"})[1]["runs"] == []
+    assert host.call("POST", "runs/search", {"experiment_ids": ["0"], "filter": "oh no"})[0] == 400
+
+
+def test_an_equal_point_is_one_point(host):
+    for _ in range(2):
+        assert host.call("POST", "runs/log-metric", {**POINT, "key": "twice"})[0] == 200
+    assert points(host.records(), "twice") == [(1, 0.5)]
+
+
+def test_filters():
+    row = {("metric", "loss"): 0.5, ("tag", "kind of"): "Big", ("attribute", "status"): "FINISHED"}
+
+    def holds(text):
+        return mlflow_filter.matches(mlflow_filter.parse(text), lambda kind, key: row.get((kind, key)))
+
+    assert holds("") and holds("metrics.loss < 1 AND status = 'FINISHED'")
+    assert holds("tags.`kind of` LIKE 'B%' and tag.\"kind of\" ILIKE 'big'") and holds(
+        "status IN ('FAILED', 'FINISHED')"
+    )
+    assert not holds("metrics.loss >= 0.6") and not holds("metrics.other != 3") and holds("metrics.other IS NULL")
+    assert mlflow_filter.order("metrics.loss DESC") == ("metric", "loss", True)
+    assert mlflow_filter.order("start_time") == ("attribute", "start_time", False)
+
+
+@pytest.mark.parametrize("op", ["runs/create", "runs/log-metric", "runs/log-batch", "logged-models"])
+def test_a_request_that_a_killed_sink_had_written_is_not_done_twice(tmp_path, op):
+    body = {
+        "runs/create": CHILD,
+        "runs/log-metric": {**POINT, "model_id": "m-1"},
+        "runs/log-batch": {"run_id": RUN_ID, "metrics": [POINT]},
+        "logged-models": {"experiment_id": "0", "name": "model"},
+    }[op]
+    once = tmp_path / "once"
+    once.mkdir()
+    env = {"AMLTRAIN_FAILPOINT": "sink_after_write", "AMLTRAIN_FAILPOINT_ONCE": str(once)}
+    with Host(tmp_path / "run", **env) as host:
+        with pytest.raises((OSError, http.client.HTTPException)):
+            host.call("POST", op, body)
+        host.restarted()
+        code, answer = host.call("POST", op, body)
+        assert code == 200
+        made = [record for record in host.records() if record["op"] == op]
+        assert len(made) == 1
+        if op == "runs/create":
+            assert answer["run"]["info"]["run_id"] == made[0]["a"]["id"]
+            # a script that wants a second, equal child gets one
+            assert host.call("POST", op, body)[1]["run"]["info"]["run_id"] != made[0]["a"]["id"]
+        assert host.stop() == 0
+
+
+def test_a_torn_tail_is_cut_and_the_numbers_go_on(tmp_path):
+    with Host(tmp_path) as host:
+        assert host.call("POST", "runs/log-metric", POINT)[0] == 200
+        os.kill(host.pid, signal.SIGSTOP)  # nobody writes while the tail is torn
+        with (tmp_path / "metrics/rank-0.jsonl").open("ab") as file:
+            file.write(b'{"seq":3,"t":1,"op":"runs/lo')
+        os.kill(host.pid, signal.SIGKILL)
+        host.restarted()
+        assert host.call("POST", "runs/log-metric", {**POINT, "step": 2})[0] == 200
+        assert host.stop() == 0
+        assert [record["seq"] for record in host.records()] == [1, 2, 3]
+        assert "torn last line" in host.notes()
+        assert oct((tmp_path / "metrics/rank-0.jsonl").stat().st_mode & 0o777) == "0o600"
+
+
+def test_a_full_disk_costs_nothing_that_fits_in_memory(tmp_path, monkeypatch):
+    notes: list[str] = []
+    journal = mlflow_journal.Journal(str(tmp_path / "j.jsonl"), notes.append)
+    journal.recover(lambda record: None)
+    journal.append("a", {}, {}, 1)
+    real, room = os.pwrite, [5]
+
+    def full(fd, data, offset):
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken, room[0] = min(room[0], len(data)), 0
+        return real(fd, data[:taken], offset)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for number in range(100):
+        journal.append("b", {"n": number}, {}, 1)
+    assert (tmp_path / "j.jsonl").read_bytes().count(b"\n") == 1  # and no torn line behind it
+    assert (tmp_path / "j.jsonl").read_bytes().endswith(b"\n")
+    assert any("wait in memory: No space left" in note for note in notes)
+    monkeypatch.setattr(os, "pwrite", real)
+    journal.flush()
+    journal.close()
+    seen: list[int] = []
+    again = mlflow_journal.Journal(str(tmp_path / "j.jsonl"), notes.append)
+    again.recover(lambda record: seen.append(record["seq"]))
+    again.close()
+    assert seen == list(range(1, 102)) and journal.dropped == 0
+
+
+def test_what_waits_for_the_disk_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(mlflow_journal, "HELD_LIMIT", 1000)
+    journal = mlflow_journal.Journal(str(tmp_path / "j.jsonl"), lambda note: None)
+
+    def full(fd, data, offset):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for number in range(100):
+        journal.append("b", {"n": number}, {}, 1)
+    assert 0 < journal.dropped < 100
+    monkeypatch.undo()
+    journal.close()
+
+
+def test_client_env_keeps_the_jobs_proxies():
+    env = mlflow_sink.client_env(1234, "t", {"no_proxy": "corp.example"})
+    assert env["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:1234"
+    assert env["no_proxy"] == "corp.example,127.0.0.1" and env["NO_PROXY"] == "127.0.0.1"
+    assert not set(env) & set(mlflow_sink.CLEARED)
+
+
+def test_the_agents_half_is_python_3_8():
+    modules = sorted(str(p) for p in (ROOT / "jupyter_amltrain/agent").glob("mlflow_*.py"))
+    vermin = Path(sys.executable).with_name("vermin")
+    if not vermin.exists():
+        pytest.skip("vermin is not installed")
+    done = subprocess.run(
+        [str(vermin), "-q", "-t=3.8-", "--no-tips", *modules], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout

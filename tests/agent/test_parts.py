@@ -1,0 +1,223 @@
+"""Parts of the agent by themselves, and what it may be made of."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import jupyter_amltrain.agent as package
+from jupyter_amltrain.agent import failpoints, outcome, place, protocol, slots
+from jupyter_amltrain.agent.host import Usage
+from jupyter_amltrain.agent.processes import Process, parse_stat
+from jupyter_amltrain.transports import agent_zipapp
+
+FOLDER = Path(package.__file__).parent
+SOURCES = sorted(FOLDER.glob("*.py"))
+#: Modules that the kernel imports on any system.
+KERNEL = ("protocol", "calls", "clock", "failpoints")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_sources_travel(path: Path) -> None:
+    """Grammar of Python 3.8, standard library only, relative imports, under 300 lines."""
+    text = path.read_text()
+    tree = ast.parse(text, feature_version=(3, 8))
+    assert len(text.splitlines()) < 300
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        for name in names:
+            top = name.split(".")[0]
+            assert top in sys.stdlib_module_names or (top == "pynvml" and path.name == "nvml.py"), name
+
+
+def test_kernels_without_posix_can_import() -> None:
+    blocked = "import sys\nfor n in ('fcntl', 'pwd', 'resource', 'termios', 'grp'): sys.modules[n] = None\n"
+    code = blocked + "".join(f"import jupyter_amltrain.agent.{name}\n" for name in KERNEL)
+    code += "heavy = {'http.server', 'ctypes', 'pynvml', 'asyncio'} & set(sys.modules); assert not heavy, heavy"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_zipapp_is_named_by_its_content_and_found_fast(tmp_path: Path) -> None:
+    first, second = agent_zipapp.build(tmp_path / "a"), agent_zipapp.build(tmp_path / "b")
+    assert first.name == second.name and first.stat().st_mode & 0o777 == 0o600
+    agent_zipapp._built.clear()
+    before = first.stat().st_mtime_ns
+    assert agent_zipapp.build(tmp_path / "a").stat().st_mtime_ns == before
+    began = time.perf_counter()
+    for _ in range(100):
+        agent_zipapp.build(tmp_path / "a")
+    assert (time.perf_counter() - began) / 100 < 1e-3
+    first.unlink()
+    assert agent_zipapp.build(tmp_path / "a").exists()
+
+
+def test_zipapp_runs_from_its_sources_on_another_python(tmp_path: Path) -> None:
+    import zipfile
+
+    path = agent_zipapp.build(tmp_path)
+    other = tmp_path / "other.pyz"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(other, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            new.writestr(name, b"\0\0\r\n" + data[4:] if name.endswith(".pyc") else data)
+    done = subprocess.run([sys.executable, "-I", "-S", str(other)], capture_output=True, timeout=60)
+    assert done.returncode == 2 and b"usage" in done.stderr
+
+
+def test_failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failpoints.hit("anything")
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT", "here:raise,there:sleep=0")
+    failpoints.hit("there")
+    failpoints.hit("elsewhere")
+    for _ in range(2):
+        with pytest.raises(failpoints.FailpointError, match="here"):
+            failpoints.hit("here")
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(tmp_path))
+    with pytest.raises(failpoints.FailpointError):
+        failpoints.hit("here")
+    failpoints.hit("here")
+    killed = subprocess.run(
+        [sys.executable, "-c", "from jupyter_amltrain.agent.failpoints import hit; hit('x')"],
+        env={**os.environ, "AMLTRAIN_FAILPOINT": "x", "AMLTRAIN_FAILPOINT_ONCE": ""},
+        timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL
+
+
+def test_counters_of_both_cgroup_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("nr_free 1\noom_kill 5\n")
+    monkeypatch.setenv("AMLTRAIN_TEST_VMSTAT", str(vmstat))
+    groups, root = tmp_path / "cgroup", tmp_path / "fs"
+    (root / "a").mkdir(parents=True)
+    (root / "a" / "memory.events").write_text("low 0\noom 2\noom_kill 2\n")
+    groups.write_text("0::/a\n")
+    assert outcome.oom_counters(str(groups), str(root)) == {"machine": 5, "group": 2}
+    (root / "memory" / "b").mkdir(parents=True)
+    (root / "memory" / "b" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n")
+    groups.write_text("9:memory:/b\n8:cpu:/\n")
+    assert outcome.oom_counters(str(groups), str(root)) == {"machine": 5, "group": 7}
+    assert outcome.oom_happened({"machine": 5}, {"machine": 6})
+    assert not outcome.oom_happened({"machine": 5}, {"machine": 5})
+
+
+@pytest.mark.parametrize(
+    ("status", "stopped", "oom", "expected"),
+    [
+        (0, None, False, ("completed", "exit", 0, None)),
+        (3 << 8, None, False, ("failed", "exit", 3, None)),
+        (9, None, False, ("failed", "signal", None, 9)),
+        (9, None, True, ("failed", "oom", None, 9)),
+        (137 << 8, None, True, ("failed", "oom", 137, None)),
+        (1 << 8, None, True, ("failed", "exit", 1, None)),
+        (9, "canceled", True, ("canceled", "canceled", None, 9)),
+        (0, "canceled", False, ("canceled", "canceled", 0, None)),
+        (15, "timeout", False, ("failed", "timeout", None, 15)),
+        (11 | 0x80, None, False, ("failed", "signal", None, 11)),
+    ],
+)
+def test_outcomes(status: int, stopped: str | None, oom: bool, expected: tuple[object, ...]) -> None:
+    found = outcome.classify(status, stopped, 5, oom)
+    assert (found.state, found.reason, found.exit_code, found.signal) == expected
+
+
+def test_stat_lines_of_unfriendly_names() -> None:
+    row = parse_stat(b"12 (a) R) b) S 1 2 3 4 5 6 7 8 9 10 100 20 30 4 20 0 7 0 999 4096 55 1 2\n")
+    assert row is not None
+    assert row[:6] == (12, "S", 1, 3, 120, 34) and (row.start, row.rss, row.threads) == (999, 55, 7)
+    assert parse_stat(b"") is None
+
+
+def test_cpu_time_of_ended_children_is_kept() -> None:
+    usage = Usage(os.getpid())
+
+    def row(pid: int, parent: int, own: int, children: int = 0) -> Process:
+        return Process(pid, "S", parent, 99, own, children, pid, 1, 1)
+
+    def total(*rows: Process) -> int:
+        found = {r.pid: r for r in rows}
+        ticks = usage._total_ticks(found)
+        usage._before = found
+        return ticks
+
+    assert total(row(1, 0, 10), row(2, 1, 5), row(3, 2, 7)) == 22
+    assert total(row(1, 0, 10), row(2, 1, 5, 8)) == 23  # 3 was reaped by 2, its last tick included
+    assert total(row(1, 0, 10, 13)) == 23  # 2 was reaped by 1
+    assert total(row(1, 0, 10, 13), row(4, 0, 6)) == 29  # an orphan
+    assert total(row(1, 0, 11, 13)) == 30  # reaped by nobody of the run
+
+
+def test_torn_tails(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    assert protocol.cut_torn_tail(str(path)) == b""
+    for data, rest, last in (
+        (b"", b"", b""),
+        (b"torn", b"", b""),
+        (b"a\nb\n", b"a\nb\n", b"b"),
+        (b"a\nb\nto", b"a\nb\n", b"b"),
+        (b"a\n" + b"y" * 9000 + b"\nz", b"a\n" + b"y" * 9000 + b"\n", b"y" * 9000),
+        (b"a\n" + b"z" * 9000, b"a\n", b"a"),
+    ):
+        path.write_bytes(data)
+        assert protocol.cut_torn_tail(str(path)) == last
+        assert path.read_bytes() == rest
+    assert list(protocol.whole_lines(b"a\nb\nto")) == [b"a", b"b"]
+
+
+def test_written_json_is_whole_private_and_refuses_the_future(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    protocol.write_json(str(path), {"schema": 1, "text": "ä\udce4"})
+    assert path.stat().st_mode & 0o777 == 0o600 and list(tmp_path.iterdir()) == [path]
+    assert protocol.read_json(str(path)) == {"schema": 1, "text": "ä?"}
+    path.write_text('{"schema": 99}')
+    with pytest.raises(protocol.AgentError, match="schema 99, this one reads up to 1"):
+        protocol.read_json(str(path))
+    path.write_text('{"sch')
+    assert protocol.read_json(str(path)) is None
+
+
+def test_cpu_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMLTRAIN_CPU_SLOTS", "7")
+    assert slots.cpu_slots() == 7
+    monkeypatch.setenv("AMLTRAIN_CPU_SLOTS", "none")
+    assert slots.cpu_slots() == slots.usable_cpus() >= 1
+
+
+@pytest.mark.parametrize(
+    ("env", "server", "why"),
+    [
+        ({"SLURM_JOB_ID": "42"}, "no", "Slurm"),
+        ({"KUBERNETES_SERVICE_HOST": "x", "JUPYTERHUB_USER": "ann"}, "no", "JupyterHub"),
+        ({"KUBERNETES_SERVICE_HOST": "x"}, "unknown", "Kubernetes"),
+    ],
+)
+def test_survival_by_evidence(env: dict[str, str], server: str, why: str) -> None:
+    answers = place.survival(env)
+    assert answers["server"]["answer"] == server and why in answers["server"]["why"]
+
+
+def test_systemd_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = tmp_path / "cgroup"
+    groups.write_text("0::/system.slice/jupyter.service\n")
+    monkeypatch.setattr(place, "_container", lambda env: "")
+    monkeypatch.setattr(place, "_unit_property", lambda unit, path, name: "control-group")
+    answers = place.survival({}, str(groups))
+    assert answers["server"]["answer"] == "no" and "jupyter.service" in answers["server"]["why"]
+    assert answers["logout"]["answer"] == "yes"
+    monkeypatch.setattr(place, "_unit_property", lambda unit, path, name: "process")
+    assert place.survival({}, str(groups))["server"]["answer"] == "yes"
+    groups.write_text("1:name=systemd:/user.slice/user-1000.slice/session-3.scope\n")
+    monkeypatch.setattr(place, "_output", lambda argv: "b true" if argv[0] == "busctl" else None)
+    answers = place.survival({}, str(groups))
+    assert answers["server"]["answer"] == "yes" and answers["logout"]["answer"] == "no"

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.backends.process import LocalBackend
+from jupyter_amltrain.errors import ProtocolError
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.snapshot import Snapshot, take
+from jupyter_amltrain.spec.job import JobSpec, Resources
+from jupyter_amltrain.spec.target import LocalTarget
+from jupyter_amltrain.state import StateRoot, write_json
+
+from ..contracts.backend import BackendContract
+
+
+@pytest.fixture
+def loop(home: Path) -> Iterator[LoopThread]:
+    thread = LoopThread("test-loop")
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def backend(loop: LoopThread, home: Path) -> Iterator[LocalBackend]:
+    made = LocalBackend(LocalTarget(name="local"), loop, StateRoot(home))
+    yield made
+    loop.call(made.close())
+
+
+class TestLocalBackend(BackendContract):
+    def _job(self, name: str, text: str) -> tuple[JobSpec, Snapshot]:
+        spec = JobSpec(name=name, script=text, python=sys.executable, resources=Resources(gpus=0), secrets=("TOKEN",))
+        return spec, take(spec.script_name, text, notebook_dir=Path.cwd())
+
+    def short(self) -> tuple[JobSpec, Snapshot]:
+        return self._job("short", "print('one line')\nprint('and the end')\n")
+
+    def long(self) -> tuple[JobSpec, Snapshot]:
+        return self._job("long", "import time\nprint('here')\ntime.sleep(600)\n")
+
+
+def test_a_folder_of_a_newer_schema_is_refused_in_one_sentence(
+    loop: LoopThread, backend: LocalBackend, home: Path
+) -> None:
+    folder = home / "runs" / "future-22222"
+    folder.mkdir(parents=True)
+    write_json(folder / "job.json", {"schema": 99, "run": "future-22222"})
+    write_json(folder / "state.json", {"schema": 99, "state": "completed"})
+    with pytest.raises(ProtocolError) as caught:
+        loop.call(backend.find("future-22222"))
+    text = str(caught.value)
+    assert "schema 99" in text and "pip install -U jupyter_amltrain" in text and "\n" not in text
+    assert loop.call(backend.list()) == []

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from jupyter_amltrain.commands.parsers import COMMANDS, HelpWanted, parser_of
+from jupyter_amltrain.errors import CommandError
+
+
+def failure(command: str, line: str, prog: str = "") -> str:
+    with pytest.raises(CommandError) as caught:
+        parser_of(command, prog or f"%aml_{command}").parse(line.split())
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("line", "guess"),
+    [
+        ("--target-name gpu", "--target?"),
+        ("--targt gpu", "--target"),
+        ("--env A=1", "--env-var"),
+        ("--params lr=1", "--param"),
+        ("--time-out 3", "--timeout"),
+        ("--dryrun", "--dry-run"),
+        ("--secert X", "--secret"),
+        ("--gpu 1", "--gpus"),
+        ("--wiat", "--wait"),
+        ("--target=x --outt=acc", "--out"),
+    ],
+)
+def test_unknown_flags_name_their_neighbours(line: str, guess: str) -> None:
+    message = failure("submit", line)
+    assert f"unknown flag {[x for x in line.split() if x.startswith('--')][-1].partition('=')[0]}." in message
+    assert "Did you mean" in message and guess in message
+
+
+def test_a_flag_like_no_other_points_to_the_help() -> None:
+    assert failure("submit", "--zzz").endswith("See: %aml_submit?")
+    assert failure("submit", "x.py --zzz", "amltrain submit").endswith("See: amltrain submit --help")
+
+
+def test_abbreviations_are_not_guessed_silently() -> None:
+    assert "unknown flag --targ." in failure("submit", "--targ local")
+
+
+@pytest.mark.parametrize(
+    ("line", "guess"),
+    [
+        ("lst", "Did you mean list"),
+        ("log", "Did you mean logs"),
+        ("stop", "There are: list, show, logs, attach, cancel, wait, last, delete, ui."),
+        ("local/digits-k3f9x", "Did you mean: %aml_runs show local/digits-k3f9x"),
+    ],
+)
+def test_unknown_commands_name_their_neighbours(line: str, guess: str) -> None:
+    assert guess in failure("runs", line)
+
+
+def test_a_missing_value_and_a_word_too_many() -> None:
+    assert "argument --gpus: expected one argument" in failure("submit", "--gpus")
+    assert "'b.py' is one argument too many" in failure("submit", "a.py b.py")
+    assert "required: run" in failure("runs", "cancel")
+
+
+def test_list_is_what_runs_does_by_itself() -> None:
+    parser = parser_of("runs", "%aml_runs")
+    assert parser.parse([]).verb == "list"
+    assert parser.parse(["--limit", "3"]).limit == 3
+    assert parser.parse(["logs", "--tail", "5"]).run == "last"
+    assert parser.parse(["delete", "a", "b", "-f"]).force
+
+
+def test_all_flags_of_submit() -> None:
+    line = (
+        "train.py --target gpu --source . --param lr=0.1 --param n=[1] --out a,b --out c --env-var OMP_NUM_THREADS=2"
+        " --secret TOKEN --gpus 2 --name n --experiment e --tag team=x --timeout 1h30m --wait --dry-run --as run"
+    )
+    found = parser_of("submit", "%aml_submit").parse(line.split())
+    assert found.param == [("lr", 0.1), ("n", [1])]
+    assert found.out == [["a", "b"], ["c"]]
+    assert (found.timeout, found.gpus, found.secret, found.as_name) == (5400.0, 2, ["TOKEN"], "run")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("front", ["%aml_", "amltrain "])
+def test_help_begins_with_a_sentence_and_examples(command: str, front: str) -> None:
+    parser = parser_of(command, front + command)
+    with pytest.raises(HelpWanted) as caught:
+        parser.parse(["--help"])
+    text = str(caught.value)
+    first, blank, second = text.splitlines()[:3]
+    assert first.endswith(".") and not blank and second == "Examples::"
+    assert text.index("Examples") < text.index("usage:") and front + command in text
+    assert max(map(len, text.splitlines())) <= 100
+    for verb in parser.verbs.values():
+        with pytest.raises(HelpWanted, match="usage: "):
+            verb.parse(["-h"])
+
+
+def test_examples_of_the_help_are_right() -> None:
+    """What the help says to copy is parsed by the same parser."""
+    for command in COMMANDS:
+        for front in ("%aml_", "amltrain "):
+            text = parser_of(command, front + command).format_help()
+            lines = [x.strip() for x in text.partition("usage:")[0].splitlines() if x.startswith("    ")]
+            assert lines
+            for line in lines:
+                words = line.partition(f"{front}{command}")[2].partition(" -- ")[0].split()
+                parser_of(command, front + command).parse(words)

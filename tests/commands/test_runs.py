@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.commands import runs, tables
+from jupyter_amltrain.errors import RunError
+
+
+@pytest.mark.parametrize(
+    ("then", "text"),
+    [(0, ""), (1001, "just now"), (990, "10 s ago"), (700, "5 min ago"), (-10_000, "3 h ago"), (-300_000, "3 d ago")],
+)
+def test_ago(then: float, text: str) -> None:
+    assert tables.ago(then, 1000.0) == text
+
+
+def test_a_table_cuts_and_keeps_its_lines() -> None:
+    text = tables.table(["a", "b"], [["x\ny", "z" * 100], ["", "1"]])
+    head, one, two = text.splitlines()
+    assert head == "a    b" and one.startswith("x y  zzz") and one.endswith("…") and two == "     1"
+
+
+def test_waiting_aloud_says_the_state_and_cleans_up(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_SILENCE", 0.05)
+    run = api.submit("import time\ntime.sleep(600)")
+    lines: list[str] = []
+    with pytest.raises(RunError, match="still running after"):
+        runs.wait(run, 3.0, lines.append)
+    assert any(run.handle in line and "running" in line for line in lines) and lines[-1] == ""
+    run.cancel()
+
+
+def test_following_loses_nothing(api: Any) -> None:
+    source = "import sys, time\nfor i in range(20):\n    print('zeile ü', i, flush=True); time.sleep(0.05)\n"
+    run = api.submit(source)
+    parts: list[str] = []
+    start = time.monotonic()
+    runs.follow(run, parts.append)
+    assert "".join(parts) == "".join(f"zeile ü {i}\n" for i in range(20))
+    assert time.monotonic() - start < 60 and len([p for p in parts if p]) > 1
+    parts.clear()
+    runs.follow(run, parts.append, tail=2)
+    assert "".join(parts) == "zeile ü 18\nzeile ü 19\n"

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from jupyter_amltrain.commands import values
+from jupyter_amltrain.errors import CommandError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("30s", 30), ("15m", 900), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("0.5h", 1800), ("1.5", 1.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert values.duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "-3", "1w", "1h 30m", "2 h", "nan", "1e3", "1h30"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(CommandError, match="is not a time.*15m"):
+        values.duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("lr=0.1", 0.1),
+        ("n=5", 5),
+        ("n=1_000", 1000),
+        ("n=1e-3", 1e-3),
+        ("flag=true", True),
+        ("flag=True", True),
+        ("x=null", None),
+        ("x=None", None),
+        ("x=", ""),
+        ("x=a=b", "a=b"),
+        ("x=adam", "adam"),
+        ("x='5'", "5"),
+        ('x="5"', "5"),
+        ("x=[1, 2]", [1, 2]),
+        ("x=(1, 'a')", [1, "a"]),
+        ("x={'a': (1,)}", {"a": [1]}),
+        ("x=2024-10-11", "2024-10-11"),
+        ("x=007", "007"),
+        ("x=...", "..."),
+        ("x=/data/a b", "/data/a b"),
+        ("x=os.getcwd()", "os.getcwd()"),
+        ("x=-1", -1),
+        ("x=" + "[" * 5000, "[" * 5000),
+    ],
+)
+def test_parameter_values(text: str, value: Any) -> None:
+    got = values.param(text)[1]
+    assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize("text", ["lr", "=3", "x={1, 2}", "x=b'a'", "x=1j", "x={1: 2}", f"x={2**64}"])
+def test_no_parameters(text: str) -> None:
+    with pytest.raises(CommandError, match="--param"):
+        values.param(text)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_a_value_written_as_parameter_is_read_back(value: Any) -> None:
+    text = values.parameter_text(value)
+    assert values.param(f"x={text}") == ("x", value)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"))))
+def test_quoted_words_come_through_a_line(words: list[str]) -> None:
+    import shlex
+
+    assert values.split(" ".join(map(shlex.quote, words))) == words
+
+
+#: Python writes an infinity as a name, which is no literal.
+python_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(python_values, python_values)
+@example(None, {"'\"": None})
+def test_a_value_that_ipython_writes_is_one_word(one: Any, two: Any) -> None:
+    """`--param x=$x` for lists and mappings, as Python writes them."""
+    line = f"--param x={[one]!r} --param y={ {'k': two}!r} --wait"
+    words = values.split(line)
+    assert [words[0], words[2], words[4]] == ["--param", "--param", "--wait"]
+    assert values.param(words[1]) == ("x", [one]) and values.param(words[3]) == ("y", {"k": two})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('o={"a": 1} -x', ['o={"a": 1}', "-x"]),
+        ("'o={\"a\": [1, 2]}' b", ['o={"a": [1, 2]}', "b"]),
+        ("a[ 'b c'", ["a[", "b c"]),
+        ("a(it's) 'b c'", None),
+        ("a\\[ b", ["a[", "b"]),
+        ("(a 'b)c' d) e", ["(a 'b)c' d)", "e"]),
+        ("a)b c", ["a)b", "c"]),
+    ],
+)
+def test_brackets_hold_together(line: str, words: list[str] | None) -> None:
+    if words is None:
+        with pytest.raises(CommandError):
+            values.split(line)
+    else:
+        assert values.split(line) == words
+
+
+def test_an_open_quote_is_said() -> None:
+    with pytest.raises(CommandError, match="No closing quotation.*Quote the whole"):
+        values.split("--name 'it")
+
+
+SECRETS = [
+    "API_TOKEN=abcd",
+    "DB_PASSWORD=x1",
+    "hfToken=abcd",
+    "AWS_SECRET_ACCESS_KEY=x1",
+    "WANDB_API_KEY=abc",
+    "X=AKIAABCDEFGHIJKLMNOP",
+    "CONFIG=DefaultEndpoints;AccountKey=abc",
+    "URL=https://me:pw@host/x",
+    "SAS=https://x/?sv=1&sig=abc",
+    "K=-----BEGIN RSA PRIVATE KEY-----",
+]
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_secrets_do_not_go_by_env_var(text: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        values.env_var(text)
+    name, _, value = text.partition("=")
+    assert f"--secret {name}" in str(caught.value)
+    assert value not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TOKENIZERS_PARALLELISM=false",
+        "MAX_TOKENS=100",
+        "PAD_TOKEN=0",
+        "OMP_NUM_THREADS=2",
+        "PYTHONPATH=a:b",
+        "TOKEN_FILE=/run/secrets/token",
+        "DATA=https://host:8080/a@b",
+        "KEYBOARD=us",
+    ],
+)
+def test_what_is_no_secret(text: str) -> None:
+    name, _, value = text.partition("=")
+    assert values.env_var(text) == (name, value)
+
+
+def test_what_ipython_left_is_said() -> None:
+    values.check_expanded(["lr=0.1", "--param", "x={}", 'x={"a": 1}', "cost=5$"], {})
+    with pytest.raises(CommandError, match=r"\$lr: the notebook has no variable lr"):
+        values.check_expanded(["--param", "n=$n", "lr=$lr"], {"n"})
+    with pytest.raises(CommandError, match=r"\{lr\}: the notebook has no variable lr"):
+        values.check_expanded(["lr={lr}"], ())
+    with pytest.raises(CommandError, match="was not expanded"):
+        values.check_expanded(["lr=$lr"], {"lr"})

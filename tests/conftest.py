@@ -1,0 +1,86 @@
+"""What every test may use: a state root of its own, and nothing that outlives the test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import settings
+
+# The fast tier tries the same examples every time; new ones are sought by `make soak`.
+settings.register_profile("fast", derandomize=True, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Every process that works for the state root `home`, by its environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get("AMLTRAIN_HOME") == str(home):
+                found.append(process)
+    return found
+
+
+def end_all(home: Path) -> None:
+    """Kill every process of `home`; in a loop, because supervisors start helpers again."""
+    deadline = time.monotonic() + 60
+    while (left := processes_of(home)) and time.monotonic() < deadline:
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=0.05)
+
+
+SETTINGS = {
+    "AMLTRAIN_DISPATCHER_IDLE": "600",
+    "AMLTRAIN_SAMPLE_PERIOD": "0.1",
+    "AMLTRAIN_GRACE": "1",
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """State root and queue of this test, in the environment; its processes end with it."""
+    home = tmp_path / "home"
+    for name in list(os.environ):
+        if name.startswith(("AMLTRAIN_FAIL", "MLFLOW_")):
+            monkeypatch.delenv(name)
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AMLTRAIN_HOME", str(home))
+    monkeypatch.setenv("AMLTRAIN_QUEUE", str(tmp_path / "queue"))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    yield home
+    end_all(home)
+
+
+@pytest.fixture
+def api(home: Path) -> Iterator[object]:
+    """`jupyter_amltrain.api` with a controller of this test."""
+    from jupyter_amltrain import api as module
+
+    module.close()
+    yield module
+    module.close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file in one worker: they share kernels, servers and environments."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "tests/ui" if file.startswith("tests/ui/") else file  # one page and server for all of ui/
+
+    return ByFile(config, log)

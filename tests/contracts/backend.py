@@ -1,0 +1,137 @@
+"""What every backend must do. An implementation inherits this and supplies fixtures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.naming import new_run_id
+from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.run import Run, RunState, advances
+
+T = TypeVar("T")
+Call = Callable[[Coroutine[Any, Any, T]], T]
+DEADLINE = 60.0
+
+
+class BackendContract:
+    """Subclasses define the fixtures ``loop`` and ``backend``, and `spec`/`snapshot` makers.
+
+    `short` ends by itself within seconds, `long` lives until it is cancelled.
+    """
+
+    def short(self) -> tuple[JobSpec, Snapshot]:
+        raise NotImplementedError
+
+    def long(self) -> tuple[JobSpec, Snapshot]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def call(self, loop: LoopThread) -> Call[Any]:
+        return lambda coro: loop.call(coro, DEADLINE)
+
+    async def _launch(self, backend: Backend, job: tuple[JobSpec, Snapshot]) -> Run:
+        plan = await backend.plan(*job, new_run_id(job[0].name))
+        return await backend.launch(plan, {"PATH": "/usr/bin:/bin"}, {})
+
+    async def _until_ended(self, backend: Backend, run_id: str) -> list[RunState]:
+        seen: list[RunState] = []
+        changes = backend.changes()
+        end = time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            status = (await backend.poll((run_id,)))[run_id]
+            if not seen or seen[-1] is not status.state:
+                seen.append(status.state)
+            if status.state.terminal:
+                return seen
+            await changes.wait((run_id,), (), 0.5)
+        raise AssertionError(f"not ended: {seen}")
+
+    def test_plan_sends_nothing_and_shows_no_secret(self, call: Call[Any], backend: Backend) -> None:
+        spec, snapshot = self.short()
+        plan = call(backend.plan(spec, snapshot, "planned-1"))
+        assert plan.request and "s3cret" not in repr(plan.request)
+        assert call(backend.poll(("planned-1",))) == {}
+
+    def test_a_run_goes_forward_to_its_end(self, call: Call[Any], backend: Backend) -> None:
+        run = call(self._launch(backend, self.short()))
+        assert run.status.state in (RunState.PREPARING, RunState.QUEUED, RunState.RUNNING)
+        seen = call(self._until_ended(backend, run.run_id))
+        assert seen[-1] is RunState.COMPLETED
+        assert all(advances(a, b) for a, b in zip(seen, seen[1:], strict=False))
+
+    def test_unknown_ids_are_absent_not_failed(self, call: Call[Any], backend: Backend) -> None:
+        assert call(backend.poll(("nobody-22222",))) == {}
+        assert call(backend.find("nobody-22222")) is None
+
+    def test_found_and_listed_as_it_was_launched(self, call: Call[Any], backend: Backend) -> None:
+        run = call(self._launch(backend, self.short()))
+        found = call(backend.find(run.run_id))
+        assert found is not None and found.handle == run.handle and found.spec == run.spec
+        assert run.handle in [other.handle for other in call(backend.list())]
+        call(self._until_ended(backend, run.run_id))
+
+    def test_cancel_is_idempotent_and_ends_the_run(self, call: Call[Any], backend: Backend) -> None:
+        run = call(self._launch(backend, self.long()))
+        for _ in range(3):
+            call(backend.cancel(run.run_id))
+        assert call(self._until_ended(backend, run.run_id))[-1] is RunState.CANCELED
+        call(backend.cancel(run.run_id))
+
+    def test_a_live_run_is_not_deleted(self, call: Call[Any], backend: Backend) -> None:
+        run = call(self._launch(backend, self.long()))
+        with pytest.raises(CommandError):
+            call(backend.delete(run.run_id))
+        call(backend.cancel(run.run_id))
+        call(self._until_ended(backend, run.run_id))
+        call(backend.delete(run.run_id))
+        assert call(backend.find(run.run_id)) is None
+
+    def test_tail_gives_all_bytes_once_and_ends(self, call: Call[Any], backend: Backend) -> None:
+        run = call(self._launch(backend, self.short()))
+
+        async def collect() -> bytes:
+            parts, offset = [], 0
+            async for chunk in backend.tail(run.run_id, "log"):
+                assert chunk.offset == offset + len(chunk.data)
+                offset = chunk.offset
+                parts.append(chunk.data)
+            return b"".join(parts)
+
+        whole = call(asyncio.wait_for(collect(), DEADLINE))
+        assert whole
+        again = call(backend.read(run.run_id, "log", 0))
+        assert again.data == whole
+        end = call(backend.read(run.run_id, "log", -4))
+        assert end.data == whole[-4:] and end.offset == len(whole)
+
+    def test_a_value_that_did_not_come_home_is_an_error_value(self, call: Call[Any], backend: Backend) -> None:
+        run = call(self._launch(backend, self.short()))
+        call(self._until_ended(backend, run.run_id))
+        values = call(backend.outputs(run.run_id, ("never_set",)))
+        assert isinstance(values["never_set"], ResultMissing)
+
+    def test_an_id_is_taken_once(self, call: Call[Any], backend: Backend) -> None:
+        async def twice() -> None:
+            spec, snapshot = self.short()
+            plan = await backend.plan(spec, snapshot, "clash-22222")
+            await backend.launch(plan, {}, {})
+            await backend.launch(plan, {}, {})
+
+        with pytest.raises(AmlTrainError, match="clash-22222"):
+            call(twice())
+        call(self._until_ended(backend, "clash-22222"))
+
+    def test_check_says_what_is_there(self, call: Call[Any], backend: Backend) -> None:
+        info = call(backend.check())
+        assert info.target == backend.target.name
+        assert info.cpus and info.memory and info.slots["cpu"]["total"] >= 1
+        assert info.survives["kernel"]["answer"] in ("yes", "no", "unknown")

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_amltrain.errors import AmlTrainError, CommandError, RunCanceled, UnknownRun
+
+from .conftest import Cell
+
+Fails = Callable[[str], AmlTrainError]
+
+
+@pytest.fixture
+def ended(ip: InteractiveShell, cell: Cell) -> str:
+    cell("%%aml_submit --wait --name digits --param lr=0.1 --as run\nfor i in range(5): print('line', i)")
+    return str(ip.user_ns["run"].handle)
+
+
+def test_the_life_of_a_list(ip: InteractiveShell, cell: Cell, ended: str, capsys: Any) -> None:
+    capsys.readouterr()
+    cell("%aml_runs")
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.startswith("run ") and ended in row and "completed" in row and "lr=0.1" in row
+    cell("%aml_runs show")
+    shown = capsys.readouterr().out
+    assert ended in shown and "line 4" in shown and "folder" in shown
+    cell("%aml_runs logs --tail 2")
+    assert capsys.readouterr().out == "line 3\nline 4\n"
+    cell("%aml_runs logs last --follow")
+    assert capsys.readouterr().out == "".join(f"line {i}\n" for i in range(5))
+    cell("%config AMLTrain.log_lines = 1")
+    cell("%aml_runs logs")
+    assert capsys.readouterr().out == "line 4\n"
+    assert cell("again = %aml_runs attach digits").result is None
+    assert ip.user_ns["again"].handle == ended
+    assert cell("%aml_runs last").result.handle == ended
+    assert cell(f"%aml_runs wait {ended}").result.handle == ended
+    cell(f"%aml_runs cancel {ended}")
+    assert "has ended already (completed); nothing to cancel" in capsys.readouterr().out
+
+
+def test_delete_says_what_is_lost_and_needs_force(cell: Cell, fails: Fails, ended: str, capsys: Any) -> None:
+    error = fails(f"%aml_runs delete {ended}")
+    assert "lost for good" in str(error) and f"%aml_runs delete --force {ended}" in str(error)
+    cell(f"%aml_runs delete -f {ended}")
+    cell("%aml_runs")
+    assert "No run yet" in capsys.readouterr().out
+
+
+def test_a_live_run(ip: InteractiveShell, cell: Cell, fails: Fails, capsys: Any) -> None:
+    cell("%%aml_submit --as run\nimport time\ntime.sleep(600)")
+    handle = ip.user_ns["run"].handle
+    error = fails(f"%aml_runs delete -f {handle}")
+    assert isinstance(error, CommandError) and f"%aml_runs cancel {handle}" in str(error)
+    error = fails("%aml_runs wait last --timeout 0.2")
+    assert f"{handle} is still running after 0.2 s" in str(error)
+    cell("%aml_runs cancel last")
+    assert f"{handle}: cancel requested." in capsys.readouterr().out
+    assert isinstance(fails("%aml_runs wait"), RunCanceled)
+
+
+def test_a_long_log_is_cut_in_the_middle(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+    cell("%%aml_submit --wait --as run\nfor i in range(40_000): print('line', i)")
+    capsys.readouterr()
+    cell("%aml_runs logs")
+    out = capsys.readouterr().out
+    assert len(out) < 250_000 and out.startswith("line 0\n") and out.endswith("line 39999\n")
+    assert f"the whole log: {ip.user_ns['run'].log_path}" in out
+
+
+BAD_LINES: list[tuple[str, type[AmlTrainError], str]] = [
+    ("%aml_runs show digitz", UnknownRun, "Did you mean local/digits-"),
+    ("%aml_runs attach elsewhere/x", AmlTrainError, "elsewhere"),
+    ("%aml_runs lst", CommandError, "Did you mean list"),
+    ("%aml_runs list --target locl", CommandError, "Did you mean local"),
+    ("%aml_runs logs --tail x", CommandError, "whole number"),
+    ("%aml_compute show locl", CommandError, "Did you mean local"),
+    ("%aml_compute use locl", CommandError, "Did you mean local"),
+]
+
+
+def test_bad_lines(fails: Fails, ended: str) -> None:
+    for line, kind, text in BAD_LINES:
+        error = fails(line)
+        assert isinstance(error, kind) and text in str(error), line
+
+
+def test_nothing_yet(cell: Cell, fails: Fails, capsys: Any) -> None:
+    cell("%aml_runs")
+    assert "Begin a cell with %%aml_submit" in capsys.readouterr().out
+    assert isinstance(fails("%aml_runs logs"), UnknownRun)
+
+
+def test_compute(cell: Cell, capsys: Any) -> None:
+    cell("%aml_compute")
+    head, row = capsys.readouterr().out.splitlines()
+    assert "CPUs" in head and row.startswith("*") and "local" in row and "GiB" in row
+    cell("%aml_compute show")
+    shown = capsys.readouterr().out
+    assert "cpu slots" in shown and "A run survives the end of" in shown and "kernel" in shown
+    cell("%aml_compute test local")
+    assert capsys.readouterr().out.startswith("local: ready")
+    cell("%aml_compute use local")
+    assert "local is the target in use" in capsys.readouterr().out

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_amltrain.errors import (
+    AmlTrainError,
+    CommandError,
+    MissingDependency,
+    PreflightError,
+    ResultMissing,
+    RunError,
+    RunFailed,
+    UnknownTarget,
+)
+
+from .conftest import Cell
+
+Fails = Callable[[str], AmlTrainError]
+
+
+def until(condition: Callable[[], Any], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def test_a_cell_waited_for_brings_its_values(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+    ip.user_ns["rate"] = 0.25
+    result = cell("%%aml_submit --param lr=$rate --out double --wait --name digits\ndouble = {'x': lr * 2}")
+    assert ip.user_ns["double"] == {"x": 0.5}
+    assert result.result.handle.startswith("local/digits-")
+    assert f"double = {{'x': 0.5}}  (from {result.result.handle})" in capsys.readouterr().out
+
+
+def test_without_wait_values_come_with_the_first_cell_after(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+    gate = Path("gate")
+    source = "import os, time\nwhile not os.path.exists('gate'): time.sleep(0.02)\nn = 3"
+    cell(f"%%aml_submit --as run --out n --out m\n{source}")
+    run = ip.user_ns["run"]
+    cell("x = 1")
+    assert "n" not in ip.user_ns
+    gate.touch()
+    run.wait(60)
+    cell("seen = n")
+    assert ip.user_ns["seen"] == 3
+    out = capsys.readouterr().out
+    assert f"n = 3  (from {run.handle})" in out and "ResultMissing: " in out and "m" not in ip.user_ns
+    cell("n = 5")
+    cell("pass")
+    assert ip.user_ns["n"] == 5  # assigned once only
+
+
+def test_values_of_a_failed_run_are_said_to_be_unset(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+    cell("%%aml_submit --as run --out n\n1 / 0")
+    with pytest.raises(RunFailed):
+        ip.user_ns["run"].wait(60)
+    cell("pass")
+    assert f"{ip.user_ns['run'].handle} failed: n not set." in capsys.readouterr().out
+
+
+def test_a_missing_value_fails_the_waiting_cell(ip: InteractiveShell, fails: Fails) -> None:
+    error = fails("%%aml_submit --wait --out a --out b\nb = 1; model = object()")
+    assert isinstance(error, ResultMissing) and ip.user_ns["b"] == 1
+
+
+def test_a_failing_run_fails_the_waiting_cell(fails: Fails) -> None:
+    error = fails("%%aml_submit --wait --param x=1\n\nraise ValueError('no')")
+    assert isinstance(error, RunFailed) and error.cell_line == 3
+    assert "ValueError: no" in str(error) and "line 3 of the cell" in str(error)
+
+
+def test_an_interrupted_wait_leaves_the_run_alone(ip: InteractiveShell, fails: Fails, cell: Cell) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        until(lambda: "run" in ip.user_ns and ip.user_ns["run"].run.status.state.value == "running")
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    source = "import os, time\nwhile not os.path.exists('gate'): time.sleep(0.02)\nn = 3"
+    error = fails(f"%%aml_submit --wait --as run --out n\n{source}")
+    thread.join()
+    run = ip.user_ns["run"]
+    assert isinstance(error, RunError) and f"%aml_runs cancel {run.handle} stops it" in str(error)
+    Path("gate").touch()
+    run.wait(60)
+    cell("pass")
+    assert ip.user_ns["n"] == 3
+
+
+def test_a_script_gets_arguments(ip: InteractiveShell, cell: Cell) -> None:
+    Path("train.py").write_text(
+        "import json, os, sys\n"
+        "with open(os.environ['AML_OUTPUT_DIR'] + '/argv.json', 'w') as file:\n"
+        "    json.dump({'name': 'argv', 'value': sys.argv[1:]}, file)\n"
+    )
+    cell("%aml_submit train.py --param lr=0.1 --out argv --wait -- --verbose 'a b'")
+    assert sorted(ip.user_ns["argv"]) == sorted(["--lr", "0.1", "--verbose", "a b"])
+
+
+def test_a_source_folder_and_local_modules(ip: InteractiveShell, cell: Cell) -> None:
+    Path("lib.py").write_text("x = 'beside'")
+    Path("src").mkdir()
+    Path("src/lib.py").write_text("x = 'source'")
+    Path("src/script.py").write_text("raise SystemExit('not this one')")
+    cell("%%aml_submit --wait --out a\nfrom lib import x as a")
+    assert ip.user_ns["a"] == "beside"
+    cell("%%aml_submit --wait --out a --source src\nfrom lib import x as a")
+    assert ip.user_ns["a"] == "source"
+
+
+def test_env_and_secrets(
+    ip: InteractiveShell, cell: Cell, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("HUB_TOKEN", "s3cr3t-value")
+    source = "import os\nok = os.environ['HUB_TOKEN'] == 's3cr3t' + '-value' and os.environ['A'] == 'b c'"
+    cell(f"%%aml_submit --wait --out ok --secret HUB_TOKEN --env-var 'A=b c'\n{source}")
+    assert ip.user_ns["ok"] is True
+    cell(f"%%aml_submit --dry-run --secret HUB_TOKEN\n{source}")
+    assert "s3cr3t-value" not in capsys.readouterr().out
+    for path in home.rglob("*"):
+        if path.is_file():
+            assert b"s3cr3t-value" not in path.read_bytes(), path
+
+
+def test_a_secret_without_value(fails: Fails, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HUB_TOKEN", raising=False)
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    error = fails("%%aml_submit --secret HUB_TOKEN\nx = 1")
+    assert isinstance(error, CommandError | MissingDependency)
+    assert "keyring set amltrain HUB_TOKEN" in str(error) or "getpass" in str(error)
+
+
+def test_dry_run_prints_the_request_and_sends_nothing(cell: Cell, capsys: Any, api: Any) -> None:
+    cell("%%aml_submit --dry-run --param lr=0.1 --tag team=risk --timeout 15m\nx = lr")
+    request = json.loads(capsys.readouterr().out)
+    assert request["spec"]["params"] == {"lr": 0.1} and request["timeout"] == 900
+    assert api.runs() == []
+
+
+BAD_LINES: list[tuple[str, type[AmlTrainError], str]] = [
+    ("%%aml_submit\n  \n", CommandError, "the cell is empty"),
+    ("%%aml_submit\nx = 1\n%matplotlib inline", PreflightError, "Cell line 3"),
+    ("%%aml_submit\n!ls", PreflightError, "Cell line 2"),
+    ("%%aml_submit\nx = = 1", PreflightError, "Cell line 2"),
+    ("%%aml_submit\nx = input()", PreflightError, "Cell line 2"),
+    ("%%aml_submit --targt local\nx = 1", CommandError, "--target"),
+    ("%%aml_submit --target locl\nx = 1", UnknownTarget, "Did you mean local?"),
+    ("%%aml_submit train.py\nx = 1", CommandError, "the cell is the script"),
+    ("%%aml_submit -- --x\nx = 1", CommandError, "no arguments after"),
+    ("%%aml_submit --param lr=$missing\nx = 1", CommandError, "no variable missing"),
+    ("%%aml_submit --out a-b\nx = 1", CommandError, "not a variable name"),
+    ("%%aml_submit --timeout 0\nx = 1", CommandError, "--timeout"),
+    ("%%aml_submit --name 'a/b'\nx = 1", CommandError, "--name"),
+    ("%%aml_submit --name " + "x" * 65 + "\nx = 1", CommandError, "1 to 64"),
+    ("%%aml_submit --secret A --env-var A=1\nx = 1", CommandError, "Give it once"),
+    ("%aml_submit", CommandError, "nothing to run"),
+    ("%aml_submit nofile.py", CommandError, "Cannot read"),
+]
+
+
+def test_bad_lines(ip: InteractiveShell, fails: Fails, api: Any) -> None:
+    for source, kind, text in BAD_LINES:
+        error = fails(source)
+        assert isinstance(error, kind) and text in str(error), source
+        assert "\n" not in str(error)
+    assert api.runs() == []
+
+
+def test_an_empty_cell_fails(ip: InteractiveShell) -> None:
+    assert not ip.run_cell("%%aml_submit\n").success
+
+
+def test_defaults_come_from_the_configuration(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+    cell("%config AMLTrain.timeout = '15m'")
+    cell("%config AMLTrain.experiment = 'digits'")
+    cell("%%aml_submit --dry-run\nx = 1")
+    request = json.loads(capsys.readouterr().out)
+    assert (request["timeout"], request["experiment"]) == (900, "digits")
+    cell("%%aml_submit --dry-run --timeout 1h --experiment mine\nx = 1")
+    request = json.loads(capsys.readouterr().out)
+    assert (request["timeout"], request["experiment"]) == (3600, "mine")
+    cell("%config AMLTrain.target = 'gone'")
+    with pytest.raises(UnknownTarget):
+        ip.run_cell("%%aml_submit --dry-run\nx = 1").raise_error()
+
+
+def test_experiment_and_name_default_to_the_notebook(cell: Cell, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", "/a/b/01_digits.ipynb")
+    cell("%%aml_submit --dry-run\nx = 1")
+    request = json.loads(capsys.readouterr().out)
+    assert (request["name"], request["experiment"]) == ("01_digits", "01_digits")

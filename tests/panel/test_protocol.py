@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_amltrain.magics import door
+from jupyter_amltrain.panel import protocol
+
+
+@pytest.mark.parametrize(
+    ("content", "request_"),
+    [
+        ({"version": 1, "op": "hello"}, protocol.Hello()),
+        ({"version": 1, "op": "state"}, protocol.State()),
+        ({"version": 1, "op": "run", "handle": "local/a-22222"}, protocol.GetRun(handle="local/a-22222")),
+        ({"version": 1, "op": "cancel", "handle": "x"}, protocol.Cancel(handle="x")),
+        ({"op": "hello", "of a later minor version": 1}, protocol.Hello()),
+    ],
+)
+def test_requests_are_read(content: dict[str, Any], request_: protocol.Request) -> None:
+    assert protocol.decode(content) == request_
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"op": "fly"}, {"op": "run"}, {"op": "run", "handle": 3}, {"op": None}, {"op": ["hello"]}]
+)
+def test_what_is_no_request_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        protocol.decode({"version": 1, **content})
+
+
+def test_every_answer_carries_version_and_ok() -> None:
+    replies: list[protocol.Reply] = [
+        protocol.HelloReply(package="1", kernel_busy=False),
+        protocol.StateReply(runs=(), targets=(), current="local"),
+        protocol.CancelReply(accepted=True, state="running"),
+        protocol.ErrorReply(error="no"),
+    ]
+    for reply in replies:
+        wire = msgspec.json.decode(msgspec.json.encode(reply))
+        assert wire["version"] == protocol.VERSION == 1
+        assert wire["ok"] is (not isinstance(reply, protocol.ErrorReply))
+
+
+def test_the_door_listens_for_the_protocols_message() -> None:
+    assert door._REQUEST == protocol.REQUEST

@@ -1,0 +1,200 @@
+"""Requests on the control channel of a real kernel: answered while it works, no trace in its cells."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..kernel.harness import DEADLINE, Kernel
+from ..places import kernel_of, until
+
+BUSY = {
+    "sleeping": "import os, time\nwhile not os.path.exists('gate'): time.sleep(0.1)",
+    "computing": "import os\nwhile not os.path.exists('gate'):\n    for i in range(10**5): pass",
+}
+
+
+class Panel:
+    """What the front end's client does, over jupyter_client."""
+
+    def __init__(self, live: Kernel, work: Path) -> None:
+        self.live, self.client, self.work = live, live.client, work
+        self.iopub: list[dict[str, Any]] = []
+
+    def ask(self, version: Any = 1, **content: Any) -> dict[str, Any]:
+        message = self.client.session.msg("amltrain_request", {"version": version, **content})
+        self.client.control_channel.send(message)
+        end = time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            reply = self.client.control_channel.get_msg(timeout=DEADLINE)
+            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                assert reply["msg_type"] == "amltrain_reply"
+                assert reply["content"]["version"] == 1
+                self.last = message["header"]["msg_id"]
+                return dict(reply["content"])
+        raise AssertionError("no answer")
+
+    def good(self, **content: Any) -> dict[str, Any]:
+        answer = self.ask(**content)
+        assert answer["ok"] is True, answer
+        return answer
+
+    def refused(self, **content: Any) -> str:
+        answer = self.ask(**content)
+        assert answer["ok"] is False and "\n" not in answer["error"]
+        return str(answer["error"])
+
+    def start(self, code: str) -> str:
+        """Begin a cell; its message id, once the kernel is at it."""
+        cell = str(self.client.execute(code))
+        until(lambda: self.good(op="hello")["kernel_busy"])
+        return cell
+
+    def end(self, cell: str) -> None:
+        """Let a busy cell go and wait for its reply."""
+        (self.work / "gate").touch()
+        end = time.monotonic() + DEADLINE
+        while self.client.get_shell_msg(timeout=DEADLINE)["parent_header"]["msg_id"] != cell:
+            assert time.monotonic() < end
+        (self.work / "gate").unlink()
+        self.listen(lambda m: m["parent_header"].get("msg_id") == cell and _state(m) == "idle")
+
+    def listen(self, wanted: Any) -> dict[str, Any]:
+        """Read IOPub until a message is `wanted`."""
+        end = time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            message = self.client.get_iopub_msg(timeout=DEADLINE)
+            self.iopub.append(message)
+            if wanted(message):
+                return dict(message)
+        raise AssertionError("not seen on IOPub")
+
+
+def _state(message: dict[str, Any]) -> Any:
+    return message["content"].get("execution_state") if message["msg_type"] == "status" else None
+
+
+@pytest.fixture(scope="module")
+def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Panel]:
+    folder = tmp_path_factory.mktemp("panel")
+    with kernel_of(folder) as live:
+        yield Panel(live, folder / "work")
+
+
+def test_hello_before_anything_was_used_and_nothing_heavy_for_it(panel: Panel) -> None:
+    from jupyter_amltrain import __version__
+
+    answer = panel.good(op="hello")
+    assert answer == {"package": __version__, "kernel_busy": False, "version": 1, "ok": True}
+    loaded = panel.live.run("import sys; print('jupyter_amltrain.controller' in sys.modules)").stdout
+    assert loaded == "False\n"
+
+
+def test_state_run_and_cancel(panel: Panel) -> None:
+    empty = panel.good(op="state")
+    assert empty["runs"] == [] and empty["current"] == "local"
+    assert [target["name"] for target in empty["targets"]] == ["local"]
+    panel.live.run("%%aml_submit --name first --as run\nimport time\nprint('hello')\ntime.sleep(600)")
+    (row,) = panel.good(op="state")["runs"]
+    assert row["name"] == "first" and row["metrics"] == {} and row["log"]["tail"] == ""
+    handle = row["handle"]
+    until(lambda: panel.good(op="run", handle=handle)["record"]["log"]["tail"] == "hello\n")
+    assert panel.good(op="run", handle="last")["record"]["handle"] == handle
+    answer = panel.good(op="cancel", handle=handle)
+    assert answer["accepted"] is True and answer["state"] in ("preparing", "queued", "running")
+    until(lambda: panel.good(op="run", handle=handle)["record"]["state"] == "canceled")
+    assert panel.good(op="cancel", handle=handle)["state"] == "canceled"  # an ended one is left alone
+    assert panel.good(op="run", handle=handle)["record"]["done"] is True
+
+
+def test_what_cannot_be_answered_says_why(panel: Panel) -> None:
+    for version in (2, "1", None):
+        text = panel.refused(version=version, op="hello")
+        assert f"speaks protocol 1, this page {version}" in text and "same version in both" in text
+    assert "Request not understood" in panel.refused(op="fly") and "fly" in panel.refused(op="fly")
+    assert "handle" in panel.refused(op="run")
+    assert "handle" in panel.refused(op="cancel", handle=3)
+    assert "Did you mean local/first-" in panel.refused(op="run", handle="first-00000")
+    assert "No compute target named 'nobody'" in panel.refused(op="cancel", handle="nobody/x")
+    assert panel.good(op="hello")["ok"] is True
+
+
+@pytest.mark.parametrize("work", BUSY)
+def test_answered_while_a_cell_works_and_busy_is_said_again(panel: Panel, work: str) -> None:
+    cell = panel.start(BUSY[work])
+    try:
+        handle = panel.good(op="state")["runs"][0]["handle"]
+        times = []
+        for content in ({"op": "hello"}, {"op": "state"}, {"op": "run", "handle": handle}):
+            start = time.monotonic()
+            panel.good(**content)
+            times.append(time.monotonic() - start)
+            asked = panel.last
+            # The idle that follows our answer makes JupyterLab forget that a cell runs ...
+            panel.listen(lambda m, asked=asked: m["parent_header"].get("msg_id") == asked and _state(m) == "idle")
+            # ... and this repairs it, as a status of the running cell.
+            panel.listen(lambda m: m["parent_header"].get("msg_id") == cell and _state(m) == "busy")
+        assert max(times) < 5
+    finally:
+        panel.end(cell)
+    until(lambda: panel.good(op="hello")["kernel_busy"] is False)
+
+
+def test_a_run_is_cancelled_while_a_cell_sleeps(panel: Panel) -> None:
+    panel.live.run("%%aml_submit --name second\nimport time\ntime.sleep(600)")
+    cell = panel.start(BUSY["sleeping"])
+    try:
+        handle = panel.good(op="state")["runs"][0]["handle"]
+        assert handle.startswith("local/second-")
+        panel.good(op="cancel", handle=handle)
+        until(lambda: panel.good(op="run", handle=handle)["record"]["state"] == "canceled")
+        assert panel.good(op="hello")["kernel_busy"] is True
+    finally:
+        panel.end(cell)
+
+
+def test_no_busy_is_said_after_the_cell(panel: Panel) -> None:
+    panel.good(op="hello")
+    asked = panel.last
+    panel.listen(lambda m: m["parent_header"].get("msg_id") == asked and _state(m) == "idle")
+    count = len(panel.iopub)
+    panel.good(op="hello")
+    asked = panel.last
+    panel.listen(lambda m: m["parent_header"].get("msg_id") == asked and _state(m) == "idle")
+    assert all(m["parent_header"].get("msg_id") == asked for m in panel.iopub[count:])
+
+
+def test_requests_fire_no_hooks_and_leave_no_history(panel: Panel) -> None:
+    panel.live.run(
+        "fired = []\nip = get_ipython()\n"
+        "for name in ('pre_execute', 'post_execute', 'pre_run_cell', 'post_run_cell'):\n"
+        "    ip.events.register(name, lambda *info, name=name: fired.append(name))\n"
+        "before = ip.execution_count"
+    )
+    panel.live.run("fired.clear()")
+    for _ in range(3):
+        for content in ({"op": "hello"}, {"op": "state"}, {"op": "fly"}):
+            panel.ask(**content)
+    text = panel.live.run("import json; print(json.dumps([fired, ip.execution_count - before]))").stdout
+    fired, cells = json.loads(text)
+    # Of the cell before its end, of this one its beginning; the requests between left nothing.
+    assert fired == ["post_execute", "post_run_cell", "pre_execute", "pre_run_cell"]
+    assert cells == 2
+
+
+def test_unloaded_it_is_silent_and_loaded_again_it_answers(panel: Panel) -> None:
+    panel.live.run("%unload_ext jupyter_amltrain")
+    message = panel.client.session.msg("amltrain_request", {"version": 1, "op": "hello"})
+    panel.client.control_channel.send(message)
+    # The channel is in order: when this is answered, ours would have been.
+    info = panel.client.session.msg("kernel_info_request", {})
+    panel.client.control_channel.send(info)
+    reply = panel.client.control_channel.get_msg(timeout=DEADLINE)
+    assert reply["parent_header"]["msg_id"] == info["header"]["msg_id"]
+    panel.live.run("%load_ext jupyter_amltrain")
+    assert panel.good(op="hello")["kernel_busy"] is False

@@ -1,0 +1,73 @@
+"""A state root for a whole module of tests: one dispatcher and one worker, started once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from .conftest import SETTINGS, end_all
+
+T = TypeVar("T")
+
+#: Ten times what a busy machine needs (seconds).
+DEADLINE = 60.0
+
+
+def until(check: Callable[[], T], what: str = "", deadline: float = DEADLINE) -> T:
+    """The first true value of `check`; fails after `deadline` seconds."""
+    end = time.monotonic() + deadline
+    while not (value := check()):
+        assert time.monotonic() < end, f"waited {deadline:g} s for {what or check}"
+        time.sleep(0.02)
+    return value
+
+
+@contextlib.contextmanager
+def place(folder: Path, name: str = "home", **more: str) -> Iterator[Path]:
+    """Home, queue and working folder below `folder`, in the environment; nothing outlives it."""
+    home, work = folder / name, folder / "work"
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in list(os.environ):
+            if variable.startswith(("AMLTRAIN_", "MLFLOW_")):
+                patch.delenv(variable)
+        settings = {**SETTINGS, "AMLTRAIN_HOME": str(home), "AMLTRAIN_QUEUE": str(folder / "queue"), **more}
+        for variable, value in settings.items():
+            patch.setenv(variable, value)
+        work.mkdir()
+        patch.chdir(work)
+        try:
+            yield home
+        finally:
+            end_all(home)
+
+
+@contextlib.contextmanager
+def api_of(folder: Path, name: str = "home", **more: str) -> Iterator[Any]:
+    """`jupyter_amltrain.api` with a controller of its own over :func:`place`."""
+    from jupyter_amltrain import api
+
+    with place(folder, name, **more):
+        api.close()
+        try:
+            yield api
+        finally:
+            api.close()
+
+
+@contextlib.contextmanager
+def kernel_of(folder: Path, load: bool = True, **more: str) -> Iterator[Any]:
+    """A kernel over a place of its own, in ``folder/work``; `load` loads the extension."""
+    from .kernel.harness import kernel
+
+    with place(folder, **more):
+        runtime = {"IPYTHONDIR": str(folder / "ipython"), "JUPYTER_RUNTIME_DIR": str(folder / "runtime")}
+        with kernel({**os.environ, **runtime}, folder / "work") as live:
+            if load:
+                live.run("%load_ext jupyter_amltrain")
+            yield live

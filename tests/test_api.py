@@ -1,0 +1,117 @@
+"""The plain functions, and children of the process that uses them: data loaders, pools, forks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .places import api_of, until
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with api_of(tmp_path_factory.mktemp("forks")) as module:
+        yield module
+
+
+def test_a_child_that_ends_leaves_the_parents_worker_alone(api: Any) -> None:
+    run = api.submit("x = 1", name="before", gpus=0).wait(60)
+    until(lambda: run.run.tracking == "imported", "the first import")
+    child = multiprocessing.get_context("fork").Process(target=os.getpid)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    after = api.submit("x = 1", name="after", gpus=0).wait(60)
+    until(lambda: after.run.tracking == "imported", "the import after a child has ended")
+
+
+def _use(handle: str, answer: Any) -> None:
+    from jupyter_amltrain import api
+
+    found = api.attach(handle)
+    own = api.submit("out = 2", out=["out"], gpus=0).wait(60)
+    answer.send((found.state, own.result("out")))
+
+
+def test_a_child_may_use_the_api_itself(api: Any) -> None:
+    run = api.submit("x = 1", name="parent", gpus=0).wait(60)
+    ours, theirs = multiprocessing.get_context("fork").Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_use, args=(run.handle, theirs))
+    child.start()
+    assert ours.poll(60), "the child hangs"
+    assert ours.recv() == ("completed", 2)
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def test_endless_values_come_home_and_into_the_record(api: Any) -> None:
+    import json
+
+    code = "loss = float('nan')\nbest = {'a': [float('inf'), 1.5]}"
+    run = api.submit(code, out=["loss", "best"], gpus=0).wait(60)
+    assert run.result("loss") != run.result("loss") and run.result("best") == {"a": [float("inf"), 1.5]}
+    bundle = run._repr_mimebundle_()
+    json.dumps(bundle, allow_nan=False)
+    (record,) = [value for key, value in bundle.items() if "amltrain" in key]
+    assert record["outputs"] == {"loss": "nan", "best": {"a": ["inf", 1.5]}}
+
+
+def test_a_text_is_no_list_of_names(api: Any) -> None:
+    from jupyter_amltrain.errors import CommandError
+
+    with pytest.raises(CommandError, match=r"out=\['acc'\]"):
+        api.submit("acc = 1", out="acc")
+
+
+def test_lines_of_plain_code_are_counted_from_one(api: Any) -> None:
+    from jupyter_amltrain.errors import PreflightError, RunFailed
+
+    with pytest.raises(RunFailed, match="line 2") as caught:
+        api.submit("x = 1\n1 / 0", gpus=0).wait(60)
+    assert caught.value.cell_line == 2
+    with pytest.raises(PreflightError, match="Line 2"):
+        api.submit("x = 1\nx = (")
+
+
+def test_a_run_whose_folder_is_gone_ends_as_lost(api: Any) -> None:
+    import shutil
+
+    from jupyter_amltrain.errors import RunLost
+
+    run = api.submit("import time; print('here', flush=True); time.sleep(600)", name="gone", gpus=0)
+    until(lambda: "here" in run.logs())
+    folder = Path(run.run.folder)
+    processes = _pids(str(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+    with pytest.raises(RunLost, match="folder .* is gone"):
+        run.wait(60)
+    for number in processes:
+        os.kill(number, 9)
+
+
+def _pids(folder: str) -> list[int]:
+    """The job's own process, by its script's path."""
+    import psutil
+
+    found = [p.pid for p in psutil.process_iter() if any(folder in word for word in _words(p))]
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def _words(process: Any) -> list[str]:
+    import psutil
+
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.cli import main
+
+pytestmark = pytest.mark.usefixtures("home")
+
+LINE = [sys.executable, "-m", "jupyter_amltrain.cli"]
+
+
+def amltrain(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*LINE, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done
+
+
+def test_submit_wait_and_look(home: Path) -> None:
+    Path("train.py").write_text(
+        "import json, os, sys\nprint(sys.argv[1:], flush=True)\n"
+        "json.dump({'name': 'a', 'value': 5}, open(os.environ['AML_OUTPUT_DIR'] + '/a.json', 'w'))\n"
+    )
+    done = amltrain("submit", "train.py", "--param", "lr=0.1", "--out", "a", "--wait", "--", "-v")
+    assert done.stdout.splitlines() == ["['-v', '--lr', '0.1']", "a = 5"]
+    handle = done.stderr.splitlines()[0]
+    rows = json.loads(amltrain("runs", "--json").stdout)
+    assert [(row["handle"], row["state"]) for row in rows] == [(handle, "completed")]
+    assert handle in amltrain("runs", "show").stdout
+    assert amltrain("runs", "logs", "--follow").stdout == "['-v', '--lr', '0.1']\n"
+    assert (Path(".amltrain") / "mlflow.db").exists()  # the record was waited for
+    assert "done" not in amltrain("runs", "cancel", handle).stdout
+    done = amltrain("runs", "delete", handle, code=2)
+    assert f"amltrain runs delete --force {handle}" in done.stderr
+    amltrain("runs", "delete", "-f", handle)
+
+
+def test_submit_returns_when_the_target_has_it() -> None:
+    Path("slow.py").write_text("import time\nprint('go', flush=True)\ntime.sleep(600)")
+    handle = json.loads(amltrain("submit", "slow.py", "--json").stdout)["handle"]
+    assert "still running" in amltrain("runs", "wait", "--timeout", "0.2", code=1).stderr
+    follow = subprocess.Popen([*LINE, "runs", "logs", "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert follow.stdout is not None
+    assert follow.stdout.readline() == "go\n"
+    follow.send_signal(signal.SIGINT)
+    _, said = follow.communicate(timeout=60)
+    assert follow.returncode == 130 and said == "amltrain: interrupted; runs go on.\n"
+    assert "cancel requested" in amltrain("runs", "cancel", handle).stdout
+    assert "was canceled" in amltrain("runs", "wait", handle, code=1).stderr
+
+
+def test_a_failed_run_has_exit_code_1() -> None:
+    Path("bad.py").write_text("raise SystemExit(3)")
+    amltrain("submit", "bad.py")
+    done = amltrain("runs", "wait", code=1)
+    assert "exited with code 3" in done.stderr.splitlines()[-1] and "%aml" not in done.stderr
+
+
+def test_wrong_usage_has_exit_code_2_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.py").write_text("x = 1")
+    Path("wrong.py").write_text("x = = 1")
+    for words, text in {
+        ("submit", "trian.py"): "Cannot read",
+        ("submit", "wrong.py"): "wrong.py line 1",
+        ("submit",): "required: script",
+        ("submit", "bad.py", "--targt", "x"): "Did you mean --target",
+        ("submit", "bad.py", "--target", "locl"): "Did you mean local? amltrain compute lists them.",
+        ("rnus",): "Did you mean amltrain runs?",
+        ("runs", "show", "nope"): "No run 'nope'",
+    }.items():
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert text in said and said.count("\n") == 1, (words, said)
+
+
+def test_compute_and_help() -> None:
+    assert json.loads(amltrain("compute", "--json").stdout)[0]["target"] == "local"
+    assert "CPUs" in amltrain("compute").stdout
+    assert amltrain("compute", "test").stdout.startswith("local: ready")
+    assert "usage: amltrain" in amltrain("--help").stdout == amltrain().stdout
+    assert "usage: amltrain submit" in amltrain("submit", "-h").stdout
+    assert amltrain("--version").stdout.strip()
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*LINE, "compute"], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,85 @@
+"""The page and a kernel: pushes, Cancel in a busy kernel, a reload, a kernel that does not know us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.ui.lab import MS, RECORD_MIME, LabServer, NotebookPage, code_cell, eventually, load_page, open_notebook
+
+STANDIN = Path(__file__).parent / "standin.py"
+
+
+@pytest.fixture
+def notebook(page: Page, lab: LabServer, request: pytest.FixtureRequest) -> Iterator[NotebookPage]:
+    name = lab.write(f"{request.node.name}.ipynb", [code_cell("# a notebook")])
+    (lab.notebooks / "standin.py").write_text(STANDIN.read_text())
+    found = open_notebook(page, lab, name)
+    yield found
+    found.close()
+
+
+def name_of(notebook: NotebookPage) -> str:
+    return str(notebook.page.evaluate("() => jupyterapp.shell.currentWidget.context.path"))
+
+
+def test_updates_change_the_drawing_in_place(notebook: NotebookPage) -> None:
+    notebook.cell("import standin; standin.install(); standin.play()")
+    run = notebook.runs.first
+    expect(run.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
+    run.evaluate("node => { node.dataset.mark = 'same'; node.querySelector('pre').dataset.mark = 'same'; }")
+    expect(run.locator("pre")).to_contain_text("step 5", timeout=MS)
+    notebook.cell("standin.finish()")
+    expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
+    expect(run.locator(".jp-AmlRun-cancel")).to_be_hidden()
+    assert notebook.page.locator("[data-mark='same']").count() == 2, "the output was drawn anew"
+    assert notebook.records()[-1]["done"] is True
+
+
+def test_cancel_works_while_a_cell_runs(notebook: NotebookPage, shots: Path) -> None:
+    notebook.cell("import standin, time; standin.install(); standin.play()")
+    run = notebook.runs.first
+    cancel = run.get_by_role("button", name="Cancel: played")
+    expect(cancel).to_be_visible(timeout=MS)
+    notebook.cell("time.sleep(600)", wait=False)
+    eventually("the cell runs", lambda: notebook.kernel_status() == "busy")
+    cancel.click()
+    expect(run.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
+    notebook.page.screenshot(path=shots / "canceled-while-busy.png")
+    notebook.interrupt()
+
+
+def test_after_a_reload_the_page_asks_and_the_file_gets_the_end(notebook: NotebookPage, lab: LabServer) -> None:
+    name = name_of(notebook)
+    notebook.cell("import standin; standin.install(); standin.play(push=False)")
+    expect(notebook.runs.first.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
+    notebook.save()
+    again = load_page(notebook.page, lab, name)
+    run = again.runs.first
+    expect(run).to_have_attribute("data-source", "live", timeout=MS)
+    expect(run.locator(".jp-AmlRun-notice")).to_be_hidden()
+    again.cell("standin.finish()")
+    expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
+    eventually("the model holds the end", lambda: again.records()[-1]["done"])
+    again.save()
+    outputs = [o for cell in lab.read(name)["cells"] for o in cell["outputs"] if RECORD_MIME in o.get("data", {})]
+    assert [o["data"][RECORD_MIME]["state"] for o in outputs] == ["completed"]
+    assert "completed" in "".join(outputs[0]["data"]["text/plain"])
+
+
+def test_a_kernel_without_us_is_told_how_to_reconnect(notebook: NotebookPage) -> None:
+    notebook.cell("import standin; standin.play(push=False)")
+    run = notebook.runs.first
+    notice = run.locator(".jp-AmlRun-notice")
+    expect(notice).to_contain_text("To reconnect, run: %load_ext jupyter_amltrain", timeout=MS)
+    notebook.cell("standin.install()")
+    expect(notice).to_be_hidden(timeout=MS)
+    expect(run).to_have_attribute("data-source", "live")
+
+
+def test_a_run_the_kernel_does_not_know(notebook: NotebookPage) -> None:
+    notebook.cell("import standin; standin.install(); standin.play(push=False); standin.runs.clear()")
+    expect(notebook.runs.first.locator(".jp-AmlRun-failure")).to_contain_text("%aml_runs list", timeout=MS)

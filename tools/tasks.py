@@ -1,0 +1,146 @@
+"""What ``make`` does: ``python -m tools.tasks demo|test|lab|check|soak|bench|build|clean``.
+
+Standard library only: it starts on a bare Python 3.10+ and sets up ``.venv`` itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tools import chromium, frontend
+from tools.environment import BIN, PYTHON, ROOT, TaskError, ensure, must, run, say, surroundings
+
+FAST = "not soak and not gpu"
+
+
+def demo(arguments: list[str]) -> int:
+    """Execute the first notebook headless and say where everything is."""
+    ensure(["notebooks"])
+    return run([PYTHON, "-m", "tools.demo", *arguments])
+
+
+def test(arguments: list[str]) -> int:
+    """Run the fast tier."""
+    ensure(["test"])
+    _native_parts()
+    if _ui_is_tested():
+        chromium.ensure()
+        frontend.ensure_bundle()
+    workers = ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS", "2"), "--dist", "loadfile"]
+    return _pytest(FAST, [*workers, *arguments])
+
+
+def soak(arguments: list[str]) -> int:
+    """Run the repetitions; they take long."""
+    ensure(["test"])
+    _native_parts()
+    say(f"seed {os.environ.setdefault('AMLTRAIN_SOAK_SEED', '20261121')} (AMLTRAIN_SOAK_SEED sets another)")
+    return _pytest("soak", ["-s", *arguments])
+
+
+def lab(arguments: list[str]) -> int:
+    """Build and link the labextension, then open JupyterLab in ``notebooks/``."""
+    ensure(["notebooks"])
+    frontend.ensure_bundle()
+    as_root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    os.chdir(ROOT / "notebooks")
+    os.execve(BIN / "jupyter", ["jupyter", "lab", *as_root, *arguments], surroundings())
+
+
+def check(arguments: list[str]) -> int:
+    """Run every static check, all of them even when one fails."""
+    ensure(["dev"])
+    frontend.ensure_modules()
+    python = ["jupyter_amltrain", "tools", "tests", "benchmarks"]
+    places = [name for name in python if any((ROOT / name).rglob("*.py"))]
+    vermin = ["--target=3.8-", "--violations", "--quiet", "--no-tips", "--eval-annotations"]
+    checks: dict[str, list[str | Path]] = {
+        "ruff": [BIN / "ruff", "check", "--quiet", *places],
+        "ruff format": [BIN / "ruff", "format", "--check", "--quiet", *places],
+        "mypy --strict": [BIN / "mypy"],
+        "import-linter": [BIN / "lint-imports", "--no-cache"],
+        "vermin (agent: 3.8)": [BIN / "vermin", *vermin, "jupyter_amltrain/agent"],
+        "protocol.ts is fresh": [PYTHON, "-m", "tools.protocol_types", "--check"],
+        "tsc": [BIN / "jlpm", "run", "tsc", "-p", "labextension/tsconfig.json", "--noEmit"],
+        "eslint": [BIN / "jlpm", "run", "eslint", "labextension"],
+        "TypeScript tests": [BIN / "jlpm", "run", "test"],
+    }
+    chosen = [name for name in checks if not arguments or any(word in name for word in arguments)]
+    results: list[tuple[str, int, float]] = []
+    for name in chosen:
+        say(name)
+        began = time.monotonic()
+        results.append((name, run(checks[name]), time.monotonic() - began))
+    print()
+    for name, code, seconds in results:
+        print(f"{name:22} {'ok' if code == 0 else 'FAILED':7} {seconds:6.1f} s")
+    return 1 if any(code for _, code, _ in results) else 0
+
+
+def bench(arguments: list[str]) -> int:
+    """Run the benchmarks: ratios against other tools, measured interleaved."""
+    ensure(["bench", "test"])
+    return run([PYTHON, "-m", "benchmarks", *arguments])
+
+
+def build(arguments: list[str]) -> int:
+    """Build sdist and wheel into ``dist/``."""
+    ensure(["dev"])
+    must([PYTHON, "-m", "build", *arguments, "."], "Cannot build")
+    return 0
+
+
+def clean(arguments: list[str]) -> int:
+    """Remove what was built; with ``--all`` also ``.venv`` and ``node_modules``."""
+    names = ["build", "dist", "labextension/lib", "jupyter_amltrain/labextension"]
+    names += [".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "notebooks/.amltrain"]
+    if "--all" in arguments:
+        names += [".venv", "node_modules"]
+    for name in names:
+        shutil.rmtree(ROOT / name, ignore_errors=True)
+    for place in ("jupyter_amltrain", "tools", "tests", "benchmarks"):
+        for cache in (ROOT / place).rglob("__pycache__"):
+            shutil.rmtree(cache, ignore_errors=True)
+    return 0
+
+
+def _pytest(marker: str, arguments: list[str]) -> int:
+    return run([PYTHON, "-m", "pytest", "-p", "tools.skips", "-m", marker, *arguments])
+
+
+def _ui_is_tested() -> bool:
+    return any((ROOT / "tests" / "ui").glob("test_*.py"))
+
+
+def _native_parts() -> None:
+    """Compile the fakes that the tests load: those that bring a ``tests/*/build.py``."""
+    for script in sorted((ROOT / "tests").glob("*/build.py")):
+        must([PYTHON, script], f"Cannot compile the fakes of {script.parent.name}")
+
+
+TASKS: dict[str, Callable[[list[str]], int]] = {
+    task.__name__: task for task in (demo, test, lab, check, soak, bench, build, clean)
+}
+
+
+def main(argv: list[str]) -> int:
+    """Run one task and return its exit code; an expected failure is one sentence."""
+    if not argv or argv[0] not in TASKS:
+        print("usage: python -m tools.tasks " + "|".join(TASKS), file=sys.stderr)
+        return 2
+    try:
+        return TASKS[argv[0]](argv[1:])
+    except TaskError as error:
+        print(f"make {argv[0]}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
