@@ -62,8 +62,8 @@ class Requests:
         """Handler of our message type on the control channel; runs on its thread."""
         reply = await self.reply(parent.get("content") or {})
         self._kernel.session.send(stream, protocol.REPLY, msgspec.to_builtins(reply), parent=parent, ident=ident)
-        if self._cell_runs():
-            asyncio.get_running_loop().call_later(REPAIR, self._say_busy)
+        # A cell may begin between this answer and the idle that follows it, so ask when the repair is due.
+        asyncio.get_running_loop().call_later(REPAIR, self._say_busy)
 
     async def reply(self, content: dict[str, Any]) -> Reply:
         """The answer to one message; never raises for what a front end can send."""

@@ -191,11 +191,23 @@ class NotebookPage:
             }"""
         )
 
+    def sleeping_cell(self) -> Locator:
+        """Append a cell that sleeps for minutes and return its prompt once the cell has begun.
+
+        The page's status of the kernel does not tell: a reply on the control channel makes it idle while a cell
+        runs (jupyterlab#10701), until our kernel side repairs it.
+        """
+        self.cell("import time; print('now asleep', flush=True); time.sleep(600)", wait=False)
+        eventually("the cell runs", lambda: "now asleep" in self.outputs_text())
+        return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").last.locator(".jp-InputPrompt")
+
     def kernel_status(self) -> str:
-        """What the page believes of the kernel, ``none`` without one."""
-        return str(
-            self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status ?? 'none'")
-        )
+        """What the page believes of the kernel."""
+        return str(self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"))
+
+    def has_kernel(self) -> bool:
+        """Whether the notebook has a kernel."""
+        return bool(self.page.evaluate("() => !!jupyterapp.shell.currentWidget.sessionContext.session?.kernel"))
 
     def interrupt(self) -> None:
         """Interrupt the kernel."""

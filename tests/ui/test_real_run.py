@@ -28,7 +28,7 @@ def notebook(page: Page, lab: LabServer, request: pytest.FixtureRequest) -> Iter
     lab.end_runs()
     found = open_notebook(page, lab, name)
     try:
-        found.cell("%load_ext jupyter_amltrain\nimport time")
+        found.cell("%load_ext jupyter_amltrain")
         found.cell(SUBMIT)
         run = found.runs.first
         expect(run.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
@@ -44,10 +44,10 @@ def test_a_run_is_drawn_live_and_canceled_while_a_cell_runs(notebook: NotebookPa
     expect(run.locator(".jp-AmlRun-chartTitle").first).to_have_text("loss", timeout=MS)
     expect(run.locator(".jp-AmlRun-chartTitle", has_text="CPU")).to_be_visible(timeout=MS)
     notebook.page.screenshot(path=shots / "live.png")
-    notebook.cell("time.sleep(600)", wait=False)
-    eventually("the cell runs", lambda: notebook.kernel_status() == "busy")
+    prompt = notebook.sleeping_cell()
     run.get_by_role("button", name="Cancel: epochs").click()
     expect(run.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
+    expect(prompt).to_have_text("[*]:")
     eventually("the page sees the kernel busy again", lambda: notebook.kernel_status() == "busy")
     eventually("the record is final", lambda: notebook.records()[-1]["done"])
     notebook.page.screenshot(path=shots / "canceled.png")
