@@ -46,6 +46,11 @@ class Screen:
         found = [m["content"] for m in self.messages if m["msg_type"] in ("display_data", "update_display_data")]
         return [c for c in found if RECORD_MIME in c["data"]]
 
+    def records_of(self, name: str) -> list[dict[str, Any]]:
+        """The records of one run, oldest first: an earlier run's last frame may come late."""
+        found = [frame["data"][RECORD_MIME] for frame in self.frames()]
+        return [record for record in found if record["name"] == name]
+
 
 def record_of(message: dict[str, Any]) -> dict[str, Any]:
     if message["msg_type"] not in ("display_data", "update_display_data"):
@@ -109,12 +114,12 @@ def test_frames_are_few_while_a_script_never_stops_talking(live: Kernel) -> None
     screen = Screen(live)
     start = time.monotonic()
     cell = screen.client.execute(
-        "%%aml_submit --wait\nimport time\nend = time.monotonic() + 2\n"
+        "%%aml_submit --name talk --wait\nimport time\nend = time.monotonic() + 2\n"
         "while time.monotonic() < end: print('x' * 50, flush=True); time.sleep(0.0005)"
     )
     screen.until(idle_of(cell))
     spent = time.monotonic() - start
-    frames = [record_of(m) for m in screen.messages if record_of(m)]
+    frames = screen.records_of("talk")
     assert len(frames) <= 2 * spent + 10  # two a second, a few at once, the end
     assert frames[-1]["done"] and len(json.dumps(frames[-1])) < 200_000
 
@@ -133,7 +138,7 @@ def test_two_hundred_megabytes_that_are_no_text(live: Kernel) -> None:
     while not any(idle_of(cell)(m) for m in screen.messages[-1:]):
         screen.until(lambda m: True)
         peak = max(peak, kernel.memory_info().rss)
-    last = [record_of(m) for m in screen.messages if record_of(m)][-1]
+    last = screen.records_of("flood")[-1]
     assert last["done"] and last["state"] == "completed"
     assert last["log"]["bytes"] == (200 << 20) + len(b"\nthe end \xff\n")
     assert last["log"]["tail"].endswith("\nthe end \ufffd\n") and len(last["log"]["tail"]) <= 8192
