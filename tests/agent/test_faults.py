@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from .conftest import Agent, alive, processes_of, until
@@ -85,10 +86,14 @@ def test_helpers_killed(agent: Agent) -> None:
     for _ in range(3):
         until(lambda: len(agent.telemetry(run)) > 2 and len(helpers(agent, state)) == 2, "sampler and sink")
         path = agent.run_folder(run) / "telemetry" / "node-0.jsonl"
+        ours = [psutil.Process(pid) for pid in helpers(agent, state)]
+        for helper in ours:
+            helper.suspend()
+        until(lambda ours=ours: all(helper.status() == psutil.STATUS_STOPPED for helper in ours), "both stand still")
         count = len(agent.telemetry(run))
-        kill(*helpers(agent, state))
         with path.open("ab") as file:  # a torn line, as of a kill in the middle of a write
             file.write(b"[99,17")
+        kill(*[helper.pid for helper in ours])
         until(lambda count=count: len(agent.telemetry(run)) > count + 1, "the next samples")
     agent.good("cancel", run=run)
     assert agent.wait(run)["state"] == "canceled"
