@@ -55,6 +55,30 @@ def test_submit_returns_when_the_target_has_it() -> None:
     assert "was canceled" in amltrain("runs", "wait", handle, code=1).stderr
 
 
+KEYRING = """
+from keyring.backend import KeyringBackend
+class Store(KeyringBackend):
+    priority = 1
+    def get_password(self, service, username):
+        return "s3cr3t-" + "value" if (service, username) == ("amltrain", "HUB_TOKEN") else None
+    def set_password(self, service, username, password):
+        raise AssertionError("nothing is stored")
+"""
+
+
+def test_a_secret_from_the_keyring(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vault").mkdir()
+    (tmp_path / "vault" / "store.py").write_text(KEYRING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "vault"))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "store.Store")
+    Path("script.py").write_text("import os\nprint(len(os.environ['HUB_TOKEN']))")
+    done = amltrain("submit", "script.py", "--secret", "HUB_TOKEN", "--wait")
+    assert done.stdout.strip() == "12"
+    assert "s3cr3t-value" not in done.stdout + done.stderr
+    assert not [p for p in home.rglob("*") if p.is_file() and b"s3cr3t-value" in p.read_bytes()]
+    assert "keyring set amltrain OTHER" in amltrain("submit", "script.py", "--secret", "OTHER", code=2).stderr
+
+
 def test_a_failed_run_has_exit_code_1() -> None:
     Path("bad.py").write_text("raise SystemExit(3)")
     amltrain("submit", "bad.py")

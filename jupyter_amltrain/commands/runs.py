@@ -13,10 +13,10 @@ from jupyter_amltrain.commands.tables import ago, pairs, table
 from jupyter_amltrain.errors import CommandError, RunError
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text, seconds_text
+from jupyter_amltrain.spec.run import Run, RunState
 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
-    from jupyter_amltrain.spec.run import Run
 
 #: A log up to this size is printed whole; of a larger one the head and the end (bytes).
 LOG_CAP = 200_000
@@ -35,7 +35,6 @@ def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
 
 
 def _row(run: Run) -> dict[str, Any]:
-    running = [p for p in run.status.phases if p.name == "running"]
     return {
         "handle": run.handle,
         "name": run.spec.name,
@@ -43,12 +42,21 @@ def _row(run: Run) -> dict[str, Any]:
         "reachable": run.reachable,
         "cancel_requested": run.cancel_requested,
         "created": run.created,
-        "seconds": sum(p.seconds or 0.0 for p in running) if running else None,
+        "seconds": _ran(run, time.time()),
         "experiment": run.spec.experiment,
         "params": run.spec.params,
         "outputs": run.outputs,
         "error": run.error,
     }
+
+
+def _ran(run: Run, now: float) -> float | None:
+    """Seconds in which the script ran, those of a phase that still lasts included; ``None``: it has not begun."""
+    spent = [p.seconds for p in run.status.phases if p.name == "running" and p.seconds is not None]
+    if run.status.state is RunState.RUNNING:
+        # The target's clock may differ from ours.
+        spent += [max(now - p.start, 0.0) for p in run.status.phases if p.name == "running" and p.end is None]
+    return sum(spent) if spent else None
 
 
 def listing_text(rows: Sequence[dict[str, Any]]) -> str:

@@ -8,6 +8,8 @@ import pytest
 from jupyter_amltrain.commands import runs, tables
 from jupyter_amltrain.errors import RunError
 
+from ..places import until
+
 
 @pytest.mark.parametrize(
     ("then", "text"),
@@ -21,6 +23,19 @@ def test_a_table_cuts_and_keeps_its_lines() -> None:
     text = tables.table(["a", "b"], [["x\ny", "z" * 100], ["", "1"]])
     head, one, two = text.splitlines()
     assert head == "a    b" and one.startswith("x y  zzz") and one.endswith("…") and two == "     1"
+
+
+def test_the_list_counts_the_time_of_a_run_that_still_runs(api: Any) -> None:
+    run = api.submit("import time\nprint('up', flush=True)\ntime.sleep(600)")
+    until(lambda: "up" in run.logs())
+    (first,) = runs.listing()
+    (later,) = until(lambda: [row for row in runs.listing() if row["seconds"] > (first["seconds"] or 0.0) + 0.05])
+    run.cancel()
+    with pytest.raises(RunError):
+        run.wait(60)
+    (ended,) = runs.listing()
+    # By the monotonic clock of the target, the live ones by the wall clock: near each other, not ordered.
+    assert ended["seconds"] == runs.listing()[0]["seconds"] > 0.0 and later["seconds"] > 0.05
 
 
 def test_waiting_aloud_says_the_state_and_cleans_up(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -107,15 +108,16 @@ def deaths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[
     assert jupyter_client.manager.KernelManager
     folder = tmp_path_factory.mktemp("deaths")
     with environ_of(folder) as environ, ThreadPoolExecutor(4) as pool:
-        server = pool.submit(_server_killed, environ, folder, "server", 1.0)
-        done = [server]
+        done = [pool.submit(_server_dies_at, environ, folder, point) for point in POINTS]
         for seed in SEEDS:
             moment = random.Random(seed).uniform(0.0, 5.0)
+            done.append(pool.submit(_server_killed, environ, folder, f"server-seed-{seed}", moment))
             done.append(pool.submit(_killed_at, environ, folder, f"seed-{seed}", moment))
         done += [pool.submit(_dies_at, environ, folder, point) for point in (*POINTS, "kernel_before_submit")]
         for future in done:
             future.result(2 * DEADLINE)
-        names = [*POINTS, "kernel_before_submit", *(f"seed-{seed}" for seed in SEEDS), "server"]
+        names = [*POINTS, "kernel_before_submit", *(f"seed-{seed}" for seed in SEEDS)]
+        names += [*(f"server_{point}" for point in POINTS), *(f"server-seed-{seed}" for seed in SEEDS)]
         yield _look(environ, folder / "elsewhere", *(name.replace("_", "-") for name in names))
 
 
@@ -133,8 +135,14 @@ def test_a_kernel_that_dies_at_a_random_moment_loses_nothing(deaths: dict[str, d
     _is_whole(deaths[f"seed-{seed}"])
 
 
-def test_the_death_of_the_server_with_all_its_children_loses_nothing(deaths: dict[str, dict[str, Any]]) -> None:
-    _is_whole(deaths["server"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_server_that_dies_at_a_failpoint_loses_nothing(deaths: dict[str, dict[str, Any]], point: str) -> None:
+    _is_whole(deaths[f"server-{point}".replace("_", "-")])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_server_that_dies_at_a_random_moment_loses_nothing(deaths: dict[str, dict[str, Any]], seed: int) -> None:
+    _is_whole(deaths[f"server-seed-{seed}"])
 
 
 @pytest.mark.soak
@@ -153,27 +161,43 @@ def test_soak_server_deaths(environ: dict[str, str], tmp_path: Path, number: int
     _is_whole(_look(environ, tmp_path / "elsewhere", "last")["last"])
 
 
-def _server_killed(environ: dict[str, str], tmp_path: Path, name: str, moment: float) -> None:
+def _server_killed(environ: dict[str, str], folder: Path, name: str, moment: float) -> None:
+    with _kernel_of_a_server(environ, folder, name) as (_, client):
+        client.execute_interactive(CELL.format(name=name), timeout=DEADLINE, output_hook=lambda message: None)
+        time.sleep(moment)
+
+
+def _server_dies_at(environ: dict[str, str], folder: Path, point: str) -> None:
+    """The kernel dies at a failpoint and the server a moment later, before it can start another."""
+    name = f"server_{point}"
+    with _kernel_of_a_server({**environ, "AMLTRAIN_FAILPOINT": point}, folder, name) as (kernel_id, client):
+        (its,) = [p for p in psutil.process_iter(["cmdline"]) if kernel_id in " ".join(p.info["cmdline"] or ())]
+        client.execute(CELL.format(name=name))
+        its.wait(DEADLINE)
+
+
+@contextlib.contextmanager
+def _kernel_of_a_server(environ: dict[str, str], folder: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """Id and client of a kernel that has loaded us; its server is killed with all its children."""
     from jupyter_client import BlockingKernelClient
 
+    runtime = folder / f"runtime-{name}"
     server = subprocess.Popen(
         [
             sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", "--port=0",
             "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True",
-            f"--ServerApp.root_dir={tmp_path / 'work'}",
+            f"--ServerApp.root_dir={folder / 'work'}",
         ],
-        env=environ,
+        env={**environ, "JUPYTER_RUNTIME_DIR": str(runtime)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        url = _server_url(tmp_path / "runtime")
-        import urllib.request
-
+        url = _server_url(runtime)
         request = urllib.request.Request(f"{url}api/kernels", data=b'{"name": "python3"}', method="POST")
         with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
             kernel_id = json.load(answer)["id"]
-        client = BlockingKernelClient(connection_file=str(tmp_path / "runtime" / f"kernel-{kernel_id}.json"))
+        client = BlockingKernelClient(connection_file=str(runtime / f"kernel-{kernel_id}.json"))
         client.load_connection_file()
         client.start_channels()
         deadline = time.monotonic() + DEADLINE
@@ -184,8 +208,7 @@ def _server_killed(environ: dict[str, str], tmp_path: Path, name: str, moment: f
             except RuntimeError:  # without its manager, a client takes a slow start for a death
                 assert time.monotonic() < deadline
         client.execute_interactive("%load_ext jupyter_amltrain", timeout=DEADLINE)
-        client.execute_interactive(CELL.format(name=name), timeout=DEADLINE, output_hook=lambda message: None)
-        time.sleep(moment)
+        yield kernel_id, client
         client.stop_channels()
     finally:
         parent = psutil.Process(server.pid)
@@ -197,8 +220,6 @@ def _server_killed(environ: dict[str, str], tmp_path: Path, name: str, moment: f
 
 def _server_url(runtime: Path) -> str:
     """URL of the server, when it answers: its file is there a moment before it listens."""
-    import urllib.request
-
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         for file in runtime.glob("jpserver-*.json"):
