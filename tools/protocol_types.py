@@ -25,6 +25,8 @@ OPERATIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "state": (protocol.State, protocol.StateReply),
     "run": (protocol.GetRun, protocol.RunReply),
     "cancel": (protocol.Cancel, protocol.CancelReply),
+    "dashboard": (protocol.OpenDashboard, protocol.DashboardReply),
+    "follow": (protocol.FollowFeed, protocol.FollowReply),
 }
 
 #: Fields whose Python type says less than what is sent.

@@ -39,7 +39,34 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="can
     handle: str
 
 
-Request = Hello | State | GetRun | Cancel
+class OpenDashboard(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="dashboard"):
+    """Give this page live widgets of a run (or monitor); asked again while they are being made.
+
+    Attributes
+    ----------
+    page
+        Names the load of a page: each has widgets of its own.
+    """
+
+    handle: str
+    page: str
+
+
+class FollowFeed(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="follow"):
+    """The page shows a feed, or has hidden it; a hidden one gets nothing.
+
+    Attributes
+    ----------
+    seen
+        Ticks that the page has, by node, when it is shown: later ones follow on the feed.
+    """
+
+    feed: str
+    shown: bool
+    seen: tuple[int, ...] = ()
+
+
+Request = Hello | State | GetRun | Cancel | OpenDashboard | FollowFeed
 
 
 class HelloReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +105,31 @@ class CancelReply(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool = True
 
 
+class DashboardReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to :class:`OpenDashboard`.
+
+    Attributes
+    ----------
+    feed
+        Id of the feed whose widget model was sent; empty while it is being made.
+    why
+        Why there will be none (no samples to show, say); empty else.
+    """
+
+    feed: str = ""
+    why: str = ""
+    version: int = VERSION
+    ok: bool = True
+
+
+class FollowReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to :class:`FollowFeed`; `known` is false for a feed that was closed."""
+
+    known: bool
+    version: int = VERSION
+    ok: bool = True
+
+
 class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, one sentence."""
 
@@ -86,7 +138,7 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool = False
 
 
-Reply = HelloReply | StateReply | RunReply | CancelReply | ErrorReply
+Reply = HelloReply | StateReply | RunReply | CancelReply | DashboardReply | FollowReply | ErrorReply
 
 
 def decode(content: dict[str, Any]) -> Request:

@@ -26,7 +26,7 @@ class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelemetrySeries(msgspec.Struct, frozen=True, kw_only=True):
-    """Host use of the run's processes.
+    """Host use of the run's processes, on the run's first node.
 
     Attributes
     ----------
@@ -46,6 +46,134 @@ class TelemetrySeries(msgspec.Struct, frozen=True, kw_only=True):
     memory_total: float | None = None
     cpus: int | None = None
     age: float | None = None
+
+
+class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU; the series run along the record's common ``t``, ``None`` for a hole.
+
+    Attributes
+    ----------
+    util
+        Percent of the time in which a kernel ran, mean of each stretch.
+    peak
+        The same, the highest of what the driver saw within each stretch.
+    memory, memory_total
+        Bytes used on the device (by anybody), and its size.
+    power, power_limit
+        Watts.
+    """
+
+    node: int
+    index: int
+    name: str = ""
+    uuid: str = ""
+    memory_total: float | None = None
+    power_limit: float | None = None
+    util: tuple[float | None, ...] = ()
+    peak: tuple[float | None, ...] = ()
+    memory: tuple[float | None, ...] = ()
+    power: tuple[float | None, ...] = ()
+
+
+class GpuBand(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean, least and most over many GPUs, along the record's common ``t``."""
+
+    mean: tuple[float | None, ...] = ()
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
+
+
+class GpuHeat(msgspec.Struct, frozen=True, kw_only=True):
+    """Utilization of every GPU over the run.
+
+    Attributes
+    ----------
+    labels
+        One a row, ``"node:index"``; rows are sorted by node, then index.
+    columns
+        Columns of equal time; they span ``t[0]`` to ``t[-1]`` of the record.
+    cells
+        Two hex digits a cell, rows one after the other: 0 to 100 percent, ``ff`` for a hole.
+    """
+
+    labels: tuple[str, ...] = ()
+    columns: int = 0
+    cells: str = ""
+
+
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One process on a GPU, as the driver lists it.
+
+    Attributes
+    ----------
+    owner
+        ``mine`` (of this run), ``other``, or ``unknown`` where ids cannot be told apart.
+    memory
+        Bytes; ``None`` where the driver does not say.
+    """
+
+    node: int
+    index: int
+    pid: int
+    owner: str
+    memory: float | None = None
+    name: str = ""
+
+
+class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True):
+    """GPUs of a run.
+
+    Attributes
+    ----------
+    t
+        Unix seconds, at most 150, for every series here.
+    gpus
+        Up to 8 GPUs with their series; more of them without.
+    util, memory, power
+        Bands over all GPUs (percent, bytes, watts); only with more than 8 GPUs.
+    nodes
+        Host name of each node, by node number.
+    source
+        Where the samples come from, in words, e.g. ``agent, every 1 s``.
+    age
+        Seconds since the last sample; ``None`` when the run has ended.
+    note
+        Why there is nothing, or what happened to the driver; one sentence.
+    now
+        Slow readings of each GPU, in the order of `gpus`: ``temperature`` (C), ``sm_clock``,
+        ``mem_clock`` (MHz), ``throttle`` (words), ``ecc`` (uncorrected errors), ``mine``, ``others`` (bytes).
+    """
+
+    t: tuple[float, ...] = ()
+    gpus: tuple[GpuSeries, ...] = ()
+    util: GpuBand | None = None
+    memory: GpuBand | None = None
+    power: GpuBand | None = None
+    heat: GpuHeat | None = None
+    nodes: tuple[str, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+    source: str = ""
+    age: float | None = None
+    note: str = ""
+    now: tuple[dict[str, Any], ...] = ()
+
+
+class GpuTruth(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the run used the GPUs that it owns.
+
+    Attributes
+    ----------
+    verdict
+        ``used``, ``not used``, ``cannot tell``; empty while the grace time runs.
+    detail
+        What was seen, one sentence.
+    cause
+        Likely causes of *not used*, one sentence with what to do; else empty.
+    """
+
+    verdict: str = ""
+    detail: str = ""
+    cause: str = ""
 
 
 class LogTail(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +208,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
     metrics: dict[str, MetricSeries] = {}
     telemetry: TelemetrySeries = TelemetrySeries()
+    gpu: GpuTelemetry | None = None
+    truth: GpuTruth | None = None
+    summary: dict[str, Any] = {}  #: of an ended run, see ``agent/summary.py``
+    kind: str = "run"  #: or "monitor": GPUs of a target, without a run
+    view: str = "run"  #: or "dashboard": charts only
     log: LogTail = LogTail()
     outputs: dict[str, Any] = {}
     error: str | None = None

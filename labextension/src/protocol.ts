@@ -43,6 +43,19 @@ export interface ICancelReply {
   ok: true;
 }
 
+export interface IDashboardReply {
+  feed: string;
+  why: string;
+  version: number;
+  ok: true;
+}
+
+export interface IFollowReply {
+  known: boolean;
+  version: number;
+  ok: true;
+}
+
 export interface IErrorReply {
   error: string;
   version: number;
@@ -70,6 +83,11 @@ export interface IRunRecord {
   tags: Record<string, string>;
   metrics: Record<string, IMetricSeries>;
   telemetry: ITelemetrySeries;
+  gpu: IGpuTelemetry | null;
+  truth: IGpuTruth | null;
+  summary: Record<string, unknown>;
+  kind: string;
+  view: string;
   log: ILogTail;
   outputs: Record<string, unknown>;
   error: string | null;
@@ -100,11 +118,66 @@ export interface ITelemetrySeries {
   age: number | null;
 }
 
+export interface IGpuTelemetry {
+  t: number[];
+  gpus: IGpuSeries[];
+  util: IGpuBand | null;
+  memory: IGpuBand | null;
+  power: IGpuBand | null;
+  heat: IGpuHeat | null;
+  nodes: string[];
+  processes: IGpuProcess[];
+  source: string;
+  age: number | null;
+  note: string;
+  now: Record<string, unknown>[];
+}
+
+export interface IGpuTruth {
+  verdict: string;
+  detail: string;
+  cause: string;
+}
+
 export interface ILogTail {
   tail: string;
   bytes: number;
   lines_hidden: number;
   path: string;
+}
+
+export interface IGpuSeries {
+  node: number;
+  index: number;
+  name: string;
+  uuid: string;
+  memory_total: number | null;
+  power_limit: number | null;
+  util: (number | null)[];
+  peak: (number | null)[];
+  memory: (number | null)[];
+  power: (number | null)[];
+}
+
+export interface IGpuBand {
+  mean: (number | null)[];
+  low: (number | null)[];
+  high: (number | null)[];
+}
+
+export interface IGpuHeat {
+  labels: string[];
+  columns: number;
+  cells: string;
+}
+
+export interface IGpuProcess {
+  node: number;
+  index: number;
+  pid: number;
+  owner: string;
+  memory: number | null;
+  name: string;
 }
 
 /** Operation -> its payload and its reply. */
@@ -113,4 +186,6 @@ export interface IOperations {
   state: { payload: Record<string, never>; reply: IStateReply };
   run: { payload: { handle: string }; reply: IRunReply };
   cancel: { payload: { handle: string }; reply: ICancelReply };
+  dashboard: { payload: { handle: string; page: string }; reply: IDashboardReply };
+  follow: { payload: { feed: string; shown: boolean; seen: number[] }; reply: IFollowReply };
 }
