@@ -1,145 +1,20 @@
-"""The three commands' parsers: one sentence, examples to copy, and errors that guess.
+"""The commands' parsers: one sentence, examples to copy, flags, verbs.
 
-They serve the magics (`%aml_submit`) and the command line (`amltrain submit`); the
-texts differ only by the name in front.
+They serve the magics (`%aml_submit`), the command line (`amltrain submit`) and the
+completion of both; the texts differ only by the name in front.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
 
 from jupyter_amltrain.commands import values
-from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.commands.parsing import HelpWanted, Parser
 
-COMMANDS = ("submit", "runs", "compute")
+__all__ = ["COMMANDS", "HelpWanted", "Parser", "parser_of"]
 
-
-class HelpWanted(Exception):
-    """``--help`` was given; carries the text for the front door to print."""
-
-
-class _Help(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        raise HelpWanted(parser.format_help())
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that raises :class:`CommandError` and names near matches."""
-
-    def __init__(self, *, prog: str, description: str, examples: str = "", **rest: Any) -> None:
-        rest.pop("formatter_class", None)
-        super().__init__(
-            prog=prog,
-            usage=rest.pop("usage", None),
-            # IPython shows it as the docstring: the sentence first, then what to copy.
-            description=f"{description}\n\n{examples}" if examples else description,
-            formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=28, width=92),
-            add_help=False,
-            allow_abbrev=False,
-            **rest,
-        )
-        self.verbs: dict[str, Parser] = {}
-        self.add_argument("-h", "--help", nargs=0, action=_Help, help="show this text")
-
-    def error(self, message: str) -> NoReturn:
-        """Called by argparse: a missing value, a flag given wrongly."""
-        raise CommandError(f"{self.prog}: {message[:1].lower()}{message[1:]}.", hint=f"See: {self.help_call}")
-
-    @property
-    def help_call(self) -> str:
-        """What to type for help."""
-        magic = self.prog.startswith("%") and " " not in self.prog
-        return f"{self.prog.replace('%%', '%')}?" if magic else f"{self.prog} --help"
-
-    def parse(self, tokens: Sequence[str]) -> argparse.Namespace:
-        """Parse all of `tokens`.
-
-        Raises
-        ------
-        CommandError
-            Something is unknown or missing; near matches are named.
-        HelpWanted
-            ``--help`` is among them.
-        """
-        tokens = list(tokens)
-        if self.verbs:
-            return self._parse_verb(tokens)
-        found, left = self.parse_known_args(tokens)
-        if left:
-            self._unknown(left[0])
-        return found
-
-    def _parse_verb(self, tokens: list[str]) -> argparse.Namespace:
-        if tokens[:1] in (["-h"], ["--help"]):
-            raise HelpWanted(self.format_help())
-        # Flags alone (or nothing) belong to the first verb, "list".
-        verb = tokens.pop(0) if tokens and not tokens[0].startswith("-") else next(iter(self.verbs))
-        if verb not in self.verbs:
-            near = _near(verb, self.verbs)
-            hint = f"Did you mean {near}?" if near else f"There are: {', '.join(self.verbs)}."
-            if "show" in self.verbs and ("/" in verb or verb[-1:].isdigit()):
-                hint = f"Did you mean: {self.prog} show {verb}"
-            raise CommandError(f"{self.prog}: unknown command {verb!r}.", hint=hint)
-        found = self.verbs[verb].parse(tokens)
-        found.verb = verb
-        return found
-
-    def _unknown(self, token: str) -> NoReturn:
-        if not token.startswith("-"):
-            raise CommandError(
-                f"{self.prog}: {token!r} is one argument too many.",
-                hint=f"Quote a value with spaces; see: {self.help_call}",
-            )
-        flag = token.partition("=")[0]
-        flags = [name for action in self._actions for name in action.option_strings]
-        near = _near(flag, flags)
-        hint = f"Did you mean {near}?" if near else f"See: {self.help_call}"
-        raise CommandError(f"{self.prog}: unknown flag {flag}.", hint=hint)
-
-    def verb(self, name: str, description: str, examples: str = "") -> Parser:
-        """Add a sub-command."""
-        parser = Parser(prog=f"{self.prog} {name}", description=description, examples=examples)
-        self.verbs[name] = parser
-        return parser
-
-    def format_help(self) -> str:
-        """The sentence and examples first; usage and flags after."""
-        text = super().format_help()
-        usage, _, rest = text.partition("\n\n")
-        sentence, _, flags = rest.partition("\noptions:")
-        if not flags:  # Python with another word there
-            return text
-        positional = ""
-        if "\npositional arguments:" in sentence:
-            sentence, _, positional = sentence.partition("\npositional arguments:")
-            positional = "arguments:" + positional + "\n"
-        if self.verbs:
-            width = max(map(len, self.verbs))
-            verbs = [
-                f"  {name:<{width}}  {(parser.description or '').partition(chr(10))[0]}"
-                for name, parser in self.verbs.items()
-            ]
-            flags = "\n" + "\n".join(verbs) + f"\n\n{self.prog} <command> --help tells more.\n"
-            usage = f"usage: {self.prog} [{'|'.join(self.verbs)}] ..."
-            return f"{sentence.strip()}\n\n{usage}\n\ncommands:{flags}"
-        return f"{sentence.strip()}\n\n{usage}\n\n{positional}options:{flags}"
-
-
-def _near(word: str, words: Iterable[str]) -> str:
-    import difflib
-
-    words = list(words)
-    near = difflib.get_close_matches(word, words, 2, 0.6)
-    if not near:  # --target-name, --timeout-seconds
-        stem = word.lstrip("-").partition("-")[0].partition("_")[0]
-        near = [w for w in words if stem and w.lstrip("-") and w.lstrip("-") == stem]
-    else:
-        stem = word.replace("_", "-")
-        near = [w for w in near if stem.startswith(f"{w}-")] or near
-    return " or ".join(near)
+COMMANDS = ("submit", "runs", "compute", "monitor")
 
 
 def submit_parser(prog: str = "%aml_submit") -> Parser:
@@ -151,7 +26,7 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
             prog,
             cell=(
                 "%%aml_submit --param lr=0.1 --out accuracy",
-                "%%aml_submit --gpus 1 --timeout 2h --wait",
+                "%%aml_submit --gpus 1 --require-gpu stop --timeout 2h --wait",
                 "%aml_submit train.py --param epochs=5 -- --verbose",
                 "run = %aml_submit train.py --source . --name digits",
             ),
@@ -183,6 +58,14 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
         help="an environment variable whose value is taken from here or from keyring and stored nowhere",
     )  # fmt: skip
     add("--gpus", metavar="N", type=values.count, help="GPUs; default 1 where there is one, 0 for none")
+    add(
+        "--require-gpu", metavar="|".join(values.REQUIRE_GPU), type=values.require_gpu,
+        help="what to do when the run leaves its GPUs unused: say so only, or stop it",
+    )  # fmt: skip
+    add(
+        "--gpu-grace", metavar="TIME", type=values.duration,
+        help="time that a run has to begin to use its GPUs; default 60s",
+    )  # fmt: skip
     add("--name", help="a name for people; default the notebook's or script's")
     add("--experiment", metavar="NAME", help="MLflow experiment; default the notebook's name")
     add(
@@ -210,9 +93,14 @@ def runs_parser(prog: str = "%aml_runs") -> Parser:
                 "%aml_runs",
                 "%aml_runs logs last --tail 50",
                 "run = %aml_runs attach local/digits-k3f9x",
+                "%aml_runs dashboard last --window 30m",
                 "%aml_runs cancel digits-k3f9x",
             ),
-            line=("amltrain runs", "amltrain runs logs last --follow"),
+            line=(
+                "amltrain runs",
+                "amltrain runs logs last --follow",
+                "amltrain runs export last telemetry.csv",
+            ),
         ),
     )
     magic = prog.startswith("%")
@@ -226,13 +114,20 @@ def runs_parser(prog: str = "%aml_runs") -> Parser:
         "cancel": "Ask for the end of runs.",
         "wait": "Wait for the end; an error if the run failed.",
         "last": "Show the newest run and return it.",
+        "dashboard": "Charts of a run's GPUs, host and metrics, live or after its end.",
+        "export": "Write a run's telemetry to a .csv, .parquet or .png file.",
         "delete": "Remove the folders of ended runs: log, outputs, files (MLflow's record stays).",
         "ui": "Open MLflow's own web page on this folder's runs.",
     }
+    if not magic:
+        del verbs["dashboard"]  # its charts need a page
     for name, description in verbs.items():
         verb = parser.verb(name, description)
         if name in ("cancel", "delete"):
             verb.add_argument("run", nargs="+", help="handle, run id, its beginning, or last")
+        elif name == "export":
+            verb.add_argument("run", help="handle, run id, its beginning, or last")
+            verb.add_argument("file", help="where to; its ending says which format")
         elif name not in ("last", "ui"):
             verb.add_argument("run", nargs="?", default="last", help="handle, run id, its beginning; default last")
         if name == "logs":
@@ -240,6 +135,8 @@ def runs_parser(prog: str = "%aml_runs") -> Parser:
             verb.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
         elif name == "wait":
             verb.add_argument("--timeout", metavar="TIME", type=values.duration, help="give up waiting after 30s, 15m")
+        elif name == "dashboard":
+            _window(verb)
         elif name == "delete":
             verb.add_argument("-f", "--force", action="store_true", help="really remove")
         if name in ("show", "attach", "last") and not magic:
@@ -277,10 +174,40 @@ def compute_parser(prog: str = "%aml_compute") -> Parser:
     return parser
 
 
+def monitor_parser(prog: str = "%aml_monitor") -> Parser:
+    """The parser of ``monitor``."""
+    parser = Parser(
+        prog=prog,
+        description="Watch the GPUs, processors and memory of a target, without a run.",
+        examples=_examples(
+            prog,
+            cell=("%aml_monitor", "%aml_monitor local --gpus 0,1 --window 30m --rate 2"),
+            line=("amltrain monitor", "amltrain monitor local --gpus 0,1", "amltrain monitor --once --json"),
+        ),
+    )
+    parser.add_argument("target", nargs="?", help="name of the target; default the one in use")
+    parser.add_argument("--gpus", metavar="N,N", type=values.indices, help="only these GPUs; default all")
+    if prog.startswith("%"):
+        _window(parser)
+    parser.add_argument(
+        "--rate", metavar="HZ", type=values.rate, default=1.0, help="measurements a second, 0.1 to 10; default 1"
+    )
+    if not prog.startswith("%"):
+        parser.add_argument("--once", action="store_true", help="print one table and end")
+        parser.add_argument("--json", action="store_true", help="print JSON, one line for each measurement")
+    return parser
+
+
+def _window(parser: Parser) -> None:
+    parser.add_argument(
+        "--window", metavar="TIME|all", type=values.window, default=600.0, help="how much the charts show; default 10m"
+    )
+
+
 @functools.lru_cache(maxsize=16)
 def parser_of(command: str, prog: str) -> Parser:
     """The parser of one of :data:`COMMANDS`, made once."""
-    makers = {"submit": submit_parser, "runs": runs_parser, "compute": compute_parser}
+    makers = {"submit": submit_parser, "runs": runs_parser, "compute": compute_parser, "monitor": monitor_parser}
     return makers[command](prog)
 
 

@@ -89,6 +89,58 @@ def count(text: str) -> int:
     return int(text)
 
 
+#: What ``--require-gpu`` may be.
+REQUIRE_GPU = ("stop", "warn")
+
+
+def require_gpu(text: str) -> str:
+    """``stop`` or ``warn``."""
+    if text in REQUIRE_GPU:
+        return text
+    import difflib
+
+    near = difflib.get_close_matches(text, REQUIRE_GPU, 1, 0.5)
+    raise CommandError(
+        f"--require-gpu {text!r}: it is stop (end a run that leaves its GPUs unused) or warn (say so only).",
+        hint=f"Did you mean --require-gpu {near[0]}?" if near else "Try: --require-gpu stop",
+    )
+
+
+def indices(text: str) -> list[int]:
+    """GPU numbers with commas, ``0,1`` or ``0-3``; each once, in order."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,4})(?:\s*-\s*(\d{1,4}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise CommandError(f"--gpus {text!r}: not a list of GPU numbers.", hint="Write: --gpus 0,1")
+        found.update(range(first, last + 1))
+    return sorted(found)
+
+
+def window(text: str) -> float:
+    """Seconds that charts show; 0 for ``all``."""
+    if text == "all":
+        return 0.0
+    try:
+        seconds = duration(text)
+    except CommandError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise CommandError(f"--window {text!r} is not a time.", hint="Write 90s, 10m, 2h or all.")
+    return seconds
+
+
+def rate(text: str) -> float:
+    """Measurements a second, 0.1 to 10."""
+    hertz = float(text) if re.fullmatch(r"\d{1,3}(?:\.\d*)?|\.\d+", text) else 0.0
+    if not 0.1 <= hertz <= 10:
+        raise CommandError(
+            f"--rate {text!r}: it is a number from 0.1 to 10, measurements a second.", hint="Try: --rate 1"
+        )
+    return hertz
+
+
 def variable(text: str) -> str:
     """A Python variable name."""
     if not text.isidentifier() or keyword.iskeyword(text):
