@@ -11,11 +11,12 @@ from typing import Any, Dict, Iterator, Mapping, Optional
 #: Of every file in a run folder and in the queue.
 SCHEMA = 1
 #: Of the conversation with the dispatcher.
-PROTOCOL = 1
+PROTOCOL = 2
 
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
 LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"
 METRICS, TELEMETRY = "metrics/rank-0.jsonl", "telemetry/node-0.jsonl"
+SUMMARY, TRUTH = "telemetry/summary-0.json", "telemetry/truth-0.json"
 OUTPUTS, ARTIFACTS = "outputs", "artifacts"
 RUNS, STAGING = "runs", "staging"
 #: Folders of a run that its processes write into.
@@ -29,6 +30,8 @@ TERMINAL = frozenset({COMPLETED, FAILED, CANCELED, LOST})
 MARK = "AMLTRAIN_RUN"
 #: Seconds from SIGTERM to SIGKILL where a job does not say.
 DEFAULT_GRACE = 10.0
+#: Seconds of a run's life after which its GPUs may be called unused, where a job does not say.
+DEFAULT_GPU_GRACE = 60.0
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
