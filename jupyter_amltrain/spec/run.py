@@ -88,6 +88,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     cancel_requested: bool = False
     version: int = 0  #: grows with every write of the target
+    truth: dict[str, str] = {}  #: whether it used its GPUs: verdict, detail, cause (``agent/truth.py``)
+    nodes: int = 1  #: machines it runs on
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
