@@ -1,20 +1,27 @@
-"""A fake ``libnvidia-ml.so.1`` of our own, for the real pynvml."""
+"""A fake ``libnvidia-ml.so.1`` of our own, for the real pynvml. Its switches: ``library.c``."""
 
 from __future__ import annotations
 
 import functools
 import shutil
+import struct
 import subprocess
 import sysconfig
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("nvml.c")
+SOURCES = sorted(Path(__file__).parent.glob("*.c"))
+_RECORD = struct.Struct("56sQ")
 
 
 @functools.cache
-def build() -> Path:
+def build(without: tuple[str, ...] = ()) -> Path:
     """Compile the fake with the system's compiler; the folder for ``LD_LIBRARY_PATH``.
+
+    Parameters
+    ----------
+    without
+        Functions that the library does not export, as an older driver's (Linux).
 
     Raises
     ------
@@ -29,10 +36,30 @@ def build() -> Path:
     if compiler is None:
         raise RuntimeError("no C compiler: install gcc or clang to run these tests")
     folder = Path(tempfile.mkdtemp(prefix="fake-nvml-"))
+    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-D_GNU_SOURCE"]
+    if without:
+        script = folder / "exports"
+        script.write_text("{ local: " + " ".join(f"{name};" for name in without) + " };\n")
+        options.append(f"-Wl,--version-script={script}")
     library = folder / "libnvidia-ml.so.1"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(SOURCE)],
-        check=True,
-        timeout=60,
-    )
+    subprocess.run([compiler, *options, "-o", str(library), *map(str, SOURCES), "-lm"], check=True, timeout=60)
     return folder
+
+
+def calls(path: Path) -> dict[str, int]:
+    """Calls of each function, from a file named by ``AMLTRAIN_FAKE_NVML_CALLS``."""
+    found = {}
+    for name, count in _RECORD.iter_unpack(path.read_bytes()):
+        if name.rstrip(b"\0"):
+            found[name.rstrip(b"\0").decode()] = count
+    return found
+
+
+def set_clock(path: Path, seconds: float) -> None:
+    """Set the time of the curves in a file named by ``AMLTRAIN_FAKE_NVML_CLOCK``."""
+    data = struct.pack("d", seconds)
+    if path.exists():
+        with path.open("r+b") as file:  # in place: the library has it mapped
+            file.write(data)
+    else:
+        path.write_bytes(data)
