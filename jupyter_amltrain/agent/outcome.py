@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Dict, NamedTuple, Optional
+from typing import Dict, Mapping, NamedTuple, Optional
 
 from .processes import signal_name
 from .protocol import CANCELED, COMPLETED, FAILED
+
+#: Reason of a run that was stopped because it did not use its GPUs.
+GPU_UNUSED = "gpu-unused"
 
 
 class Outcome(NamedTuple):
@@ -75,7 +78,9 @@ def oom_happened(before: Dict[str, int], after: Dict[str, int]) -> bool:
     return any(after.get(key, 0) > count for key, count in before.items())
 
 
-def classify(status: int, stopped: Optional[str], limit: Optional[float], oom: bool) -> Outcome:
+def classify(
+    status: int, stopped: Optional[str], limit: Optional[float], oom: bool, truth: Optional[Mapping[str, str]] = None
+) -> Outcome:
     """The end of a rank.
 
     Parameters
@@ -83,11 +88,13 @@ def classify(status: int, stopped: Optional[str], limit: Optional[float], oom: b
     status
         As `os.waitpid` gives it.
     stopped
-        ``"canceled"`` or ``"timeout"`` when we ended it, else ``None``.
+        ``"canceled"``, ``"timeout"`` or ``"gpu-unused"`` when we ended it, else ``None``.
     limit
         The time limit in seconds, for the sentence.
     oom
         Whether the OOM killer was at work while the rank ran.
+    truth
+        The verdict on its GPUs for which it was stopped: ``detail`` and ``cause``.
     """
     code: Optional[int] = None
     number: Optional[int] = None
@@ -99,6 +106,12 @@ def classify(status: int, stopped: Optional[str], limit: Optional[float], oom: b
         return Outcome(CANCELED, CANCELED, "canceled while it ran", code, number)
     if stopped == "timeout":
         return Outcome(FAILED, "timeout", "ran into its time limit of %g s" % (limit or 0), code, number)
+    if stopped == GPU_UNUSED:
+        said = truth or {}
+        detail = "stopped because its GPUs were not used: %s; likely cause: %s" % (
+            said.get("detail") or "no use was seen", said.get("cause") or "not known",
+        )  # fmt: skip
+        return Outcome(FAILED, GPU_UNUSED, detail, code, number)
     if number is not None:
         core = " (core dumped)" if os.WCOREDUMP(status) else ""
         if number == signal.SIGKILL and oom:

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple
 from . import clock, failpoints
 from .processes import boot_id, node
 from .protocol import (
+    DEFAULT_GPU_GRACE,
     DEFAULT_GRACE,
     JOB,
     QUEUED,
@@ -55,7 +56,7 @@ _FIELDS: Dict[str, Any] = {
     "run": str, "name": str, "argv": list, "cwd": str, "environ": dict, "env": dict, "secrets": dict,
     "gpus": (int, type(None)), "timeout": (int, float, type(None)), "grace": (int, float, type(None)),
     "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
-    "notebook_dir": str, "submission": str,
+    "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
 }  # fmt: skip
 
 
@@ -99,6 +100,11 @@ def checked(payload: Mapping[str, Any]) -> Submission:
         raise _bad("grace %r is not a time in seconds." % grace)
     if gpus is not None and gpus < 0:
         raise _bad("gpus %r is not a number of GPUs." % gpus)
+    require, gpu_grace = payload.get("require_gpu", ""), payload.get("gpu_grace")
+    if require not in ("", "warn", "stop"):
+        raise _bad("require_gpu %r is neither warn nor stop." % require)
+    if gpu_grace is not None and not 0 < gpu_grace < 1e10:
+        raise _bad("gpu_grace %r is not a time in seconds." % gpu_grace)
     secrets = _strings("secrets", payload.get("secrets", {}))
     job = {"schema": SCHEMA, "run": run, "name": payload.get("name") or run, "argv": argv}
     for key in ("cwd", "project", "notebook_dir"):
@@ -112,16 +118,27 @@ def checked(payload: Mapping[str, Any]) -> Submission:
     job["gpus"] = gpus
     job["timeout"] = timeout
     job["grace"] = default_grace() if grace is None else grace
+    job["require_gpu"] = require
+    job["gpu_grace"] = default_gpu_grace() if gpu_grace is None else gpu_grace
     environ = _strings("environ", payload.get("environ", {}))
     return Submission(job, environ, secrets, payload.get("submission", ""))
 
 
 def default_grace() -> float:
     """Seconds from SIGTERM to SIGKILL: ``$AMLTRAIN_GRACE``, else 10."""
+    return _seconds("AMLTRAIN_GRACE", DEFAULT_GRACE)
+
+
+def default_gpu_grace() -> float:
+    """Seconds until GPUs may be called unused: ``$AMLTRAIN_GPU_GRACE``, else 60."""
+    return _seconds("AMLTRAIN_GPU_GRACE", DEFAULT_GPU_GRACE)
+
+
+def _seconds(name: str, default: float) -> float:
     try:
-        return max(0.0, float(os.environ["AMLTRAIN_GRACE"]))
+        return max(0.0, float(os.environ[name]))
     except (KeyError, ValueError):
-        return DEFAULT_GRACE
+        return default
 
 
 def repeated(home: str, submitted: Submission) -> bool:

@@ -8,13 +8,50 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import valid_run_id
+from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunStatus
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
 
-#: Streams that a backend can tail.
-STREAMS = ("log", "metrics", "telemetry")
+#: Streams that a backend can tail. The last three are of one node, ``telemetry/1`` of node
+#: number 1, without a number of node 0: all ticks (JSON lines), their minutes (JSON lines),
+#: and one JSON object that is replaced as a whole.
+STREAMS = ("log", "metrics", "telemetry", "minutes", "summary")
+PER_NODE = ("telemetry", "minutes", "summary")
+#: What stands before a monitor's id where :meth:`Backend.read` takes a run id.
+MONITORS = "monitors/"
+
+
+def stream_of(stream: str) -> tuple[str, int]:
+    """``telemetry/1`` -> ``("telemetry", 1)``; a bare name is node 0's.
+
+    Raises
+    ------
+    CommandError
+        There is no such stream.
+    """
+    name, slash, node = stream.partition("/")
+    if name not in STREAMS or (slash and not (name in PER_NODE and node.isascii() and node.isdigit())):
+        raise CommandError(f"There is no stream {stream[:80]!r}.", hint=f"There are: {', '.join(STREAMS)}.")
+    return name, int(node or 0)
+
+
+def monitor_of(run_id: str) -> str | None:
+    """The monitor's id in ``monitors/<id>``; ``None`` for a run's id.
+
+    Raises
+    ------
+    CommandError
+        What stands there can be no id, and so no folder.
+    """
+    if not run_id.startswith(MONITORS):
+        return None
+    monitor_id = run_id[len(MONITORS) :]
+    if not valid_run_id(monitor_id):
+        raise CommandError(f"{monitor_id[:80]!r} is not a monitor's id.", hint="Try: %aml_monitor local")
+    return monitor_id
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +141,8 @@ class Backend(abc.ABC):
         """Up to `limit` bytes of a stream from byte `offset`.
 
         A negative `offset` counts from the end. Empty data at the end of the
-        stream, or while there is none yet.
+        stream, or while there is none yet. A monitor's streams are read by the run
+        id ``monitors/<id>``.
         """
 
     @abc.abstractmethod
@@ -122,6 +160,26 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     async def close(self) -> None:
         """Stop watching; never cancels a run."""
+
+    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """Sample the target without a run, or go on doing so; returns the monitor's folder.
+
+        A monitor ends by itself some 30 s after the last call.
+
+        Parameters
+        ----------
+        gpus
+            Indices of GPUs; ``None`` for all.
+        period
+            Seconds between samples.
+        """
+        raise CommandError(
+            f"Target {self.target.name!r} cannot be monitored.", hint="Try: %aml_monitor local, or a run's dashboard."
+        )
+
+    async def stop_monitor(self, monitor_id: str) -> None:
+        """End a monitor now; no error when there is none."""
+        return None
 
     async def tail(self, run_id: str, stream: str, offset: int = 0) -> AsyncIterator[Chunk]:
         """A stream from a byte offset; ends when the run has ended and all is read."""

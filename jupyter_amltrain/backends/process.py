@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.agent import failpoints
-from jupyter_amltrain.backends.base import STREAMS, Backend, Chunk, Plan, RunChanges
+from jupyter_amltrain.backends.base import STREAMS, Backend, Chunk, Plan, RunChanges, monitor_of, stream_of
 from jupyter_amltrain.errors import ProtocolError, ResultMissing
 from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.loop import LoopThread
@@ -26,7 +26,9 @@ from jupyter_amltrain.transports.base import Changes, Transport
 _FILES = {
     "log": "log/rank-0.txt",
     "metrics": "metrics/rank-0.jsonl",
-    "telemetry": "telemetry/node-0.jsonl",
+    "telemetry": "telemetry/node-{}.jsonl",
+    "minutes": "telemetry/minutes-{}.jsonl",
+    "summary": "telemetry/summary-{}.json",
 }
 _OUTPUT_LIMIT = 1 << 20
 
@@ -42,7 +44,8 @@ class ProcessBackend(Backend):
         self._python = python
 
     def _folder(self, run_id: str) -> str:
-        return f"{self._transport.home}/runs/{run_id}"
+        monitor = monitor_of(run_id)
+        return f"{self._transport.home}/{f'monitors/{monitor}' if monitor else f'runs/{run_id}'}"
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`."""
@@ -67,6 +70,8 @@ class ProcessBackend(Backend):
             "env": launch.env,
             "gpus": spec.resources.gpus,
             "timeout": spec.timeout,
+            "require_gpu": spec.require_gpu,
+            "gpu_grace": spec.gpu_grace,
             "out": list(spec.out),
             "experiment": spec.experiment,
             "notebook_dir": spec.notebook_dir,
@@ -149,15 +154,25 @@ class ProcessBackend(Backend):
 
     async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
         """See :meth:`Backend.read`."""
-        path = f"{self._folder(run_id)}/{_FILES[stream]}"
+        path = f"{self._folder(run_id)}/{_file(stream)}"
         if offset < 0:
             offset = max(0, await self._transport.size(path) + offset)
         data = await self._transport.read_from(path, offset, limit)
         return Chunk(data, offset + len(data))
 
+    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """See :meth:`Backend.monitor`."""
+        chosen = None if gpus is None else list(gpus)
+        answer = await self._transport.call("monitor", {"id": monitor_id, "gpus": chosen, "period": period})
+        return str(answer["folder"])
+
+    async def stop_monitor(self, monitor_id: str) -> None:
+        """See :meth:`Backend.stop_monitor`."""
+        await self._transport.call("monitor", {"id": monitor_id, "stop": True})
+
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""
-        return f"{self._folder(run_id)}/{_FILES['log']}"
+        return f"{self._folder(run_id)}/{_file('log')}"
 
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
         """See :meth:`Backend.outputs`."""
@@ -188,7 +203,7 @@ class _FolderNews(RunChanges):
         for run_id in looked_at:
             owner[self._folder(run_id)] = run_id
             for stream in STREAMS:
-                owner[os.path.dirname(f"{self._folder(run_id)}/{_FILES[stream]}")] = run_id
+                owner[os.path.dirname(f"{self._folder(run_id)}/{_file(stream)}")] = run_id
         return {owner[path] for path in await self._changes.wait(list(owner), timeout)}
 
     def close(self) -> None:
@@ -229,7 +244,14 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
         devices=tuple(state.get("devices") or ()),
         cancel_requested=bool(state.get("cancel_requested")),
         version=int(state.get("version") or 0),
+        truth={str(key): str(value) for key, value in (state.get("truth") or {}).items()},
+        nodes=int(state.get("nodes") or 1),
     )
+
+
+def _file(stream: str) -> str:
+    name, node = stream_of(stream)
+    return _FILES[name].format(node)
 
 
 def _output(name: str, data: bytes, handle: str) -> Any:

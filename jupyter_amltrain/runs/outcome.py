@@ -54,6 +54,9 @@ def why(run: Run, log: str) -> str | None:
     if status.state is not RunState.FAILED:
         return None
     what = status.detail or (f"exited with code {status.exit_code}" if status.exit_code is not None else "failed")
+    if status.reason == "gpu-unused":
+        # The agent's sentence holds verdict and likely cause.
+        return f"{handle} was {what.rstrip('.')}. --require-gpu=warn lets it run."
     if status.reason == "exit" and (error := last_error(log)):
         line = cell_line(run, log)
         place = f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""

@@ -11,6 +11,8 @@ from jupyter_amltrain.errors import SpecError
 
 #: MLflow names, run folders and process titles must all hold it.
 MAX_NAME = 64
+#: What may be done about a job that does not use its GPUs; empty is ``warn``.
+REQUIRE_GPU = ("", "stop", "warn")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -53,6 +55,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         over its socket and stored nowhere.
     timeout
         Seconds of run time after which the job is stopped; ``None`` for no limit.
+    require_gpu
+        ``stop``: end the job when it does not use the GPUs that it owns; ``warn`` or
+        empty: only say so.
+    gpu_grace
+        Seconds of run time after which that may be said; ``None`` takes the target's 60.
     notebook_dir
         Folder of the notebook: the job's working folder, and ``$AML_NOTEBOOK_DIR``.
     project
@@ -80,6 +87,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     experiment: str = "default"
     tags: dict[str, str] = {}
     timeout: float | None = None
+    require_gpu: str = ""
+    gpu_grace: float | None = None
     notebook_dir: str = ""
     project: str = ""
     tracking: str = "sink"
@@ -103,6 +112,12 @@ def validated(spec: JobSpec) -> JobSpec:
         raise SpecError(f"--gpus {spec.resources.gpus}: not a number of GPUs.", hint="Try: --gpus 1")
     if spec.timeout is not None and not 0 < spec.timeout < 10**9:
         raise SpecError(f"--timeout {spec.timeout:g}: not a time.", hint="Try: --timeout 30m")
+    if spec.require_gpu not in REQUIRE_GPU:
+        raise SpecError(
+            f"--require-gpu {spec.require_gpu[:80]}: it is one of stop and warn.", hint="Try: --require-gpu stop|warn"
+        )
+    if spec.gpu_grace is not None and not 0 < spec.gpu_grace < 10**9:
+        raise SpecError(f"gpu_grace {spec.gpu_grace:g}: not a time in seconds.", hint="Try: gpu_grace=60")
     for kind, names in (("--env-var", spec.env), ("--secret", spec.secrets)):
         for name in names:
             if not _ENV.fullmatch(name):

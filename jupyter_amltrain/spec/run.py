@@ -81,7 +81,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     state: RunState
     detail: str = ""
-    reason: str | None = None  #: exit, signal, oom, timeout, canceled, lost, launch
+    reason: str | None = None  #: exit, signal, oom, timeout, canceled, lost, launch, gpu-unused
     exit_code: int | None = None
     signal: int | None = None
     phases: tuple[Phase, ...] = ()
