@@ -55,7 +55,8 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
         "partial" while the run lives, "direct"), ``run_id``, ``experiment``,
         ``experiment_id``, ``store``, ``seq`` (last record), ``records`` (replayed by
         this call), ``rejects``, ``notes``, ``files``, ``bytes``, ``traces``,
-        ``seconds``, ``mlflow`` (version).
+        ``system`` (points of system metrics written by this call), ``seconds``, ``mlflow``
+        (version).
 
     Raises
     ------
@@ -102,6 +103,7 @@ def _blank(job: dict[str, Any], project: str) -> dict[str, Any]:
         "files": 0,
         "bytes": 0,
         "traces": 0,
+        "system": 0,
     }
 
 
@@ -216,6 +218,10 @@ class _Import:
                 except Rejected as error:
                     if len(self.result["rejects"]) < 20:
                         self.result["rejects"].append({"seq": record["seq"], "why": str(error)})
+            if self.run_id in replay.system_runs:
+                from jupyter_amltrain.tracking.system_metrics import give_way
+
+                give_way(replay, self.run_id)
             replay.flush()
             replay.tag(self.run_id, CURSOR, records[-1]["seq"])
             session.flush()
@@ -226,7 +232,7 @@ class _Import:
         self.result["records"] += len(records)
 
     def finish(self, state: dict[str, Any], handle: str) -> None:
-        """Tags, parameters of the submission, and at the end MLflow's status.
+        """Tags, parameters of the submission, system metrics, and at the end MLflow's status.
 
         The status comes from the exit code: a script's own ``FINISHED`` only says that
         its interpreter shut down, which it also does after an exception.
@@ -235,6 +241,7 @@ class _Import:
         run_state = state.get("state", "preparing")
         start = int(float(self.job.get("submitted") or 0) * 1000)
         status = _MLFLOW_STATUS.get(RunState(run_state))
+        system = self._system(status is not None)
         with self.store.session() as session:
             replay, tables = self._replay(session), self.store.models
             if session.get(tables.SqlRun, self.run_id) is None:
@@ -252,11 +259,23 @@ class _Import:
             for key, value in (spec.get("params") or {}).items():
                 if session.get(tables.SqlParam, (key, self.run_id)) is None:
                     replay.param(self.run_id, key, value)
+            if system is not None:
+                self.result["system"] = system.put(replay, self.run_id)
             if status is not None:
                 self._end(session, status, int(float(_end(state)) * 1000))
+            failpoints.hit("import_before_end")
             session.commit()
         if status is not None:
             self.result["state"] = "imported"
+
+    def _system(self, ended: bool) -> Any:
+        from jupyter_amltrain.tracking.system_metrics import SystemMetrics
+
+        try:
+            return SystemMetrics(self.folder, ended)
+        except Exception as error:  # telemetry of whatever version must not keep a run out of the store
+            self.result["notes"].append(f"system metrics cannot be read: {type(error).__name__}: {error}")
+            return None
 
     def _end(self, session: Any, status: str, end: int) -> None:
         run = session.get(self.store.models.SqlRun, self.run_id)

@@ -44,6 +44,8 @@ class Replay:
         self._runs: dict[str, int] = {}
         self._metrics: list[Record] = []
         self._model_metrics: list[Record] = []
+        #: Runs whose script logged under ``system/`` itself.
+        self.system_runs: set[str] = set()
 
     def record(self, record: Record) -> None:
         """Take one record in.
@@ -231,16 +233,11 @@ class Replay:
     # -- metrics
 
     def _metric(self, run_id: str, experiment: int, point: Record, t: int) -> None:
-        is_nan, value = _storable(float(point["value"]))
-        row = {
-            "run_uuid": run_id,
-            "key": point["key"][:_NAME],
-            "value": value,
-            "is_nan": is_nan,
-            "timestamp": int(point.get("timestamp") or t),
-            "step": int(point.get("step") or 0),
-        }
-        self._metrics.append(row)
+        moment, step = int(point.get("timestamp") or t), int(point.get("step") or 0)
+        row = self.point(run_id, point["key"], float(point["value"]), moment, step)
+        value = row["value"]
+        if row["key"].startswith("system/"):
+            self.system_runs.add(run_id)
         if point.get("model_id") and self.store.has_logged_models:
             self._model_metrics.append(
                 {
@@ -257,8 +254,16 @@ class Replay:
                 }
             )
 
+    def point(self, run_id: str, key: str, value: float, timestamp: int, step: int) -> Record:
+        """Gather one point of a metric for :meth:`flush`; `timestamp` in ms since 1970."""
+        is_nan, stored = _storable(value)
+        row = {"run_uuid": run_id, "key": key[:_NAME], "value": stored, "is_nan": is_nan}
+        row.update(timestamp=timestamp, step=step)
+        self._metrics.append(row)
+        return row
+
     def flush(self) -> None:
-        """Write the points that :meth:`record` gathered: thousands in one statement."""
+        """Write the points that were gathered: thousands in one statement."""
         self.session.flush()
         self._insert("SqlMetric", self._metrics)
         if self._model_metrics:

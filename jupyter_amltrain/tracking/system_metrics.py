@@ -1,0 +1,214 @@
+"""Telemetry and summary of a run -> metrics that MLflow's own "System metrics" tab draws.
+
+The names and units are those of MLflow's ``system_metrics`` monitors (megabytes are
+10^6 bytes there); with several nodes each has its ``system/node_<n>/`` as MLflow
+gives to a monitor with a node id. What is stored is said by a tag that is written in
+the transaction of the rows, so that an import that is repeated adds nothing twice. A
+script that logs system metrics itself keeps its own: two series under one name would
+be neither's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jupyter_amltrain.tracking.rows import Replay
+from jupyter_amltrain.tracking.telemetry_points import NodeTable, tables
+
+#: Tag of the run: what of its telemetry is in the store.
+CURSOR = "amltrain.system"
+#: Points that wait in memory for their insertion.
+CHUNK = 20_000
+
+_MEBI = 2**20 / 1e6  # MiB in MLflow's megabytes
+
+#: Host column -> MLflow's name and factor. MLflow has no names for the run's own share.
+_HOST = {
+    "host_cpu": ("cpu_utilization_percentage", 1.0),
+    "host_memory": ("system_memory_usage_megabytes", 1e-6),
+    "cpu": ("run_cpu_utilization_percentage", 1.0),
+    "memory": ("run_memory_usage_megabytes", 1e-6),
+}
+#: Value of a GPU's summary -> what follows ``gpu_<i>_``, and factor.
+_GPU_SUMMARY = {
+    "util_mean": ("utilization_percentage_mean", 1.0),
+    "util_p50": ("utilization_percentage_p50", 1.0),
+    "util_p95": ("utilization_percentage_p95", 1.0),
+    "memory_peak": ("memory_peak_megabytes", _MEBI),
+    "memory_mean": ("memory_mean_megabytes", _MEBI),
+    "power_mean": ("power_usage_watts_mean", 1.0),
+    "energy_wh": ("energy_wh", 1.0),
+    "idle_share": ("idle_share", 1.0),
+    "first_use": ("first_use_seconds", 1.0),
+    "temperature_max": ("temperature_max_celsius", 1.0),
+}
+_HOST_SUMMARY = {
+    "cpu_mean": ("run_cpu_utilization_percentage_mean", 1.0),
+    "cpu_peak": ("run_cpu_utilization_percentage_peak", 1.0),
+    "memory_peak": ("run_memory_peak_megabytes", 1e-6),
+}
+
+
+class SystemMetrics:
+    """What the files of a run folder say, read once, outside any transaction.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    ended
+        Whether the run is over: only then its summary and what came after the last
+        full minute count.
+    """
+
+    def __init__(self, folder: Path, ended: bool) -> None:
+        self.kind, self.nodes = tables(folder, ended)
+        self.summaries = _summaries(folder) if ended else {}
+        self.ended = ended
+
+    def put(self, replay: Replay, run_id: str) -> int:
+        """Bring the store up to date within the caller's transaction.
+
+        Returns
+        -------
+        int
+            Points written.
+        """
+        done = _cursor(replay, run_id)
+        if done is None:
+            # Rows without our tag are the script's, imported before there was one.
+            done = {"own": True} if _stored(replay, run_id) else {}
+        want: dict[str, Any] = {"own": True} if done.get("own") else self._layout()
+        want["summary"] = {str(node): summary.get("seq", 0) for node, summary in self.summaries.items()}
+        if want == done or not self.nodes:
+            return 0
+        begin = {table.node: 0 for table in self.nodes}
+        same = {name: value for name, value in done.items() if name not in ("rows", "summary")}
+        if want.get("own"):
+            begin = {}
+        elif not self.ended and same == {name: want[name] for name in same} and same:
+            begin = {node: done["rows"].get(str(node), 0) for node in begin}
+        else:
+            remove(replay, run_id)
+        # A point of a summary has one step: it replaces the one before.
+        remove(replay, run_id, [key for key, *_ in self._summary_points()])
+        count = 0
+        for points in (self._series_points(begin), self._summary_points()):
+            for key, value, moment, step in points:
+                replay.point(run_id, key, value, round(moment * 1000), step)
+                count += 1
+                if count % CHUNK == 0:
+                    replay.flush()
+        replay.flush()
+        replay.tag(run_id, CURSOR, json.dumps(want, separators=(",", ":")))
+        return count
+
+    def _layout(self) -> dict[str, Any]:
+        """What decides about the points; with equal values those that are stored stay right."""
+        rows = {str(table.node): table.whole() for table in self.nodes}
+        widths = {str(table.node): table.width for table in self.nodes}
+        return {"kind": self.kind, "ended": self.ended, "widths": widths, "rows": rows}
+
+    def _prefix(self, node: int) -> str:
+        return f"system/node_{node}/" if len(self.nodes) > 1 else "system/"
+
+    def _series_points(self, begin: dict[int, int]) -> Iterator[tuple[str, float, float, int]]:
+        """Key, value, unix seconds and step of each point; `begin`: first row of each node's table."""
+        for table in self.nodes:
+            if table.node not in begin:
+                continue
+            end = len(table.times) if self.ended else table.whole()
+            for name, column, factor in _series(table):
+                values = table.column(column)
+                for step in range(begin[table.node], end):
+                    value = values[step]
+                    if value is not None:  # what the device cannot tell is no zero
+                        yield self._prefix(table.node) + name, round(value * factor, 2), table.times[step], step
+
+    def _summary_points(self) -> Iterator[tuple[str, float, float, int]]:
+        for table in self.nodes:
+            for name, value in _summary(self.summaries.get(table.node) or {}):
+                yield self._prefix(table.node) + name, value, table.times[-1], 0
+
+
+def give_way(replay: Replay, run_id: str) -> None:
+    """Take our series out of a run whose script now logs its own, in the transaction of its first points."""
+    done = _cursor(replay, run_id) or {}
+    if not done.get("own"):
+        if done:
+            remove(replay, run_id)
+        replay.tag(run_id, CURSOR, json.dumps({"own": True}))
+
+
+def remove(replay: Replay, run_id: str, keys: Sequence[str] | None = None) -> None:
+    """Delete metrics of a run: `keys`, or all under ``system/``."""
+    import sqlalchemy
+
+    replay.session.flush()
+    for name in ("SqlMetric", "SqlLatestMetric"):
+        table = getattr(replay.tables, name)
+        of_run = sqlalchemy.delete(table).where(table.run_uuid == run_id)
+        # SQLite takes a thousand variables in one statement
+        chunks = [of_run.where(table.key.like("system/%"))]
+        if keys is not None:
+            chunks = [of_run.where(table.key.in_(keys[i : i + 500])) for i in range(0, len(keys), 500)]
+        for statement in chunks:
+            replay.session.execute(statement.execution_options(synchronize_session=False))
+    replay.session.expire_all()  # it must not take a deleted row for one that is there
+
+
+def _cursor(replay: Replay, run_id: str) -> dict[str, Any] | None:
+    row = replay.session.get(replay.tables.SqlTag, (CURSOR, run_id))
+    if row is None:
+        return None
+    try:
+        value = json.loads(row.value)
+    except ValueError:
+        value = None  # somebody has edited the tag: all of ours is written anew
+    return value if isinstance(value, dict) else {}
+
+
+def _stored(replay: Replay, run_id: str) -> bool:
+    table = replay.tables.SqlLatestMetric
+    return bool(replay.session.query(table).filter(table.run_uuid == run_id, table.key.like("system/%")).count())
+
+
+def _series(table: NodeTable) -> Iterator[tuple[str, str, float]]:
+    """MLflow's name (without prefix), our column, factor."""
+    for column, (name, factor) in _HOST.items():
+        yield name, column, factor
+    for gpu in table.header.get("gpus") or ():
+        index, size, limit = gpu["index"], gpu.get("memory_total"), gpu.get("power_limit")
+        yield f"gpu_{index}_utilization_percentage", f"gpu{index}.util", 1.0
+        yield f"gpu_{index}_memory_usage_megabytes", f"gpu{index}.memory", _MEBI
+        if size:
+            yield f"gpu_{index}_memory_usage_percentage", f"gpu{index}.memory", 100 / size
+        yield f"gpu_{index}_power_usage_watts", f"gpu{index}.power", 1.0
+        if limit:
+            yield f"gpu_{index}_power_usage_percentage", f"gpu{index}.power", 100 / limit
+
+
+def _summary(summary: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    sources = [("", summary, _HOST_SUMMARY)]
+    sources += [(f"gpu_{gpu['index']}_", gpu, _GPU_SUMMARY) for gpu in summary.get("gpus") or ()]
+    for prefix, values, names in sources:
+        for field, (name, factor) in names.items():
+            value = values.get(field)
+            if isinstance(value, (int, float)):
+                yield prefix + name, round(value * factor, 4)
+
+
+def _summaries(folder: Path) -> dict[int, dict[str, Any]]:
+    found = {}
+    for path in sorted((folder / "telemetry").glob("summary-*.json")):
+        number = path.stem.removeprefix("summary-")
+        try:
+            value = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue  # replaced atomically: a torn one is a broken disk, and the series say more
+        if number.isdigit() and isinstance(value, dict):
+            found[int(number)] = value
+    return dict(sorted(found.items()))

@@ -1,0 +1,203 @@
+"""Telemetry files of a run folder -> a bounded table of means for each node.
+
+Long runs are read from the minutes that the sampler has closed: a day of eight GPUs is
+1,440 rows there and 86,400 in the raw file. Short runs have no or few minutes and are
+read raw. A file that is damaged or of an older schema gives what it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+#: Runs of fewer closed minutes are read raw.
+SHORT = 5
+#: Points of a series read raw; of one read from minutes; of all series of a run together.
+RAW_POINTS, MINUTE_POINTS, ALL_POINTS = 200, 2000, 200_000
+
+Values = Sequence[float | None]
+
+
+class NodeTable:
+    """Means over stretches of time, all stretches of equally many rows but the last.
+
+    Parameters
+    ----------
+    node
+        Its number.
+    header
+        First line of its raw file.
+    names
+        Columns: host columns, then ``gpu<index>.<column>``.
+    limit
+        Most rows; when there would be more, neighbours are joined, so that rows that
+        came earlier decide alone about their own stretches.
+
+    Attributes
+    ----------
+    width
+        Rows that were given, per row of the table: a power of two.
+    times
+        Unix seconds of the end of each stretch.
+    """
+
+    def __init__(self, node: int, header: dict[str, Any], names: Sequence[str], limit: int) -> None:
+        self.node, self.header, self.names = node, header, list(names)
+        self.limit = max(2, limit // 2 * 2)
+        self.width = 1
+        self.times: list[float] = []
+        self._given: list[int] = []
+        self._sums: list[list[float]] = []
+        self._counts: list[list[int]] = []
+
+    def add(self, t: float, values: Values, ticks: int = 1) -> None:
+        """Take a row that ends at `t` and stands for `ticks` samples."""
+        if not self._given or self._given[-1] == self.width:
+            if len(self._given) == self.limit:
+                self._join()
+            self.times.append(t)
+            self._given.append(0)
+            self._sums.append([0.0] * len(self.names))
+            self._counts.append([0] * len(self.names))
+        self.times[-1] = t
+        self._given[-1] += 1
+        sums, counts = self._sums[-1], self._counts[-1]
+        for i, value in enumerate(values[: len(sums)]):
+            if value is not None:
+                sums[i] += value * ticks
+                counts[i] += ticks
+
+    def _join(self) -> None:
+        pairs = range(0, self.limit, 2)
+        self.times = [self.times[i + 1] for i in pairs]
+        self._given = [self._given[i] + self._given[i + 1] for i in pairs]
+        self._sums = [[a + b for a, b in zip(self._sums[i], self._sums[i + 1], strict=True)] for i in pairs]
+        self._counts = [[a + b for a, b in zip(self._counts[i], self._counts[i + 1], strict=True)] for i in pairs]
+        self.width *= 2
+
+    def whole(self) -> int:
+        """Rows that later samples will not change."""
+        return sum(given == self.width for given in self._given)
+
+    def column(self, name: str) -> Values:
+        """Means of a column, ``None`` where nothing is known; all ``None`` without that column."""
+        if name not in self.names:
+            return [None] * len(self.times)
+        i = self.names.index(name)
+        return [s[i] / c[i] if c[i] else None for s, c in zip(self._sums, self._counts, strict=True)]
+
+
+def tables(folder: Path, ended: bool) -> tuple[str, list[NodeTable]]:
+    """Read the telemetry of a run.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    ended
+        Whether its samplers are done: then what came after the last minute counts too.
+
+    Returns
+    -------
+    tuple
+        ``"minutes"`` or ``"raw"``, and the table of each node by its number.
+    """
+    places = nodes(folder)
+    headers = {node: _header(path) for node, path in places.items()}
+    closed = {node: _minutes(path.with_name(f"minutes-{node}.jsonl")) for node, path in places.items()}
+    series = sum(8 + 6 * len(header.get("gpus") or ()) for header in headers.values())
+    most = ALL_POINTS // max(series, 1)
+    found = []
+    kind = "minutes" if any(len(rows) >= SHORT for _, rows in closed.values()) else "raw"
+    for node, path in places.items():
+        header, (names, rows) = headers[node], closed[node]
+        if kind == "minutes" and rows:
+            table = NodeTable(node, header, names, min(MINUTE_POINTS, most))
+            for _, _, t_last, ticks, _, _, means, _ in rows:
+                table.add(t_last, means, ticks)
+            if ended:
+                _rest(path, header, int(rows[-1][4]), table)
+        else:
+            table = NodeTable(node, header, _names(header), min(RAW_POINTS, most))
+            for t, values in _ticks(path, header):
+                table.add(t, values)
+        if table.times:
+            found.append(table)
+    return kind, found
+
+
+def nodes(folder: Path) -> dict[int, Path]:
+    """Raw files by node number."""
+    found = {}
+    for path in (folder / "telemetry").glob("node-*.jsonl"):
+        match = re.fullmatch(r"node-(\d+)\.jsonl", path.name)
+        if match:
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def _rest(path: Path, header: dict[str, Any], offset: int, table: NodeTable) -> None:
+    """Add the ticks after the last closed minute as one more row."""
+    ticks = list(_ticks(path, header, offset))
+    if ticks:
+        columns = zip(_names(header), itertools.zip_longest(*(values for _, values in ticks)), strict=False)
+        means = {name: _mean([v for v in column if v is not None]) for name, column in columns}
+        table.add(ticks[-1][0], [means.get(name) for name in table.names], len(ticks))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _header(path: Path) -> dict[str, Any]:
+    for value in _lines(path):
+        return value if isinstance(value, dict) and isinstance(value.get("columns"), list) else {}
+    return {}
+
+
+def _names(header: dict[str, Any]) -> list[str]:
+    gpus = [gpu["index"] for gpu in header.get("gpus") or ()]
+    host = [str(name) for name in header.get("columns") or ()][2:]
+    return host + [f"gpu{index}.{name}" for index in gpus for name in header.get("gpu_columns") or ()]
+
+
+def _ticks(path: Path, header: dict[str, Any], offset: int = 0) -> Iterator[tuple[float, Values]]:
+    """Unix seconds and values of each tick."""
+    least = len(header.get("columns") or ()) or 3
+    for row in _lines(path, offset):
+        if isinstance(row, list) and len(row) >= least and isinstance(row[1], (int, float)):
+            yield row[1], row[2:]
+
+
+def _minutes(path: Path) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of the closed minutes."""
+    names: list[str] = []
+    rows = []
+    for value in _lines(path):
+        if isinstance(value, dict):
+            names = [str(name) for name in value.get("columns") or ()]
+        elif isinstance(value, list) and len(value) == 8:
+            rows.append(value)
+    return names, rows
+
+
+def _lines(path: Path, offset: int = 0) -> Iterator[Any]:
+    """Whole lines of a file from byte `offset`; what is no JSON is left out."""
+    import msgspec
+
+    decode = msgspec.json.Decoder().decode
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield decode(line)
+                except msgspec.DecodeError:
+                    continue
+    except FileNotFoundError:
+        return
