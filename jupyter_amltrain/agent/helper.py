@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import select
 import signal
-from typing import Optional
+import sys
+import traceback
+from typing import Callable, Iterable, Optional
 
 from . import clock
+from .forked import close_others, fresh_signals, note
+from .processes import end_with_parent
 
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.05, 5.0
 
@@ -20,6 +24,29 @@ class Helper:
         self.pid = 0
         self.deaths = 0
         self.due: Optional[float] = None  #: when to fork it, monotonic
+
+    def fork(self, folder: str, body: Callable[[], int], keep: Iterable[int] = ()) -> None:
+        """Fork it; the child runs `body` with the descriptors `keep` and ends with its code."""
+        self.due = None
+        try:
+            self.pid = os.fork()
+        except OSError as error:  # no processes left: later
+            note(folder, "supervisor: cannot fork the %s: %s" % (self.name, error))
+            self.died()
+            return
+        if self.pid:
+            return
+        code = 70
+        try:
+            fresh_signals()
+            end_with_parent()
+            close_others(keep)
+            code = body()
+        except BaseException:  # a forked child must never return into its parent's code
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
 
     def died(self) -> None:
         """Plan the next start: at once at first, then ever later."""

@@ -14,13 +14,14 @@ import sys
 import traceback
 from typing import Any, Dict, FrozenSet, List, Optional
 
-from . import clock, failpoints, lifecycle, sampler
+from . import clock, failpoints, lifecycle
 from .bystanders import bystanders
-from .forked import close_others, drain, fresh_signals, note, stdio_to, wake_on
+from .forked import drain, note, stdio_to, wake_on
+from .gate import Gate, Ready, sample
 from .guardian import Assignment, receive
 from .helper import Helper, dismiss
-from .outcome import Outcome, classify, oom_counters, oom_happened
-from .processes import become_subreaper, boot_id, end_with_parent, identity, members, node, send
+from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
+from .processes import become_subreaper, boot_id, identity, members, node, send
 from .protocol import AGENT_LOG, CANCEL, CANCELED, FAILED, FINALIZING, RUNNING
 from .rank import LaunchFailed, SinkPlace, serve_sink, start
 from .shelf import Shelf
@@ -82,8 +83,10 @@ class Supervisor:
         self.status: Optional[int] = None
         self.sampler, self.sink = Helper("sampler"), Helper("sink")
         self.place: Optional[SinkPlace] = None
+        self.gate = Gate(task.folder, task.devices, task.job.get("require_gpu") or "")
         self.began = 0.0
         self.stopped: Optional[str] = None
+        self.unused: Optional[Dict[str, str]] = None
         self.kill_at: Optional[float] = None
         self.unsaved: Optional[float] = None
         self.told_to_end = False
@@ -104,6 +107,11 @@ class Supervisor:
             self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
             return
         self._open_sink()
+        if self.task.devices:
+            self._look_before()
+            if self._cancel_asked() or self.told_to_end:
+                self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
+                return
         try:
             self.rank = start(self.task, self.place)
         except LaunchFailed as error:
@@ -118,14 +126,33 @@ class Supervisor:
         self._save()
         # The job's first moments are its own: on two cores these forks would double the
         # time to its first line. The sink's socket listens already; who connects waits.
-        self.sampler.due = self.began + HELPERS_AFTER
+        if not self.sampler.pid:
+            self.sampler.due = self.began + HELPERS_AFTER
         if self.place is not None:
             self.sink.due = self.began + HELPERS_AFTER
         while self.status is None:
             self._wait()
             self._act()
         oom = oom_happened(before, oom_counters())
-        self._end(classify(self.status, self.stopped, self.task.job["timeout"], oom))
+        self._end(classify(self.status, self.stopped, self.task.job["timeout"], oom, self.unused))
+
+    def _look_before(self) -> None:
+        """Let the sampler read what is on our GPUs before us; a slow driver does not hold up a cancel."""
+        ready = Ready()
+        self._fork(self.sampler, ready.writer)
+        os.close(ready.writer)
+        self.poll.register(ready.reader, select.POLLIN)
+        asked = came = False
+        while not asked:
+            pause = ready.until - clock.mono()
+            if pause <= 0 or self._cancel_asked() or self.told_to_end:
+                break
+            if ready.reader in self._listen(min(pause, 0.5)):
+                asked, came = True, ready.came()
+        self.poll.unregister(ready.reader)
+        ready.close()
+        if not came:
+            note(self.task.folder, "supervisor: what was on the GPUs before the run was not read in time")
 
     def _wait(self) -> None:
         deadlines = [clock.mono() + CANCEL_PERIOD]
@@ -135,26 +162,34 @@ class Supervisor:
         for moment in (self.kill_at, self.unsaved, self.sampler.due, self.sink.due):
             if moment is not None:
                 deadlines.append(moment)
-        pause = max(0.0, min(deadlines) - clock.mono())
-        for handle, _ in self.poll.poll(pause * 1000 + 1):
-            if handle == self.wakeup:
-                if signal.SIGTERM in drain(self.wakeup):
-                    self.told_to_end = True
-            else:
-                self.poll.unregister(self.guarded)
-                note(self.task.folder, "supervisor: the guardian was killed; going on without it")
+        self._listen(max(0.0, min(deadlines) - clock.mono()))
+
+    def _listen(self, pause: float) -> List[int]:
+        """Sleep until something happens, `pause` seconds at most; descriptors with news."""
+        news = [handle for handle, _ in self.poll.poll(pause * 1000 + 1)]
+        if self.wakeup in news and signal.SIGTERM in drain(self.wakeup):
+            self.told_to_end = True
+        if self.guarded in news:
+            self.poll.unregister(self.guarded)
+            note(self.task.folder, "supervisor: the guardian was killed; going on without it")
+        return news
 
     def _act(self) -> None:
         self._reap()
         now = clock.mono()
         if self.status is not None:
             return
+        if self.gate.look(self.state):
+            self._save()
         limit = self.task.job["timeout"]
         if self.stopped is None:
             if self._cancel_asked() or self.told_to_end:
                 self._stop(CANCELED)
             elif limit is not None and now >= self.began + limit:
                 self._stop("timeout")
+            elif self.gate.stops():
+                self.unused = self.gate.said
+                self._stop(GPU_UNUSED)
         if self.kill_at is not None and now >= self.kill_at:
             send(self._members(), signal.SIGKILL)
             self.kill_at = now + 0.2
@@ -172,7 +207,7 @@ class Supervisor:
         rows = self._members()
         send(rows, signal.SIGTERM)
         send(rows, signal.SIGCONT)  # a stopped process would not hear it
-        what = "canceling" if why == CANCELED else "time limit reached"
+        what = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used"}.get(why, "time limit reached")
         self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (what, grace)
         self._save()
 
@@ -212,32 +247,14 @@ class Supervisor:
         except OSError as error:
             note(self.task.folder, "supervisor: no MLflow sink: %s" % error)
 
-    def _fork(self, helper: Helper) -> None:
+    def _fork(self, helper: Helper, ready: Optional[int] = None) -> None:
         """Fork the sampler or the sink."""
-        helper.due = None
-        try:
-            helper.pid = os.fork()
-        except OSError as error:  # no processes left: later
-            note(self.task.folder, "supervisor: cannot fork the %s: %s" % (helper.name, error))
-            helper.died()
-            return
-        if helper.pid:
-            return
-        code = 70
-        try:
-            fresh_signals()
-            end_with_parent()
-            keep = [self.place.socket.fileno()] if self.place is not None and helper is self.sink else []
-            close_others(keep)
-            if helper is self.sink and self.place is not None:
-                code = serve_sink(self.task, self.place)
-            else:
-                code = sampler.run(self.task.folder, os.getppid())
-        except BaseException:  # a forked child must never return into its parent's code
-            traceback.print_exc()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
+        task, place = self.task, self.place
+        if helper is self.sink and place is not None:
+            helper.fork(task.folder, lambda: serve_sink(task, place), [place.socket.fileno()])
+        else:
+            keep = [] if ready is None else [ready]
+            helper.fork(task.folder, lambda: sample(task.folder, os.getppid(), task.devices, ready), keep)
 
     # -- the end ------------------------------------------------------------------
 
@@ -254,6 +271,7 @@ class Supervisor:
         stuck = lifecycle.kill_all(self.task.mark, os.getpid(), None, spare, gentle, self._apart())
         for helper in (self.sampler, self.sink):
             dismiss(helper.pid)
+        self.gate.close(state)
         details = [outcome.detail]
         if stuck:
             details.append("left-over processes " + stuck)

@@ -242,7 +242,7 @@ def for_run(
     every: float,
     note: str = "",
 ) -> Optional[Truth]:
-    """The truth of the run in `folder`; ``None`` for a run that owns no GPU.
+    """The truth of the run in `folder`; ``None`` for a run that owns no GPU, and where no run is (a monitor).
 
     To be made when the baselines were just read, before the supervisor is told to go on.
 
@@ -256,10 +256,12 @@ def for_run(
     if not devices:
         return None
     try:
-        job = read_json(os.path.join(folder, JOB)) or {}
+        job = read_json(os.path.join(folder, JOB))
         state = read_state(folder) or {}
     except (OSError, AgentError):
         job, state = {}, {}
+    if job is None:
+        return None
     grace = job.get("gpu_grace")
     if not isinstance(grace, (int, float)):
         grace = DEFAULT_GPU_GRACE
