@@ -56,6 +56,8 @@ def submit(
     env: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
     gpus: int | None = None,
+    require_gpu: str = "",
+    gpu_grace: float | None = None,
     name: str | None = None,
     experiment: str | None = None,
     tags: Mapping[str, str] | None = None,
@@ -73,6 +75,10 @@ def submit(
         Variables of the code whose JSON value comes home: ``run.result(name)``.
     secrets
         Names and values; handed to the job's process, stored nowhere.
+    require_gpu
+        When the run leaves its GPUs unused: ``"stop"`` ends it, ``"warn"`` (as ``""``) says so.
+    gpu_grace
+        Seconds that it has to begin to use them; default 60.
     timeout
         Seconds of run time.
 
@@ -110,6 +116,8 @@ def submit(
         env=dict(env or {}),
         secrets=tuple(sorted(secrets)),
         resources=Resources(gpus=gpus),
+        require_gpu=require_gpu,
+        gpu_grace=gpu_grace,
         experiment=experiment or "default",
         tags=dict(tags or {}),
         timeout=timeout,

@@ -1,10 +1,11 @@
-"""``amltrain submit|runs|compute``: the magics' commands in a shell.
+"""``amltrain submit|runs|compute|monitor``: the magics' commands in a shell.
 
 Exit codes: 0 done, 1 a run failed or a target refused, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError, RunFailed
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
 
-_MAGIC = re.compile(r"%{1,2}aml_(submit|runs|compute)")
+_MAGIC = re.compile(r"%{1,2}aml_(submit|runs|compute|monitor)")
 _HELP = """Submit scripts as supervised, tracked runs, and look after them.
 
 Examples::
@@ -26,8 +27,9 @@ Examples::
     amltrain compute
     amltrain submit train.py --param epochs=5 --wait
     amltrain runs logs last --follow
+    amltrain monitor
 
-usage: amltrain submit|runs|compute ...
+usage: amltrain submit|runs|compute|monitor ...
 
 amltrain <command> --help tells more.
 """
@@ -71,7 +73,7 @@ def _command(words: list[str]) -> int:
         near = difflib.get_close_matches(command, COMMANDS, 1, 0.5)
         hint = f"Did you mean amltrain {near[0]}?" if near else f"There are: {', '.join(COMMANDS)}."
         raise CommandError(f"unknown command {command!r}.", hint=hint)
-    return {"submit": _submit, "runs": _runs, "compute": _compute}[command](words)
+    return {"submit": _submit, "runs": _runs, "compute": _compute, "monitor": _monitor}[command](words)
 
 
 def _submit(words: list[str]) -> int:
@@ -121,6 +123,11 @@ def _runs(words: list[str]) -> int:
         print("\n".join(runs.cancel(asked.run)))
     elif asked.verb == "delete":
         print("\n".join(runs.delete(asked.run, asked.force, prog="amltrain runs")))
+    elif asked.verb == "export":
+        from jupyter_amltrain.commands import export
+
+        path = export.checked(asked.file)
+        print(export.export(api.attach(asked.run), path))
     elif asked.verb == "ui":
         print(runs.ui_text(runs.ui(keep=True)))
     else:
@@ -162,6 +169,20 @@ def _compute(words: list[str]) -> int:
         value = msgspec.to_builtins(info)
         text = compute.show_text(info) if asked.verb == "show" else compute.test_text(info)
     print(json.dumps(value) if asked.json else _shell_words(text))
+    return 0
+
+
+def _monitor(words: list[str]) -> int:
+    from jupyter_amltrain import api
+    from jupyter_amltrain.commands import monitor
+
+    asked = parser_of("monitor", "amltrain monitor").parse(words)
+    view = api.monitor(target=asked.target, gpus=asked.gpus, rate=asked.rate)
+    rewrite = sys.stdout.isatty() and not asked.json
+    with contextlib.suppress(KeyboardInterrupt):  # how one ends it
+        monitor.repeat(
+            view, _write, period=max(1.0, 1 / asked.rate), as_json=asked.json, rewrite=rewrite, once=asked.once
+        )
     return 0
 
 

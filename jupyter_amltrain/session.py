@@ -53,6 +53,11 @@ def controller() -> Controller:
         return _controller
 
 
+def existing() -> Controller | None:
+    """The controller if this process has one; never makes it."""
+    return _controller
+
+
 def close() -> None:
     """Let go of the process' controller; runs go on. The next call makes a new one."""
     global _controller

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from jupyter_amltrain.errors import CommandError
 
-
 _NO_VALUE = "expected one argument"
 
 

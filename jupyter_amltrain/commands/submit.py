@@ -136,6 +136,8 @@ def _spec(asked: argparse.Namespace, args: list[str], cell: str | None, prog: st
             env=dict(asked.env_var),
             secrets=tuple(dict.fromkeys(asked.secret)),
             resources=Resources(gpus=asked.gpus),
+            require_gpu=asked.require_gpu or "",
+            gpu_grace=asked.gpu_grace,
             experiment=asked.experiment or defaults.experiment or notebook or "default",
             tags=dict(asked.tag),
             timeout=timeout,

@@ -9,9 +9,11 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.magics import completion
 from jupyter_amltrain.magics.compute import ComputeMagics
 from jupyter_amltrain.magics.config import AMLTrain
 from jupyter_amltrain.magics.door import ControlDoor
+from jupyter_amltrain.magics.monitor import MonitorMagics
 from jupyter_amltrain.magics.runs import RunsMagics
 from jupyter_amltrain.magics.submit import SubmitMagics
 from jupyter_amltrain.magics.values_home import ValuesHome
@@ -19,7 +21,7 @@ from jupyter_amltrain.magics.values_home import ValuesHome
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_NAMES = ("aml_compute", "aml_runs", "aml_submit")
+_NAMES = ("aml_compute", "aml_monitor", "aml_runs", "aml_submit")
 _extensions: weakref.WeakKeyDictionary[InteractiveShell, _Extension] = weakref.WeakKeyDictionary()
 
 
@@ -45,6 +47,7 @@ class _Extension:
         self.home = ValuesHome(ip)
         self.magics = [
             ComputeMagics(ip),
+            MonitorMagics(ip),
             RunsMagics(ip, config=self.config),
             SubmitMagics(ip, config=self.config, home=self.home),
         ]
@@ -52,6 +55,7 @@ class _Extension:
         configurables.append(self.config)
         ip.register_magics(*self.magics)
         ip.events.register("pre_run_cell", self.home.collect)
+        completion.install(ip)
         self.door = ControlDoor(ip) if hasattr(ip, "kernel") else None
         if self.door is not None:
             self.door.install()
@@ -68,6 +72,7 @@ class _Extension:
         ours = [self.config, *self.magics]
         ip.configurables[:] = [c for c in ip.configurables if not any(c is x for x in ours)]
         ip.events.unregister("pre_run_cell", self.home.collect)
+        completion.remove(ip)
         self.config.unobserve_all()
         if self.door is not None:
             self.door.remove()

@@ -5,10 +5,20 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
+
+
+class View(Protocol):
+    """A dashboard."""
+
+    def show(self) -> Any:
+        """Display it."""
+
+
+V = TypeVar("V", bound=View)
 
 
 def show_once(shell: Any, run: TrackedRun, rate: float = 2.0) -> TrackedRun:
@@ -24,19 +34,30 @@ def show_once(shell: Any, run: TrackedRun, rate: float = 2.0) -> TrackedRun:
     from jupyter_amltrain.widgets.output import show
 
     show(run, rate)
-    if getattr(shell, "kernel", None) is None:
-        return run  # a terminal has only the text, which `Out` prints
+    if getattr(shell, "kernel", None) is not None:  # a terminal has only the text, which `Out` prints
+        _passed_over(shell, run)
+    return run
+
+
+def view_once(shell: Any, view: V) -> V:
+    """Show a dashboard and return it such that IPython's ``Out`` does not draw it again."""
+    view.show()
+    _passed_over(shell, view)
+    return view
+
+
+def _passed_over(shell: Any, shown: Any) -> None:
+    """Let the display hook of this cell, and of no other, pass over what has been shown."""
     cell = shell.execution_count
 
     def displayed() -> None:
-        del run._ipython_display_  # type: ignore[attr-defined]
+        del shown._ipython_display_
         if shell.execution_count != cell:
             from IPython.display import display
 
-            display(run)  # type: ignore[no-untyped-call]
+            display(shown)  # type: ignore[no-untyped-call]
 
-    run._ipython_display_ = displayed  # type: ignore[attr-defined]
-    return run
+    shown._ipython_display_ = displayed
 
 
 def terminal_line(shell: Any, wanted: bool) -> Callable[[str], Any] | None:

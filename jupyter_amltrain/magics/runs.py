@@ -27,7 +27,7 @@ class RunsMagics(Magics):
 
     @output_can_be_silenced
     @line_magic
-    def aml_runs(self, line: str) -> TrackedRun | None:
+    def aml_runs(self, line: str) -> Any:
         """List, follow, attach and cancel runs, from any notebook."""
         tokens = values.split(line)
         values.check_expanded(tokens, self.shell.user_ns)
@@ -47,15 +47,20 @@ class RunsMagics(Magics):
             else:
                 said = runs.delete(asked.run, asked.force)
             print("\n".join(said))
+        elif asked.verb == "export":
+            from jupyter_amltrain.commands import export
+
+            path = export.checked(asked.file)
+            print(export.export(api.attach(asked.run), path))
         elif asked.verb == "ui":
             _show_page(runs.ui())
         else:
             return self._one(asked, api.attach("last" if asked.verb == "last" else asked.run))
         return None
 
-    def _one(self, asked: Any, run: TrackedRun) -> TrackedRun | None:
+    def _one(self, asked: Any, run: TrackedRun) -> Any:
         from jupyter_amltrain.commands import runs
-        from jupyter_amltrain.magics.frames import show_once, terminal_line
+        from jupyter_amltrain.magics.frames import show_once, terminal_line, view_once
 
         if asked.verb == "show":
             print(runs.show_text(run))
@@ -70,6 +75,8 @@ class RunsMagics(Magics):
             else:
                 print(runs.log_text(run, tail).rstrip("\n"))
             return None
+        if asked.verb == "dashboard":
+            return view_once(self.shell, run.dashboard(window=asked.window))
         if asked.verb == "wait":
             runs.wait(run, asked.timeout, line=terminal_line(self.shell, self._config.progress))
         return show_once(self.shell, run, self._config.refresh_rate)

@@ -49,7 +49,7 @@ def test_abbreviations_are_not_guessed_silently() -> None:
     [
         ("lst", "Did you mean list"),
         ("log", "Did you mean logs"),
-        ("stop", "There are: list, show, logs, attach, cancel, wait, last, delete, ui."),
+        ("stop", "There are: list, show, logs, attach, cancel, wait, last, dashboard, export, delete, ui."),
         ("local/digits-k3f9x", "Did you mean: %aml_runs show local/digits-k3f9x"),
     ],
 )
@@ -58,7 +58,7 @@ def test_unknown_commands_name_their_neighbours(line: str, guess: str) -> None:
 
 
 def test_a_missing_value_and_a_word_too_many() -> None:
-    assert "argument --gpus: expected one argument" in failure("submit", "--gpus")
+    assert "argument --gpus: expected one argument, N." in failure("submit", "--gpus")
     assert "'b.py' is one argument too many" in failure("submit", "a.py b.py")
     assert "required: run" in failure("runs", "cancel")
 
@@ -108,3 +108,44 @@ def test_examples_of_the_help_are_right() -> None:
             for line in lines:
                 words = line.partition(f"{front}{command}")[2].partition(" -- ")[0].split()
                 parser_of(command, front + command).parse(words)
+
+
+def test_the_gpu_gate_names_both_of_its_values() -> None:
+    for line in ("--require-gpu", "--require-gpu --wait", "--require-gpu never", "--require-gpu="):
+        message = failure("submit", line)
+        assert "stop" in message and "warn" in message, line
+    assert "Did you mean --require-gpu warn?" in failure("submit", "--require-gpu wran")
+    found = parser_of("submit", "%aml_submit").parse(["--require-gpu", "stop", "--gpu-grace", "2m"])
+    assert (found.require_gpu, found.gpu_grace) == ("stop", 120.0)
+
+
+def test_monitor() -> None:
+    parser = parser_of("monitor", "%aml_monitor")
+    found = parser.parse([])
+    assert (found.target, found.gpus, found.window, found.rate) == (None, None, 600.0, 1.0)
+    found = parser.parse(["vm", "--gpus", "3,0-1", "--window", "all", "--rate", ".5"])
+    assert (found.target, found.gpus, found.window, found.rate) == ("vm", [0, 1, 3], 0.0, 0.5)
+    for line, text in {
+        "--gpus 0,x": "Write: --gpus 0,1",
+        "--gpus 3-1": "not a list of GPU numbers",
+        "--gpus ,": "not a list of GPU numbers",
+        "--window 0": "Write 90s, 10m, 2h or all",
+        "--window soon": "--window 'soon' is not a time",
+        "--rate 11": "from 0.1 to 10",
+        "--rate fast": "from 0.1 to 10",
+        "--windw 3": "Did you mean --window",
+        "--once": "unknown flag --once",
+        "vm --gpus": "expected one argument, N,N",
+    }.items():
+        assert text in failure("monitor", line), line
+    assert parser_of("monitor", "amltrain monitor").parse(["--once", "--json"]).once
+
+
+def test_dashboard_and_export() -> None:
+    parser = parser_of("runs", "%aml_runs")
+    assert parser.parse(["dashboard", "digits", "--window", "1h"]).window == 3600
+    assert parser.parse(["dashboard"]).run == "last"
+    found = parser.parse(["export", "last", "a.csv"])
+    assert (found.run, found.file) == ("last", "a.csv")
+    assert "required: file" in failure("runs", "export last")
+    assert "unknown command 'dashboard'" in failure("runs", "dashboard", "amltrain runs")  # it needs a page

@@ -1,0 +1,88 @@
+"""``monitor`` in a terminal: what a target's GPUs do now, as a table."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jupyter_amltrain.commands.tables import table
+from jupyter_amltrain.runs.text import bytes_text
+
+#: What the device cannot tell.
+_UNKNOWN = "n/a"
+
+
+def snapshot_text(snapshot: Mapping[str, Any]) -> str:
+    """One measurement as a table of GPUs and a line about the host.
+
+    Parameters
+    ----------
+    snapshot
+        ``gpus``: rows of index, name, util (percent), memory and memory_total (MiB), power (W) and
+        temperature (°C); ``host``: cpu (percent of one core), memory (bytes); ``note``: a sentence or "".
+    """
+    parts = []
+    rows = [_row(gpu) for gpu in snapshot.get("gpus", ())]
+    if rows:
+        parts.append(table(["GPU", "name", "util", "memory", "power", "temperature"], rows))
+    host = snapshot.get("host") or {}
+    if host:
+        cpu, memory = _number(host.get("cpu"), "%"), host.get("memory")
+        parts.append(f"host: cpu {cpu}, memory {_UNKNOWN if memory is None else bytes_text(memory)}")
+    if snapshot.get("note"):
+        parts.append(str(snapshot["note"]))
+    return "\n".join(parts) or "Nothing measured yet."
+
+
+def _row(gpu: Mapping[str, Any]) -> Sequence[str]:
+    memory = _number(gpu.get("memory"), "MiB")
+    total = gpu.get("memory_total")
+    return [
+        str(gpu.get("index", "")),
+        str(gpu.get("name") or ""),
+        _number(gpu.get("util"), "%"),
+        memory if total is None else f"{memory} of {total:,.0f} MiB",
+        _number(gpu.get("power"), "W"),
+        _number(gpu.get("temperature"), "°C"),
+    ]
+
+
+def _number(value: float | None, unit: str) -> str:
+    return _UNKNOWN if value is None or value != value else f"{value:,.0f} {unit}"
+
+
+def repeat(
+    view: Any,
+    write: Callable[[str], Any],
+    *,
+    period: float,
+    as_json: bool = False,
+    rewrite: bool = False,
+    once: bool = False,
+) -> None:
+    """Write measurements until an interrupt.
+
+    Parameters
+    ----------
+    view
+        What ``api.monitor`` returned.
+    period
+        Seconds from one to the next.
+    rewrite
+        Write each over the one before, as a terminal can.
+    once
+        Write one only.
+    """
+    lines, due = 0, time.monotonic()
+    while True:
+        snapshot = view.snapshot()
+        text = json.dumps(snapshot) if as_json else snapshot_text(snapshot)
+        # Up to the first line of the last table, and wipe what is below.
+        write((f"\x1b[{lines}A\x1b[J" if rewrite and lines else "") + text + "\n")
+        lines = text.count("\n") + 1
+        if once:
+            return
+        due = max(due + period, time.monotonic())
+        time.sleep(max(due - time.monotonic(), 0.0))

@@ -1,0 +1,80 @@
+"""Tab in the lines of our magics, as a matcher of IPython's completer.
+
+Loading registers one function; what it needs is imported at the first Tab in a line of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from jupyter_amltrain.commands.known import Known
+
+_LINE = re.compile(
+    r"\s*(?:(?:[A-Za-z_][\w.,\s\[\]'\"]*=\s*)?%{1,2}|(?!\w+\s*=))"  # `run = %aml_...`; automagic needs no sign
+    r"aml_(?P<command>submit|runs|compute|monitor)\s+(?P<line>.*)",
+    re.DOTALL,
+)
+_known: Known | None = None
+
+
+def matcher(context: Any) -> Any:
+    """Continuations of a line that begins with a magic of ours; nothing for other lines."""
+    lines = context.full_text.split("\n")
+    at = min(context.cursor_line, len(lines) - 1)
+    before = lines[at][: context.cursor_position]
+    if not lines[0].startswith("%%"):
+        while at and lines[at - 1].endswith("\\"):
+            at -= 1
+            before = f"{lines[at][:-1]} {before}"
+    elif at:
+        before = ""  # below a cell magic stands no line of ours
+    found = _LINE.fullmatch(before) if "aml_" in before else None
+    if found is None:
+        return {"completions": [], "suppress": False}
+    return _complete(found["command"], found["line"], "\n".join(lines[1:]) if before.startswith("%%") else "")
+
+
+# What IPython asks a matcher of its second kind. Before jedi, which cannot help here.
+matcher.matcher_api_version = 2  # type: ignore[attr-defined]
+matcher.matcher_priority = 1000  # type: ignore[attr-defined]
+matcher.matcher_identifier = "jupyter_amltrain"  # type: ignore[attr-defined]
+
+
+def _complete(command: str, line: str, cell: str) -> dict[str, Any]:
+    global _known
+    from IPython.core.completer import SimpleCompletion
+
+    from jupyter_amltrain.commands.completion import complete
+    from jupyter_amltrain.commands.known import Known
+
+    _known = _known or Known()
+    fragment, offers = complete(command, line, _known, cell)
+    return {
+        "completions": [SimpleCompletion(text=offer.text, type=offer.kind) for offer in offers],
+        "matched_fragment": fragment,
+        "ordered": True,
+        "suppress": True,
+    }
+
+
+def install(ip: InteractiveShell) -> None:
+    """Add the matcher; twice is harmless."""
+    remove(ip)
+    import IPython
+
+    if IPython.version_info >= (8, 6):  # matchers that say what they replace came then
+        _matchers(ip).append(matcher)
+
+
+def remove(ip: InteractiveShell) -> None:
+    """Take the matcher away."""
+    _matchers(ip)[:] = [other for other in _matchers(ip) if other is not matcher]
+
+
+def _matchers(ip: InteractiveShell) -> list[Any]:
+    matchers: list[Any] = getattr(ip.Completer, "custom_matchers", [])
+    return matchers

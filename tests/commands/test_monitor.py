@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.commands.export import checked
+from jupyter_amltrain.commands.monitor import repeat, snapshot_text
+from jupyter_amltrain.errors import CommandError
+
+GPU = {
+    "index": 0, "name": "NVIDIA H100", "util": 93.0, "memory": 40_536.0, "memory_total": 81_559,
+    "power": 612.4, "temperature": 61,
+}  # fmt: skip
+UNKNOWN = {"index": 1, "name": "MIG 1g.10gb", "util": None, "memory": 12, "memory_total": None, "power": None}
+
+
+def test_a_table_of_gpus() -> None:
+    host = {"cpu": 140.2, "memory": 3 * 2**30}
+    head, first, second, line, note = snapshot_text({"gpus": [GPU, UNKNOWN], "host": host, "note": "Half."}).split("\n")
+    assert head.split() == ["GPU", "name", "util", "memory", "power", "temperature"]
+    assert all(text in first for text in ("NVIDIA H100", "93 %", "40,536 MiB of 81,559 MiB", "612 W", "61 °C"))
+    assert second.count("n/a") == 3 and " 0 " not in second  # what it cannot tell is never 0
+    assert line == "host: cpu 140 %, memory 3.0 GiB" and note == "Half."
+
+
+def test_no_gpu_and_nothing_yet() -> None:
+    text = snapshot_text({"gpus": [], "host": {"cpu": 1.0}, "note": "No NVIDIA driver here."})
+    assert text == "host: cpu 1 %, memory n/a\nNo NVIDIA driver here."
+    assert snapshot_text({"gpus": [], "host": {}, "note": ""}) == "Nothing measured yet."
+
+
+class View:
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def snapshot(self) -> dict[str, Any]:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return {"gpus": [GPU], "host": {}, "note": ""}
+
+
+def test_tables_one_over_the_other_until_an_interrupt() -> None:
+    written: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        repeat(View(3), written.append, period=0.01, rewrite=True)
+    assert len(written) == 3 and not written[0].startswith("\x1b")
+    assert written[1].startswith("\x1b[2A\x1b[J") and written[1].endswith(written[0])
+
+
+def test_once_as_json() -> None:
+    written: list[str] = []
+    repeat(View(3), written.append, period=60, as_json=True, once=True)
+    (line,) = written
+    assert json.loads(line)["gpus"][0]["util"] == 93.0 and line.count("\n") == 1
+
+
+def test_a_file_to_export_to_is_checked_before_anybody_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for path, text in {
+        "a.cvs": "Try: a.csv",
+        "a.parqet": "Try: a.parquet",
+        "a": "Try: a.csv",
+        f"{tmp_path}/nowhere/a.csv": "is no folder",
+        f"{tmp_path}/folder.csv": "is a folder",
+    }.items():
+        with pytest.raises(CommandError) as caught:
+            checked(path)
+        assert text in str(caught.value) and "\n" not in str(caught.value)
+    assert checked(f"{tmp_path}/a.PNG") == f"{tmp_path}/a.PNG"
