@@ -1,4 +1,4 @@
-"""``agent.pyz dispatch <queue> <home>`` and ``agent.pyz call <op> [<home> [<queue>]]``."""
+"""``agent.pyz dispatch <queue> <home>``, ``agent.pyz call <op> [<home> [<queue>]]``, ``agent.pyz monitor <folder>``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import json
 import sys
 from typing import List
 
-_USAGE = "usage: agent.pyz dispatch QUEUE HOME | agent.pyz call OP [HOME [QUEUE]] < payload.json"
+_USAGE = (
+    "usage: agent.pyz dispatch QUEUE HOME | agent.pyz call OP [HOME [QUEUE]] < payload.json | agent.pyz monitor FOLDER"
+)
 
 
 def main(argv: List[str]) -> int:
-    """Run one of the two commands; the exit code."""
+    """Run one of the commands; the exit code."""
     if len(argv) == 3 and argv[0] == "dispatch":
         from .daemon import detach
 
         return detach(argv[1], argv[2])
+    if len(argv) == 2 and argv[0] == "monitor":
+        from .keeper import detach as detach_monitor
+
+        return detach_monitor(argv[1])
     if 2 <= len(argv) <= 4 and argv[0] == "call":
         from .calls import call, default_home
 

@@ -61,6 +61,8 @@ Calls
 ``info`` {} -> see ``place.describe``: cpus, memory (bytes), gpus, gpu_note, slots, queued,
     running, survives, python, platform, home, queue, protocol.
 ``delete`` {"run": id} -> {"run": id, "deleted": true}. UnknownRun; CommandError for a live run.
+``monitor`` {"id", "gpus": [index] | None, "period": s} -> {"id", "folder", "pid"}; {"id", "stop": true} -> {"id"}
+    Samples this machine without a run, into ``<home>/monitors/<id>``: see `monitor`.
 ``ping`` {} -> {"pid": int, "protocol": int}; starts a dispatcher when none runs.
 """
 
@@ -69,10 +71,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
-from . import contact, lifecycle, place
-from .processes import alive, boot_id, node
+from . import contact, lifecycle, monitor, place
+from .contact import Here
+from .processes import alive, node
 from .protocol import (
     CANCEL,
     JOB,
@@ -88,18 +91,10 @@ from .protocol import (
     run_folder,
     valid_run_id,
 )
-from .shelf import WAITING, Shelf, default_queue, open_queue
+from .shelf import Shelf, default_queue, open_queue
+from .waiting import queued, state_of
 
 Json = Dict[str, Any]
-
-
-class _Here(NamedTuple):
-    home: str
-    queue: str
-    agent: Optional[str]
-
-    def ask(self, op: str, payload: Json) -> Json:
-        return contact.ask(self.queue, self.home, self.agent, op, payload)
 
 
 def default_home() -> str:
@@ -121,7 +116,7 @@ def call(
             raise AgentError("ProtocolError", "The agent does not know the call %r." % (op,))
         if not os.path.isabs(home):
             raise AgentError("StateError", "The state root %r is not an absolute path." % home)
-        here = _Here(os.path.abspath(home), os.path.abspath(queue or default_queue()), agent)
+        here = Here(os.path.abspath(home), os.path.abspath(queue or default_queue()), agent)
         return work(here, dict(payload))
     except AgentError as error:
         return error.answer()
@@ -136,30 +131,23 @@ def _run_of(payload: Json) -> str:
     return run
 
 
-def _state_of(here: _Here, run: str) -> Json:
-    state = read_state(run_folder(here.home, run))
-    if state is None:
-        raise AgentError("UnknownRun", "There is no run %r in %s. List the runs with: %%aml_runs" % (run, here.home))
-    return state
-
-
-def _submit(here: _Here, payload: Json) -> Json:
+def _submit(here: Here, payload: Json) -> Json:
     # A dispatcher may die between accepting and answering; the repeat must not find a clash.
     payload.setdefault("submission", os.urandom(12).hex())
     return here.ask("submit", payload)
 
 
-def _cancel(here: _Here, payload: Json) -> Json:
+def _cancel(here: Here, payload: Json) -> Json:
     run = _run_of(payload)
-    state = lifecycle.settle(here.home, run, _state_of(here, run))
+    state = lifecycle.settle(here.home, run, state_of(here, run))
     if state["state"] in TERMINAL:
         return {"run": run, "state": state["state"]}
     folder = run_folder(here.home, run)
     os.close(os.open(os.path.join(folder, CANCEL), os.O_CREAT | os.O_WRONLY, 0o600))
-    state = _state_of(here, run)  # it may have started meanwhile
+    state = state_of(here, run)  # it may have started meanwhile
     if state["state"] == QUEUED:
         here.ask("wake", {})
-        state = _state_of(here, run)
+        state = state_of(here, run)
     supervisor = state.get("supervisor") or {}
     if state["state"] not in TERMINAL and state.get("node") == node() and alive(supervisor):
         try:
@@ -169,7 +157,7 @@ def _cancel(here: _Here, payload: Json) -> Json:
     return {"run": run, "state": state["state"]}
 
 
-def _poll(here: _Here, payload: Json) -> Json:
+def _poll(here: Here, payload: Json) -> Json:
     runs: Json = {}
     errors: Json = {}
     for run in payload.get("run_ids") or []:
@@ -184,58 +172,26 @@ def _poll(here: _Here, payload: Json) -> Json:
             runs[run] = lifecycle.settle(here.home, run, state)
     if any(_stray(here, state) for state in runs.values()) and not contact.running(here.queue):
         here.ask("ping", {})  # who comes up looks after what an earlier life has left
-        runs = {run: _state_of(here, run) for run in runs}
+        runs = {run: state_of(here, run) for run in runs}
     waiting = {run: state for run, state in runs.items() if state["state"] == QUEUED}
     if waiting:
-        runs.update(_queued(here, waiting))
+        runs.update(queued(here, waiting))
     return {"runs": runs, "errors": errors}
 
 
-def _unread(here: _Here, run: str, error: Union[AgentError, OSError]) -> Json:
+def _unread(here: Here, run: str, error: Union[AgentError, OSError]) -> Json:
     known = not_readable(run_folder(here.home, run), error) if isinstance(error, OSError) else error
     return dict(known.answer()["error"])
 
 
-def _stray(here: _Here, state: Json) -> bool:
+def _stray(here: Here, state: Json) -> bool:
     """Whether a run of our queue was started where pids are others: before a container's restart, mostly."""
     if state["state"] in TERMINAL or state.get("queue") != os.path.realpath(here.queue):
         return False
     return state.get("node") != node() and any(Shelf(os.path.join(here.queue, "slots")).names())
 
 
-def _queued(here: _Here, waiting: Json) -> Json:
-    """Queued runs with their place in the queue; wakes a queue that nobody serves."""
-    if not contact.running(here.queue) and any(Shelf(os.path.join(here.queue, "tickets")).names()):
-        here.ask("ping", {})
-    shown = read_json(os.path.join(here.queue, WAITING), "Queue folder") or {}
-    details = shown.get("waiting", {}).get(here.home, {})
-    found = {}
-    for run, state in waiting.items():
-        if run in details:
-            found[run] = dict(state, detail=details[run])
-        elif state.get("node") == node():
-            found[run] = _without_ticket(here, run)
-    return found
-
-
-def _without_ticket(here: _Here, run: str) -> Json:
-    """A queued run that the queue does not show: about to start, or its queue folder is gone."""
-    state = _state_of(here, run)
-    queue = state.get("queue")
-    if state["state"] == QUEUED and queue != os.path.realpath(here.queue):  # only its own queue can have lost it
-        return dict(state, detail="waits in another queue: AMLTRAIN_QUEUE=%s" % queue) if queue else state
-    shelves = [Shelf(os.path.join(here.queue, name)) for name in ("tickets", "slots")]
-    known = any(item["run"] == run and item["home"] == here.home for shelf in shelves for item in shelf.load().values())
-    state = _state_of(here, run)
-    if known or any(shelf.unreadable for shelf in shelves) or state["state"] != QUEUED:
-        return state
-    # The ticket goes when the guardian may start; its first word follows in milliseconds.
-    if state["boot"] == boot_id() and lifecycle.seconds_since(state["changed"]) < 5.0:
-        return state
-    return lifecycle.mark_lost(run_folder(here.home, run), state, "its ticket in %s is gone" % here.queue)
-
-
-def _list(here: _Here, payload: Json) -> Json:
+def _list(here: Here, payload: Json) -> Json:
     wanted = payload.get("run_ids")
     try:
         names = os.listdir(os.path.join(here.home, RUNS)) if wanted is None else list(wanted)
@@ -259,7 +215,7 @@ def _list(here: _Here, payload: Json) -> Json:
     return {"runs": rows, "errors": polled["errors"]}
 
 
-def _info(here: _Here, payload: Json) -> Json:
+def _info(here: Here, payload: Json) -> Json:
     open_queue(here.queue)
     answer = here.ask("info", {})
     if "error" not in answer:
@@ -267,9 +223,9 @@ def _info(here: _Here, payload: Json) -> Json:
     return answer
 
 
-def _delete(here: _Here, payload: Json) -> Json:
+def _delete(here: Here, payload: Json) -> Json:
     run = _run_of(payload)
-    state = lifecycle.settle(here.home, run, _state_of(here, run))
+    state = lifecycle.settle(here.home, run, state_of(here, run))
     if state["state"] not in TERMINAL:
         raise AgentError(
             "CommandError", "Run %r is %s. Cancel it first: %%aml_runs cancel %s" % (run, state["state"], run)
@@ -283,16 +239,21 @@ def _delete(here: _Here, payload: Json) -> Json:
     return {"run": run, "deleted": True}
 
 
-def _ping(here: _Here, payload: Json) -> Json:
+def _ping(here: Here, payload: Json) -> Json:
     return here.ask("ping", {})
 
 
-_CALLS: Dict[str, Callable[[_Here, Json], Json]] = {
+def _monitor(here: Here, payload: Json) -> Json:
+    return monitor.serve(here, payload)
+
+
+_CALLS: Dict[str, Callable[[Here, Json], Json]] = {
     "submit": _submit,
     "cancel": _cancel,
     "poll": _poll,
     "list": _list,
     "info": _info,
     "delete": _delete,
+    "monitor": _monitor,
     "ping": _ping,
 }

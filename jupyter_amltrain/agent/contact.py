@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from . import clock, inherited, place
 from .client import LONGEST_REQUEST
@@ -25,6 +25,18 @@ TRIES = 3
 
 class NoDispatcher(Exception):
     """Nobody listens, or the listener died before it answered."""
+
+
+class Here(NamedTuple):
+    """Whom a call is for: state root, queue folder, and the zipapp that serves them."""
+
+    home: str
+    queue: str
+    agent: Optional[str]
+
+    def ask(self, op: str, payload: Dict[str, Any]) -> Dict[str, Any]:
+        """See `ask`."""
+        return ask(self.queue, self.home, self.agent, op, payload)
 
 
 def running(queue: str) -> bool:

@@ -18,7 +18,7 @@ LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"
 METRICS, TELEMETRY = "metrics/rank-0.jsonl", "telemetry/node-0.jsonl"
 SUMMARY, TRUTH = "telemetry/summary-0.json", "telemetry/truth-0.json"
 OUTPUTS, ARTIFACTS = "outputs", "artifacts"
-RUNS, STAGING = "runs", "staging"
+RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 #: Folders of a run that its processes write into.
 RUN_FOLDERS = ("log", "metrics", "telemetry", OUTPUTS, ARTIFACTS)
 

@@ -12,6 +12,7 @@ import pytest
 from jupyter_amltrain.agent import client
 from jupyter_amltrain.agent.calls import call
 from jupyter_amltrain.agent.inherited import for_dispatcher
+from jupyter_amltrain.agent.protocol import PROTOCOL
 
 from .conftest import Agent, alive, processes_of, until
 
@@ -131,7 +132,7 @@ def test_a_dispatcher_of_a_queue_of_its_own_ends_with_the_job(agent: Agent) -> N
     call_it = [sys.executable, "-I", "-S", agent.zipapp, "call", "ping", agent.home, str(other)]
     run = agent.submit(f"import subprocess; subprocess.run({call_it!r}, stdin=subprocess.DEVNULL, check=True)")
     assert agent.wait(run)["state"] == "completed"
-    assert json.loads(agent.log(run))["protocol"] == 1
+    assert json.loads(agent.log(run))["protocol"] == PROTOCOL
     until(lambda: not processes_of(str(other)), "its end")
 
 

@@ -16,6 +16,7 @@ import pytest
 from jupyter_amltrain.agent import contact
 from jupyter_amltrain.agent.calls import call
 from jupyter_amltrain.agent.processes import identity
+from jupyter_amltrain.agent.protocol import PROTOCOL
 
 from .conftest import Agent, alive, until
 
@@ -239,7 +240,7 @@ def test_older_dispatcher_is_retired_and_newer_refused(agent: Agent, monkeypatch
     agent.running(run, "up")
     lock = Path(agent.queue, "dispatcher.lock")
     record = json.loads(lock.read_text())
-    lock.write_text(json.dumps({**record, "protocol": 2}))
+    lock.write_text(json.dumps({**record, "protocol": PROTOCOL + 1}))
     error = agent("submit", run="x", argv=["x"])["error"]
     assert error["type"] == "ProtocolError" and "newer" in error["message"]
     lock.write_text(json.dumps({**record, "protocol": 0}))
@@ -300,7 +301,7 @@ def test_command_line(agent: Agent) -> None:
     payload = {"run": "cli", "argv": [sys.executable, "-S", "-c", "print('by hand')"]}
     assert ask("submit", json.dumps(payload))[0] == 0
     assert agent.wait("cli")["state"] == "completed"
-    assert ask("ping", "")[1]["protocol"] == 1
+    assert ask("ping", "")[1]["protocol"] == PROTOCOL
     code, answer = ask("submit", json.dumps(payload))
     assert code == 1 and answer["error"]["type"] == "RunExists"  # type: ignore[index]
     assert ask("poll", "not json")[0] == 1

@@ -1,0 +1,130 @@
+"""The process that keeps a monitor: forks its sampler, and goes when nobody asks any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from typing import Any, Dict, List, Optional
+
+from . import clock, nvml
+from .forked import drain, stdio_to, wake_on
+from .gate import sample
+from .helper import Helper, dismiss
+from .monitor import ASKED, DIARY, KEPT, RECORD, bad, keep, remove
+from .processes import boot_id, identity, node
+from .protocol import SCHEMA, AgentError, read_json, write_json
+
+Json = Dict[str, Any]
+
+#: Seconds between looks for the last call.
+_TURN = 0.5
+
+
+def detach(folder: str) -> int:
+    """Body of ``agent.pyz monitor``: print one JSON line when the keeper keeps, or why not."""
+    asked = read_json(os.path.join(folder, ASKED), "Monitor folder") or {}
+    try:
+        devices = _devices(asked.get("gpus"), _probe())
+    except AgentError as error:
+        print(json.dumps(error.answer()))
+        return 1
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        print((os.read(reader, 4096) or b"{}").decode())
+        return 0
+    os.close(reader)
+    code = 70
+    try:
+        code = _keeper(folder, devices, float(asked.get("period") or 1.0), writer)
+    except BaseException:  # the body of a process: whatever it is goes to its diary
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        remove(folder)
+        os._exit(code)
+
+
+def _probe() -> Json:
+    """What NVML knows; asked in a child, so that we fork without its threads."""
+    pid, reader = nvml.start_probe()
+    data, until = b"", clock.mono() + nvml.PATIENCE
+    while True:
+        if not select.select([reader], [], [], max(0.0, until - clock.mono()))[0]:
+            os.kill(pid, signal.SIGKILL)
+            break
+        piece = os.read(reader, 1 << 16)
+        if not piece:
+            break
+        data += piece
+    os.close(reader)
+    os.waitpid(pid, 0)
+    return nvml.parse_probe(data)
+
+
+def _devices(wanted: Optional[List[int]], found: Json) -> List[str]:
+    """UUIDs of the wanted GPUs; all when none were named."""
+    known = {gpu["index"]: gpu["uuid"] for gpu in found["gpus"]}
+    if wanted is None:
+        return list(known.values())
+    for index in wanted:
+        if index not in known:
+            listed = ", ".join(str(number) for number in sorted(known))
+            there = "There are: %s." % listed if known else "There is none: %s." % found["note"]
+            raise bad("There is no GPU %d on this machine. %s" % (index, there))
+    return [known[index] for index in dict.fromkeys(wanted)]
+
+
+def _keeper(folder: str, devices: List[str], period: float, ready: int) -> int:
+    stdio_to(os.path.join(folder, DIARY))
+    os.umask(0o077)
+    os.environ["AMLTRAIN_SAMPLE_PERIOD"] = repr(period)
+    wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    me = identity(os.getpid()) or {}
+    write_json(os.path.join(folder, RECORD), dict(me, schema=SCHEMA, node=node(), boot=boot_id()))
+    os.write(ready, json.dumps({"pid": os.getpid()}).encode())
+    os.close(ready)
+    helper = Helper("sampler")
+    helper.due = clock.mono()
+    kept, since = _touched(folder), clock.mono()
+    while True:
+        now = clock.mono()
+        if helper.due is not None and now >= helper.due:
+            helper.fork(folder, lambda: sample(folder, os.getppid(), devices, None))
+        pause = _TURN if helper.due is None else min(_TURN, helper.due - now)
+        if select.select([wakeup], [], [], max(0.0, pause))[0] and signal.SIGTERM in drain(wakeup):
+            break
+        _reap(helper)
+        touched = _touched(folder)
+        if touched != kept:
+            kept, since = touched, clock.mono()
+        if touched is None or clock.mono() - since > keep():
+            break
+    dismiss(helper.pid)
+    return 0
+
+
+def _reap(helper: Any) -> None:
+    try:
+        while True:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            if pid == helper.pid:
+                helper.died()
+    except ChildProcessError:
+        pass
+
+
+def _touched(folder: str) -> Optional[int]:
+    """When somebody asked last; ``None`` when the folder was taken away."""
+    try:
+        return os.stat(os.path.join(folder, KEPT)).st_mtime_ns
+    except OSError:
+        return None

@@ -1,0 +1,272 @@
+"""Did a run use its GPUs? The rules of the verdict, without a GPU, a process or a clock."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.agent.gpu_cause import THREE, likely
+from jupyter_amltrain.agent.truth import Truth, for_run, read_truth
+
+GPUS = [{"index": 0, "uuid": "GPU-a"}, {"index": 1, "uuid": "GPU-b"}]
+IDLE = {"util": 0, "peak": 0, "memory": 600}
+NONE: dict[str, Any] = {"util": None, "peak": None, "memory": None}
+MIG = {"util": None, "peak": None, "memory": 20}
+GRACE = 60.0
+
+Rows = Sequence[dict[str, Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "telemetry").mkdir()
+    return tmp_path
+
+
+class Watch:
+    """A truth that is ticked once a second from `t` on."""
+
+    def __init__(self, folder: Path, gpus: int = 1, baseline: float | None = 600, **more: Any) -> None:
+        self.folder, self.count, self.t = folder, gpus, 1000.0
+        self.asked: list[list[int]] = []
+        self.truth = self.made(baseline, **more)
+
+    def made(self, baseline: float | None = 600, **more: Any) -> Truth:
+        def why(pids: Any, gpus: Any) -> str:
+            self.asked.append(list(pids))
+            return "because"
+
+        return Truth(str(self.folder), GPUS[: self.count], GRACE, [baseline] * self.count, why=why, **more)
+
+    def run(self, seconds: float, *readings: dict[str, Any], slow: Rows = (), members: bool = True) -> Watch:
+        """Tick for some seconds, the last reading for all further GPUs."""
+        rows = [*readings, *[readings[-1] if readings else IDLE] * (self.count - len(readings))]
+        for _ in range(round(seconds)):
+            self.truth.tick(self.t, rows, slow, {7: None} if members else {})
+            self.t += 1
+        return self
+
+    @property
+    def file(self) -> dict[str, Any]:
+        return read_truth(str(self.folder / "telemetry" / "truth-0.json"))
+
+    @property
+    def verdict(self) -> str:
+        assert self.file["verdict"] == self.truth.verdict
+        return self.truth.verdict
+
+
+def test_not_used_is_said_at_the_end_of_the_grace_time_with_figures(folder: Path) -> None:
+    watch = Watch(folder, 2).run(3, members=False)
+    assert watch.run(60, IDLE, {**IDLE, "memory": 637}).verdict == ""
+    assert watch.run(1).verdict == "not used"
+    assert watch.file["detail"] == (
+        "each of 2 GPUs stayed at 0 % utilization and within 37 MiB of its memory before the run, for 60 s"
+    )
+    assert watch.file["cause"] == "because" and watch.asked == [[7]]
+
+
+def test_a_run_that_waits_before_its_first_process_has_its_grace_time_after_it(folder: Path) -> None:
+    assert Watch(folder).run(300, members=False).run(60).verdict == ""
+
+
+@pytest.mark.parametrize(
+    ("reading", "slow", "said"),
+    [
+        ({**IDLE, "util": 93, "peak": 97}, [], "utilization 97 %"),
+        ({**IDLE, "peak": 1}, [], "utilization 1 %"),
+        ({**IDLE, "util": 1, "peak": None}, [], "utilization 1 %"),
+        ({**IDLE, "memory": 665}, [], "65 MiB more than before the run"),
+        (IDLE, [{"mine": 500, "others": None}], "a process of this run with 500 MiB"),
+        (MIG, [{"mine": 500, "others": None}], "a process of this run"),
+        ({**MIG, "memory": 900}, [], "300 MiB more"),
+        (NONE, [{"mine": None, "own": True}], "a process of this run"),
+        # Others are on it: only a process that is ours proves anything.
+        ({**IDLE, "util": 90}, [{"mine": 500, "others": 9000}], "a process of this run"),
+    ],
+)
+def test_any_one_sign_of_use_is_enough(folder: Path, reading: Any, slow: Any, said: str) -> None:
+    watch = Watch(folder).run(5).run(1, reading, slow=slow)
+    assert watch.verdict == "used" and said in watch.file["detail"] and "first after 5 s" in watch.file["detail"]
+    assert watch.run(200).verdict == "used" and watch.file["cause"] == ""
+
+
+@pytest.mark.parametrize(
+    ("reading", "slow", "said"),
+    [
+        (MIG, [], "GPU 0 does not tell its utilization"),
+        (NONE, [], "GPU 0 does not tell its utilization"),
+        ({**IDLE, "memory": None}, [], "GPU 0 does not tell its memory"),
+        (IDLE, [{"mine": None, "others": 9000}], "others compute on GPU 0 too"),
+        ({**IDLE, "util": 80, "memory": 9000}, [{"mine": None, "others": 8000}], "others compute on GPU 0 too"),
+        ({**IDLE, "util": 80, "memory": 9000}, [{"mine": 0, "others": 8000}], "others compute on GPU 0 too"),
+        ({**IDLE, "memory": 100}, [], "GPU 0 lost 500 MiB meanwhile"),
+    ],
+)
+def test_without_full_evidence_it_cannot_be_told(folder: Path, reading: Any, slow: Any, said: str) -> None:
+    watch = Watch(folder).run(5).run(1, reading, slow=slow).run(55)
+    assert watch.verdict == "cannot tell" and said in watch.file["detail"] and watch.asked == []
+    assert watch.run(1, IDLE, slow=[{"mine": 1, "others": None}]).verdict == "used"
+
+
+@pytest.mark.parametrize("mine", [None, 0])
+@pytest.mark.parametrize("others", [None, 0])
+def test_missing_process_ids_are_never_evidence(folder: Path, mine: float | None, others: float | None) -> None:
+    """The id modes: real ids, the host's, mixed ones, none at all, on a busy and on an idle device."""
+    slow = [{"mine": mine, "others": others}]
+    busy = Watch(folder).run(70, {"util": 80, "peak": 90, "memory": 9000}, slow=slow)
+    assert busy.verdict == "used"
+    (folder / "telemetry" / "truth-0.json").unlink()
+    assert Watch(folder).run(61, IDLE, slow=slow).verdict == "not used"
+
+
+def test_every_device_must_be_idle(folder: Path) -> None:
+    assert Watch(folder, 2).run(70, IDLE, {**IDLE, "util": 5}).verdict == "used"
+    (folder / "telemetry" / "truth-0.json").unlink()
+    assert Watch(folder, 2).run(70, IDLE, NONE).verdict == "cannot tell"
+
+
+def test_others_who_were_there_before_us_take_away_the_evidence_for_good(folder: Path) -> None:
+    there = [{"mine": 0, "others": 9000}]
+    watch = Watch(folder).run(2, IDLE, slow=there, members=False)
+    watch.run(61, {**IDLE, "util": 50}, slow=[{"mine": 0, "others": 0}])
+    assert watch.verdict == "cannot tell"
+
+
+def test_late_use_turns_the_verdict(folder: Path) -> None:
+    watch = Watch(folder).run(75)
+    assert watch.verdict == "not used"
+    assert watch.run(1, {**IDLE, "peak": 40}).verdict == "used"
+    assert "first after 75 s" in watch.file["detail"] and watch.file["cause"] == ""
+
+
+def test_a_hole_is_not_evidence(folder: Path) -> None:
+    watch = Watch(folder).run(20)
+    watch.t += 4
+    assert watch.run(37).verdict == "not used"  # a late tick is no hole
+    (folder / "telemetry" / "truth-0.json").unlink()
+    watch = Watch(folder).run(20)
+    watch.t += 6
+    assert watch.run(60).verdict == "cannot tell"
+    assert watch.file["detail"] == "nothing was read for 7 s"
+
+
+@pytest.mark.parametrize(("away", "verdict"), [(0, "not used"), (10, "cannot tell")])
+def test_a_killed_sampler_goes_on_where_it_was(folder: Path, away: float, verdict: str) -> None:
+    watch = Watch(folder).run(3, members=False).run(29)
+    watch.t += away
+    watch.truth = watch.made(baseline=9000)  # what is on the device now is not what was before the run
+    assert watch.run(33).verdict == verdict
+    watch.truth = watch.made()
+    assert watch.verdict == verdict
+    assert watch.run(1, {**IDLE, "memory": 700}).verdict == "used"
+    watch.truth = watch.made()
+    assert watch.run(100).verdict == "used"
+
+
+def test_a_damaged_file_is_no_evidence(folder: Path) -> None:
+    (folder / "telemetry" / "truth-0.json").write_text('{"schema":1,"verdict":"","state":{"gpus":3}}')
+    assert Watch(folder).run(61).verdict == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("busy", "seconds", "verdict", "said"),
+    [
+        (True, 2, "used", "first after 0 s"),
+        (False, 11, "cannot tell", "the run ended after 10 s, before its grace time of 60 s"),
+        (False, 0, "cannot tell", "before its processes were seen"),
+    ],
+)
+def test_a_run_that_ends_before_its_grace_time(folder: Path, busy: bool, seconds: int, verdict: str, said: str) -> None:
+    watch = Watch(folder).run(seconds, {**IDLE, "util": 50} if busy else IDLE)
+    watch.truth.close()
+    assert watch.verdict == verdict and said in watch.file["detail"]
+
+
+def test_a_full_disk_delays_the_file_only(folder: Path) -> None:
+    watch = Watch(folder)
+    (folder / "telemetry").rename(folder / "away")
+    watch.run(62)
+    (folder / "away").rename(folder / "telemetry")
+    assert watch.run(1).verdict == "not used"
+
+
+def test_the_file_is_written_seldom(folder: Path) -> None:
+    watch, path = Watch(folder), folder / "telemetry" / "truth-0.json"
+    seen = set()
+    for _ in range(600):
+        watch.run(1)
+        seen.add((path.stat().st_ino, path.stat().st_mtime_ns))
+    assert len(seen) < 20
+
+
+def test_the_run_says_what_it_owns_and_how_long_to_wait(folder: Path) -> None:
+    assert for_run(str(folder), ["GPU-a"], GPUS[:1], [600], 1.0) is None  # no run: a monitor
+    (folder / "job.json").write_text(json.dumps({"schema": 1, "gpu_grace": 5}))
+    (folder / "state.json").write_text(json.dumps({"schema": 1, "rank": None}))
+    assert for_run(str(folder), [], [], [], 1.0) is None
+    made = for_run(str(folder), ["GPU-a"], GPUS[:1], [600], 1.0)
+    assert made is not None and made.grace == 5 and made.baselines == [600] and made.doubt == ""
+    (folder / "telemetry" / "truth-0.json").unlink()
+    # The run did not wait: nobody knows what was on its devices before.
+    (folder / "state.json").write_text(json.dumps({"schema": 1, "rank": {"pid": 7, "start": 1}}))
+    late = for_run(str(folder), ["GPU-a"], GPUS[:1], [600], 1.0)
+    assert late is not None and late.baselines == [None]
+    (folder / "telemetry" / "truth-0.json").unlink()
+    part = for_run(str(folder), ["GPU-a", "GPU-b"], GPUS[:1], [600], 1.0)
+    assert part is not None and part.doubt == "1 of 2 GPUs cannot be read"
+
+
+# -- causes ---------------------------------------------------------------------------
+
+
+def process(proc: Path, pid: int, libraries: Sequence[str], **environ: str) -> None:
+    """A process as /proc shows it."""
+    (proc / str(pid)).mkdir(parents=True)
+    lines = [f"7f00-7f01 r-xp 00000000 08:01 {i}   /site-packages/{name}" for i, name in enumerate(libraries)]
+    (proc / str(pid) / "maps").write_text("\n".join(["00-01 rw-p 00000000 00:00 0 [heap]", *lines, ""]))
+    environ["API_TOKEN"] = "s3cret"
+    (proc / str(pid) / "environ").write_bytes(b"\0".join(f"{k}={v}".encode() for k, v in environ.items()) + b"\0")
+
+
+CPU_TORCH = ["torch/lib/libtorch_cpu.so", "torch/lib/libtorch_python.so"]
+CUDA_TORCH = [*CPU_TORCH, "torch/lib/libtorch_cuda.so", "nvidia/libcudart.so.12"]
+
+
+@pytest.mark.parametrize(
+    ("processes", "said"),
+    [
+        (
+            [(CPU_TORCH, "GPU-a")],
+            r"^torch is installed without CUDA \(CPU-only wheel\): pip install torch from the CUDA",
+        ),
+        ([(CUDA_TORCH, "GPU-a")], r"^nothing was moved to the GPU: model\.to\('cuda'\), batch\.to\('cuda'\)$"),
+        ([(["libcuda.so.1"], "GPU-a")], r"^nothing was moved to the GPU"),
+        ([(["libtensorflow_framework.so.2"], "GPU-a")], r"^tensorflow is installed without CUDA"),
+        ([(["libtensorflow_cc.so.2", "libcudart.so.12"], "GPU-a")], r"^tensorflow has CUDA libraries"),
+        ([(["jaxlib/xla_extension.so"], "GPU-a")], r"^jax is installed without CUDA"),
+        ([(CUDA_TORCH, "")], r"CUDA_VISIBLE_DEVICES='', which hides every GPU"),
+        ([(CPU_TORCH, "-1")], r"CUDA_VISIBLE_DEVICES='-1', which hides every GPU"),
+        ([(CUDA_TORCH, "3")], r"CUDA_VISIBLE_DEVICES='3' and not the assigned GPU-a,GPU-b"),
+        # The shell that started the script has the right value, the script the wrong one, and the other way round.
+        ([([], "GPU-a"), (CUDA_TORCH, "")], r"hides every GPU"),
+        ([([], ""), (CUDA_TORCH, "GPU-a,GPU-b")], r"^nothing was moved"),
+        # A worker without a GPU beside a script that has it.
+        ([(CUDA_TORCH, "GPU-a"), (CUDA_TORCH, "")], r"^nothing was moved"),
+        ([(CUDA_TORCH, "0")], r"^nothing was moved"),
+        ([([], "GPU-a")], "^" + re.escape(THREE)),
+        ([([], None)], "^" + re.escape(THREE)),
+        ([], "^" + re.escape(THREE)),
+    ],
+)
+def test_the_cause_is_read_from_the_processes(tmp_path: Path, processes: Any, said: str) -> None:
+    for pid, (libraries, visible) in enumerate(processes, 10):
+        process(tmp_path, pid, libraries, **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}))
+    found = likely([*range(10, 10 + len(processes)), 999], GPUS, str(tmp_path))
+    assert re.search(said, found), found
+    assert "s3cret" not in found and "\n" not in found
