@@ -10,9 +10,18 @@ import msgspec
 
 from jupyter_amltrain.controller import Controller
 from jupyter_amltrain.panel import protocol
-from jupyter_amltrain.panel.protocol import CancelReply, Reply, Request, RunReply, StateReply
+from jupyter_amltrain.panel.protocol import (
+    CancelReply,
+    DashboardReply,
+    FollowReply,
+    Reply,
+    Request,
+    RunReply,
+    StateReply,
+)
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.spec.record import LogTail, TelemetrySeries
+from jupyter_amltrain.widgets.live import LiveDashboards
 
 #: Runs that a state reply lists.
 RUNS = 500
@@ -23,6 +32,7 @@ class Answers:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+        self._live = LiveDashboards(controller)
 
     def post(self, coro: Coroutine[Any, Any, Reply]) -> Future[Reply]:
         """Start a coroutine on the loop."""
@@ -32,8 +42,13 @@ class Answers:
         """The answer to one request."""
         controller = self._controller
         if isinstance(request, protocol.GetRun):
-            handle = await controller.resolve(request.handle)
-            return RunReply(record=await controller.record(handle))
+            return RunReply(record=record_of(await controller.source(request.handle)))
+        if isinstance(request, protocol.OpenDashboard):
+            entry = await controller.source(request.handle)
+            feed, why = self._live.open(entry, request.page, request.window)
+            return DashboardReply(feed=feed, why=why)
+        if isinstance(request, protocol.FollowFeed):
+            return FollowReply(known=self._live.follow(request.feed, request.shown, request.seen))
         if isinstance(request, protocol.Cancel):
             run = await controller.cancel(await controller.resolve(request.handle))
             return CancelReply(accepted=True, state=run.status.state.value)
@@ -41,7 +56,9 @@ class Answers:
         records = [record_of(entry) for entry in controller.store.entries()]
         records.sort(key=lambda record: record.created, reverse=True)
         bare = [
-            msgspec.structs.replace(record, metrics={}, telemetry=TelemetrySeries(), log=LogTail(path=record.log.path))
+            msgspec.structs.replace(
+                record, metrics={}, telemetry=TelemetrySeries(), gpu=None, log=LogTail(path=record.log.path)
+            )
             for record in records[:RUNS]
         ]
         targets = await controller.list_targets()

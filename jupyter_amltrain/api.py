@@ -15,6 +15,7 @@ from jupyter_amltrain.tracked_run import ANSWER, TrackedRun
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.base import Plan
+    from jupyter_amltrain.monitor import Monitor
 
 __all__ = [
     "TrackedRun",
@@ -23,6 +24,7 @@ __all__ = [
     "compute",
     "controller",
     "current_target",
+    "monitor",
     "plan_spec",
     "runs",
     "submit",
@@ -145,6 +147,37 @@ def attach(handle: str = "last") -> TrackedRun:
 def compute(name: str | None = None) -> TargetInfo:
     """What a check of a target finds; default the target in use."""
     return controller().loop.call(controller().info(name), ANSWER)
+
+
+def monitor(
+    target: str | None = None, gpus: Iterable[int] | None = None, window: float = 600.0, rate: float = 1.0
+) -> Monitor:
+    """Sample the GPUs and the host of a target without a run.
+
+    Parameters
+    ----------
+    target
+        Name of the target; default the one in use.
+    gpus
+        Indices of GPUs; default all.
+    window
+        Seconds that the charts show at first; 0 for all.
+    rate
+        Samples a second, at most 10.
+
+    Raises
+    ------
+    CommandError
+        No such GPU, a rate out of range, or a target that cannot be monitored.
+    """
+    from jupyter_amltrain.monitor import Monitor
+
+    if not 0 < rate <= 10:
+        raise CommandError(f"rate {rate:g}: a monitor takes at most 10 samples a second.", hint="Try: --rate 1")
+    c = controller()
+    name = target or current_target()
+    chosen = None if gpus is None else tuple(gpus)
+    return Monitor(c.loop.call(c.monitors.open(name, chosen, 1 / rate), ANSWER), window)
 
 
 def targets() -> list[ComputeTarget]:

@@ -21,6 +21,7 @@ from jupyter_amltrain.backends.registry import backend_class, kind_of, target_ki
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError, UnknownRun
 from jupyter_amltrain.launches import Launches, snapshot_of
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.monitors import Monitors
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.runs.directory import RunDirectory
 from jupyter_amltrain.runs.imports import Imports
@@ -61,6 +62,7 @@ class Controller:
         self._directory = RunDirectory(self.store, self.imports)
         self._launches = Launches(self.loop, self.store, self._launched)
         self._painters = Painters(self.store, self.imports.picture)
+        self.monitors = Monitors(self.loop, self.backend)
 
     # ---- targets
 
@@ -238,6 +240,16 @@ class Controller:
         if more > 0 and entry.run.target in self._watchers:
             self._watchers[entry.run.target].wake()
 
+    def shown(self, handle: str, more: int) -> None:
+        """A dashboard of a run or monitor is seen (1) or hidden (-1)."""
+        if not self.monitors.shown(handle, more) and self.store.get(RunHandle(handle)) is not None:
+            self.look(RunHandle(handle), more)
+
+    async def source(self, handle: str) -> Entry:
+        """The entry of a run, by handle or its beginning, or of a monitor, with its streams up to date."""
+        entry = self.monitors.entry(handle)
+        return entry if entry is not None else await self.settle(await self.resolve(handle))
+
     async def watch(self, handle: RunHandle, paint: Paint, rate: float = 2.0) -> None:
         """Call `paint(record, picture)` for every frame of a run until all is said of it."""
         self.look(handle, 1)
@@ -306,6 +318,7 @@ class Controller:
         self.store.amend(handle, tracking=state)
 
     async def _close(self) -> None:
+        await self.monitors.close_all()
         await self.imports.close()
         for backend in self._backends.values():
             await backend.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import os
 from concurrent.futures import Future
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.errors import AmlTrainError, ResultMissing
+from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing
 from jupyter_amltrain.runs.outcome import as_error
 from jupyter_amltrain.runs.painters import Paint
 from jupyter_amltrain.runs.record import record_of
@@ -16,6 +17,11 @@ from jupyter_amltrain.session import controller
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.record import RECORD_MIME, RunRecord
 from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus
+
+if TYPE_CHECKING:
+    import pandas
+
+    from jupyter_amltrain.widgets.view import View
 
 #: A target that does not answer a question within this time is unreachable (seconds).
 ANSWER = 60.0
@@ -96,20 +102,51 @@ class TrackedRun:
 
         return controller().loop.call(get(), ANSWER)
 
-    def telemetry(self) -> dict[str, list[float | None]]:
-        """Columns of host telemetry, equal length; ``None`` where the machine cannot tell.
+    def telemetry(self) -> pandas.DataFrame:
+        """Every tick of host and GPU telemetry as a pandas frame: see :func:`~jupyter_amltrain.runs.frame.frame_of`."""
+        from jupyter_amltrain.runs.frame import frame_of, read_whole
 
-        ``seq`` counts ticks, ``t`` is unix seconds, ``cpu`` percent of one core,
-        ``memory`` bytes; further columns carry their unit in the run folder's header.
+        async def get() -> dict[int, bytes]:
+            run = (await controller().settle(self.handle)).run
+            if not run.folder:
+                return {}
+            return await read_whole(controller().backend(run.target), run.run_id, max(1, run.status.nodes))
+
+        return frame_of(controller().loop.call(get(), None))
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the telemetry to a ``.csv`` or ``.parquet`` file, or the run's picture to a ``.png``.
+
+        Raises
+        ------
+        CommandError
+            Another ending, or a folder that is not there.
         """
+        from jupyter_amltrain.runs.frame import check_format, write
 
-        async def get() -> dict[str, list[float | None]]:
-            entry = await controller().settle(self.handle)
-            return {
-                name: [None if math.isnan(v) else v for v in column] for name, column in entry.telemetry.columns.items()
-            }
+        file = Path(path)
+        check_format(file)
+        if file.suffix.lower() != ".png":
+            write(self.telemetry(), file)
+            return file
+        record = self.record()
+        picture = controller().loop.call(controller().imports.picture(record), None)
+        if picture is None:
+            raise CommandError(f"The picture of {self.handle} could not be drawn.", hint="See the worker's log.")
+        file.write_bytes(picture.png)
+        return file
 
-        return controller().loop.call(get(), ANSWER)
+    def dashboard(self, window: float = 600.0) -> View:
+        """Live charts of the run, or of what an ended run left; shown when it is a cell's last word.
+
+        Parameters
+        ----------
+        window
+            Seconds that the charts show at first; 0 for all.
+        """
+        from jupyter_amltrain.widgets.view import View
+
+        return View(self, window)
 
     def result(self, name: str) -> Any:
         """The value of ``--out name``.

@@ -46,10 +46,13 @@ class OpenDashboard(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", t
     ----------
     page
         Names the load of a page: each has widgets of its own.
+    window
+        Seconds that the charts show at first; 0 for all.
     """
 
     handle: str
     page: str
+    window: float = 600.0
 
 
 class FollowFeed(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="follow"):

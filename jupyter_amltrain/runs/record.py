@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from jupyter_amltrain.naming import tilde
-from jupyter_amltrain.runs.series import Metric, TelemetryLog
+from jupyter_amltrain.runs.gpu_record import gpu_record
+from jupyter_amltrain.runs.series import Metric
 from jupyter_amltrain.runs.store import Entry
-from jupyter_amltrain.spec.record import LogTail, MetricSeries, RunRecord, TelemetrySeries
+from jupyter_amltrain.runs.stretches import grid, on_grid
+from jupyter_amltrain.runs.telemetry import RunTelemetry
+from jupyter_amltrain.spec.record import (
+    GpuTelemetry,
+    GpuTruth,
+    LogTail,
+    MetricSeries,
+    RunRecord,
+    TelemetrySeries,
+)
 
 #: Metrics drawn in an output; the others are in MLflow.
 METRICS = 12
@@ -19,6 +30,11 @@ _VALUE_CHARS = 2000
 _VALUES_BYTES = 12_000
 _NAME_CHARS = 250
 _SENTENCE_CHARS = 2000
+#: Stretches of the host's series, and GPUs that a summary lists.
+_STRETCHES, _SUMMED = 100, 64
+
+
+_TRUTH = ("verdict", "detail", "cause")
 
 
 def record_of(entry: Entry) -> RunRecord:
@@ -45,12 +61,20 @@ def record_of(entry: Entry) -> RunRecord:
         params=_bounded(run.spec.params),
         tags={name: str(value) for name, value in _bounded(run.spec.tags).items()},
         metrics={name[:_NAME_CHARS]: _metric(metric) for name, metric in shown},
+        metrics_hidden=max(0, len(entry.metrics.metrics) - METRICS),
         telemetry=_telemetry(entry.telemetry, status.state.terminal),
+        gpu=_gpu(entry, status.state.terminal),
+        truth=GpuTruth(**{k: str(v)[:_SENTENCE_CHARS] for k, v in status.truth.items() if k in _TRUTH})
+        if status.truth
+        else None,
+        summary=_summary(entry.telemetry.summaries) if status.state.terminal else {},
         log=LogTail(tail=tail, bytes=entry.log.bytes, lines_hidden=hidden, path=tilde(entry.log_path)),
         outputs=_bounded(run.outputs),
         error=run.error and run.error[:_SENTENCE_CHARS],
         tracking={"run_id": run.tracking_id, "state": run.tracking, "store": tilde(run.project)},
         source_sha256=run.spec.source_sha256,
+        kind=entry.kind,
+        view="run" if entry.kind == "run" else "dashboard",
     )
 
 
@@ -64,25 +88,55 @@ def _metric(metric: Metric) -> MetricSeries:
     )
 
 
-def _telemetry(log: TelemetryLog, ended: bool) -> TelemetrySeries:
-    times = log.columns.get("t")
-    if not times:
+def _telemetry(telemetry: RunTelemetry, ended: bool) -> TelemetrySeries:
+    """The host of the first node; two points a stretch where its least and most differ."""
+    nodes = list(telemetry.nodes())
+    if not nodes or not nodes[0].ticks:
         return TelemetrySeries()
-    cpu, memory = log.columns.get("cpu"), log.columns.get("memory")
-    keep = sorted({i for name, points in (("cpu", 200), ("memory", 98)) for i in _indices(log, name, points)})
-    total, cpus = log.header.get("memory_total"), log.header.get("cpus")
+    node = nodes[0]
+    begins = grid([node], _STRETCHES)
+    names = [name for name in ("cpu", "memory") if name in node.index]
+    table = on_grid(node, begins, [node.index[name] for name in names])
+    t: list[float] = []
+    series: dict[str, list[float | None]] = {name: [] for name in names}
+    ends = [*begins[1:], node.last_t or begins[-1]]
+    for i, begin in enumerate(begins):
+        low, high = table[0, :, i], table[2, :, i]
+        two = bool((low != high).any() and (low == low).all())
+        t += [round(float(begin), 3), round(float(begin + ends[i]) / 2, 3)] if two else [round(float(begin), 3)]
+        for k, name in enumerate(names):
+            series[name] += [_finite(low[k]), _finite(high[k])] if two else [_finite(table[1, k, i])]
+    total, cpus = node.header.get("memory_total"), node.header.get("cpus")
     return TelemetrySeries(
-        t=tuple(round(times[i], 3) for i in keep),
-        cpu=tuple(_finite(cpu[i]) for i in keep) if cpu else (),
-        memory=tuple(_finite(memory[i]) for i in keep) if memory else (),
+        t=tuple(t),
+        cpu=tuple(series.get("cpu", ())),
+        memory=tuple(series.get("memory", ())),
         memory_total=float(total) if total else None,
         cpus=int(cpus) if cpus else None,
-        age=None if ended else max(0.0, round(time.time() - times[-1], 1)),
+        age=None if ended else max(0.0, round(time.time() - (telemetry.last_t or 0.0), 1)),
     )
 
 
-def _indices(log: TelemetryLog, name: str, points: int) -> list[int]:
-    return (log.shown.get(name) or log.shown["t"]).indices(points)
+def _gpu(entry: Entry, ended: bool) -> GpuTelemetry | None:
+    """The GPUs' part, made anew only when ticks came."""
+    telemetry = entry.telemetry
+    key = (ended, tuple(node.seq for node in telemetry.nodes()), tuple(node.note for node in telemetry.nodes()))
+    if entry.gpu_part is None or entry.gpu_part[0] != key:
+        entry.gpu_part = (key, gpu_record(telemetry, ended))
+    return entry.gpu_part[1]
+
+
+def _summary(summaries: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Summaries of the nodes as one: GPUs of all of them, the hints, the first node's host."""
+    if not summaries:
+        return {}
+    first = dict(summaries[min(summaries)])
+    gpus = [{**gpu, "node": node} for node in sorted(summaries) for gpu in summaries[node].get("gpus") or ()]
+    hints = dict.fromkeys(str(summary.get("hint") or "") for summary in summaries.values())
+    kept: dict[str, Any] = {
+        name: first[name] for name in ("seconds", "cpu_mean", "cpu_peak", "memory_peak", "cpus") if name in first
+    }
+    return {**kept, "gpus": gpus[:_SUMMED], "hint": " ".join(hint for hint in hints if hint)[:_SENTENCE_CHARS]}
 
 
 def _finite(value: float) -> float | None:

@@ -1,36 +1,23 @@
-"""Streams of a run as they arrive in pieces: metrics, telemetry, the end of the log.
+"""Streams of a run as they arrive in pieces: metrics, the end of the log.
 
 Every reader takes bytes at any cut: a torn last line waits for its rest.
 """
 
 from __future__ import annotations
 
-import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+
+from jupyter_amltrain.runs.lines import Lines
 
 #: A drawn series has at most this many points.
 POINTS = 300
 #: Bytes of log kept in memory, and of the tail that is shown.
 LOG_WINDOW = 64 * 1024
 LOG_TAIL = 8 * 1024
-
-
-class _Lines:
-    """Cuts a byte stream into whole lines."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
-        for line in lines:
-            if line.strip():
-                yield line
 
 
 class Metric:
@@ -53,7 +40,7 @@ class MetricLog:
     """The metrics that a script logged, read from the sink's journal."""
 
     def __init__(self) -> None:
-        self._lines = _Lines()
+        self._lines = Lines()
         self._run_id: str | None = None
         self.metrics: dict[str, Metric] = {}
         self.params: dict[str, str] = {}
@@ -101,36 +88,6 @@ class MetricLog:
             self.metrics.setdefault(str(point["key"]), Metric()).append(step, time, value)
         except (KeyError, TypeError, ValueError, OverflowError):
             return  # no client of MLflow sends it
-
-
-class TelemetryLog:
-    """Ticks of one node: ``columns`` of equal length, numbered by ``seq``."""
-
-    def __init__(self) -> None:
-        self._lines = _Lines()
-        self._names: list[str] = []
-        self.header: dict[str, Any] = {}
-        self.columns: dict[str, array[float]] = {}
-        self.shown: dict[str, Shown] = {}
-
-    def feed(self, data: bytes) -> bool:
-        """Take file bytes; returns whether a tick came. What a device cannot tell is NaN."""
-        news = False
-        for line in self._lines.feed(data):
-            try:
-                row = msgspec.json.decode(line)
-            except msgspec.DecodeError:
-                continue
-            if isinstance(row, dict):
-                self.header = row
-                self._names = [str(name) for name in row.get("columns", ())]
-                self.columns = {name: array("d") for name in self._names}
-                self.shown = {name: Shown(column) for name, column in self.columns.items()}
-            elif isinstance(row, list) and len(row) >= len(self._names) > 0:
-                for name, value in zip(self._names, row, strict=False):
-                    self.columns[name].append(math.nan if value is None else float(value))
-                news = True
-        return news
 
 
 class LogWindow:

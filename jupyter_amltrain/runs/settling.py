@@ -9,14 +9,14 @@ import msgspec
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.runs.outcome import why
+from jupyter_amltrain.runs.reading import read_streams
 from jupyter_amltrain.runs.store import Entry
-from jupyter_amltrain.runs.watcher import read_streams
 from jupyter_amltrain.spec.run import RunState, RunStatus
 
 
 async def settled(backend: Backend, entry: Entry) -> dict[str, Any]:
     """Read what the streams have; the fields that an ended run gets beside its status."""
-    await read_streams(backend, entry)
+    await read_streams(backend, entry, entry.run.status)
     return await outcome(backend, entry, entry.run.status)
 
 

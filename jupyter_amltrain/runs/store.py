@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.runs.series import LogWindow, MetricLog, TelemetryLog
+from jupyter_amltrain.runs.series import LogWindow, MetricLog
+from jupyter_amltrain.runs.telemetry import RunTelemetry
+from jupyter_amltrain.spec.record import GpuTelemetry
 from jupyter_amltrain.spec.run import Run, RunHandle, RunStatus, advances
 
 Unsubscribe = Callable[[], None]
@@ -21,10 +23,12 @@ class Entry:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.metrics = MetricLog()
-        self.telemetry = TelemetryLog()
+        self.telemetry = RunTelemetry()
         self.log = LogWindow()
+        self.gpu_part: tuple[Any, GpuTelemetry | None] | None = None  #: of the last record, and what it was made of
         self.log_path = ""
-        self.offsets = {"log": 0, "metrics": 0, "telemetry": 0}  #: bytes read so far
+        self.offsets = {"log": 0, "metrics": 0}  #: bytes read so far
+        self.kind = "run"  #: or monitor
         self.lookers = 0  #: how many want its streams
         self.changed_at = time.monotonic()
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
 from jupyter_amltrain.spec.record import RunRecord
 
 #: Log lines in the text form of an output.
@@ -53,6 +58,8 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
         lines.append(record.error)
     elif record.detail and not record.done:
         lines.append(record.detail)
+    if record.truth is not None and record.truth.verdict == "not used":
+        lines.append(_one_line(f"GPU IDLE: {record.truth.detail} {record.truth.cause}"))
     if record.metrics:
         lines.append("  ".join(f"{name} {_number(m.last)}" for name, m in record.metrics.items()))
     lines += [f"{name} = {value!r}" for name, value in record.outputs.items()]
@@ -63,11 +70,77 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
         if peaks and busy:
             mean = sum(busy) / len(busy)
             lines.append(f"host: cpu mean {mean:.0f} %, memory peak {bytes_text(max(peaks))}")
+    gpus = gpu_line(msgspec.to_builtins(record.gpu) or {}, record.summary)
+    hint = _one_line(str(record.summary.get("hint") or ""))
+    lines += [line for line in (gpus, hint and f"hint: {hint}") if line]
     tail = record.log.tail.splitlines()[-log_lines:]
     if tail:
         lines.append(f"log ({bytes_text(record.log.bytes)}, {record.log.path}), its end:")
         lines += [f"  {line}" for line in tail]
     return "\n".join(lines)
+
+
+def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """What a run did with its GPUs: of its summary where it has ended, else of what is known so far.
+
+    Parameters
+    ----------
+    gpu, summary
+        Those fields of a record, as JSON. Of several GPUs, least and most are said.
+
+    Returns
+    -------
+    str
+        One line; empty without GPUs. What no device told is ``n/a``.
+    """
+    drawn, summed = gpu.get("gpus") or (), summary.get("gpus") or ()
+    count = max(len(drawn), len(summed))
+    if not count:
+        return ""
+    names = dict.fromkeys(str(g.get("name") or "GPU") for g in (*drawn, *summed))
+    words = [("" if count == 1 else f"{count} x ") + "/".join(names)]
+    totals = _known(g.get("memory_total") for g in drawn) or [2**20 * v for v in _values(summed, "memory_total")]
+    if summed:
+        peaks = [2**20 * v for v in _values(summed, "memory_peak")]
+        means = _values(summed, "util_mean")
+    else:
+        series = [g.get("memory") or () for g in drawn] + [(gpu.get("memory") or {}).get("high") or ()]
+        peaks = [max(found) for values in series if (found := _known(values))]
+        series = [g.get("util") or () for g in drawn] + [(gpu.get("util") or {}).get("mean") or ()]
+        means = [sum(found) / len(found) for values in series if (found := _known(values))]
+    of = f" of {bytes_text(max(totals))}" if totals else ""
+    words.append("memory peak " + (_span(bytes_text(min(peaks)), bytes_text(max(peaks))) + of if peaks else "n/a"))
+    words.append("utilization mean " + _percent(means))
+    if summed:
+        words.append(f"p95 {_percent(_values(summed, 'util_p95'))}")
+        words.append(f"under 10 % for {_percent([100 * v for v in _values(summed, 'idle_share')])} of the time")
+        energy = _values(summed, "energy_wh")
+        words.append(f"{sum(energy):.3g} Wh" if len(energy) == count else "energy n/a")
+        first = _values(summed, "first_use")
+        words += [f"first used after {seconds_text(min(first))}"] if first else []
+    if gpu.get("note"):
+        words.append(_one_line(str(gpu["note"])))
+    return f"GPU{'' if count == 1 else 's'}: " + ", ".join(words)
+
+
+def _values(gpus: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+    return _known(gpu.get(name) for gpu in gpus)
+
+
+def _known(values: Iterable[Any]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _percent(values: list[float]) -> str:
+    return f"{_span(f'{min(values):.0f}', f'{max(values):.0f}')} %" if values else "n/a"
+
+
+def _span(least: str, most: str) -> str:
+    return most if least == most else f"{least} to {most}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _number(value: float | None) -> str:

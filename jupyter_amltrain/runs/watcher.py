@@ -14,9 +14,9 @@ from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.pace import Pace
-from jupyter_amltrain.runs.series import LOG_WINDOW
+from jupyter_amltrain.runs.reading import read_streams, worth_a_frame
 from jupyter_amltrain.runs.store import Entry, RunStore
-from jupyter_amltrain.spec.run import RunHandle, RunState, RunStatus, split_handle
+from jupyter_amltrain.spec.run import RunHandle, RunState, RunStatus
 
 log = logging.getLogger(__name__)
 
@@ -160,41 +160,10 @@ class Watcher:
         seen = {"status": status, "reachable": True, "seen_at": time.time()}
         looked_at = entry.lookers > 0 or status.state.terminal
         # Read after the poll: when the poll saw the end, this reads all there is.
-        news = looked_at and await read_streams(self._backend, entry)
+        news = await read_streams(self._backend, entry, status) if looked_at else frozenset()
         if not status.state.terminal:
-            if not self._store.amend(handle, **seen) and news:
+            if not self._store.amend(handle, **seen) and worth_a_frame(entry, news):
                 self._store.touch(handle)
             return
         self._store.amend(handle, **seen, **await self._outcome(entry, status))
         self._over(handle)
-
-
-async def read_streams(backend: Backend, entry: Entry) -> bool:
-    """Bring the entry's streams up to date; returns whether anything came.
-
-    Of a log only the last :data:`~jupyter_amltrain.runs.series.LOG_WINDOW` bytes are
-    read when more than that is waiting.
-    """
-    run_id = split_handle(entry.run.handle)[1]
-    if not entry.log_path:
-        entry.log_path = await backend.log_path(run_id)
-    news = False
-    for stream, feed in (("metrics", entry.metrics.feed), ("telemetry", entry.telemetry.feed)):
-        while True:
-            start = entry.offsets[stream]
-            chunk = await backend.read(run_id, stream, start)
-            if not chunk.data:
-                break
-            if entry.offsets[stream] != start:
-                continue  # somebody who looked at the same time has fed it
-            entry.offsets[stream] = chunk.offset
-            news |= feed(chunk.data)
-    start = entry.offsets["log"]
-    chunk = await backend.read(run_id, "log", start, 2 * LOG_WINDOW)
-    if len(chunk.data) >= 2 * LOG_WINDOW:
-        chunk = await backend.read(run_id, "log", -LOG_WINDOW, LOG_WINDOW)
-    if chunk.data and entry.offsets["log"] == start:
-        entry.log.feed(chunk.data, chunk.offset)
-        entry.offsets["log"] = chunk.offset
-        news = True
-    return news

@@ -207,12 +207,14 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, Any] = {}
     tags: dict[str, str] = {}
     metrics: dict[str, MetricSeries] = {}
+    metrics_hidden: int = 0  #: further metrics, which only MLflow shows
     telemetry: TelemetrySeries = TelemetrySeries()
     gpu: GpuTelemetry | None = None
     truth: GpuTruth | None = None
     summary: dict[str, Any] = {}  #: of an ended run, see ``agent/summary.py``
     kind: str = "run"  #: or "monitor": GPUs of a target, without a run
     view: str = "run"  #: or "dashboard": charts only
+    window: float = 600.0  #: seconds that live charts show at first; 0 for all
     log: LogTail = LogTail()
     outputs: dict[str, Any] = {}
     error: str | None = None

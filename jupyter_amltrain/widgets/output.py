@@ -61,13 +61,17 @@ def bundle_of(record: RunRecord, picture: Picture | None = None) -> tuple[dict[s
     return bundle, {"image/png": {"width": picture.width, "height": picture.height}}
 
 
-def show(run: Watchable, rate: float = 2.0) -> None:
+def show(run: Watchable, rate: float = 2.0, view: str = "run", window: float = 600.0) -> None:
     """Display a run in the current cell and keep it current until it has ended.
 
     Parameters
     ----------
     rate
         Frames a second, at most.
+    view
+        ``run``, or ``dashboard`` for the charts only.
+    window
+        Seconds that live charts show at first; 0 for all.
     """
     from IPython import get_ipython
 
@@ -76,21 +80,25 @@ def show(run: Watchable, rate: float = 2.0) -> None:
         if sys.stdout.isatty():
             print(state_line(run.record()))
         return
-    _show_in_kernel(shell, run, rate)
+    _show_in_kernel(shell, run, rate, view, window)
 
 
-def _show_in_kernel(shell: Any, run: Watchable, rate: float) -> None:
+def _show_in_kernel(shell: Any, run: Watchable, rate: float, view: str, window: float) -> None:
     from IPython.display import display
 
     display_id = uuid.uuid4().hex
-    display(bundle_of(run.record())[0], raw=True, display_id=display_id)  # type: ignore[no-untyped-call]
+
+    def seen(record: RunRecord) -> RunRecord:
+        return msgspec.structs.replace(record, view=view, window=window)
+
+    display(bundle_of(seen(run.record()))[0], raw=True, display_id=display_id)  # type: ignore[no-untyped-call]
     publisher = shell.display_pub
     # Taken now, on the main thread: later another cell may be the shell's parent.
     parent = shell.kernel.get_parent("shell")
     last: list[Any] = [None]
 
     def paint(record: RunRecord, picture: Picture | None) -> None:
-        bundle, metadata = bundle_of(record, picture)
+        bundle, metadata = bundle_of(seen(record), picture)
         if bundle == last[0]:
             return
         last[0] = bundle

@@ -1,4 +1,4 @@
-"""A run's record as a PNG: what stays in a saved notebook for readers without our renderer.
+"""A record as a PNG: what stays in a saved notebook for readers without our renderer.
 
 Drawn in the worker process with Matplotlib's Agg canvas; ``pyplot`` is never imported,
 because it picks a backend for the whole process and keeps figures alive.
@@ -6,35 +6,41 @@ because it picks a backend for the whole process and keeps figures alive.
 
 from __future__ import annotations
 
+import functools
 import io
-import math
+import textwrap
 import warnings
+from collections.abc import Callable
 from typing import Any
 
-from jupyter_amltrain.runs.text import seconds_text
+from jupyter_amltrain.runs.text import gpu_line, seconds_text
+from jupyter_amltrain.widgets import picture_gpus
+from jupyter_amltrain.widgets.palette import INK, SOFT, STATES
+from jupyter_amltrain.widgets.picture_charts import (
+    COLUMNS,
+    MARGIN,
+    METRICS,
+    ROW,
+    WIDTH,
+    Chart,
+    Record,
+    Sheet,
+    clip,
+    draw_row,
+    host_charts,
+    metric_charts,
+    number_text,
+    time_span,
+)
 
-#: CSS pixels of the picture's width; it is drawn at twice that.
-WIDTH = 760
+#: Pixels per CSS pixel, each way.
 SCALE = 2
 #: Bytes that a saved notebook spends on one picture at most.
 MAX_BYTES = 120_000
 
-_COLUMNS = 3
-_METRICS = 6
-_INK, _SOFT, _GRID = "#1f2933", "#66727f", "#e4e8ec"
-_BLUE, _TEAL = "#1967a8", "#0f8a7a"
-_STATES = {
-    "completed": "#1a7f43",
-    "failed": "#c0392b",
-    "lost": "#c0392b",
-    "canceled": "#8a6d1a",
-    "running": "#1967a8",
-    "finalizing": "#1967a8",
-}
-
-Record = dict[str, Any]
-#: One small chart: title, value as text, x, y, unit, colour.
-Chart = tuple[str, str, list[float], list[float], str, str]
+_HEAD, _LINE = 54, 17
+#: Height and what draws it at its top.
+Part = tuple[float, Callable[[Sheet, float], None]]
 
 
 def draw(record: Record) -> dict[str, Any]:
@@ -51,40 +57,55 @@ def draw(record: Record) -> dict[str, Any]:
         ``png``: bytes, at most 120 kB; ``width`` and ``height`` in CSS pixels (the
         picture has twice as many each way).
     """
-    charts = _metric_charts(record) + _host_charts(record.get("telemetry") or {})
-    lines = _lines(record)
+    parts = _parts(record)
+    height = round(sum(part[0] for part in parts))
     for scale in (SCALE, 1.5, 1.0):
-        png, height = _render(record, charts, lines, scale)
+        png = _render(parts, height, scale)
         if len(png) <= MAX_BYTES:
             break
     return {"png": png, "width": WIDTH, "height": height}
 
 
-def _render(record: Record, charts: list[Chart], lines: list[str], scale: float) -> tuple[bytes, int]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def _parts(record: Record) -> list[Part]:
+    """What is drawn, from top to bottom."""
+    span = time_span(record)
+    gpu = record.get("gpu") or {}
+    gpus = picture_gpus.gpu_charts(gpu, span)
+    parts: list[Part] = [(_HEAD, lambda sheet, top: _header(sheet, record))]
+    idle = picture_gpus.banner(record)
+    if idle:
+        parts.append((picture_gpus.banner_height(idle), lambda sheet, top: picture_gpus.draw_banner(sheet, top, idle)))
+    metrics, host = metric_charts(record), host_charts(record.get("telemetry") or {}, span)
 
-    rows = math.ceil(len(charts) / _COLUMNS)
-    head, row, foot = 54, 128, 17 * len(lines) + (10 if lines else 0)
-    height = head + rows * row + foot
-    figure = Figure(figsize=(WIDTH / 100, height / 100), dpi=100 * scale, facecolor="white")
-    canvas: Any = FigureCanvasAgg(figure)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        _header(figure, record, height)
-    for index, chart in enumerate(charts):
-        column, line = index % _COLUMNS, index // _COLUMNS
-        width = WIDTH / _COLUMNS
-        left, top = column * width + 44, head + line * row + 26
-        box = (left / WIDTH, 1 - (top + 76) / height, (width - 58) / WIDTH, 76 / height)
-        _chart(figure.add_axes(box), chart)
-    for index, text in enumerate(lines):
-        y = 1 - (head + rows * row + 12 + index * 17) / height
-        figure.text(14 / WIDTH, y, text, size=7.5, color=_SOFT, va="center", parse_math=False)
+    def rows(charts: list[Chart]) -> None:
+        for i in range(0, len(charts), COLUMNS):
+            parts.append((ROW, functools.partial(draw_row, charts=charts[i : i + COLUMNS], span=span)))
+
+    if not gpus:
+        rows(metrics + host)
+    else:
+        rows(metrics)
+        parts.append((picture_gpus.NAMES, lambda sheet, top: picture_gpus.draw_names(sheet, top, gpu)))
+        rows(gpus)
+        if picture_gpus.heat_height(gpu):
+            parts.append((picture_gpus.heat_height(gpu), lambda sheet, top: picture_gpus.draw_heat(sheet, top, gpu)))
+        rows(host)
+    lines = _lines(record)
+    if lines:
+        parts.append((_LINE * len(lines) + 10, lambda sheet, top: _foot(sheet, top, lines)))
+    return parts
+
+
+def _render(parts: list[Part], height: int, scale: float) -> bytes:
+    sheet = Sheet(height, scale)
+    top = 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a name in a script that the font lacks shows boxes
-        canvas.draw()
-    return _png(canvas), height
+        for tall, paint in parts:
+            paint(sheet, top)
+            top += tall
+        sheet.canvas.draw()
+    return _png(sheet.canvas)
 
 
 def _png(canvas: Any) -> bytes:
@@ -98,130 +119,53 @@ def _png(canvas: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _header(figure: Any, record: Record, height: int) -> None:
+def _header(sheet: Sheet, record: Record) -> None:
     state = str(record.get("state") or "unknown")
-    colour = _STATES.get(state, _SOFT)
-    y = 1 - 21 / height
-    name = _clip(str(record.get("name") or record.get("handle") or "run"), 40)
-    title = figure.text(14 / WIDTH, y, name, size=12, weight="bold", color=_INK, va="center", parse_math=False)
-    renderer = figure.canvas.get_renderer()
-    after = title.get_window_extent(renderer).x1 / figure.bbox.width + 12 / WIDTH
-    badge = figure.text(
-        after + 6 / WIDTH,
-        y,
-        state,
-        size=8,
-        color="white",
-        va="center",
-        weight="bold",
-        bbox={"boxstyle": "round,pad=0.35", "facecolor": colour, "edgecolor": "none"},
-    )
-    after = badge.get_window_extent(renderer).x1 / figure.bbox.width + 14 / WIDTH
+    name = clip(str(record.get("name") or record.get("handle") or "run"), 40)
+    _, x = sheet.text(MARGIN, 21, name, 12, INK, weight="bold")
+    badge = {"boxstyle": "round,pad=0.35", "facecolor": STATES.get(state, SOFT), "edgecolor": "none"}
+    _, x = sheet.text(x + 18, 21, state, 8, "white", weight="bold", bbox=badge)
     seconds = _duration(record)
     if seconds is not None:
-        lasted = figure.text(after, y, seconds_text(seconds), size=9, color=_INK, va="center")
-        after = lasted.get_window_extent(renderer).x1 / figure.bbox.width + 14 / WIDTH
-    right = _clip(str(record.get("handle") or ""), 44)
-    handle = figure.text(1 - 14 / WIDTH, y, right, size=8, color=_SOFT, va="center", ha="right", parse_math=False)
-    if handle.get_window_extent(renderer).x0 / figure.bbox.width < after:
+        _, x = sheet.text(x + 14, 21, seconds_text(seconds), 9, INK)
+    right = clip(str(record.get("handle") or ""), 44)
+    handle, _ = sheet.text(WIDTH - MARGIN, 21, right, 8, ha="right")
+    left = handle.get_window_extent(sheet.canvas.get_renderer()).x0 / sheet.figure.bbox.width * WIDTH
+    if left < x + 14:
         handle.remove()
     why = record.get("error") or record.get("detail") or _phases(record)
-    figure.text(
-        14 / WIDTH,
-        1 - 42 / height,
-        _clip(" ".join(str(why or "").split()), 130),
-        size=7.5,
-        color=_STATES["failed"] if record.get("error") else _SOFT,
-        va="center",
-        parse_math=False,
-    )
+    color = STATES["failed"] if record.get("error") else SOFT
+    sheet.text(MARGIN, 42, clip(" ".join(str(why or "").split()), 130), 7.5, color)
 
 
-def _chart(axes: Any, chart: Chart) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    title, last, x, y, unit, colour = chart
-    name, length = _time_unit(max(x)) if unit != "step" else ("", 1.0)
-    x = [value / length for value in x]
-    axes.plot(x, y, color=colour, linewidth=1.4, solid_joinstyle="round")
-    if len([value for value in y if not math.isnan(value)]) == 1:
-        axes.plot(x, y, color=colour, marker="o", markersize=4)
-    if min(x) == max(x):
-        axes.set_xlim(x[0] - 1, x[0] + 1)
-    axes.set_title(_clip(title, 22), loc="left", size=8, color=_INK, pad=4, parse_math=False)
-    axes.set_title(last, loc="right", size=8, color=colour, weight="bold", pad=4)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_GRID)
-    axes.grid(axis="y", color=_GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=_SOFT, labelsize=6.5, length=0, pad=3)
-    axes.yaxis.set_major_locator(MaxNLocator(3))
-    if unit == "step":
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {name}"))
-        axes.set_ylim(bottom=0)
-        if unit == "bytes":
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _bytes(value)))
-        else:
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} %"))
+def _foot(sheet: Sheet, top: float, lines: list[tuple[str, str]]) -> None:
+    for index, (text, color) in enumerate(lines):
+        sheet.text(MARGIN, top + 12 + index * _LINE, text, 7.5, color)
 
 
-def _metric_charts(record: Record) -> list[Chart]:
-    charts: list[Chart] = []
-    metrics = record.get("metrics") or {}
-    for name in list(metrics)[:_METRICS]:
-        series = metrics[name]
-        values = [_float(value) for value in series.get("value") or []]
-        steps = [_float(step) for step in series.get("step") or range(len(values))]
-        count = min(len(values), len(steps))
-        if not count:
-            continue
-        if len(set(steps[:count])) == 1 and count > 1:  # logged without steps
-            steps = [float(index) for index in range(count)]
-        last = _float(series.get("last"))
-        text = "" if math.isnan(last) else _number(last)
-        charts.append((name, text, steps[:count], values[:count], "step", _BLUE))
-    return charts
-
-
-def _host_charts(telemetry: Record) -> list[Chart]:
-    times = [_float(t) for t in telemetry.get("t") or []]
-    if len(times) < 2:
-        return []
-    seconds = [t - times[0] for t in times]
-    charts: list[Chart] = []
-    for name, title, unit in (("cpu", "CPU", "percent"), ("memory", "Memory", "bytes")):
-        values = [_float(value) for value in telemetry.get(name) or []][: len(seconds)]
-        known = [value for value in values if not math.isnan(value)]
-        if not known:
-            continue
-        if unit == "bytes":
-            text = f"max {_bytes(max(known))}"
-        else:
-            text = f"mean {sum(known) / len(known):.0f} %"
-            cpus = telemetry.get("cpus")
-            title += f" (of {100 * cpus:.0f} %)" if cpus else ""
-        charts.append((title, text, seconds[: len(values)], values, unit, _TEAL))
-    return charts
-
-
-def _lines(record: Record) -> list[str]:
-    """Parameters and results below the charts."""
+def _lines(record: Record) -> list[tuple[str, str]]:
+    """Summary, parameters and results below the charts: text and colour."""
     lines = []
-    for title, values in (
-        ("params", record.get("params") or {}),
-        ("results", record.get("outputs") or {}),
-    ):
+    summary = record.get("summary") or {}
+    summed = gpu_line(record.get("gpu") or {}, summary) if summary else ""
+    if summed:
+        lines += [(line, INK) for line in textwrap.wrap(clip(summed, 300), 130, subsequent_indent="      ")]
+    hint = str(summary.get("hint") or "")
+    if hint:
+        lines += [(line, INK) for line in textwrap.wrap(clip(f"hint:  {hint}", 400), 130, subsequent_indent="      ")]
+    note = str((record.get("gpu") or {}).get("note") or "")
+    if note and not summed:
+        lines.append((clip(f"GPU:  {note}", 130), SOFT))
+    truth = record.get("truth") or {}
+    if truth.get("verdict") == "cannot tell":
+        lines.append((clip(f"GPU use cannot be told:  {truth.get('detail') or ''}", 130), SOFT))
+    for title, values in (("params", record.get("params") or {}), ("results", record.get("outputs") or {})):
         if values:
             text = "   ".join(f"{name} = {_value(value)}" for name, value in values.items())
-            lines.append(_clip(f"{title}:  {text}", 130))
-    hidden = len(record.get("metrics") or {}) - _METRICS
+            lines.append((clip(f"{title}:  {text}", 130), SOFT))
+    hidden = max(0, len(record.get("metrics") or {}) - METRICS) + int(record.get("metrics_hidden") or 0)
     if hidden > 0:
-        lines.append(f"{hidden} more metrics are in MLflow")
+        lines.append((f"{hidden} more metrics are in MLflow", SOFT))
     return lines
 
 
@@ -240,42 +184,5 @@ def _duration(record: Record) -> float | None:
     return float(sum(known)) if known else None
 
 
-def _float(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return math.nan
-    return number if math.isfinite(number) else math.nan
-
-
 def _value(value: Any) -> str:
-    return _number(value) if isinstance(value, float) else _clip(str(value), 40)
-
-
-def _number(value: float) -> str:
-    if 1000 <= abs(value) < 1e6:
-        return f"{value:.0f}"
-    if value == 0 or 1e-3 <= abs(value) < 1000:
-        return f"{value:.4g}"
-    return f"{value:.2e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-
-
-def _bytes(value: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(value) < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
-
-
-def _time_unit(longest: float) -> tuple[str, float]:
-    """Unit for an axis that reaches `longest` seconds: its name and its length in seconds."""
-    if longest < 120:
-        return "s", 1.0
-    return ("min", 60.0) if longest < 7200 else ("h", 3600.0)
-
-
-def _clip(text: str, length: int) -> str:
-    """At most `length` characters, without those that the font cannot draw in a line."""
-    text = "".join(c if c.isprintable() else " " for c in text)
-    return text if len(text) <= length else text[: length - 1] + "…"
+    return number_text(value) if isinstance(value, float) else clip(str(value), 40)

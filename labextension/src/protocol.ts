@@ -82,12 +82,14 @@ export interface IRunRecord {
   params: Record<string, unknown>;
   tags: Record<string, string>;
   metrics: Record<string, IMetricSeries>;
+  metrics_hidden: number;
   telemetry: ITelemetrySeries;
   gpu: IGpuTelemetry | null;
   truth: IGpuTruth | null;
   summary: Record<string, unknown>;
   kind: string;
   view: string;
+  window: number;
   log: ILogTail;
   outputs: Record<string, unknown>;
   error: string | null;
@@ -186,6 +188,6 @@ export interface IOperations {
   state: { payload: Record<string, never>; reply: IStateReply };
   run: { payload: { handle: string }; reply: IRunReply };
   cancel: { payload: { handle: string }; reply: ICancelReply };
-  dashboard: { payload: { handle: string; page: string }; reply: IDashboardReply };
+  dashboard: { payload: { handle: string; page: string; window: number }; reply: IDashboardReply };
   follow: { payload: { feed: string; shown: boolean; seen: number[] }; reply: IFollowReply };
 }

@@ -1,0 +1,104 @@
+"""A monitor as users hold it: a target's GPUs without a run."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from jupyter_amltrain.errors import TargetUnreachable, UnknownRun
+from jupyter_amltrain.runs.gpu_record import gpu_record
+from jupyter_amltrain.runs.painters import Paint
+from jupyter_amltrain.runs.record import record_of
+from jupyter_amltrain.runs.store import Entry
+from jupyter_amltrain.runs.telemetry import MIB, known
+from jupyter_amltrain.session import controller
+from jupyter_amltrain.spec.record import RunRecord
+from jupyter_amltrain.widgets.view import View
+
+#: How long the first sample of a target may take (seconds); a sleeping driver takes some.
+FIRST = 30.0
+
+
+class Monitor:
+    """The GPUs and the host of a target, sampled until :meth:`stop` or the kernel's end."""
+
+    def __init__(self, handle: str, window: float = 600.0) -> None:
+        self.handle = handle
+        self._window = window
+
+    def _entry(self) -> Entry:
+        entry = controller().monitors.entry(self.handle)
+        if entry is None:
+            raise UnknownRun(f"{self.handle} is over.", hint="Start another: %aml_monitor")
+        return entry
+
+    def record(self) -> RunRecord:
+        """What a cell output says of the monitor."""
+
+        async def get() -> RunRecord:
+            return record_of(self._entry())
+
+        return controller().loop.call(get())
+
+    def watch(self, paint: Paint, rate: float = 2.0) -> Future[None]:
+        """Call `paint(record, None)` on the loop now, from time to time, and at the end."""
+        return controller().loop.post(controller().monitors.watch(self.handle, paint))
+
+    def show(self) -> None:
+        """Display live charts in the current cell."""
+        View(self, self._window).show()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The newest sample, or the first one when there is none yet.
+
+        ``gpus``: rows of ``index``, ``name``, ``util`` (percent), ``memory``, ``memory_total`` (MiB),
+        ``power`` (W), ``temperature`` (C); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
+        ``note``: a sentence or empty. ``None`` is what the device cannot tell.
+
+        Raises
+        ------
+        TargetUnreachable
+            Nothing was sampled in time.
+        """
+
+        async def get() -> dict[str, Any]:
+            entry = self._entry()
+            await controller().monitors.first_sample(self.handle, FIRST)
+            return _newest(entry)
+
+        found = controller().loop.call(get(), None)
+        if not found:
+            raise TargetUnreachable(f"{self.handle}: no sample within {FIRST:g} s.", hint="%aml_compute test")
+        return found
+
+    def stop(self) -> None:
+        """End the monitor; its charts stay as they are."""
+        controller().loop.call(controller().monitors.close(self.handle), 60)
+
+    def _ipython_display_(self) -> None:
+        self.show()
+
+    def __repr__(self) -> str:
+        return f"<Monitor {self.handle}>"
+
+
+def _newest(entry: Entry) -> dict[str, Any]:
+    node = next(entry.telemetry.nodes(), None)
+    if node is None or not node.ticks:
+        return {}
+    slot = (node.ticks - 1) % len(node.t)
+
+    def value(name: str) -> float | None:
+        return known(node.ring[node.index[name], slot]) if name in node.index else None
+
+    part = gpu_record(entry.telemetry, False)
+    gpus = [
+        {
+            "index": gpu.index,
+            "name": gpu.name,
+            "memory_total": None if gpu.memory_total is None else gpu.memory_total / MIB,
+            **{field: value(f"gpu{gpu.index}.{field}") for field in ("util", "memory", "power", "temperature")},
+        }
+        for gpu in (part.gpus if part is not None else ())
+    ]
+    return {"gpus": gpus, "host": {"cpu": value("host_cpu"), "memory": value("host_memory")}, "note": node.note}

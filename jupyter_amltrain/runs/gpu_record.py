@@ -1,0 +1,189 @@
+"""What a record says of a run's GPUs, small whatever the run was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.runs.stretches import grid, on_grid
+from jupyter_amltrain.runs.telemetry import MIB, NodeTelemetry, RunTelemetry, known
+from jupyter_amltrain.spec.record import GpuBand, GpuHeat, GpuProcess, GpuSeries, GpuTelemetry
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Float32 = NDArray[np.float32]
+
+#: GPUs that are drawn as lines of their own.
+LINES = 8
+#: Points of a series, columns of the heat map, rows of the process table.
+POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
+
+# nvml.h, nvmlClocksEventReasons: what a person can act on, in words.
+_THROTTLE = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x100: "display clock",
+}
+
+
+def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
+    """The GPUs' part of a record; ``None`` before anything is known."""
+    nodes = list(telemetry.nodes())
+    if not nodes:
+        return None
+    gpus = [(node, i) for node in nodes for i in range(len(node.gpus))]
+    note = "; ".join(dict.fromkeys(node.note for node in nodes if node.note))
+    facts = tuple(_facts(node, i) for node, i in gpus)
+    last = telemetry.last_t
+    common: dict[str, Any] = {
+        "nodes": tuple(str(node.header.get("host") or f"node {node.node}") for node in nodes),
+        "source": _source(nodes),
+        "age": None if ended or last is None else max(0.0, round(time.time() - last, 1)),
+        "note": note,
+        "processes": tuple(_processes(nodes)),
+        "now": tuple({} if ended else _now(node, i) for node, i in gpus),
+    }
+    if not gpus:
+        return GpuTelemetry(**common)
+    begins = grid(nodes, POINTS)
+    tables = {field: _table(nodes, field, begins) for field in ("util", "peak", "memory", "power")}
+    times = tuple(round(float(t), 2) for t in begins)
+    if len(gpus) <= LINES:
+        return GpuTelemetry(t=times, gpus=tuple(_with_series(f, k, tables) for k, f in enumerate(facts)), **common)
+    return GpuTelemetry(
+        t=times,
+        gpus=facts,
+        util=_band(tables["util"], high=tables["peak"]),
+        memory=_band(tables["memory"], MIB),
+        power=_band(tables["power"]),
+        heat=_heat(nodes, [(f.node, f.index) for f in facts]),
+        **common,
+    )
+
+
+def _source(nodes: Sequence[NodeTelemetry]) -> str:
+    period = known(nodes[0].header.get("period")) or 1.0
+    return f"agent, every {period:g} s"
+
+
+def _facts(node: NodeTelemetry, i: int) -> GpuSeries:
+    gpu = node.gpus[i]
+    total = known(gpu.get("memory_total"))
+    limit = node.slow[i].get("power_limit")
+    return GpuSeries(
+        node=node.node,
+        index=int(gpu.get("index", i)),
+        name=str(gpu.get("name") or ""),
+        uuid=str(gpu.get("uuid") or ""),
+        memory_total=None if total is None else total * MIB,
+        power_limit=known(limit if limit is not None else gpu.get("power_limit")),
+    )
+
+
+def _table(nodes: Sequence[NodeTelemetry], field: str, begins: Any) -> Float32:
+    """``(3, GPUs of all nodes, stretches)`` of one field."""
+    import numpy as np
+
+    parts = [np.full((3, 0, len(begins)), np.nan, np.float32)]
+    for node in nodes:
+        columns = [node.index.get(f"gpu{gpu.get('index', i)}.{field}", -1) for i, gpu in enumerate(node.gpus)]
+        part = on_grid(node, begins, columns)
+        part[:, [k for k, column in enumerate(columns) if column < 0]] = np.nan
+        parts.append(part)
+    return np.concatenate(parts, axis=1)
+
+
+def _with_series(facts: GpuSeries, k: int, tables: dict[str, Float32]) -> GpuSeries:
+    import msgspec
+
+    peak = tables["peak"][2, k]
+    return msgspec.structs.replace(
+        facts,
+        util=_tuple(tables["util"][1, k], 1),
+        peak=_tuple(peak, 0),
+        memory=_tuple(tables["memory"][2, k], 0, MIB),
+        power=_tuple(tables["power"][1, k], 1),
+    )
+
+
+def _tuple(values: Iterable[Any], digits: int, scale: float = 1.0) -> tuple[float | None, ...]:
+    return tuple(None if v != v else round(float(v), digits) * scale for v in values)
+
+
+def _band(table: Float32, scale: float = 1.0, high: Float32 | None = None) -> GpuBand:
+    import numpy as np
+
+    top = table[2] if high is None else np.fmax(table[2], high[2])
+    known_ = ~np.isnan(table[1])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(known_.any(axis=0), np.where(known_, table[1], 0).sum(axis=0) / known_.sum(axis=0), np.nan)
+    return GpuBand(
+        mean=_tuple(mean, 1, scale),
+        low=_tuple(np.fmin.reduce(table[0]), 1, scale),
+        high=_tuple(np.fmax.reduce(top), 1, scale),
+    )
+
+
+def _heat(nodes: Sequence[NodeTelemetry], labels: Sequence[tuple[int, int]]) -> GpuHeat:
+    import numpy as np
+
+    begins = grid(nodes, HEAT_COLUMNS)
+    if len(begins) > 1:  # columns of equal time
+        last = max(node.last_t or 0.0 for node in nodes)
+        begins = np.linspace(begins[0], max(last, begins[-1]), min(HEAT_COLUMNS, len(begins)), endpoint=False)
+    util = _table(nodes, "util", begins)[1]
+    cells = np.where(np.isnan(util), 255, np.clip(np.rint(util), 0, 100)).astype(np.uint8)
+    return GpuHeat(labels=tuple(f"{n}:{i}" for n, i in labels), columns=len(begins), cells=cells.tobytes().hex())
+
+
+def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
+    found = []
+    for node in nodes:
+        for index, pid, owner, memory, *name in node.processes:
+            size = known(memory)
+            found.append(
+                GpuProcess(
+                    node=node.node,
+                    index=int(index),
+                    pid=int(pid),
+                    owner=str(owner),
+                    memory=None if size is None else size * MIB,
+                    name=str(name[0])[:60] if name else "",
+                )
+            )
+    found.sort(key=lambda p: (p.owner != "mine", -(p.memory or 0)))
+    return found[:PROCESSES]
+
+
+def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
+    """Newest readings of one GPU; what the device cannot tell is ``None``."""
+    slow = node.slow[i]
+    newest = (node.ticks - 1) % len(node.t) if node.ticks else None
+
+    def reading(name: str) -> float | None:
+        column = node.index.get(f"gpu{node.gpus[i].get('index', i)}.{name}")
+        return None if column is None or newest is None else known(node.ring[column, newest])
+
+    mask = slow.get("throttle")
+    words = None if mask is None else ", ".join(word for bit, word in _THROTTLE.items() if int(mask) & bit)
+    return {
+        "temperature": reading("temperature"),
+        "sm_clock": reading("sm_clock"),
+        "mem_clock": known(slow.get("mem_clock")),
+        "throttle": words,
+        "ecc": known(slow.get("ecc")),
+        "mine": _bytes(slow.get("mine")),
+        "others": _bytes(slow.get("others")),
+    }
+
+
+def _bytes(mib: Any) -> float | None:
+    value = known(mib)
+    return None if value is None else value * MIB

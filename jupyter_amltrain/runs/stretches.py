@@ -1,0 +1,53 @@
+"""Histories cut into few stretches of time, for pictures and records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jupyter_amltrain.runs.telemetry import NodeTelemetry
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Float32 = NDArray[np.float32]
+    Float64 = NDArray[np.float64]
+
+
+def grid(nodes: Sequence[NodeTelemetry], points: int) -> Float64:
+    """Unix seconds at which at most `points` stretches begin, common to all nodes."""
+    import numpy as np
+
+    ticked = [node for node in nodes if node.columns and node.pyramid.count]
+    if not ticked:
+        return np.zeros(0)
+    longest = max(ticked, key=lambda node: node.pyramid.count).pyramid
+    t = longest.t[: longest.count]
+    if len(t) > points:
+        t = t[np.linspace(0, len(t) - 1, points + 1)[:-1].astype(int)]
+    first = min(float(node.pyramid.t[0]) for node in ticked)
+    begins: Float64 = t.copy()
+    begins[0] = min(begins[0], first)
+    return begins
+
+
+def on_grid(node: NodeTelemetry, begins: Float64, columns: Sequence[int]) -> Float32:
+    """Least, mean and most of some columns in each stretch: ``(3, columns, stretches)``; NaN for holes."""
+    import numpy as np
+
+    out = np.full((3, len(columns), len(begins)), np.nan, np.float32)
+    count = node.pyramid.count
+    if not count or not len(begins) or not len(columns):
+        return out
+    where = np.clip(np.searchsorted(begins, node.pyramid.t[:count], "right") - 1, 0, None)
+    used, starts = np.unique(where, return_index=True)
+    values = node.pyramid.values[:, list(columns), :count]
+    out[0][:, used] = np.fmin.reduceat(values[0], starts, axis=1)
+    out[2][:, used] = np.fmax.reduceat(values[2], starts, axis=1)
+    known = ~np.isnan(values[1])
+    total = np.add.reduceat(np.where(known, values[1], 0), starts, axis=1)
+    number = np.add.reduceat(known.astype(np.float32), starts, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        out[1][:, used] = np.where(number > 0, total / number, np.nan)
+    return out

@@ -1,0 +1,251 @@
+"""What the samplers of a run wrote, kept at a size that does not grow with the run.
+
+Each node has a ring of its newest ticks and a pyramid of all of them. Who wants every
+tick reads the file (:mod:`jupyter_amltrain.runs.frame`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jupyter_amltrain.runs.lines import Lines
+from jupyter_amltrain.runs.pyramid import Pyramid
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Float32 = NDArray[np.float32]
+    Float64 = NDArray[np.float64]
+
+#: Ticks in a node's ring: an hour at one a second.
+CAPACITY = 3600
+#: Columns of a tick that are no series.
+_HEAD = ("seq", "t")
+MIB = 1024.0 * 1024.0
+
+Listener = Callable[["NodeTelemetry", int], None]
+
+
+def flat_names(header: dict[str, Any]) -> list[str]:
+    """Names of a tick's series in their order: host columns, then ``gpu<index>.<column>``."""
+    host = [str(name) for name in header.get("columns", ()) if name not in _HEAD]
+    per_gpu = [str(name) for name in header.get("gpu_columns", ())]
+    return host + [
+        f"gpu{gpu.get('index', i)}.{name}" for i, gpu in enumerate(header.get("gpus", ())) for name in per_gpu
+    ]
+
+
+class NodeTelemetry:
+    """One node's samples.
+
+    Attributes
+    ----------
+    header
+        First line of the file: see ``agent/sampler.py``.
+    columns
+        Names of the series.
+    t, ring
+        float64 ``(n,)`` unix seconds and float32 ``(columns, n)`` of the newest ticks; slot of
+        tick `i` (counted from the first one kept here) is ``i % n``. NaN is *cannot tell*.
+    ticks
+        Ticks taken so far, and so the number of the next one here.
+    seq
+        Number of the last tick in the file; -1 before the first.
+    slow
+        Of each GPU what changes rarely: ``mem_clock``, ``throttle``, ``ecc``, ``mine``, ``others``...
+    processes
+        ``[gpu, pid, owner, MiB or None, name]`` each.
+    note
+        What the sampler said last about the driver.
+    """
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.header: dict[str, Any] = {}
+        self.columns: list[str] = []
+        self.index: dict[str, int] = {}
+        self.gpus: list[dict[str, Any]] = []
+        self.slow: list[dict[str, Any]] = []
+        self.processes: list[list[Any]] = []
+        self.note = ""
+        self.ticks = 0
+        self.seq = -1
+        self.offset = 0  #: bytes of the file read so far
+        self.caught_up = False
+        self._lines = Lines()
+        self._skip_to = -1
+
+    @property
+    def last_t(self) -> float | None:
+        """Unix seconds of the newest tick."""
+        return float(self.t[(self.ticks - 1) % len(self.t)]) if self.ticks else None
+
+    @property
+    def held(self) -> int:
+        """Ticks in the ring."""
+        return min(self.ticks, len(self.t)) if self.columns else 0
+
+    def feed(self, data: bytes) -> int:
+        """Take bytes of the file; returns how many ticks came."""
+        rows: list[list[Any]] = []
+        came = 0
+        for line in self._lines.feed(data):
+            try:
+                value = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                continue
+            if isinstance(value, list):
+                if len(value) == len(self.columns) + 2 > 2 and value[0] > self.seq:
+                    self.seq = int(value[0])
+                    rows.append(value)
+            elif isinstance(value, dict) and "columns" in value:
+                came += self._take(rows)
+                rows = []
+                self._begin(value)
+            elif isinstance(value, dict):
+                self._change(value)
+        return came + self._take(rows)
+
+    def _begin(self, header: dict[str, Any]) -> None:
+        import numpy as np
+
+        names = flat_names(header)
+        self.header = header
+        self.gpus = [dict(gpu) for gpu in header.get("gpus", ())]
+        self.slow = [{"power_limit": gpu.get("power_limit")} for gpu in self.gpus]
+        self.note = str(header.get("gpu_note") or "")
+        if names == self.columns:  # a sampler that came back says it again
+            return
+        self.columns = names
+        self.index = {name: i for i, name in enumerate(names)}
+        self.t: Float64 = np.zeros(256)
+        self.ring: Float32 = np.full((len(names), 256), np.nan, np.float32)
+        self.pyramid = Pyramid(len(names))
+        self.ticks = 0
+
+    def _change(self, value: dict[str, Any]) -> None:
+        for i, changes in value.get("gpu") or ():
+            if 0 <= i < len(self.slow):
+                self.slow[i].update(changes)
+        if "processes" in value:
+            self.processes = [list(row) for row in value["processes"]]
+        if "note" in value:
+            self.note = str(value["note"])
+
+    def _take(self, rows: list[list[Any]]) -> int:
+        if not rows:
+            return 0
+        import numpy as np
+
+        table = np.array(rows, dtype=np.float64)  # None becomes NaN
+        t, values = table[:, 1], table[:, 2:].astype(np.float32)
+        self.pyramid.add(t, values)
+        self._grow(len(rows))
+        size = len(self.t)
+        kept = min(len(rows), size)
+        slots = np.arange(self.ticks + len(rows) - kept, self.ticks + len(rows)) % size
+        self.t[slots] = t[-kept:]
+        self.ring[:, slots] = values[-kept:].T
+        self.ticks += len(rows)
+        return len(rows)
+
+    def _grow(self, more: int) -> None:
+        import numpy as np
+
+        size = len(self.t)
+        while size < CAPACITY and self.ticks + more > size:
+            size *= 2
+        size = min(size, CAPACITY)
+        if size == len(self.t):
+            return
+        # It has not wrapped yet: slots are as they were.
+        t, ring = np.zeros(size), np.full((len(self.columns), size), np.nan, np.float32)
+        t[: len(self.t)], ring[:, : len(self.t)] = self.t, self.ring
+        self.t, self.ring = t, ring
+
+    def feed_minutes(self, data: bytes, keep: int = 60) -> int:
+        """Take the minutes' file instead of the ticks behind all but its last `keep` minutes.
+
+        Returns the byte of the ticks' file from which to read on.
+        """
+        import numpy as np
+
+        offset, names, rows = 0, [], []
+        for line in data.split(b"\n"):
+            try:
+                value = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                continue
+            if isinstance(value, dict):
+                names = [str(name) for name in value.get("columns", ())]
+            elif isinstance(value, list) and len(value) == 8:
+                rows.append(value)
+        if not self.columns or names != self.columns:
+            return 0
+        for row in rows[: max(0, len(rows) - keep)]:
+            seq, t, _, ticks, end, *stats = row
+            low, mean, high = (np.array(stat, dtype=np.float32) for stat in stats)
+            self.pyramid.add_block(float(t), int(ticks), low, mean, high)
+            self.seq, offset = int(seq), int(end)
+        if offset:
+            self._lines.restart()
+        return offset
+
+    def since(self, tick: int) -> tuple[Float64, Float32]:
+        """Ticks from number `tick` on that the ring still has: ``(k,)`` and ``(columns, k)``."""
+        import numpy as np
+
+        first = max(tick, self.ticks - self.held)
+        slots = np.arange(first, max(first, self.ticks)) % len(self.t)
+        return self.t[slots], self.ring[:, slots]
+
+
+class RunTelemetry:
+    """All nodes of a run. Listeners hear of new ticks on the loop."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, NodeTelemetry] = {}
+        self._listeners: list[Listener] = []
+        self.summaries: dict[int, dict[str, Any]] = {}
+        self.told = 0.0  #: monotonic seconds when news of ticks alone last made a frame
+
+    def node(self, number: int) -> NodeTelemetry:
+        """The samples of one node, made when first asked for."""
+        return self._nodes.setdefault(number, NodeTelemetry(number))
+
+    def nodes(self) -> Iterator[NodeTelemetry]:
+        """Nodes of which something is known, by number."""
+        return (self._nodes[number] for number in sorted(self._nodes) if self._nodes[number].columns)
+
+    def feed(self, number: int, data: bytes) -> bool:
+        """Take bytes of a node's file; returns whether ticks came."""
+        node = self.node(number)
+        first = node.ticks
+        came = node.feed(data)
+        if came:
+            for listener in tuple(self._listeners):
+                listener(node, min(first, node.ticks))
+        return came > 0
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener(node, first new tick)` after every feed that brought ticks; returns the end of it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    @property
+    def last_t(self) -> float | None:
+        """Unix seconds of the newest tick of any node."""
+        return max((node.last_t for node in self.nodes() if node.last_t is not None), default=None)
+
+
+def known(value: Any) -> float | None:
+    """A float, or ``None`` for what JSON has no number for."""
+    if value is None:
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None

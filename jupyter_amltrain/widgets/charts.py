@@ -1,0 +1,233 @@
+"""The bqplot figures of a dashboard, without data: the feed brings it.
+
+Importing this imports bqplot (most of a second of CPU), so nobody does before a page
+asks for a dashboard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import bqplot
+import ipywidgets
+import numpy as np
+
+from jupyter_amltrain.widgets.layout import Gpu, Layout
+
+#: Told apart also by colour-blind eyes, on white and on black (after Okabe and Ito, 2008).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#8A8A8A")
+_GREY = "#8A8A8A"
+_PHASE = {"queued": "#8A8A8A", "preparing": "#8A8A8A", "finalizing": "#E69F00"}
+_MARGIN = {"top": 30, "bottom": 26, "left": 52, "right": 14}
+_FAR = datetime(2100, 1, 1, tzinfo=timezone.utc).timestamp()
+
+Spec = dict[str, Any]
+
+
+class Chart:
+    """One figure, its marks and how the page feeds each (see ``feed.ts`` for the specs)."""
+
+    def __init__(self, title: str, x: Any, y: Any, axis: Any, layout: Layout) -> None:
+        self.x, self.y, self.title = x, y, title
+        self.marks: list[Any] = []
+        self.specs: list[Spec] = []
+        self._shade(layout)
+        self._axis = axis
+
+    def add(self, mark: Any, spec: Spec) -> None:
+        """Add a mark."""
+        self.marks.append(mark)
+        self.specs.append(spec)
+
+    def lines(self, spec: Spec, colours: Sequence[str], labels: Sequence[str], **style: Any) -> None:
+        """Add the lines of one node."""
+        self.add(
+            bqplot.Lines(
+                x=np.zeros(0),
+                y=np.zeros((len(labels), 0)),
+                scales={"x": self.x, "y": self.y},
+                colors=list(colours),
+                labels=list(labels),
+                **{"stroke_width": 1.6, **style},
+            ),
+            spec,
+        )
+
+    def band(self, field: str, colour: str) -> None:
+        """Add mean and range over all GPUs: rows are most, mean, least."""
+        self.lines(
+            {"kind": "band", "field": field},
+            [colour] * 3,
+            ["most", "mean", "least"],
+            fill="between",
+            fill_colors=[colour] * 3,
+            opacities=[0.35, 1, 0.35],
+            fill_opacities=[0.22, 0.22, 0],
+            stroke_width=1.4,
+        )
+
+    def level(self, value: float) -> None:
+        """Add a dashed line at a fixed height, such as the size of the memory."""
+        self.add(
+            bqplot.Lines(
+                x=_dates([0.0, _FAR]),
+                y=np.array([value, value]),
+                scales={"x": self.x, "y": self.y},
+                colors=[_GREY],
+                line_style="dashed",
+                stroke_width=1.2,
+                preserve_domain={"x": True, "y": True},
+            ),
+            {"kind": "static"},
+        )
+
+    def _shade(self, layout: Layout) -> None:
+        unit = bqplot.LinearScale(min=0, max=1)
+        for span in layout.spans:
+            if span.end - span.start < 0.5:
+                continue
+            colour = _PHASE.get(span.name, _GREY)
+            self.add(
+                bqplot.Lines(
+                    x=_dates([span.start, span.end]),
+                    y=np.array([1.0, 1.0]),
+                    scales={"x": self.x, "y": unit},
+                    colors=[colour],
+                    fill="bottom",
+                    fill_colors=[colour],
+                    opacities=[0],
+                    fill_opacities=[0.16],
+                    preserve_domain={"x": True, "y": True},
+                    labels=[span.name],
+                ),
+                {"kind": "static"},
+            )
+
+    def figure(self) -> Any:
+        """The bqplot Figure."""
+        time = bqplot.Axis(scale=self.x, grid_lines="none", num_ticks=4, tick_style={"font-size": "10px"})
+        return bqplot.Figure(
+            title=self.title,
+            marks=self.marks,
+            axes=[time, self._axis],
+            animation_duration=0,
+            fig_margin=dict(_MARGIN),
+            min_aspect_ratio=0.1,
+            max_aspect_ratio=20,
+            padding_y=0,
+            background_style={"fill": "none"},
+            title_style={"font-size": "12px", "font-weight": "600"},
+            interaction=bqplot.PanZoom(scales={"x": [self.x]}),
+            layout=ipywidgets.Layout(height="200px", width="auto", min_width="0"),
+        )
+
+
+def _dates(seconds: Sequence[float]) -> Any:
+    return (np.array(seconds) * 1e3).astype("datetime64[ms]")
+
+
+def _axis(scale: Any, **more: Any) -> Any:
+    return bqplot.Axis(
+        scale=scale,
+        orientation="vertical",
+        grid_lines="solid",
+        grid_color="rgba(128,128,128,0.18)",
+        tick_style={"font-size": "10px"},
+        **more,
+    )
+
+
+def _byte_ticks(top: float, unit: float) -> dict[str, Any]:
+    """Ticks at round binary numbers below `top`, with labels; `unit` bytes are one."""
+    step = 2.0 ** math.ceil(math.log2(max(top * unit / 4, 1)))
+    values = [k * step / unit for k in range(int(top * unit / step) + 1)]
+    return {"tick_values": values, "tick_labels": {f"{value:g}": _bytes(value * unit) for value in values}}
+
+
+def _bytes(value: float) -> str:
+    for name in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or name == "TiB":
+            break
+        value /= 1024
+    return f"{value:g} {name}"
+
+
+def _per_node(chart: Chart, layout: Layout, field: str, **style: Any) -> None:
+    for node in layout.nodes:
+        gpus = [(k, gpu) for k, gpu in enumerate(layout.gpus) if gpu.node == node]
+        if not gpus:
+            continue
+        chart.lines(
+            {"kind": "lines", "node": node, "columns": [layout.column(node, f"gpu{g.index}.{field}") for _, g in gpus]},
+            [COLOURS[k % len(COLOURS)] for k, _ in gpus],
+            [gpu.label + (" peak" if field == "peak" else "") for _, gpu in gpus],
+            **style,
+        )
+
+
+def _most(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value), default=None)
+
+
+def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
+    """Utilization, memory and power of the GPUs; none without a GPU."""
+    gpus: Sequence[Gpu] = layout.gpus
+    if not gpus:
+        return []
+    percent = bqplot.LinearScale(min=0, max=100)
+    util = Chart("GPU utilization (%)", x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
+    total = _most([gpu.memory_total for gpu in gpus])
+    size = bqplot.LinearScale(min=0, max=total * 1.06) if total else bqplot.LinearScale(min=0)
+    ticks = _byte_ticks(total, 1024.0**2) if total else {"num_ticks": 4}
+    memory = Chart("GPU memory", x, size, _axis(size, **ticks), layout)
+    limit = _most([gpu.power_limit for gpu in gpus])
+    watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
+    power = Chart("GPU power (W)", x, watts, _axis(watts, num_ticks=4), layout)
+    for chart, value in ((memory, total), (power, limit)):
+        if value:
+            chart.level(value)
+    for chart, field in ((util, "util"), (memory, "memory"), (power, "power")):
+        if layout.many:
+            chart.band(field, COLOURS[0])
+        else:
+            if field == "util":
+                _per_node(chart, layout, "peak", stroke_width=1, opacities=[0.45] * len(gpus))
+            _per_node(chart, layout, field)
+    return [util, memory, power]
+
+
+def host_charts(layout: Layout, x: Any) -> list[Chart]:
+    """CPU of the run's processes, and their memory where there is no GPU to look at."""
+    own = "cpu" in layout.columns[layout.nodes[0]]
+    names = ("cpu", "memory") if own else ("host_cpu", "host_memory")
+    scale = bqplot.LinearScale(min=0) if own else bqplot.LinearScale(min=0, max=100)
+    title = f"CPU of the run (% of one core, of {layout.cpus * 100:.0f})" if own else "CPU of the machine (%)"
+    charts = [Chart(title, x, scale, _axis(scale, num_ticks=4), layout)]
+    if not layout.gpus:
+        bytes_ = bqplot.LinearScale(min=0)
+        charts.append(
+            Chart(
+                "Memory of the run" if own else "Memory of the machine",
+                x,
+                bytes_,
+                _axis(bytes_, num_ticks=4, tick_format=".3s"),
+                layout,
+            )
+        )
+    for chart, name in zip(charts, names, strict=False):
+        for k, node in enumerate(layout.nodes):
+            spec = {"kind": "lines", "node": node, "columns": [layout.column(node, name)]}
+            label = layout.hosts[k] if len(layout.nodes) > 1 else name
+            chart.lines(spec, [COLOURS[(2 + k) % len(COLOURS)]], [label])
+    return charts
+
+
+def metric_chart(name: str, layout: Layout, x: Any) -> Chart:
+    """One of the script's metrics on the same time axis."""
+    scale = bqplot.LinearScale()
+    chart = Chart(name[:60], x, scale, _axis(scale, num_ticks=4), layout)
+    chart.lines({"kind": "metric", "name": name}, [COLOURS[3]], [name])
+    return chart

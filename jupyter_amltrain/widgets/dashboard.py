@@ -1,0 +1,154 @@
+"""The live dashboard: bqplot figures, controls and a feed, for one page.
+
+:class:`Dashboard` is built off the loop from frozen data (building takes tens of
+milliseconds, the first one most of a second for bqplot's import) and belongs to the loop
+from :meth:`Dashboard.connect` on.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import bqplot
+import ipywidgets
+
+from jupyter_amltrain.runs.pyramid import BUCKETS
+from jupyter_amltrain.runs.telemetry import RunTelemetry
+from jupyter_amltrain.widgets import charts
+from jupyter_amltrain.widgets.feed import RING, Columns, StreamFeed
+from jupyter_amltrain.widgets.layout import METRICS, Layout
+
+#: Choices of the window: label and seconds; 0 is all.
+WINDOWS = (("2 min", 120.0), ("10 min", 600.0), ("1 h", 3600.0), ("6 h", 21600.0), ("all", 0.0))
+
+
+class Dashboard:
+    """Widgets of one dashboard.
+
+    Parameters
+    ----------
+    layout
+        What is shown.
+    metrics
+        Names of the script's metrics that are known already.
+    """
+
+    def __init__(self, layout: Layout, metrics: tuple[str, ...] = ()) -> None:
+        self.plan = layout
+        self.x = bqplot.DateScale()
+        self.window = ipywidgets.Dropdown(
+            options=_windows(layout.window),
+            value=layout.window,
+            layout=ipywidgets.Layout(width="90px"),
+            tooltip="Time that the charts show",
+        )
+        self.pause = ipywidgets.ToggleButton(
+            value=False, icon="pause", tooltip="Hold the picture; data go on", layout=ipywidgets.Layout(width="36px")
+        )
+        self.follow = ipywidgets.ToggleButton(
+            value=True, description="Live", tooltip="Follow the newest data", layout=ipywidgets.Layout(width="56px")
+        )
+        self.status = ipywidgets.HTML()
+        self.table = ipywidgets.HTML()
+        found = [*charts.gpu_charts(layout, self.x), *charts.host_charts(layout, self.x)]
+        self.charts: list[charts.Chart] = found
+        self.figures = [chart.figure() for chart in found]
+        self.metrics: list[str] = []
+        bar = ipywidgets.HBox(
+            [self.window, self.pause, self.follow, self.status],
+            layout=ipywidgets.Layout(align_items="center", flex_flow="row wrap"),
+        )
+        self.grid = ipywidgets.GridBox(
+            self.figures,
+            layout=ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(330px, 1fr))", width="100%"),
+        )
+        legend = ipywidgets.HTML(_legend(layout))
+        self.root = ipywidgets.VBox([bar, legend, self.grid, self.table])
+        self.root.add_class("jp-AmlDashboard")
+        self.add_metrics(metrics)
+        self.feed: StreamFeed | None = None
+
+    def connect(self, feed_id: str, telemetry: RunTelemetry, *, done: bool) -> StreamFeed:
+        """Make the feed, whose first message carries all that is known. Runs on the loop."""
+        layout = self.plan
+        columns = [Columns(telemetry.node(n), layout.columns[n]) for n in layout.nodes]
+        self.feed = StreamFeed(
+            columns,
+            feed=feed_id,
+            handle=layout.handle,
+            root=self.root,
+            xscale=self.x,
+            window=self.window,
+            pause=self.pause,
+            follow=self.follow,
+            status=self.status,
+            table=self.table,
+            figures=list(self.figures),
+            marks=[mark for chart in self.charts for mark in chart.marks],
+            specs=[spec for chart in self.charts for spec in chart.specs],
+            layout=layout.wire(RING, BUCKETS),
+            heat=layout.many,
+            done=done,
+        )
+        return self.feed
+
+    def add_metrics(self, names: tuple[str, ...]) -> bool:
+        """Give new metrics a chart, the first few of them; returns whether there are any."""
+        new = [name for name in names if name not in self.metrics][: METRICS - len(self.metrics)]
+        for name in new:
+            chart = charts.metric_chart(name, self.plan, self.x)
+            self.metrics.append(name)
+            self.charts.append(chart)
+            self.figures.append(chart.figure())
+        if new:
+            self.grid.children = list(self.figures)
+            if getattr(self, "feed", None) is not None and self.feed is not None:
+                with self.feed.hold_sync():
+                    self.feed.figures = list(self.figures)
+                    self.feed.marks = [mark for chart in self.charts for mark in chart.marks]
+                    self.feed.specs = [spec for chart in self.charts for spec in chart.specs]
+        return bool(new)
+
+    def close(self) -> None:
+        """Close every widget."""
+        everything: list[Any] = [self.feed, self.root, *self.root.children, self.x]
+        for figure in self.figures:
+            everything += [figure.interaction, *figure.axes, *figure.marks, figure]
+        everything += [chart.y for chart in self.charts]
+        for widget in everything:
+            if widget is not None and widget.comm is not None:
+                widget.close()
+
+
+def _windows(chosen: float) -> list[tuple[str, float]]:
+    known = list(WINDOWS)
+    if chosen not in [seconds for _, seconds in known]:
+        known.append((_duration(chosen), chosen))
+        known.sort(key=lambda item: item[1] or float("inf"))
+    return known
+
+
+def _duration(seconds: float) -> str:
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:g} {name}"
+    return f"{seconds:g} s"
+
+
+def _legend(layout: Layout) -> str:
+    """Which colour is which GPU; many have none of their own."""
+    if not layout.gpus:
+        text = layout.note or "No GPU is used: the charts show the host."
+        return f'<span class="jp-AmlDashboard-note">{html.escape(text)}</span>'
+    names = sorted({gpu.name for gpu in layout.gpus})
+    what = html.escape(f"{len(layout.gpus)} × {', '.join(names)}")
+    if layout.many:
+        where = f" on {len(layout.nodes)} nodes" if len(layout.nodes) > 1 else ""
+        return f'<span class="jp-AmlDashboard-note">{what}{where}: mean, least to most</span>'
+    chips = "".join(
+        f'<span class="jp-AmlDashboard-chip"><i style="background:{charts.COLOURS[k]}"></i>'
+        f"{html.escape(gpu.label)}</span>"
+        for k, gpu in enumerate(layout.gpus)
+    )
+    return f'<span class="jp-AmlDashboard-legend">{chips}<span class="jp-AmlDashboard-note">{what}</span></span>'

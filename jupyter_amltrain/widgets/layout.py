@@ -1,0 +1,155 @@
+"""What a dashboard shows of an entry: decided once, on the loop, as frozen data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.runs.gpu_record import LINES
+from jupyter_amltrain.runs.store import Entry
+from jupyter_amltrain.runs.telemetry import NodeTelemetry
+
+#: Series of each GPU that a page gets with every tick.
+PER_GPU = ("util", "peak", "memory", "power")
+#: Series of each node's host that a page gets.
+HOST = ("cpu", "memory")
+#: The script's metrics that get a chart of their own beside the GPUs'.
+METRICS = 4
+#: Seconds of a long wait in a queue that a chart shows before the run's beginning.
+_QUEUE = 30.0
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU of a dashboard; MiB and watts."""
+
+    node: int
+    index: int
+    label: str
+    name: str
+    memory_total: float | None
+    power_limit: float | None
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A phase other than *running*, unix seconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module's docstring.
+
+    Attributes
+    ----------
+    columns
+        Series of each node in the order of the wire, by node number.
+    start
+        Unix seconds at which the charts begin.
+    """
+
+    handle: str
+    title: str
+    nodes: tuple[int, ...]
+    hosts: tuple[str, ...]
+    columns: dict[int, tuple[str, ...]]
+    gpus: tuple[Gpu, ...]
+    cpus: float
+    memory_total: float | None
+    spans: tuple[Span, ...]
+    start: float
+    period: float
+    note: str
+    window: float
+
+    @property
+    def many(self) -> bool:
+        """More GPUs than can be told apart as lines."""
+        return len(self.gpus) > LINES
+
+    def wire(self, capacity: int, buckets: int) -> dict[str, Any]:
+        """The part that the page's feed needs."""
+        hosts = dict(zip(self.nodes, self.hosts, strict=True))
+        return {
+            "nodes": [{"node": n, "host": hosts[n], "columns": list(self.columns[n])} for n in self.nodes],
+            "period": self.period,
+            "capacity": capacity,
+            "buckets": buckets,
+            "gpus": [msgspec.to_builtins(gpu) for gpu in self.gpus],
+            "units": {"util": "%", "peak": "%", "memory": "MiB", "power": "W", "cpu": "%", "host_memory": "bytes"},
+            "start": self.start,
+        }
+
+    def column(self, node: int, name: str) -> int:
+        """Position of a series in a node's messages."""
+        return self.columns[node].index(name)
+
+
+def layout_of(entry: Entry, window: float = 600.0) -> Layout | None:
+    """The layout of an entry's dashboard; ``None`` before anything was sampled.
+
+    Parameters
+    ----------
+    window
+        Seconds that are shown at first; 0 for all.
+    """
+    nodes = [node for node in entry.telemetry.nodes() if node.ticks or node.pyramid.count]
+    if not nodes:
+        return None
+    gpus = [_gpu(node, i, len(nodes) > 1) for node in nodes for i in range(len(node.gpus))]
+    columns = {node.node: (*_host(node), *_series(node)) for node in nodes}
+    spans, start = _spans(entry)
+    first = min(float(node.pyramid.t[0]) for node in nodes)
+    return Layout(
+        handle=entry.run.handle,
+        title=entry.run.spec.name,
+        nodes=tuple(node.node for node in nodes),
+        hosts=tuple(str(node.header.get("host") or f"node {node.node}") for node in nodes),
+        columns=columns,
+        gpus=tuple(gpus),
+        cpus=float(sum(float(node.header.get("cpus") or 1) for node in nodes)),
+        memory_total=nodes[0].header.get("memory_total"),
+        spans=spans,
+        start=min(first, start or first),
+        period=float(nodes[0].header.get("period") or 1.0),
+        note="; ".join(dict.fromkeys(node.note for node in nodes if node.note)),
+        window=window,
+    )
+
+
+def _host(node: NodeTelemetry) -> tuple[str, ...]:
+    # A monitor watches nobody's processes: it shows the machine's own use.
+    return ("host_cpu", "host_memory") if node.header.get("monitor") else HOST
+
+
+def _series(node: NodeTelemetry) -> tuple[str, ...]:
+    return tuple(f"gpu{gpu.get('index', i)}.{name}" for i, gpu in enumerate(node.gpus) for name in PER_GPU)
+
+
+def _gpu(node: NodeTelemetry, i: int, several: bool) -> Gpu:
+    gpu = node.gpus[i]
+    index = int(gpu.get("index", i))
+    return Gpu(
+        node=node.node,
+        index=index,
+        label=f"n{node.node} GPU {index}" if several else f"GPU {index}",
+        name=str(gpu.get("name") or "GPU"),
+        memory_total=gpu.get("memory_total"),
+        power_limit=node.slow[i].get("power_limit") or gpu.get("power_limit"),
+    )
+
+
+def _spans(entry: Entry) -> tuple[tuple[Span, ...], float | None]:
+    """Phases beside *running*, and when the charts begin."""
+    spans, start = [], None
+    for phase in entry.run.status.phases:
+        if phase.name == "running":
+            start = phase.start if start is None else start
+            continue
+        end = phase.end if phase.end is not None else phase.start + (phase.seconds or 0.0)
+        spans.append(Span(name=phase.name, start=phase.start, end=end))
+    if start is not None and spans and spans[0].start < start:
+        start = max(spans[0].start, start - _QUEUE)
+    return tuple(spans), start

@@ -1,0 +1,226 @@
+"""Live dashboards of a kernel: one for each page that shows a run, fed while it is seen.
+
+Everything here runs on the loop. A page asks by the control channel, so this works while
+a cell runs; the widgets go out by comms that only the kernel opens and sends on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.runs.gpu_record import gpu_record
+from jupyter_amltrain.runs.pace import Pace
+from jupyter_amltrain.runs.store import Entry
+from jupyter_amltrain.runs.telemetry import NodeTelemetry
+from jupyter_amltrain.widgets.layout import Layout, layout_of
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.widgets.dashboard import Dashboard
+
+log = logging.getLogger(__name__)
+
+#: Dashboards that are kept, of one run and in all: pages come back, and some never say goodbye.
+OF_A_RUN, IN_ALL = 3, 12
+#: Seconds between looks at what changes rarely: table, metrics.
+_SLOW = 1.0
+#: Points of a metric that a page gets when it connects.
+_POINTS = 600
+
+
+class Sources(Protocol):
+    """Who knows the runs; the controller is one."""
+
+    @property
+    def loop(self) -> LoopThread:
+        """The loop."""
+
+    def shown(self, handle: str, more: int) -> None:
+        """Somebody looks at a run (1) or has stopped to (-1)."""
+
+
+class _Live:
+    """One dashboard on one page."""
+
+    def __init__(self, entry: Entry, page: str) -> None:
+        self.entry, self.page = entry, page
+        self.id = uuid.uuid4().hex
+        self.dashboard: Dashboard | None = None
+        self.shown = False
+        self.why = ""
+        self.stop: Callable[[], None] | None = None
+        self.sent: dict[str, int] = {}
+        self.table = ""
+        self.ended = False
+
+
+class LiveDashboards:
+    """See the module's docstring.
+
+    Parameters
+    ----------
+    sources
+        The runs.
+    build
+        Makes the widgets of a layout, off the loop; default :class:`~.dashboard.Dashboard`.
+    """
+
+    def __init__(self, sources: Sources, build: Callable[[Layout, tuple[str, ...]], Dashboard] | None = None) -> None:
+        self._sources = sources
+        self._build = build or _build
+        self._all: dict[tuple[str, str], _Live] = {}
+        self._ticking: Coroutine[Any, Any, None] | None = None
+        self._beat: asyncio.Task[None] | Any = None
+        self._wake = asyncio.Event()
+
+    def open(self, entry: Entry, page: str, window: float = 600.0) -> tuple[str, str]:
+        """The feed's id for a page (empty while it is being made), and why there will be none."""
+        key = (entry.run.handle, page)
+        live = self._all.pop(key, None)
+        if live is not None and live.entry is not entry:  # deleted and submitted again
+            self._close(live)
+            live = None
+        if live is None:
+            live = _Live(entry, page)
+            self._sources.shown(entry.run.handle, 1)
+            live.shown = True
+            self._sources.loop.start(self._make(live, window), f"dashboard of {entry.run.handle}")
+        self._all[key] = live  # the newest is the last
+        self._evict(entry.run.handle)
+        if live.why:
+            self._all.pop(key)
+            self._hide(live)
+        return (live.id if live.dashboard is not None else ""), live.why
+
+    def _evict(self, handle: str) -> None:
+        same = [key for key in self._all if key[0] == handle]
+        for key in [*same[:-OF_A_RUN], *list(self._all)[:-IN_ALL]]:
+            if key in self._all:
+                self._close(self._all.pop(key))
+
+    async def _make(self, live: _Live, window: float) -> None:
+        entry = live.entry
+        try:
+            while (layout := layout_of(entry, window)) is None:
+                if entry.run.status.state.terminal:
+                    live.why = "No samples were taken of this run: it was too short, or its machine cannot tell."
+                    return
+                await asyncio.sleep(0.2)
+            # A device that appears later than its header does not exist: the header names all.
+            names = tuple(entry.metrics.metrics)
+            dashboard = await self._sources.loop.offload(self._build, layout, names)
+            if self._all.get((entry.run.handle, live.page)) is not live:
+                await self._sources.loop.offload(dashboard.close)
+                return
+            done = entry.run.status.state.terminal
+            feed = dashboard.connect(live.id, entry.telemetry, done=done)
+            live.dashboard, live.ended = dashboard, done
+            live.stop = entry.telemetry.listen(lambda node, first: self._ticked(live, node))
+            self._slow(live)
+            feed.rate = 4.0
+            self._start_beat()
+        except Exception:
+            log.exception("dashboard of %s", entry.run.handle)
+            live.why = "The dashboard could not be made; the kernel's log says why."
+
+    def _ticked(self, live: _Live, node: NodeTelemetry) -> None:
+        if live.shown and live.dashboard is not None and live.dashboard.feed is not None:
+            live.dashboard.feed.push(node)
+
+    def follow(self, feed_id: str, shown: bool, seen: Sequence[int]) -> bool:
+        """A page shows its feed or has hidden it; False for a feed that is gone."""
+        live = next((live for live in self._all.values() if live.id == feed_id), None)
+        if live is None or live.dashboard is None or live.dashboard.feed is None:
+            return False
+        if shown:
+            if not live.shown:
+                live.shown = True
+                self._sources.shown(live.entry.run.handle, 1)
+            live.dashboard.feed.catch_up(seen)
+            live.sent.clear()  # metrics are few: all again
+            self._slow(live)
+            self._start_beat()
+        else:
+            self._hide(live)
+        return True
+
+    def _hide(self, live: _Live) -> None:
+        if live.shown:
+            live.shown = False
+            self._sources.shown(live.entry.run.handle, -1)
+
+    # -- what changes rarely
+
+    def _start_beat(self) -> None:
+        self._wake.set()
+        if self._beat is None or self._beat.done():
+            self._beat = self._sources.loop.start(self._beats(), "dashboards")
+
+    async def _beats(self) -> None:
+        pace = Pace(1 / _SLOW, 1)
+        while any(live.shown and not live.ended for live in self._all.values()):
+            await asyncio.sleep(max(0.05, pace.due()))
+            pace.wait()
+            for live in list(self._all.values()):
+                if live.shown and live.dashboard is not None:
+                    try:
+                        self._slow(live)
+                    except Exception:
+                        log.exception("dashboard of %s", live.entry.run.handle)
+
+    def _slow(self, live: _Live) -> None:
+        from jupyter_amltrain.widgets.table import table_html
+
+        entry, dashboard = live.entry, live.dashboard
+        if dashboard is None or dashboard.feed is None:
+            return
+        metrics = entry.metrics.metrics
+        dashboard.add_metrics(tuple(metrics))
+        whole = not live.sent
+        news: dict[str, dict[str, list[float | None]]] = {}
+        for name in dashboard.metrics:
+            metric = metrics[name]
+            first = live.sent.get(name, 0)
+            if len(metric.values) > first:
+                keep = metric.shown.indices(_POINTS) if first == 0 else range(first, len(metric.values))
+                values = [metric.values[i] for i in keep]
+                news[name] = {
+                    "t": [metric.times[i] for i in keep],
+                    "v": [value if math.isfinite(value) else None for value in values],
+                }
+                live.sent[name] = len(metric.values)
+        dashboard.feed.send_metrics(news, whole=whole)
+        ended = entry.run.status.state.terminal
+        text = table_html(gpu_record(entry.telemetry, ended)) if dashboard.plan.gpus else ""
+        if text != live.table:
+            live.table = dashboard.table.value = text
+        if ended and not live.ended:
+            live.ended = True
+            dashboard.feed.done = True
+
+    def _close(self, live: _Live) -> None:
+        self._hide(live)
+        if live.stop is not None:
+            live.stop()
+        if live.dashboard is not None:
+            dashboard, live.dashboard = live.dashboard, None
+            self._sources.loop.start(self._closed(dashboard), "close a dashboard")
+
+    async def _closed(self, dashboard: Dashboard) -> None:
+        await self._sources.loop.offload(dashboard.close)
+
+    def forget(self, handle: str) -> None:
+        """Close every dashboard of a run."""
+        for key in [key for key in self._all if key[0] == handle]:
+            self._close(self._all.pop(key))
+
+
+def _build(layout: Layout, metrics: tuple[str, ...]) -> Dashboard:
+    from jupyter_amltrain.widgets.dashboard import Dashboard
+
+    return Dashboard(layout, metrics)

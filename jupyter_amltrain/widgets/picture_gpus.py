@@ -1,0 +1,184 @@
+"""The GPU part of a record's picture: up to 8 GPUs as lines, more as bands and a heat map."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from jupyter_amltrain.widgets.palette import BLUE, GPUS, HEAT, INK, RED, RED_GROUND
+from jupyter_amltrain.widgets.picture_charts import (
+    MARGIN,
+    WIDTH,
+    Chart,
+    Record,
+    Sheet,
+    Span,
+    byte_unit,
+    clip,
+    number,
+)
+
+#: CSS pixels: the line with the names, the heat map's least and most, its title and its end.
+NAMES, HEAT_LEAST, HEAT_MOST, HEAT_HEAD, HEAT_FOOT = 20, 24, 200, 24, 12
+
+_FIELDS = (("util", "GPU utilization", "percent"), ("memory", "GPU memory", "bytes"), ("power", "GPU power", "watts"))
+
+
+def gpu_charts(gpu: Record, span: Span | None) -> list[Chart]:
+    """Utilization, memory and power; nothing when there are no GPUs or no samples."""
+    gpus = gpu.get("gpus") or []
+    times = gpu.get("t") or []
+    if not gpus or span is None or not times:
+        return []
+    seconds = span.seconds(times)
+    return [_chart(gpu, gpus, seconds, *field) for field in _FIELDS]
+
+
+def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, title: str, unit: str) -> Chart:
+    totals = {"memory": "memory_total", "power": "power_limit"}
+    total = max((number(g.get(totals.get(field, ""))) for g in gpus), default=math.nan, key=lambda v: (v == v, v))
+    band = None
+    color = GPUS[0] if len(gpus) == 1 else INK
+    if gpu.get(field):
+        mean, low, high = (_padded(gpu[field].get(name), len(seconds)) for name in ("mean", "low", "high"))
+        lines: tuple[tuple[list[float], str], ...] = ((mean, BLUE),)
+        band, color, known, most = (low, high, BLUE), BLUE, mean, high
+    else:
+        rows = [_padded(g.get(field), len(seconds)) for g in gpus[: len(GPUS)]]
+        lines = tuple(zip(rows, GPUS, strict=False))
+        known = most = [value for row in rows for value in row]
+        if len(gpus) == 1 and field == "util":  # bursts between two samples
+            band = (rows[0], _padded(gpus[0].get("peak"), len(seconds)), GPUS[0])
+    return Chart(
+        title,
+        _value(field, known, most, total),
+        unit,
+        seconds,
+        lines,
+        color=color,
+        band=band,
+        total=None if math.isnan(total) else total,
+        top=100.0 if unit == "percent" else None,
+    )
+
+
+def _value(field: str, mean: Sequence[float], most: Sequence[float], total: float) -> str:
+    mean, most = ([value for value in values if not math.isnan(value)] for values in (mean, most))
+    if not mean or not most:
+        return "n/a"
+    if field != "memory":
+        return f"mean {sum(mean) / len(mean):.0f} {'%' if field == 'util' else 'W'}"
+    unit, size = byte_unit(max(most) if math.isnan(total) else total)
+    whole = "" if math.isnan(total) else f" of {total / size:.3g}"
+    return f"peak {max(most) / size:.3g}{whole} {unit}"
+
+
+def _padded(values: Any, length: int) -> list[float]:
+    found = [number(value) for value in values or []][:length]
+    return found + [math.nan] * (length - len(found))
+
+
+def draw_names(sheet: Sheet, top: float, gpu: Record) -> None:
+    """What the GPUs are, and which colour is which, in one line :data:`NAMES` high."""
+    gpus = gpu.get("gpus") or []
+    middle = top + NAMES / 2
+    nodes = len({g.get("node") for g in gpus})
+    names = list(dict.fromkeys(str(g.get("name") or "GPU") for g in gpus))
+    what = clip(names[0], 30) + (" and others" if len(names) > 1 else "")
+    what = (f"{len(gpus)} × " if len(gpus) > 1 else "") + what + (f" on {nodes} nodes" if nodes > 1 else "")
+    _, x = sheet.text(MARGIN, middle, what, 8, INK, weight="bold")
+    lines = not gpu.get("heat") and 1 < len(gpus) <= len(GPUS)
+    if not lines:
+        return
+    labels = [(f"n{g.get('node')} " if nodes > 1 else "") + f"GPU {g.get('index')}" for g in gpus]
+    step = min(76.0, (WIDTH - MARGIN - x - 16) / len(labels))
+    for i, label in enumerate(labels):
+        left = x + 18 + i * step
+        sheet.box(left, middle - 1.5, 11, 3, GPUS[i])
+        sheet.text(left + 15, middle, label, 6.5 if step > 52 else 5.5)
+
+
+def heat_height(gpu: Record) -> float:
+    """CSS pixels that the heat map takes; 0 without one."""
+    rows = len((gpu.get("heat") or {}).get("labels") or [])
+    columns = int((gpu.get("heat") or {}).get("columns") or 0)
+    if not rows or not columns:
+        return 0.0
+    return HEAT_HEAD + _heat_rows(rows) + HEAT_FOOT
+
+
+def _heat_rows(rows: int) -> float:
+    return min(HEAT_MOST, max(HEAT_LEAST, 3.0 * rows if rows > 16 else 8.0 * rows))
+
+
+def draw_heat(sheet: Sheet, top: float, gpu: Record) -> None:
+    """Utilization of each GPU over time: a row a GPU, nodes set apart."""
+    import numpy as np
+    from matplotlib.colors import LinearSegmentedColormap
+
+    heat = gpu["heat"]
+    labels, columns = heat["labels"], int(heat["columns"])
+    cells = np.frombuffer(bytes.fromhex(heat["cells"]), np.uint8).reshape(len(labels), columns)
+    colors = LinearSegmentedColormap.from_list("heat", HEAT, 21)  # few shades: a small file, the same to the eye
+    colors.set_bad("white")
+    place: dict[str, Any] = {"cmap": colors, "vmin": 0, "vmax": 100, "aspect": "auto", "interpolation": "nearest"}
+    height = _heat_rows(len(labels))
+    axes = sheet.axes(60, top + HEAT_HEAD, WIDTH - 60 - MARGIN, height)
+    axes.imshow(np.ma.masked_where(cells > 100, cells), **place)
+    axes.set_axis_off()
+    sheet.text(60, top + HEAT_HEAD - 10, "Utilization of each GPU", 8, INK)
+    scale = sheet.axes(WIDTH - MARGIN - 142, top + HEAT_HEAD - 14, 80, 8)
+    scale.imshow([list(range(101))], **place)
+    scale.set_axis_off()
+    sheet.text(WIDTH - MARGIN - 146, top + HEAT_HEAD - 10, "idle", 6.5, ha="right")
+    sheet.text(WIDTH - MARGIN - 58, top + HEAT_HEAD - 10, "100 % busy", 6.5)
+    starts = [i for i, label in enumerate(labels) if i == 0 or _node(label) != _node(labels[i - 1])]
+    for start, end in zip(starts, [*starts[1:], len(labels)], strict=True):
+        if start:
+            axes.axhline(start - 0.5, color="white", linewidth=1.2)
+        if len(starts) == 1 and len(labels) <= 16:
+            for i in range(start, end):
+                sheet.text(
+                    54, top + HEAT_HEAD + (i + 0.5) * height / len(labels), labels[i].partition(":")[2], 5.5, ha="right"
+                )
+        elif (end - start) * height / len(labels) >= 7:
+            middle = top + HEAT_HEAD + (start + end) / 2 * height / len(labels)
+            sheet.text(54, middle, clip(_host(gpu, labels[start]), 10), 5.5, ha="right")
+
+
+def _node(label: str) -> str:
+    return label.partition(":")[0]
+
+
+def _host(gpu: Record, label: str) -> str:
+    return f"node {_node(label)}" if len(gpu.get("nodes") or []) != 1 else "GPUs"
+
+
+def banner(record: Record) -> list[str]:
+    """Lines of the strip that says that GPUs lie idle; empty when they do not, or nobody can tell."""
+    truth = record.get("truth") or {}
+    if truth.get("verdict") != "not used":
+        return []
+    found = [" ".join(str(truth.get(name) or "").split()) for name in ("detail", "cause")]
+    return [line for text in found for line in _wrapped(text, 118)][:4]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(clip(text, 2 * width), width)
+
+
+def banner_height(lines: Sequence[str]) -> float:
+    """CSS pixels of :func:`draw_banner`."""
+    return 34 + 15 * len(lines) if lines else 0.0
+
+
+def draw_banner(sheet: Sheet, top: float, lines: Sequence[str]) -> None:
+    """The loud strip."""
+    height = banner_height(lines) - 8
+    sheet.box(MARGIN, top, WIDTH - 2 * MARGIN, height, RED_GROUND)
+    sheet.box(MARGIN, top, 5, height, RED)
+    sheet.text(MARGIN + 16, top + 14, "GPU idle: this run does not use its GPU", 9.5, RED, weight="bold")
+    for i, line in enumerate(lines):
+        sheet.text(MARGIN + 16, top + 32 + 15 * i, line, 7.5, INK)

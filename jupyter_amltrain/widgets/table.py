@@ -1,0 +1,64 @@
+"""The table below a dashboard: what each GPU says now, and the processes on it."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from jupyter_amltrain.runs.text import bytes_text
+from jupyter_amltrain.spec.record import GpuTelemetry
+
+#: GPUs whose readings are listed one by one.
+LISTED = 8
+
+
+def table_html(part: GpuTelemetry | None) -> str:
+    """Tables as HTML; empty without GPUs. What the device cannot tell is n/a."""
+    if part is None or not part.gpus:
+        return ""
+    several = len(part.nodes) > 1
+
+    def where(node: int, index: int) -> str:
+        return f"n{node} GPU {index}" if several else f"GPU {index}"
+
+    tables = []
+    if len(part.gpus) <= LISTED and part.now:
+        head = ("", "temperature", "SM clock", "memory clock", "throttled by", "ECC errors", "this run", "others")
+        rows = [
+            (
+                where(gpu.node, gpu.index),
+                _unit(now.get("temperature"), " °C"),
+                _unit(now.get("sm_clock"), " MHz"),
+                _unit(now.get("mem_clock"), " MHz"),
+                "n/a" if now.get("throttle") is None else (now["throttle"] or "nothing"),
+                _unit(now.get("ecc"), ""),
+                _size(now.get("mine")),
+                _size(now.get("others")),
+            )
+            for gpu, now in zip(part.gpus, part.now, strict=False)
+        ]
+        tables.append(_table(head, rows))
+    if part.processes:
+        rows_ = [
+            (where(p.node, p.index), str(p.pid), p.name or "n/a", _OWNERS.get(p.owner, p.owner), _size(p.memory))
+            for p in part.processes
+        ]
+        tables.append(_table(("", "pid", "process", "whose", "GPU memory"), rows_))
+    return "".join(tables)
+
+
+_OWNERS = {"mine": "this run", "other": "others", "unknown": "cannot tell"}
+
+
+def _unit(value: Any, unit: str) -> str:
+    return "n/a" if value is None else f"{value:.0f}{unit}"
+
+
+def _size(value: Any) -> str:
+    return "n/a" if value is None else bytes_text(value)
+
+
+def _table(head: tuple[str, ...], rows: list[Any]) -> str:
+    top = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<table class="jp-AmlDashboard-table"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
