@@ -20,6 +20,9 @@ COLUMNS: Tuple[Tuple[str, str], ...] = (
     ("host_memory", "bytes"),
     ("read_bytes", "bytes"),
     ("write_bytes", "bytes"),
+    # Of the machine or the container that shows us its network, since it came up.
+    ("net_rx", "bytes"),
+    ("net_tx", "bytes"),
 )
 
 Value = Optional[float]
@@ -73,6 +76,22 @@ def _io(pid: int) -> Optional[Tuple[int, int]]:
         return None
 
 
+def _network() -> Tuple[Value, Value]:
+    """Bytes received and sent by all interfaces but the loopback (proc(5): /proc/net/dev)."""
+    received = sent = 0
+    try:
+        with open("/proc/net/dev") as file:
+            for line in file.readlines()[2:]:
+                name, _, rest = line.partition(":")
+                if name.strip() != "lo":
+                    numbers = rest.split()
+                    received += int(numbers[0])
+                    sent += int(numbers[8])
+    except (OSError, ValueError, IndexError):
+        return None, None
+    return received, sent
+
+
 class Usage:
     """Readings of one process tree.
 
@@ -80,10 +99,17 @@ class Usage:
     ----------
     root
         The supervisor: what lies below it, in another session than ours, is the run.
+        ``None``: there is no run, and what is said of one is unknown.
+
+    Attributes
+    ----------
+    rows
+        The run's processes by pid, as the last reading saw them.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: Optional[int]) -> None:
         self.root = root
+        self.rows: Dict[int, Process] = {}
         self.session = os.getsid(0)
         self.hertz = os.sysconf("SC_CLK_TCK")
         self.page = os.sysconf("SC_PAGE_SIZE")
@@ -96,6 +122,8 @@ class Usage:
 
     def members(self) -> Dict[int, Process]:
         """The run's processes now."""
+        if self.root is None:
+            return {}
         rows = table()
         found: Set[int] = {pid for pid in descendants(self.root, rows) if rows[pid].session != self.session}
         return {pid: rows[pid] for pid in found}
@@ -104,7 +132,7 @@ class Usage:
         """One value a column; ``None`` for what cannot be told (yet)."""
         if not LINUX:
             return [None] * len(COLUMNS)
-        rows = self.members()
+        rows = self.rows = self.members()
         now = clock.mono()
         ticks = self._total_ticks(rows)
         cpu: Value = None
@@ -118,10 +146,13 @@ class Usage:
         self._host = host
         memory = _meminfo()
         used = memory["MemTotal"] - memory["MemAvailable"] if "MemAvailable" in memory else None
+        received, sent = _network()
+        if self.root is None:
+            return [None, None, None, host_cpu, used, None, None, received, sent]
         read, written = self._total_io(rows)
         rss = sum(row.rss for row in rows.values()) * self.page
         self._before = rows
-        return [cpu, rss, len(rows), host_cpu, used, read, written]
+        return [cpu, rss, len(rows), host_cpu, used, read, written, received, sent]
 
     def _gone(self, rows: Dict[int, Process]) -> List[Process]:
         return [row for pid, row in self._before.items() if pid not in rows or rows[pid].start != row.start]

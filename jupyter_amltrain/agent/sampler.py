@@ -1,20 +1,26 @@
-"""The loop that writes ``telemetry/node-0.jsonl``: a header, then one array a tick.
+"""The loop that samples a run's processes, its machine and its GPUs into ``telemetry/``.
 
-Ticks are numbered 0, 1, 2... without gap or repeat, also over a restart of the
-sampler and a full disk: a number is used up only when its whole line is written.
+It runs in a process of its own, which forks nothing, so that it may hold the driver open.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import time
-from typing import Any, List
+import select
+import signal
+import socket
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from . import clock, failpoints
-from .host import Usage, header
-from .protocol import TELEMETRY, cut_torn_tail
+from . import clock, failpoints, host, truth
+from .forked import wake_on
+from .gpu_devices import Device, Driver, DriverError
+from .gpu_readings import COLUMNS, WIDTH, GpuReadings
+from .gpu_seldom import Seldom
+from .gpu_slow import SlowReadings
+from .minutes import Minutes
 from .slots import usable_cpus
+from .summary import Summary
+from .telemetry_file import Telemetry, shortened
 
 
 def period() -> float:
@@ -25,66 +31,207 @@ def period() -> float:
         return 1.0
 
 
-class Telemetry:
-    """The file, opened at the right number.
+def find_gpus(
+    uuids: Optional[Sequence[str]], indices: Optional[Sequence[int]], known: Optional[List[Dict[str, Any]]]
+) -> Tuple[GpuReadings, str]:
+    """Open the GPUs, and say in one sentence why some or all cannot be read.
+
+    Parameters
+    ----------
+    uuids
+        Devices of the run; ``None`` for a machine that is watched.
+    indices
+        Which GPUs of a watched machine; ``None`` for all.
+    known
+        The header's ``gpus`` of an earlier sampler of this file.
+    """
+    driver: Optional[Driver] = None
+    devices: List[Device] = []
+    note = ""
+    try:
+        driver = Driver()
+        if known is not None:
+            devices = list(driver.by_uuid([gpu["uuid"] for gpu in known]).values())
+        elif uuids is not None:
+            found = driver.by_uuid(uuids)
+            devices = [found[uuid] for uuid in uuids if uuid in found]
+            away = [uuid for uuid in uuids if uuid not in found]
+            note = "the driver does not know %s" % ", ".join(away) if away else ""
+        else:
+            devices = driver.devices(indices)
+            note = "" if devices else "the NVIDIA driver is here and knows no GPU"
+    except DriverError as error:
+        note = str(error)
+    by_uuid = {device.uuid: device for device in devices}
+    if known is not None:
+        return GpuReadings(driver, known, by_uuid), note
+    gpus: List[Dict[str, Any]] = [{"index": d.number, "uuid": d.uuid, "name": d.name, "mig": d.mig} for d in devices]
+    readings = GpuReadings(driver, gpus, by_uuid)
+    slow = SlowReadings(readings)
+    readings.read()  # a function that this driver lacks is replaced by the next reading
+    first = readings.read()
+    for i, gpu in enumerate(gpus):
+        gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), slow.read(i)["power_limit"]
+        gpu["baseline"] = first[WIDTH * i + 2]
+    return readings, note
+
+
+class Sampler:
+    """One sampler's files and readings.
+
+    Parameters
+    ----------
+    folder
+        Folder that holds ``telemetry``.
+    root
+        The supervisor's pid; ``None`` where no run is watched.
+    every
+        Seconds between ticks.
+    uuids, indices
+        See :func:`find_gpus`; no GPU is looked for with an empty list of either.
 
     Raises
     ------
     OSError
-        It cannot be opened.
+        The file cannot be opened.
     """
 
-    def __init__(self, folder: str, every: float) -> None:
-        path = os.path.join(folder, TELEMETRY)
-        last = cut_torn_tail(path)
-        self.handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        self.next = 0
-        self.headed = bool(last)
-        if last.startswith(b"["):
-            self.next = int(json.loads(last.decode())[0]) + 1
-        self.header = header(every, usable_cpus())
+    def __init__(
+        self,
+        folder: str,
+        root: Optional[int],
+        every: float,
+        uuids: Optional[Sequence[str]],
+        indices: Optional[Sequence[int]] = None,
+    ) -> None:
+        self.every = every
+        self.usage = host.Usage(root)
+        self.file = Telemetry(folder)
+        header = self.file.header
+        known = header.get("gpus", []) if header else None
+        if (uuids if uuids is not None else indices) == [] or known == []:
+            self.readings, note = GpuReadings(None, [], {}), ""
+        else:
+            self.readings, note = find_gpus(uuids, indices, known)
+        if not header:
+            self.file.header = self._header(note)
+        self.names = [name for name, _ in host.COLUMNS]
+        self.seldom = Seldom(self.readings)
+        self.truth = None
+        if root is not None and uuids:
+            baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
+            self.truth = truth.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note)
+        per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
+        self.minutes = Minutes(folder, self.names + per_gpu)
+        self.summary = Summary(folder, self.file.header)
+        self._go_on()
+        # The first differences need a tick before them.
+        self.usage.read()
 
-    def add(self, values: List[Any]) -> bool:
-        """Append a sample; whether the disk took it whole."""
-        if not self.headed:
-            self.headed = self._write(self.header)
-            if not self.headed:
-                return False
-        if not self._write([self.next, round(clock.wall(), 3)] + values):
-            return False
-        self.next += 1
-        return True
+    def _header(self, note: str) -> Dict[str, Any]:
+        return dict(
+            host.header(self.every, usable_cpus()),
+            node=0,
+            host=socket.gethostname(),
+            gpu_columns=[name for name, _ in COLUMNS],
+            gpu_units=[unit for _, unit in COLUMNS],
+            gpus=self.readings.gpus,
+            gpu_note=note,
+        )
 
-    def _write(self, value: Any) -> bool:
-        line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
-        size = os.fstat(self.handle).st_size
-        try:
-            if os.write(self.handle, line) == len(line):
-                return True
-        except OSError:
-            pass
-        os.ftruncate(self.handle, size)
-        return False
+    def _go_on(self) -> None:
+        """Take in what an earlier sampler has written since its last minute."""
+        minutes, summary = self.minutes, self.summary
+        earlier = minutes if minutes.offset <= summary.offset else summary
+        for tick in self.file.ticks(earlier.offset, earlier.seq):
+            if minutes.closes(tick.t):
+                summary.add(minutes.close())
+            minutes.add(tick)
+
+    def tick(self) -> None:
+        """Take one sample."""
+        values = shortened(self.names, self.usage.read())
+        gpus = self.readings.read()
+        members = self.usage.rows
+        if self.readings.gpus:
+            self.seldom.read(self.every, members)
+        # To 10 ms: nobody sees more of a tick a second.
+        t = round(clock.wall(), 2 if self.every >= 1 else 3)
+        if self.minutes.closes(t):
+            self.summary.add(self.minutes.close())
+            self.summary.save()
+            self.seldom.forget()
+        told, what = self.seldom.news()
+        tick = self.file.add(t, values, gpus, told)
+        if tick is not None:
+            self.seldom.written(what)
+            self.minutes.add(tick)
+        if self.truth is not None:
+            rows = [{"util": gpus[k], "peak": gpus[k + 1], "memory": gpus[k + 2]} for k in range(0, len(gpus), WIDTH)]
+            self.truth.tick(clock.mono(), rows, self.seldom.values, members)
+
+    def close(self) -> None:
+        """The last figures; the minute that is not over stays open for one who goes on."""
+        self.summary.add(self.minutes.ticks)
+        self.summary.save()
+        if self.truth is not None:
+            self.truth.close()
+        if self.readings.driver is not None:
+            self.readings.driver.stop()
 
 
-def run(folder: str, root: int) -> int:
+def run(folder: str, root: int, devices: Sequence[str] = (), ready: Optional[int] = None) -> int:
     """Body of a forked sampler; ends when it is told to or its supervisor is gone.
 
     Parameters
     ----------
     root
         Pid of the supervisor.
+    devices
+        UUIDs of the GPUs that the run owns.
+    ready
+        Descriptor that gets one byte when the GPUs were read once: the job may start.
     """
     every = period()
-    usage = Usage(root)
-    file = Telemetry(folder, every)
-    # The first differences need a tick before them.
-    usage.read()
-    due = clock.mono() + min(every, 0.2)
-    while os.getppid() == root:
-        time.sleep(max(0.0, due - clock.mono()))
+    wakeup, _ = wake_on(signal.SIGTERM)
+    try:
+        sampler = Sampler(folder, root, every, list(devices))
+    finally:
+        if ready is not None:
+            try:
+                os.write(ready, b"r")
+            except OSError:  # nobody waits any more
+                pass
+            os.close(ready)
+    return _loop(sampler, lambda: os.getppid() == root, wakeup)
+
+
+def watch(folder: str, indices: Optional[Sequence[int]], every: float, alive: Callable[[], bool]) -> int:
+    """Body of a sampler of a machine, without a run.
+
+    Parameters
+    ----------
+    folder
+        Folder that holds ``telemetry``.
+    indices
+        Which GPUs; ``None`` for all.
+    every
+        Seconds between ticks.
+    alive
+        Asked at each tick whether to go on.
+    """
+    wakeup, _ = wake_on(signal.SIGTERM)
+    return _loop(Sampler(folder, None, every, None, indices), alive, wakeup)
+
+
+def _loop(sampler: Sampler, alive: Callable[[], bool], wakeup: int) -> int:
+    due = clock.mono() + min(sampler.every, 0.2)
+    while alive():
+        if select.select([wakeup], [], [], max(0.0, due - clock.mono()))[0]:
+            break
         failpoints.hit("sampler_tick")
-        file.add(usage.read())
+        sampler.tick()
         # A late tick moves the later ones: no burst after a stopped machine.
-        due = max(due + every, clock.mono())
+        due = max(due + sampler.every, clock.mono())
+    sampler.close()
     return 0

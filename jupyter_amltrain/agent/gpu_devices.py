@@ -1,0 +1,143 @@
+"""The driver library of this process, and handles of its GPUs and of their MIG instances.
+
+For the sampler only, which forks nothing: who asks NVML holds the driver open.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from .nvml import LIBRARY
+
+# nvml.h, nvmlReturn_t
+OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL = 0, 1, 2, 3, 4, 6, 7
+DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 9, 12, 13, 15, 16
+VERSION_MISMATCH, GPU_NOT_FOUND = 25, 28
+
+#: A function that answers this will do so for ever.
+NEVER = frozenset({INVALID, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, VERSION_MISMATCH})
+#: The whole driver is away.
+DOWN = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND})
+#: This device is away.
+LOST = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
+
+
+class Device(NamedTuple):
+    """A GPU or an instance of one."""
+
+    number: int  #: as the driver counts; an instance: 100 * (its GPU's + 1) + its own
+    uuid: str
+    name: str
+    mig: bool
+    handle: Any
+
+
+class DriverError(Exception):
+    """NVML cannot be used; the text is one sentence."""
+
+
+class Driver:
+    """NVML, initialized in this process.
+
+    Raises
+    ------
+    DriverError
+        There is none, or it does not work.
+    """
+
+    def __init__(self) -> None:
+        try:
+            ctypes.CDLL(LIBRARY)
+        except OSError:
+            raise DriverError("no NVIDIA driver (%s is not here)" % LIBRARY) from None
+        try:
+            import pynvml
+        except ImportError:
+            raise DriverError("the agent was packed without pynvml: pip install nvidia-ml-py") from None
+        self.nvml = pynvml
+        self.start()
+
+    def start(self) -> None:
+        """Initialize, also again after the driver was away.
+
+        Raises
+        ------
+        DriverError
+            It does not work.
+        """
+        try:
+            self.nvml.nvmlInit()
+        except Exception as error:
+            raise DriverError("NVML does not work here: %s" % error) from error
+
+    def stop(self) -> None:
+        """Let the driver go; an error changes nothing."""
+        try:
+            self.nvml.nvmlShutdown()
+        except Exception:
+            pass
+
+    def function(self, *names: str) -> Optional[Callable[..., int]]:
+        """The first of these functions that the library has."""
+        for name in names:
+            try:
+                # Bound and cached by pynvml, and without its wrapper's cost.
+                found: Callable[..., int] = self.nvml._nvmlGetFunctionPointer(name)
+                return found
+            except Exception:
+                continue
+        return None
+
+    def devices(self, indices: Optional[Sequence[int]] = None) -> List[Device]:
+        """All GPUs (or those with these indices), each followed by its MIG instances."""
+        nvml, found = self.nvml, []
+        for index in range(self._try(nvml.nvmlDeviceGetCount) or 0):
+            handle = self._try(nvml.nvmlDeviceGetHandleByIndex, index)
+            if handle is None or (indices is not None and index not in indices):
+                continue
+            device = self._device(handle, index, False)
+            if device is None:
+                continue
+            found.append(device)
+            mode = self._try(nvml.nvmlDeviceGetMigMode, handle)
+            if not mode or not mode[0]:
+                continue
+            for number in range(self._try(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+                part = self._try(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+                instance = None if part is None else self._device(part, 100 * (index + 1) + number, True)
+                if instance is not None:
+                    found.append(instance)
+        return found
+
+    def by_uuid(self, uuids: Sequence[str]) -> Dict[str, Device]:
+        """Devices with these ids, as far as they are here."""
+        found = {}
+        for uuid in uuids:
+            handle = self._try(self.nvml.nvmlDeviceGetHandleByUUID, uuid)
+            index = None if handle is None else self._try(self.nvml.nvmlDeviceGetIndex, handle)
+            if uuid.startswith("GPU-") and index is not None:
+                device = self._device(handle, index, False)
+                if device is not None:
+                    found[uuid] = device
+        if len(found) < len(set(uuids)):  # instances, and drivers that do not look up ids
+            found.update({device.uuid: device for device in self.devices() if device.uuid in uuids})
+        return found
+
+    def _device(self, handle: Any, index: int, mig: bool) -> Optional[Device]:
+        uuid = _text(self._try(self.nvml.nvmlDeviceGetUUID, handle))
+        if uuid is None:  # lost from the bus
+            return None
+        return Device(index, uuid, _text(self._try(self.nvml.nvmlDeviceGetName, handle)) or "GPU", mig, handle)
+
+    @staticmethod
+    def _try(call: Callable[..., Any], *args: Any) -> Any:
+        # A board, a driver or an instance may not have a function: then it is None.
+        try:
+            return call(*args)
+        except Exception:
+            return None
+
+
+def _text(value: Any) -> Optional[str]:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,111 @@
+"""What is told of the GPUs only when it changes: their slow values, processes and mishaps."""
+
+from __future__ import annotations
+
+from typing import Any, Collection, Dict, List, Optional, Tuple
+
+from . import clock
+from .gpu_processes import Owners, name_of
+from .gpu_readings import GpuReadings
+from .gpu_slow import SlowReadings
+
+#: A memory that changed by less (share) is the same, and a longer list comes this rarely (seconds).
+SAME, PROCESSES_EVERY = 0.01, 5.0
+_MEMORIES = ("mine", "others")
+
+
+class Seldom:
+    """Keeps the seldom read values of GPUs, and knows which of them the file has.
+
+    Attributes
+    ----------
+    values
+        ``mem_clock``, ``throttle``, ``ecc``, ``power_limit``, ``mine``, ``others`` and ``own`` of each GPU.
+    """
+
+    def __init__(self, readings: GpuReadings, owners: Optional[Owners] = None) -> None:
+        self.readings = readings
+        self.slow = SlowReadings(readings)
+        self.owners = owners or Owners()
+        self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
+        self._processes: List[List[Any]] = [[] for _ in readings.gpus]
+        self._told: List[Dict[str, Any]] = [{} for _ in readings.gpus]
+        self._told_processes: Optional[List[List[Any]]] = None
+        self._told_at = 0.0
+        self._names: Dict[int, str] = {}
+
+    def read(self, period: float, members: Collection[int]) -> None:
+        """Ask those GPUs whose turn it is.
+
+        Parameters
+        ----------
+        members
+            Pids of the run's processes.
+        """
+        for i in self.slow.due(period):
+            listed = self.slow.processes(i)
+            rows = None if listed is None else self.owners.tell(listed, members)
+            self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows))
+            self._processes[i] = [
+                [i, pid, owner, memory, self._name(pid) if owner != "unknown" else ""]
+                for pid, owner, memory in rows or ()
+            ]
+
+    def forget(self) -> None:
+        """Tell everything again: a reader may begin here."""
+        self._told = [{} for _ in self.values]
+        self._told_processes = None
+
+    def news(self) -> Tuple[List[Dict[str, Any]], Any]:
+        """Objects for the file, and what to give to :meth:`written` once they are in it."""
+        told: List[Dict[str, Any]] = []
+        changes = [(i, self._changed(i)) for i in range(len(self.values))]
+        changes = [(i, change) for i, change in changes if change]
+        if changes:
+            told.append({"gpu": [[i, change] for i, change in changes]})
+        rows = [row for rows in self._processes for row in rows]
+        now = clock.mono()
+        if not self._same(rows, now):
+            told.append({"processes": rows})
+        notes = list(self.readings.notes)
+        told += [{"note": note} for note in notes]
+        return told, (changes, rows if any("processes" in one for one in told) else None, len(notes), now)
+
+    def written(self, what: Any) -> None:
+        """What :meth:`news` gave is in the file."""
+        changes, rows, notes, now = what
+        for i, change in changes:
+            self._told[i].update(change)
+        if rows is not None:
+            self._told_processes, self._told_at = rows, now
+        del self.readings.notes[:notes]
+
+    def _changed(self, i: int) -> Dict[str, Any]:
+        told = self._told[i]
+        return {
+            key: value
+            for key, value in self.values[i].items()
+            if key != "own" and not (key in told and _alike(told[key], value, SAME if key in _MEMORIES else 0.0))
+        }
+
+    def _same(self, rows: List[List[Any]], now: float) -> bool:
+        before = self._told_processes
+        if before is None:
+            return not rows
+        if [row[:3] for row in before] != [row[:3] for row in rows]:
+            return False
+        alike = all(_alike(old[3], new[3], SAME) for old, new in zip(before, rows))
+        return alike or now - self._told_at < PROCESSES_EVERY
+
+    def _name(self, pid: int) -> str:
+        if len(self._names) > 1000:
+            self._names.clear()
+        if pid not in self._names:
+            self._names[pid] = name_of(pid)
+        return self._names[pid]
+
+
+def _alike(old: Any, new: Any, share: float) -> bool:
+    if old is None or new is None:
+        return old is new
+    return bool(abs(new - old) <= share * abs(old))
