@@ -1,0 +1,79 @@
+"""The notebooks that we ship: each runs from top to bottom, and each is saved with what it gave."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.spec.record import RECORD_MIME
+from tools.notebooks import FOLDER, executed
+
+from .conftest import SETTINGS, end_all
+
+NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+#: A path that tells whose machine it was.
+FOREIGN = re.compile(r"/(?:root|home|Users|tmp|work|workspaces?|builds?|mnt|private)/[\w.~-]")
+
+
+def code(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def text(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else "".join(value)
+
+
+def may_fail(cell: Any) -> bool:
+    return "raises-exception" in cell["metadata"].get("tags", ())
+
+
+def outputs_are_right(notebook: Any) -> None:
+    runs = 0
+    for cell in code(notebook):
+        source = text(cell["source"])
+        errors = [output["evalue"] for output in cell["outputs"] if output["output_type"] == "error"]
+        assert bool(errors) == may_fail(cell), (source, errors)
+        for output in cell["outputs"]:
+            assert output.get("name") != "stderr", (source, text(output["text"]))
+            data = output.get("data", {})
+            if RECORD_MIME in data:
+                runs += 1
+                assert next(iter(data)) == RECORD_MIME and data[RECORD_MIME]["state"] == "completed"
+                assert "completed" in text(data["text/plain"])
+        if source.startswith("%%aml_submit") and not errors:
+            assert any(RECORD_MIME in output.get("data", {}) for output in cell["outputs"])
+    assert runs
+    # Where our extension is absent, a picture tells of the run.
+    assert any("image/png" in output.get("data", {}) for cell in code(notebook) for output in cell["outputs"])
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
+    home = tmp_path / ".local" / "state" / "amltrain"
+    try:
+        notebook = executed(FOLDER / f"{name}.ipynb", tmp_path, **SETTINGS, AMLTRAIN_HOME=str(home))
+    finally:
+        end_all(home)
+    outputs_are_right(notebook)
+    if name == "00_two_minutes":
+        printed = "".join(text(output.get("text", "")) for cell in code(notebook) for output in cell["outputs"])
+        assert "of the biopsies are told right" in printed and "lift-off" in printed
+        assert printed.count("deleted.") == 2 and not list((home / "runs").iterdir())
+        (error,) = [o["evalue"] for c in code(notebook) for o in c["outputs"] if o["output_type"] == "error"]
+        assert "line 4" in error and "expected ':'" in error and "\n" not in error
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_saved_with_outputs_and_nobodys_paths(name: str) -> None:
+    path = FOLDER / f"{name}.ipynb"
+    written = path.read_text(encoding="utf-8")
+    assert len(written) < 400_000 and not (found := FOREIGN.search(written)), found
+    notebook = json.loads(written)
+    outputs_are_right(notebook)
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    first = text(notebook["cells"][0]["source"])
+    assert all(f"*{word}:*" in first for word in ("Takes", "Costs", "Needs"))

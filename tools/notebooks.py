@@ -1,0 +1,100 @@
+"""Executes the notebooks of ``notebooks/`` and saves them with their outputs: ``python -m tools.notebooks [name ...]``.
+
+They run in a home folder made for that, so that no path of this machine, no older run and no
+MLflow store of a developer gets into an output.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tools.environment import ROOT
+
+FOLDER = ROOT / "notebooks"
+CELL_TIMEOUT = 600  # seconds
+
+
+def executed(notebook: Path, home: Path, **environ: str) -> Any:
+    """The notebook with the outputs of a run from top to bottom in ``home/notebooks``.
+
+    Parameters
+    ----------
+    environ
+        Further environment variables of the kernel.
+
+    Raises
+    ------
+    CellExecutionError
+        A cell failed that is not tagged ``raises-exception``.
+    """
+    import nbformat
+    from nbclient import NotebookClient
+
+    class Client(NotebookClient):
+        """Takes what changes an earlier cell's output, as a page does; nbclient looks at the current cell only."""
+
+        async def async_start_new_kernel_client(self) -> Any:
+            client = await super().async_start_new_kernel_client()
+            get = client.iopub_channel.get_msg
+
+            async def get_msg(*args: Any, **kwargs: Any) -> Any:
+                message = await get(*args, **kwargs)
+                if message["header"]["msg_type"] == "update_display_data":
+                    self.process_message(copy.deepcopy(message), self.nb.cells[0], 0)
+                return message
+
+            client.iopub_channel.get_msg = get_msg
+            return client
+
+    work = home / "notebooks"
+    work.mkdir(parents=True, exist_ok=True)
+    found = nbformat.read(notebook, as_version=4)
+    for cell in found.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    client = Client(
+        found,
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(work)}},
+        # Warnings of ipykernel about its own transport would stand between our lines.
+        extra_arguments=["--log-level=40"],
+    )
+    ours = ("AMLTRAIN_", "MLFLOW_", "XDG_", "JPY_")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    places = {"HOME": str(home), "AMLTRAIN_QUEUE": str(home / "queue"), "AMLTRAIN_DISPATCHER_IDLE": "5"}
+    client.execute(env={**inherited, **places, **environ})
+    found.metadata = {
+        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    return found
+
+
+def main(names: list[str]) -> int:
+    """Execute and save the notebooks called `names`, all without one."""
+    import nbformat
+
+    for notebook in sorted(FOLDER.glob("*.ipynb")):
+        if names and notebook.stem not in [name.removesuffix(".ipynb") for name in names]:
+            continue
+        home, began = Path(tempfile.mkdtemp(prefix="amltrain-notebooks-")), time.monotonic()
+        try:
+            nbformat.write(executed(notebook, home), notebook)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+        print(f"{notebook.name}: {time.monotonic() - began:.0f} s, {notebook.stat().st_size / 1024:.0f} KiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
