@@ -33,6 +33,6 @@ def test_tab_before_and_after_the_first_use(environ: dict[str, str], tmp_path: P
         handle = live.run("print(run.handle)").stdout.strip()
         assert tab(live, "%aml_runs logs loc|") == [f"%aml_runs logs {handle}"]
         assert f"%aml_runs cancel {handle}" not in tab(live, "%aml_runs cancel l|")  # it has ended
-        assert "%%aml_submit\nimport os\nos.path" in tab(live, "%%aml_submit\nimport os\nos.pa|")
+        assert "%%aml_submit\nsys.path" in tab(live, "%%aml_submit\nsys.pa|")  # Python below
         live.run("%unload_ext jupyter_amltrain")
         assert f"%aml_runs logs {handle}" not in tab(live, "%aml_runs logs loc|")
