@@ -6,7 +6,7 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { RunOutput } from './output/renderer';
 import { RUN_MIME } from './protocol';
-import { DOMAIN, PLUGIN_ID } from './tokens';
+import { DOMAIN, PLUGIN_ID, WIDGETS_PLUGIN_ID } from './tokens';
 
 /** Before the picture and the text that lie in the same output. */
 const RANK = -20;
@@ -37,4 +37,21 @@ const output: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default [output];
+const widgets: JupyterFrontEndPlugin<void> = {
+  id: WIDGETS_PLUGIN_ID,
+  description: 'Live charts of training runs',
+  autoStart: true,
+  optional: [ITranslator],
+  activate: async (app: JupyterFrontEnd, translator: ITranslator | null): Promise<void> => {
+    try {
+      // The token of the widget registry lies in a library that only the widget manager brings, so
+      // naming it above would keep everything else from loading where there is no manager.
+      const { registerWidgets } = await import('./widgets/register');
+      await registerWidgets(app, (translator ?? nullTranslator).load(DOMAIN));
+    } catch (error) {
+      console.info('jupyter-amltrain: no live charts, the widget manager is not there', error);
+    }
+  }
+};
+
+export default [output, widgets];

@@ -1,5 +1,7 @@
 /** A record as it may lie in a saved notebook -> one with every field. Pure functions. */
 
+import { gpuTelemetry, gpuTruth } from './gpu_record';
+import { count, list, object, text } from './loose';
 import { IMetricSeries, IPhase, IRunRecord, RunState } from './protocol';
 
 const STATES: readonly string[] = [
@@ -14,14 +16,6 @@ const STATES: readonly string[] = [
 ];
 
 export const TERMINAL: ReadonlySet<RunState> = new Set<RunState>(['completed', 'failed', 'canceled', 'lost']);
-
-type Loose = Record<string, unknown>;
-
-const object = (x: unknown): Loose =>
-  typeof x === 'object' && x !== null && !Array.isArray(x) ? (x as Loose) : {};
-const list = (x: unknown): unknown[] => (Array.isArray(x) ? x : []);
-const text = (x: unknown, fallback = ''): string => (typeof x === 'string' ? x : fallback);
-const count = (x: unknown): number | null => (typeof x === 'number' && Number.isFinite(x) ? x : null);
 
 function phase(x: unknown): IPhase {
   const p = object(x);
@@ -65,6 +59,7 @@ export function normalise(raw: unknown): IRunRecord {
     params: object(r.params),
     tags: object(r.tags) as Record<string, string>,
     metrics: Object.fromEntries(Object.entries(object(r.metrics)).map(([name, m]) => [name, metric(m)])),
+    metrics_hidden: Math.max(0, count(r.metrics_hidden) ?? 0),
     telemetry: {
       t: list(t.t).map(x => count(x) ?? 0),
       cpu: list(t.cpu).map(count),
@@ -73,6 +68,12 @@ export function normalise(raw: unknown): IRunRecord {
       cpus: count(t.cpus),
       age: count(t.age)
     },
+    gpu: gpuTelemetry(r.gpu),
+    truth: gpuTruth(r.truth),
+    summary: object(r.summary),
+    kind: text(r.kind) || 'run',
+    view: text(r.view) || 'run',
+    window: Math.max(0, count(r.window) ?? 600),
     log: {
       tail: text(log.tail),
       bytes: count(log.bytes) ?? 0,

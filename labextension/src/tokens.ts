@@ -1,5 +1,6 @@
 /** Names that others may rely on. */
 export const PLUGIN_ID = 'jupyter-amltrain:plugin';
+export const WIDGETS_PLUGIN_ID = 'jupyter-amltrain:widgets';
 
 /** Domain of the translations. */
 export const DOMAIN = 'jupyter_amltrain';

@@ -13,7 +13,10 @@ import { linkOf } from '../kernel';
 import { IRunRecord, RUN_MIME } from '../protocol';
 import { normalise, summary, TERMINAL } from '../record';
 import { LOAD_COMMAND } from '../tokens';
+import { available, ISite } from '../widgets/feeds';
+import { DashboardHost, IHost } from './dashboard';
 import { writeBundle } from './notebook';
+import { SlotLayout } from './slot';
 import { RunView } from './view';
 
 /** Milliseconds. */
@@ -23,19 +26,40 @@ const LONGEST_PAUSE = 10000;
 
 type Source = 'live' | 'saved' | KernelKind | 'unknown-run';
 
-export class RunOutput extends Widget implements IRenderMime.IRenderer {
+export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   constructor(
     private readonly _trans: TranslationBundle,
     private readonly _panel: NotebookPanel | null
   ) {
     super();
     this.addClass('jp-AmlRun');
-    this._view = new RunView(_trans, () => void this._cancel());
+    this._view = new RunView(_trans, { cancel: () => void this._cancel(), dashboard: () => this._openDashboard() });
     this.node.append(this._view.node);
+    this._slot = new SlotLayout(this._view.slot);
+    this.layout = this._slot;
+    this._dashboard = new DashboardHost(this);
     this._seen = new IntersectionObserver(entries => {
-      this._onScreen = entries.some(entry => entry.isIntersecting);
+      this._onScreen = entries[entries.length - 1].isIntersecting;
     });
     this._seen.observe(this.node);
+  }
+
+  get kernel(): Kernel.IKernelConnection | null {
+    return this._kernel;
+  }
+
+  get onScreen(): boolean {
+    return this._onScreen;
+  }
+
+  place(site: ISite | null): void {
+    if (site) {
+      this._slot.addWidget(site);
+    }
+    this._view.hosting = site !== null;
+    if (!this.isDisposed) {
+      this._draw();
+    }
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
@@ -47,7 +71,9 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer {
     const fresh = this._record !== null || Math.abs(now / 1000 - record.seen_at) < SILENCE / 1000;
     if (this._record !== null && this._record.handle !== record.handle) {
       this._clicked = false;
+      this._live = false;
     }
+    this._live = this._live || !(record.done || TERMINAL.has(record.state)) || record.view === 'dashboard';
     this._record = record;
     if (fresh) {
       this._received = now;
@@ -56,8 +82,9 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer {
     } else {
       this._source = 'saved';
     }
+    this._dashboard.want(this._live && record.handle ? record.handle : null, record.window);
     this._draw();
-    this._tickWhileUnfinished();
+    this._tickWhileNeeded();
   }
 
   dispose(): void {
@@ -66,6 +93,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer {
     }
     clearInterval(this._timer);
     this._seen.disconnect();
+    this._dashboard.dispose();
     this._view.dispose();
     super.dispose();
   }
@@ -86,8 +114,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer {
     return this._record !== null && (this._record.done || !this._record.handle);
   }
 
-  private _tickWhileUnfinished(): void {
-    if (this._finished || this.isDisposed) {
+  private _tickWhileNeeded(): void {
+    if ((this._finished && !this._live) || this.isDisposed) {
       clearInterval(this._timer);
       this._timer = undefined;
     } else if (this._timer === undefined) {
@@ -97,7 +125,12 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer {
 
   private async _tick(): Promise<void> {
     const record = this._record;
+    this._dashboard.tick();
     if (!record || !this.isVisible || !this._onScreen || document.hidden) {
+      return;
+    }
+    if (this._finished) {
+      this._draw();
       return;
     }
     const now = Date.now();
@@ -145,7 +178,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer {
         this._pausedUntil = Date.now() + this._pause;
       }
       this._record = fresh;
-      this._tickWhileUnfinished();
+      this._tickWhileNeeded();
     } catch (error) {
       if (error instanceof NoAnswer) {
         link.doubt();
@@ -156,6 +189,14 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer {
         this._pausedUntil = Date.now() + LONGEST_PAUSE;
       }
     }
+  }
+
+  private _openDashboard(): void {
+    this._live = true;
+    this._dashboard.want(this._record?.handle ?? null, this._record?.window);
+    this._dashboard.retry();
+    this._tickWhileNeeded();
+    this._draw();
   }
 
   private async _cancel(): Promise<void> {
@@ -198,12 +239,14 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer {
       return;
     }
     const live = this._source === 'live';
+    const over = this._finished || TERMINAL.has(record.state);
     this._view.update(record, {
       since: live && record.reachable ? Math.max(0, Date.now() - this._received) / 1000 : 0,
       cancellable: this._kernel !== null,
       cancelClicked: this._clicked,
       notice: this._notice(record),
-      failure: this._failure
+      failure: this._failure || (over ? this._dashboard.why : ''),
+      interactive: over && available() && this._kernel !== null && (!this._live || this._dashboard.why !== '')
     });
     this.node.dataset.source = this._finished ? 'final' : this._source;
   }
@@ -231,6 +274,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer {
   }
 
   private readonly _view: RunView;
+  private readonly _slot: SlotLayout;
+  private readonly _dashboard: DashboardHost;
   private readonly _seen: IntersectionObserver;
   private _record: IRunRecord | null = null;
   private _source: Source = 'saved';
@@ -241,6 +286,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer {
   private _clicked = false;
   private _asking = false;
   private _onScreen = false;
+  /** live charts are wanted: the run was going on when it was first seen, or a person asked for them */
+  private _live = false;
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
 

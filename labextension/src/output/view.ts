@@ -19,6 +19,14 @@ export interface ISituation {
   notice: string;
   /** one line about a request that failed, or empty */
   failure: string;
+  /** live charts of this ended run can be had */
+  interactive: boolean;
+}
+
+/** What a person can ask for. */
+export interface IActions {
+  cancel(): void;
+  dashboard(): void;
 }
 
 function element(tag: string, name: string, parent?: HTMLElement): HTMLElement {
@@ -39,7 +47,7 @@ function write(node: HTMLElement, text: string): void {
 export class RunView {
   constructor(
     private readonly _trans: TranslationBundle,
-    onCancel: () => void
+    actions: IActions
   ) {
     this.node = element('div', 'view');
     const head = element('div', 'head', this.node);
@@ -51,7 +59,7 @@ export class RunView {
     this._cancel = element('button', 'cancel', head) as HTMLButtonElement;
     this._cancel.classList.add('jp-mod-styled', 'jp-mod-warn');
     (this._cancel as HTMLButtonElement).type = 'button';
-    this._cancel.addEventListener('click', onCancel);
+    this._cancel.addEventListener('click', () => actions.cancel());
     this._phases = element('div', 'phases', this.node);
     this._notice = element('div', 'notice', this.node);
     this._error = element('div', 'error', this.node);
@@ -63,10 +71,21 @@ export class RunView {
     this._charts = new RunCharts(_trans);
     this._log = new LogView(_trans);
     this._tracking = element('div', 'tracking');
-    this.node.append(this._charts.node, this._log.node, this._tracking);
+    this.slot = element('div', 'slot');
+    this.slot.hidden = true;
+    this.node.append(this._charts.node, this.slot, this._log.node, this._tracking);
   }
 
   readonly node: HTMLElement;
+
+  /** Where live charts take the place of the record's. */
+  readonly slot: HTMLElement;
+
+  /** Live charts lie in the slot. */
+  set hosting(on: boolean) {
+    this._hosting = on;
+    this.slot.hidden = !on;
+  }
 
   update(record: IRunRecord, situation: ISituation): void {
     this._head(record, situation);
@@ -88,7 +107,11 @@ export class RunView {
     write(this._failure, situation.failure);
     this._pairs(this._outputs, this._trans.__('Results'), record.outputs);
     this._pairs(this._params, this._trans.__('Parameters'), record.params);
-    this._charts.update(record);
+    if (this._hosting) {
+      this._charts.node.hidden = true;
+    } else {
+      this._charts.update(record);
+    }
     this._log.update(record.log);
     write(this._tracking, this._trackingText(record));
   }
@@ -204,4 +227,5 @@ export class RunView {
   private readonly _charts: RunCharts;
   private readonly _log: LogView;
   private readonly _tracking: HTMLElement;
+  private _hosting = false;
 }

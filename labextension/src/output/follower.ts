@@ -1,0 +1,111 @@
+/** Tells the kernel whether anybody sees a feed, and what is missing of it. */
+
+import type { IOperations } from '../protocol';
+import { IFeed } from '../widgets/feeds';
+
+/** Milliseconds: a glance at another tab is not worth two messages. */
+const HIDDEN_FOR = 4000;
+const ASK_AGAIN = 2000;
+
+/** The part of `Client` that is needed here. */
+export interface IAsk {
+  request(op: 'follow', payload: IOperations['follow']['payload']): Promise<IOperations['follow']['reply']>;
+}
+
+/** Somebody who shows the feed. */
+export interface IFollowing {
+  lost(): void;
+}
+
+export class Follower {
+  constructor(
+    private readonly _feed: IFeed,
+    private readonly _client: IAsk
+  ) {
+    _feed.onGap = () => this._gap();
+    _feed.onLost(() => {
+      clearTimeout(this._timer);
+      this._gone = true;
+    });
+  }
+
+  join(who: IFollowing): void {
+    this._shown.set(who, true);
+    this._update();
+  }
+
+  leave(who: IFollowing): void {
+    this._shown.delete(who);
+    this._update();
+  }
+
+  tell(who: IFollowing, shown: boolean): void {
+    if (this._shown.get(who) !== shown) {
+      this._shown.set(who, shown);
+      this._update();
+    }
+  }
+
+  private get _anybody(): boolean {
+    return [...this._shown.values()].some(Boolean);
+  }
+
+  private _update(): void {
+    clearTimeout(this._timer);
+    this._timer = undefined;
+    if (this._anybody === this._told || this._gone) {
+      return;
+    }
+    if (this._anybody) {
+      this._send(true);
+    } else {
+      this._timer = setTimeout(() => this._send(false), HIDDEN_FOR);
+    }
+  }
+
+  /** Ticks are missing: the answer comes on the feed. */
+  private _gap(): void {
+    const now = Date.now();
+    if (this._told && now - this._asked > ASK_AGAIN) {
+      this._asked = now;
+      this._send(true);
+    }
+  }
+
+  private _send(shown: boolean): void {
+    if (this._gone) {
+      return;
+    }
+    this._told = shown;
+    const payload = { feed: this._feed.feedId, shown, seen: shown ? this._feed.seen : [] };
+    this._client.request('follow', payload).then(
+      ({ known }) => {
+        if (!known) {
+          this._gone = true;
+          [...this._shown.keys()].forEach(who => who.lost());
+        }
+      },
+      () => {
+        // Not answered: a feed that goes on without us sees the gap and asks again.
+      }
+    );
+  }
+
+  private readonly _shown = new Map<IFollowing, boolean>();
+  private _timer: ReturnType<typeof setTimeout> | undefined;
+  /** A feed begins by sending. */
+  private _told = true;
+  private _asked = 0;
+  private _gone = false;
+}
+
+const followers = new WeakMap<IFeed, Follower>();
+
+/** The one follower of a feed, whoever shows it. */
+export function followerOf(feed: IFeed, client: IAsk): Follower {
+  let follower = followers.get(feed);
+  if (!follower) {
+    followers.set(feed, (follower = new Follower(feed, client)));
+  }
+  return follower;
+}

@@ -1,0 +1,354 @@
+/** The browser's end of a feed: ticks come in, the marks of the charts are redrawn, nothing goes back. */
+
+import { ISerializers, unpack_models, WidgetModel } from '@jupyter-widgets/base';
+import { SampleAge } from './age';
+import { addFeed, IFeed, ISite, removeFeed } from './feeds';
+import { decode, Frame, fromState, ISnapshot, ITicks } from './frames';
+import { DrawGate } from './gate';
+import { NodeHistory } from './history';
+import { columnsOf, ILayout, layoutOf, MarkSpec, specOf } from './layout';
+import { MetricStore } from './metrics';
+import { band, IPoints, lines } from './reduce';
+import { secondsOf, ShownSpan, Span } from './span';
+
+/** Points of a line in one drawing. */
+const POINTS = 300;
+/** Ticks after a gap wait this long for the missing ones, which were asked for (milliseconds). */
+const PATIENCE = 10000;
+
+type MakeSite = (feed: StreamFeedModel) => Promise<ISite>;
+
+export class StreamFeedModel extends WidgetModel implements IFeed {
+  /** Makes the views; set by the plugin, which knows the language. */
+  static makeSite: MakeSite | null = null;
+
+  static serializers: ISerializers = {
+    ...WidgetModel.serializers,
+    ...Object.fromEntries(
+      ['root', 'xscale', 'window', 'pause', 'follow', 'status', 'table', 'figures', 'marks'].map(name => [
+        name,
+        { deserialize: unpack_models as any }
+      ])
+    ),
+    // What a saved notebook needs lies in the record.
+    snapshot: { serialize: () => null }
+  };
+
+  defaults(): any {
+    return {
+      ...super.defaults(),
+      _model_name: 'StreamFeedModel',
+      _model_module: 'jupyter-amltrain',
+      _model_module_version: '^0.1.0',
+      feed: '',
+      handle: '',
+      root: null,
+      xscale: null,
+      window: null,
+      pause: null,
+      follow: null,
+      status: null,
+      table: null,
+      figures: [],
+      marks: [],
+      specs: [],
+      layout: {},
+      rate: 4,
+      done: false,
+      heat: false,
+      snapshot: null
+    };
+  }
+
+  // Backbone calls this from the constructor: class field initialisers would run after it and wipe it all.
+  initialize(attributes: any, options: any): void {
+    super.initialize(attributes, options);
+    this.layout = layoutOf(this.get('layout'));
+    this.span = new ShownSpan();
+    this.age = new SampleAge();
+    this.metrics = new MetricStore();
+    this.sites = new Set();
+    this.stats = { frames: 0, draws: 0, gaps: 0, snapshots: 0 };
+    this.onGap = null;
+    this._moving = false;
+    this._begin();
+    this._gate = new DrawGate(
+      () => this._draw(),
+      () => this._seen(),
+      () => this.get('rate') || 4
+    );
+    this._look = () => this._gate.look();
+    document.addEventListener('visibilitychange', this._look);
+    this.on('msg:custom', this._onMessage, this);
+    this.on('change:snapshot', () => this._load(fromState(this.get('snapshot'))));
+    this.on('change:specs change:marks', () => this._gate.dirty());
+    this.on('change:layout', () => {
+      this.layout = layoutOf(this.get('layout'));
+      this._begin();
+      this.onGap?.();
+    });
+    this._controls();
+    this._load(fromState(this.get('snapshot')));
+    addFeed(this);
+  }
+
+  layout!: ILayout;
+  nodes!: NodeHistory[];
+  metrics!: MetricStore;
+  span!: ShownSpan;
+  age!: SampleAge;
+  sites!: Set<ISite & { drawn(): void }>;
+  stats!: { frames: number; draws: number; gaps: number; snapshots: number };
+  onGap!: (() => void) | null;
+
+  get feedId(): string {
+    return this.get('feed') as string;
+  }
+
+  get ended(): boolean {
+    return this.get('done') === true;
+  }
+
+  get paused(): boolean {
+    return this.get('pause')?.get('value') === true;
+  }
+
+  get seen(): number[] {
+    return this.nodes.map(node => node.ring.next);
+  }
+
+  /** Unix seconds of the newest tick of any node; NaN before the first. */
+  get newest(): number {
+    return this.nodes.reduce((t, node) => (node.last > t || Number.isNaN(t) ? node.last : t), NaN);
+  }
+
+  get start(): number {
+    return this.nodes.reduce((t, node) => (node.start < t || Number.isNaN(t) ? node.start : t), NaN);
+  }
+
+  /** What the charts show at this moment (unix seconds). */
+  get shown(): Span {
+    return this.span.at(this.start, this.newest);
+  }
+
+  onLost(callback: () => void): void {
+    this.once('destroy comm:close', callback);
+    this.on('comm_live_update', () => this.comm_live || callback());
+  }
+
+  createSite(): Promise<ISite> {
+    return StreamFeedModel.makeSite ? StreamFeedModel.makeSite(this) : Promise.reject(new Error('no view'));
+  }
+
+  addSite(site: ISite & { drawn(): void }): void {
+    this.sites.add(site);
+    this._gate.force();
+  }
+
+  /** What is on the screen has changed. */
+  look(): void {
+    this._gate.look();
+  }
+
+  /** Points of one mark in the shown time; null for a mark that the kernel alone draws. */
+  points(spec: MarkSpec, [t0, t1]: Span): IPoints | null {
+    if (spec.kind === 'lines') {
+      const i = this.layout.nodes.findIndex(node => node.node === spec.node);
+      return i < 0 ? null : lines({ rows: this.nodes[i].rows(t0), columns: spec.columns }, t0, t1, POINTS);
+    }
+    if (spec.kind === 'band') {
+      const parts = this.nodes
+        .map((node, i) => ({ rows: node.rows(t0), columns: columnsOf(this.layout.nodes[i], spec.field) }))
+        .filter(part => part.columns.length);
+      return parts.length ? band(parts, t0, t1, POINTS) : null;
+    }
+    if (spec.kind === 'metric') {
+      const rows = this.metrics.rows(spec.name);
+      return rows && lines({ rows, columns: [0] }, t0, t1, POINTS);
+    }
+    return null;
+  }
+
+  close(commClosed = false): Promise<void> {
+    document.removeEventListener('visibilitychange', this._look);
+    this._gate.dispose();
+    removeFeed(this);
+    return super.close(commClosed);
+  }
+
+  /** Nothing is known yet of the nodes that the layout names. */
+  private _begin(): void {
+    const { nodes, capacity, buckets, period } = this.layout;
+    this.nodes = nodes.map(node => new NodeHistory(node.columns.length, capacity, buckets, period));
+    this._gapSince = nodes.map(() => 0);
+  }
+
+  private _onMessage(content: any, buffers: any[]): void {
+    let frame: Frame | null = null;
+    try {
+      frame = decode(content ?? {}, buffers ?? []);
+    } catch (error) {
+      console.error('jupyter-amltrain: a message of a feed could not be read', error);
+    }
+    if (frame?.kind === 'snapshot') {
+      this._load(frame);
+    } else if (frame?.kind === 'metrics') {
+      this.metrics.take(frame);
+      this._changed();
+    } else if (frame?.kind === 'ticks') {
+      this._take(frame);
+    }
+  }
+
+  private _load(snapshot: ISnapshot | null): void {
+    if (!snapshot) {
+      return;
+    }
+    for (const part of snapshot.nodes) {
+      const i = this.layout.nodes.findIndex(node => node.node === part.node);
+      // One that is older than what has been streamed takes nothing away.
+      if (i >= 0 && part.next >= this.nodes[i].ring.next) {
+        this.nodes[i].load(part);
+        this._gapSince[i] = 0;
+      }
+    }
+    this.stats.snapshots += 1;
+    if (Number.isFinite(this.newest)) {
+      this.age.arrived(this.newest, Date.now() / 1000);
+    }
+    // Seen or not: a view that is made or scrolled to later starts with the whole picture.
+    if (!this.paused) {
+      this._gate.force();
+    }
+  }
+
+  private _take(ticks: ITicks): void {
+    this.stats.frames += 1;
+    const i = this.layout.nodes.findIndex(node => node.node === ticks.node);
+    if (i < 0) {
+      return;
+    }
+    const now = Date.now();
+    const waited = this._gapSince[i] !== 0 && now - this._gapSince[i] > PATIENCE;
+    if (!this.nodes[i].take(ticks, waited)) {
+      this.stats.gaps += 1;
+      this._gapSince[i] = this._gapSince[i] || now;
+      this.onGap?.();
+      return;
+    }
+    this._gapSince[i] = 0;
+    if (ticks.count) {
+      this.age.arrived(ticks.t[ticks.count - 1], now / 1000);
+    }
+    this._changed();
+  }
+
+  private _changed(): void {
+    if (!this.paused) {
+      this._gate.dirty();
+    }
+  }
+
+  private _seen(): boolean {
+    return !document.hidden && [...this.sites].some(site => site.onScreen);
+  }
+
+  /** The kernel's own widgets steer this page; what they say is not sent anywhere by us. */
+  private _controls(): void {
+    const choice = this.get('window') as WidgetModel | null;
+    const follow = this.get('follow') as WidgetModel | null;
+    const pause = this.get('pause') as WidgetModel | null;
+    const scale = this.get('xscale') as WidgetModel | null;
+    this.span.window = this._window(choice) ?? this.span.window;
+    this.span.follow = follow?.get('value') !== false;
+    if (choice) {
+      this.listenTo(choice, 'change:index', () => {
+        this.span.resize(this._window(choice) ?? 0, this.start, this.newest);
+        this._gate.force();
+      });
+    }
+    if (follow) {
+      this.listenTo(follow, 'change:value', () => {
+        if (this._moving) {
+          return;
+        }
+        if (follow.get('value')) {
+          this.span.follow = true;
+          this.span.chosen = null;
+        } else {
+          this.span.choose(this.shown);
+        }
+        this._gate.force();
+      });
+    }
+    if (pause) {
+      this.listenTo(pause, 'change:value', () => this._gate.force());
+    }
+    if (scale) {
+      this.listenTo(scale, 'change:min change:max', () => this._zoomed(scale, follow));
+    }
+  }
+
+  /** The person has zoomed or panned, if it was not our own drawing that moved the axis. */
+  private _zoomed(scale: WidgetModel, follow: WidgetModel | null): void {
+    const [t0, t1] = ['min', 'max'].map(name => Number(new Date(scale.get(name))) / 1000);
+    if (this._moving || scale.get('min') === null || !(t1 > t0)) {
+      return;
+    }
+    this.span.choose([t0, t1]);
+    this._moving = true;
+    follow?.set_state({ value: false });
+    this._moving = false;
+    this._gate.dirty();
+  }
+
+  private _window(choice: WidgetModel | null): number | null {
+    const i = choice?.get('index');
+    if (!choice || typeof i !== 'number') {
+      return null;
+    }
+    return this.layout.windows?.[i] ?? secondsOf(String(choice.get('_options_labels')?.[i] ?? ''));
+  }
+
+  /** `set_state`, not `set`: as if it came from the kernel, so the points are never sent there. */
+  private _draw(): void {
+    const shown = this.shown;
+    if (this.paused && this.stats.draws && this.span.follow) {
+      return;
+    }
+    this.stats.draws += 1;
+    const marks = this.get('marks') as any[];
+    const specs = (this.get('specs') as unknown[]).map(specOf);
+    const fresh: [any, IPoints][] = [];
+    marks.forEach((mark, i) => {
+      const points = mark && specs[i] ? this.points(specs[i], shown) : null;
+      if (points) {
+        fresh.push([mark, points]);
+      }
+    });
+    // A dirty mark does not redraw for the axis that moves: it gets its points right after.
+    fresh.forEach(([mark]) => (mark.dirty = true));
+    this._move(shown);
+    for (const [mark, { x, y }] of fresh) {
+      (x as any).type = 'date';
+      mark.set_state({ x, y });
+      mark.dirty = false;
+    }
+    this.sites.forEach(site => site.drawn());
+  }
+
+  private _move([t0, t1]: Span): void {
+    const scale = this.get('xscale') as WidgetModel | null;
+    if (!scale || !this.span.follow) {
+      return;
+    }
+    this._moving = true;
+    scale.set_state({ min: new Date(t0 * 1000), max: new Date(t1 * 1000) });
+    this._moving = false;
+  }
+
+  private _gate!: DrawGate;
+  private _gapSince!: number[];
+  private _moving!: boolean;
+  private _look!: () => void;
+}

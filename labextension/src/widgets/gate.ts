@@ -1,0 +1,88 @@
+/** When to draw: at most so often, and not what nobody sees. */
+
+export interface ITimers {
+  now(): number;
+  set(callback: () => void, ms: number): unknown;
+  clear(timer: unknown): void;
+}
+
+export const browserTimers: ITimers = {
+  now: () => performance.now(),
+  set: (callback, ms) => window.setTimeout(callback, ms),
+  clear: timer => window.clearTimeout(timer as number)
+};
+
+/** Milliseconds until one looks again whether the charts have come into view. */
+const LOOK_AGAIN = 750;
+
+export class DrawGate {
+  /**
+   * @param _draw draws everything
+   * @param _seen whether anybody could see it
+   * @param _rate draws a second, at most
+   */
+  constructor(
+    private readonly _draw: () => void,
+    private readonly _seen: () => boolean,
+    private readonly _rate: () => number,
+    private readonly _timers: ITimers = browserTimers
+  ) {}
+
+  /** There is something new to draw. */
+  dirty(): void {
+    this._dirty = true;
+    this._schedule(0);
+  }
+
+  /** What could be seen has changed: look now. */
+  look(): void {
+    if (this._dirty) {
+      this._timers.clear(this._timer);
+      this._timer = null;
+      this._schedule(0);
+    }
+  }
+
+  /** Draw now, seen or not. */
+  force(): void {
+    this._timers.clear(this._timer);
+    this._timer = null;
+    this._now();
+  }
+
+  dispose(): void {
+    this._timers.clear(this._timer);
+    this._disposed = true;
+  }
+
+  private _schedule(atLeast: number): void {
+    if (this._disposed || this._timer !== null) {
+      return;
+    }
+    const rest = this._last + 1000 / Math.max(0.1, this._rate()) - this._timers.now();
+    this._timer = this._timers.set(
+      () => {
+        this._timer = null;
+        if (this._seen()) {
+          this._now();
+        } else {
+          this._schedule(LOOK_AGAIN);
+        }
+      },
+      Math.max(atLeast, rest, 0)
+    );
+  }
+
+  private _now(): void {
+    if (!this._disposed) {
+      this._dirty = false;
+      this._last = this._timers.now();
+      this._draw();
+    }
+  }
+
+  private _dirty = false;
+  private _timer: unknown = null;
+  private _last = -Infinity;
+  private _disposed = false;
+}
