@@ -54,8 +54,16 @@ class ControlDoor:
         await self._requests.handle(stream, ident, parent)
 
 
+_known: tuple[Any, Any] = (None, None)
+
+
 def _answers() -> Any:
+    """Who answers for the process' controller: the same one as long as that lives."""
+    global _known
     from jupyter_amltrain import api
     from jupyter_amltrain.answers import Answers
 
-    return Answers(api.controller())
+    controller = api.controller()
+    if _known[0] is not controller:
+        _known = (controller, Answers(controller))
+    return _known[1]

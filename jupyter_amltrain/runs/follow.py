@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from jupyter_amltrain.runs.pace import Pace
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.runs.store import RunStore
@@ -14,6 +16,8 @@ from jupyter_amltrain.spec.run import Run, RunHandle
 
 #: Frames that may come at once after a quiet time.
 BURST = 6
+#: A record goes out whole: a large one goes out less often, at most so many bytes a second.
+BYTES = 40_000
 
 
 async def frames(
@@ -46,6 +50,7 @@ async def frames(
                 return
             record = record_of(entry)
             yield record
+            rested = time.monotonic() + len(msgspec.json.encode(record)) / BYTES
             if record.done:
                 ended = ended or time.monotonic()
                 left = linger - (time.monotonic() - ended)
@@ -57,7 +62,10 @@ async def frames(
                     return
                 continue
             await changed.wait()
-            while (pause := pace.wait()) > 0 and not _ended(store, handle):
+            while not _ended(store, handle):
+                pause = rested - time.monotonic()
+                if pause <= 0 and (pause := pace.wait()) == 0:
+                    break
                 await asyncio.sleep(min(pause, 0.05))
     finally:
         stop()

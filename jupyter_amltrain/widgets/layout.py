@@ -99,7 +99,7 @@ def layout_of(entry: Entry, window: float = 600.0) -> Layout | None:
     if not nodes:
         return None
     gpus = [_gpu(node, i, len(nodes) > 1) for node in nodes for i in range(len(node.gpus))]
-    columns = {node.node: (*_host(node), *_series(node)) for node in nodes}
+    columns = {node.node: (*_host(entry), *_series(node)) for node in nodes}
     spans, start = _spans(entry)
     first = min(float(node.pyramid.t[0]) for node in nodes)
     return Layout(
@@ -119,9 +119,9 @@ def layout_of(entry: Entry, window: float = 600.0) -> Layout | None:
     )
 
 
-def _host(node: NodeTelemetry) -> tuple[str, ...]:
+def _host(entry: Entry) -> tuple[str, ...]:
     # A monitor watches nobody's processes: it shows the machine's own use.
-    return ("host_cpu", "host_memory") if node.header.get("monitor") else HOST
+    return ("host_cpu", "host_memory") if entry.kind == "monitor" else HOST
 
 
 def _series(node: NodeTelemetry) -> tuple[str, ...]:

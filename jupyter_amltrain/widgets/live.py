@@ -57,6 +57,7 @@ class _Live:
         self.sent: dict[str, int] = {}
         self.table = ""
         self.ended = False
+        self.changed_at = 0.0
 
 
 class LiveDashboards:
@@ -195,6 +196,10 @@ class LiveDashboards:
                 }
                 live.sent[name] = len(metric.values)
         dashboard.feed.send_metrics(news, whole=whole)
+        if live.changed_at != entry.changed_at:
+            # A page that was loaded after the cell ran gets no frames: it asks when it hears this.
+            live.changed_at = entry.changed_at
+            dashboard.feed.send({"changed": True})
         ended = entry.run.status.state.terminal
         text = table_html(gpu_record(entry.telemetry, ended)) if dashboard.plan.gpus else ""
         if text != live.table:
