@@ -81,6 +81,13 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
 
 
 def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """:func:`gpu_words` in one line; empty without GPUs."""
+    words = gpu_words(gpu, summary)
+    several = max(len(gpu.get("gpus") or ()), len(summary.get("gpus") or ())) > 1
+    return f"GPU{'s' if several else ''}: " + ", ".join(words) if words else ""
+
+
+def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     """What a run did with its GPUs: of its summary where it has ended, else of what is known so far.
 
     Parameters
@@ -90,13 +97,13 @@ def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
 
     Returns
     -------
-    str
-        One line; empty without GPUs. What no device told is ``n/a``.
+    list
+        What they are, then a few figures; empty without GPUs. What no device told is ``n/a``.
     """
     drawn, summed = gpu.get("gpus") or (), summary.get("gpus") or ()
     count = max(len(drawn), len(summed))
     if not count:
-        return ""
+        return []
     names = dict.fromkeys(str(g.get("name") or "GPU") for g in (*drawn, *summed))
     words = [("" if count == 1 else f"{count} x ") + "/".join(names)]
     totals = _known(g.get("memory_total") for g in drawn) or [2**20 * v for v in _values(summed, "memory_total")]
@@ -115,12 +122,16 @@ def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
         words.append(f"p95 {_percent(_values(summed, 'util_p95'))}")
         words.append(f"under 10 % for {_percent([100 * v for v in _values(summed, 'idle_share')])} of the time")
         energy = _values(summed, "energy_wh")
-        words.append(f"{sum(energy):.3g} Wh" if len(energy) == count else "energy n/a")
+        words.append(_energy(sum(energy)) if len(energy) == count else "energy n/a")
         first = _values(summed, "first_use")
         words += [f"first used after {seconds_text(min(first))}"] if first else []
     if gpu.get("note"):
         words.append(_one_line(str(gpu["note"])))
-    return f"GPU{'' if count == 1 else 's'}: " + ", ".join(words)
+    return words
+
+
+def _energy(hours: float) -> str:
+    return f"{hours:.3g} Wh" if hours < 999.5 else f"{hours / 1000:.3g} kWh"
 
 
 def _values(gpus: Iterable[Mapping[str, Any]], name: str) -> list[float]:

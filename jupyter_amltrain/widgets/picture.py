@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_amltrain.runs.text import gpu_line, seconds_text
+from jupyter_amltrain.runs.text import gpu_words, seconds_text
 from jupyter_amltrain.widgets import picture_gpus
 from jupyter_amltrain.widgets.palette import INK, SOFT, STATES
 from jupyter_amltrain.widgets.picture_charts import (
@@ -74,7 +74,9 @@ def _parts(record: Record) -> list[Part]:
     parts: list[Part] = [(_HEAD, lambda sheet, top: _header(sheet, record))]
     idle = picture_gpus.banner(record)
     if idle:
-        parts.append((picture_gpus.banner_height(idle), lambda sheet, top: picture_gpus.draw_banner(sheet, top, idle)))
+        parts.append(
+            (picture_gpus.banner_height(idle), functools.partial(picture_gpus.draw_banner, lines=idle, record=record))
+        )
     metrics, host = metric_charts(record), host_charts(record.get("telemetry") or {}, span)
 
     def rows(charts: list[Chart]) -> None:
@@ -87,8 +89,10 @@ def _parts(record: Record) -> list[Part]:
         rows(metrics)
         parts.append((picture_gpus.NAMES, lambda sheet, top: picture_gpus.draw_names(sheet, top, gpu)))
         rows(gpus)
-        if picture_gpus.heat_height(gpu):
-            parts.append((picture_gpus.heat_height(gpu), lambda sheet, top: picture_gpus.draw_heat(sheet, top, gpu)))
+        if span and picture_gpus.heat_height(gpu):
+            parts.append(
+                (picture_gpus.heat_height(gpu), lambda sheet, top: picture_gpus.draw_heat(sheet, top, gpu, span))
+            )
         rows(host)
     lines = _lines(record)
     if lines:
@@ -147,9 +151,11 @@ def _lines(record: Record) -> list[tuple[str, str]]:
     """Summary, parameters and results below the charts: text and colour."""
     lines = []
     summary = record.get("summary") or {}
-    summed = gpu_line(record.get("gpu") or {}, summary) if summary else ""
+    summed = gpu_words(record.get("gpu") or {}, summary) if summary else []
     if summed:
-        lines += [(line, INK) for line in textwrap.wrap(clip(summed, 300), 130, subsequent_indent="      ")]
+        # its name is said above the charts; a figure stays with its unit
+        text = "GPU:  " + ", ".join(word.replace(" ", "\xa0") for word in summed[1:])
+        lines += [(line, INK) for line in textwrap.wrap(text, 130, subsequent_indent=" " * 10)]
     hint = str(summary.get("hint") or "")
     if hint:
         lines += [(line, INK) for line in textwrap.wrap(clip(f"hint:  {hint}", 400), 130, subsequent_indent="      ")]

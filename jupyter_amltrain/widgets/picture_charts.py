@@ -126,7 +126,7 @@ def time_span(record: Record) -> Span | None:
         if phase.get("name") == "running" or math.isnan(begin):
             continue
         low, high = max(begin, 0.0), length if math.isnan(end) else min(end, length)
-        if high > low:
+        if high - low > 0.01 * length:  # else nobody sees it
             shades.append((low, high))
     return Span(start, length, tuple(shades))
 
@@ -157,7 +157,7 @@ def host_charts(telemetry: Record, span: Span | None) -> list[Chart]:
         return []
     seconds = span.seconds(times)
     charts: list[Chart] = []
-    for name, title, unit in (("cpu", "CPU", "percent"), ("memory", "Memory", "bytes")):
+    for name, title, unit in (("cpu", "CPU", "percent"), ("memory", "Main memory", "bytes")):
         values = [number(value) for value in telemetry.get(name) or []][: len(seconds)]
         known = [value for value in values if not math.isnan(value)]
         if not known:
@@ -183,7 +183,7 @@ def _draw(axes: Any, chart: Chart, span: Span | None) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     over_time = chart.unit != "step" and span is not None
-    name, length = time_unit(span.length) if over_time and span else ("", 1.0)
+    length = time_unit(span.length)[1] if over_time and span else 1.0
     x = [value / length for value in chart.x]
     every = [v for values, _ in chart.lines for v in values if not math.isnan(v)]
     highest = max([*every, chart.total or 0.0, chart.top or 0.0], default=0.0)
@@ -208,7 +208,7 @@ def _draw(axes: Any, chart: Chart, span: Span | None) -> None:
     axes.spines["bottom"].set_color(GRID)
     axes.grid(axis="y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=SOFT, labelsize=6.5, length=0, pad=3)
+    axes.tick_params(colors=SOFT, labelsize=6.5, length=0, pad=4)
     axes.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
     if not over_time or span is None:
         if x and min(x) == max(x):
@@ -218,12 +218,29 @@ def _draw(axes: Any, chart: Chart, span: Span | None) -> None:
         return
     for begin, end in span.shades:
         axes.axvspan(begin / length, end / length, color=SHADE, linewidth=0, zorder=0)
-    axes.set_xlim(0, span.length / length)
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 3, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {name}"))
-    axes.set_ylim(0, highest / size * 1.06 if highest > 0 else 1)
+    time_axis(axes, span.length)
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    if not highest:  # nothing is known: no scale is made up
+        axes.set_yticks([])
+    highest = highest / size or 1.0
+    axes.set_ylim(-0.03 * highest, 1.06 * highest)  # a line at zero is seen whole
     ending = {"percent": "%", "watts": "W"}.get(chart.unit, unit)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {ending}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {ending}" if value else "0"))
+
+
+def time_axis(axes: Any, seconds: float) -> None:
+    """Ticks of an x axis in the unit of :func:`time_unit`, which only the last one names."""
+    from matplotlib.ticker import MaxNLocator
+
+    name, length = time_unit(seconds)
+    end = seconds / length
+    axes.set_xlim(0, end)
+    ticks = [t for t in MaxNLocator(4, steps=[1, 2, 3, 5, 10]).tick_values(0, end) if 0 <= t <= end * 1.0001]
+    axes.set_xticks(ticks, [*(f"{t:g}" for t in ticks[:-1]), f"{ticks[-1]:g} {name}"])
+    labels = axes.get_xticklabels()
+    labels[0].set_ha("left")
+    if len(ticks) > 1 and ticks[-1] > 0.93 * end:
+        labels[-1].set_ha("right")
 
 
 # -- words and numbers

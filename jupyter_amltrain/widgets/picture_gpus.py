@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from jupyter_amltrain.widgets.palette import BLUE, GPUS, HEAT, INK, RED, RED_GROUND
+from jupyter_amltrain.widgets.palette import BLUE, GPUS, HEAT, INK, RED, RED_GROUND, SOFT
 from jupyter_amltrain.widgets.picture_charts import (
     MARGIN,
     WIDTH,
@@ -15,15 +15,20 @@ from jupyter_amltrain.widgets.picture_charts import (
     Record,
     Sheet,
     Span,
-    byte_unit,
+    bytes_text,
     clip,
     number,
+    time_axis,
+    time_unit,
 )
 
 #: CSS pixels: the line with the names, the heat map's least and most, its title and its end.
-NAMES, HEAT_LEAST, HEAT_MOST, HEAT_HEAD, HEAT_FOOT = 20, 24, 200, 24, 12
+NAMES, HEAT_LEAST, HEAT_MOST, HEAT_HEAD, HEAT_FOOT = 20, 24, 200, 24, 26
 
-_FIELDS = (("util", "GPU utilization", "percent"), ("memory", "GPU memory", "bytes"), ("power", "GPU power", "watts"))
+#: Left end of the charts.
+_LEFT = 44
+
+_FIELDS = (("util", "Utilization", "percent"), ("memory", "Memory", "bytes"), ("power", "Power", "watts"))
 
 
 def gpu_charts(gpu: Record, span: Span | None) -> list[Chart]:
@@ -70,9 +75,10 @@ def _value(field: str, mean: Sequence[float], most: Sequence[float], total: floa
         return "n/a"
     if field != "memory":
         return f"mean {sum(mean) / len(mean):.0f} {'%' if field == 'util' else 'W'}"
-    unit, size = byte_unit(max(most) if math.isnan(total) else total)
-    whole = "" if math.isnan(total) else f" of {total / size:.3g}"
-    return f"peak {max(most) / size:.3g}{whole} {unit}"
+    peak, whole = bytes_text(max(most)), "" if math.isnan(total) else f" of {bytes_text(total)}"
+    if whole.endswith(peak.split()[1]):
+        peak = peak.split()[0]  # "peak 40 of 79.7 GiB"
+    return f"peak {peak}{whole}"
 
 
 def _padded(values: Any, length: int) -> list[float]:
@@ -87,9 +93,11 @@ def draw_names(sheet: Sheet, top: float, gpu: Record) -> None:
     nodes = len({g.get("node") for g in gpus})
     names = list(dict.fromkeys(str(g.get("name") or "GPU") for g in gpus))
     what = clip(names[0], 30) + (" and others" if len(names) > 1 else "")
-    what = (f"{len(gpus)} × " if len(gpus) > 1 else "") + what + (f" on {nodes} nodes" if nodes > 1 else "")
+    lines = not gpu.get("util") and 1 < len(gpus) <= len(GPUS)
+    what = (
+        (f"{len(gpus)} × " if len(gpus) > 1 else "") + what + (f" on {nodes} nodes" if nodes > 1 and not lines else "")
+    )
     _, x = sheet.text(MARGIN, middle, what, 8, INK, weight="bold")
-    lines = not gpu.get("heat") and 1 < len(gpus) <= len(GPUS)
     if not lines:
         return
     labels = [(f"n{g.get('node')} " if nodes > 1 else "") + f"GPU {g.get('index')}" for g in gpus]
@@ -97,7 +105,7 @@ def draw_names(sheet: Sheet, top: float, gpu: Record) -> None:
     for i, label in enumerate(labels):
         left = x + 18 + i * step
         sheet.box(left, middle - 1.5, 11, 3, GPUS[i])
-        sheet.text(left + 15, middle, label, 6.5 if step > 52 else 5.5)
+        sheet.text(left + 15, middle, label, 6.5 if step > 64 or nodes == 1 and step > 52 else 5.5)
 
 
 def heat_height(gpu: Record) -> float:
@@ -113,7 +121,7 @@ def _heat_rows(rows: int) -> float:
     return min(HEAT_MOST, max(HEAT_LEAST, 3.0 * rows if rows > 16 else 8.0 * rows))
 
 
-def draw_heat(sheet: Sheet, top: float, gpu: Record) -> None:
+def draw_heat(sheet: Sheet, top: float, gpu: Record, span: Span) -> None:
     """Utilization of each GPU over time: a row a GPU, nodes set apart."""
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap
@@ -125,35 +133,39 @@ def draw_heat(sheet: Sheet, top: float, gpu: Record) -> None:
     colors.set_bad("white")
     place: dict[str, Any] = {"cmap": colors, "vmin": 0, "vmax": 100, "aspect": "auto", "interpolation": "nearest"}
     height = _heat_rows(len(labels))
-    axes = sheet.axes(60, top + HEAT_HEAD, WIDTH - 60 - MARGIN, height)
-    axes.imshow(np.ma.masked_where(cells > 100, cells), **place)
-    axes.set_axis_off()
-    sheet.text(60, top + HEAT_HEAD - 10, "Utilization of each GPU", 8, INK)
+    axes = sheet.axes(_LEFT, top + HEAT_HEAD, WIDTH - _LEFT - MARGIN, height)
+    begin, end = (t / time_unit(span.length)[1] for t in span.seconds([gpu["t"][0], gpu["t"][-1]]))
+    axes.imshow(np.ma.masked_where(cells > 100, cells), extent=(begin, end, len(labels) - 0.5, -0.5), **place)
+    time_axis(axes, span.length)
+    axes.tick_params(colors=SOFT, labelsize=6.5, length=0, pad=4)
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    sheet.text(_LEFT, top + HEAT_HEAD - 10, "Utilization of each GPU", 8, INK)
     scale = sheet.axes(WIDTH - MARGIN - 142, top + HEAT_HEAD - 14, 80, 8)
     scale.imshow([list(range(101))], **place)
     scale.set_axis_off()
     sheet.text(WIDTH - MARGIN - 146, top + HEAT_HEAD - 10, "idle", 6.5, ha="right")
     sheet.text(WIDTH - MARGIN - 58, top + HEAT_HEAD - 10, "100 % busy", 6.5)
-    starts = [i for i, label in enumerate(labels) if i == 0 or _node(label) != _node(labels[i - 1])]
-    for start, end in zip(starts, [*starts[1:], len(labels)], strict=True):
-        if start:
-            axes.axhline(start - 0.5, color="white", linewidth=1.2)
-        if len(starts) == 1 and len(labels) <= 16:
-            for i in range(start, end):
-                sheet.text(
-                    54, top + HEAT_HEAD + (i + 0.5) * height / len(labels), labels[i].partition(":")[2], 5.5, ha="right"
-                )
-        elif (end - start) * height / len(labels) >= 7:
-            middle = top + HEAT_HEAD + (start + end) / 2 * height / len(labels)
-            sheet.text(54, middle, clip(_host(gpu, labels[start]), 10), 5.5, ha="right")
+    if len({_node(label) for label in labels}) == 1 and len(labels) <= 16:
+        marks = [(i, i + 1, label.partition(":")[2]) for i, label in enumerate(labels)]
+    else:
+        starts = [i for i, label in enumerate(labels) if i == 0 or _node(label) != _node(labels[i - 1])]
+        ends = [*starts[1:], len(labels)]
+        marks = [(start, end, f"node {_node(labels[start])}") for start, end in zip(starts, ends, strict=True)]
+        if 7 * len(marks) <= height:  # narrower nodes would be hidden by what sets them apart
+            for start in starts[1:]:
+                axes.axhline(start - 0.5, color="white", linewidth=1.2)
+    free = 0.0
+    for start, end, word in marks:
+        middle = (start + end) / 2 * height / len(labels)
+        if middle >= free:
+            sheet.text(_LEFT - 4, top + HEAT_HEAD + middle, word, 5.5, ha="right")
+            free = middle + 7.9
 
 
 def _node(label: str) -> str:
     return label.partition(":")[0]
-
-
-def _host(gpu: Record, label: str) -> str:
-    return f"node {_node(label)}" if len(gpu.get("nodes") or []) != 1 else "GPUs"
 
 
 def banner(record: Record) -> list[str]:
@@ -174,11 +186,13 @@ def banner_height(lines: Sequence[str]) -> float:
     return 34 + 15 * len(lines) if lines else 0.0
 
 
-def draw_banner(sheet: Sheet, top: float, lines: Sequence[str]) -> None:
+def draw_banner(sheet: Sheet, top: float, lines: Sequence[str], record: Record) -> None:
     """The loud strip."""
+    several = len((record.get("gpu") or {}).get("gpus") or []) > 1
+    told = f"GPU idle: this run {'did' if record.get('done') else 'does'} not use its GPU{'s' if several else ''}"
     height = banner_height(lines) - 8
     sheet.box(MARGIN, top, WIDTH - 2 * MARGIN, height, RED_GROUND)
     sheet.box(MARGIN, top, 5, height, RED)
-    sheet.text(MARGIN + 16, top + 14, "GPU idle: this run does not use its GPU", 9.5, RED, weight="bold")
+    sheet.text(MARGIN + 16, top + 14, told, 9.5, RED, weight="bold")
     for i, line in enumerate(lines):
         sheet.text(MARGIN + 16, top + 32 + 15 * i, line, 7.5, INK)

@@ -3,7 +3,16 @@ from __future__ import annotations
 import pytest
 
 from jupyter_amltrain.runs.text import bytes_text, record_text, seconds_text, state_line
-from jupyter_amltrain.spec.record import LogTail, MetricSeries, RunRecord, TelemetrySeries
+from jupyter_amltrain.spec.record import (
+    GpuBand,
+    GpuSeries,
+    GpuTelemetry,
+    GpuTruth,
+    LogTail,
+    MetricSeries,
+    RunRecord,
+    TelemetrySeries,
+)
 from jupyter_amltrain.spec.run import Phase
 
 
@@ -88,3 +97,72 @@ def test_a_detail_is_said_while_it_matters() -> None:
 
 def test_nothing_known_is_one_line() -> None:
     assert record_text(record()) == "local/digits-k3f9  running"
+
+
+GIB = 2.0**30
+
+
+def gpu(index: int, **more: object) -> GpuSeries:
+    fields: dict[str, object] = {"node": 0, "index": index, "name": "H100", "memory_total": 80 * GIB, **more}
+    return GpuSeries(**fields)  # type: ignore[arg-type]
+
+
+def summed(index: int, **more: object) -> dict[str, object]:
+    figures = {"memory_total": 81_920, "memory_peak": 40_960, "util_mean": 71.4, "util_p95": 96, "idle_share": 0.034}
+    return {"node": 0, "index": index, "name": "H100", **figures, "energy_wh": 481.2, "first_use": 3.25, **more}
+
+
+def test_gpus_of_a_live_run_are_one_line() -> None:
+    one = gpu(0, util=(10.0, None, 90.0), memory=(GIB, 40 * GIB, None))
+    assert record_text(record(gpu=GpuTelemetry(gpus=(one,)))).splitlines()[1:] == [
+        "GPU: H100, memory peak 40.0 GiB of 80.0 GiB, utilization mean 50 %"
+    ]
+    two = gpu(1, util=(20.0, 20.0, 20.0), memory=(GIB, 2 * GIB, GIB))
+    assert record_text(record(gpu=GpuTelemetry(gpus=(one, two)))).splitlines()[1:] == [
+        "GPUs: 2 x H100, memory peak 2.0 GiB to 40.0 GiB of 80.0 GiB, utilization mean 20 to 50 %"
+    ]
+    many = GpuTelemetry(
+        gpus=tuple(gpu(i) for i in range(64)),
+        util=GpuBand(mean=(30.0, 50.0), low=(0.0, 0.0), high=(90.0, 100.0)),
+        memory=GpuBand(mean=(GIB, GIB), low=(GIB, GIB), high=(2 * GIB, 3 * GIB)),
+    )
+    assert record_text(record(gpu=many)).splitlines()[1:] == [
+        "GPUs: 64 x H100, memory peak 3.0 GiB of 80.0 GiB, utilization mean 40 %"
+    ]
+
+
+def test_what_no_device_told_is_not_zero() -> None:
+    blind = gpu(0, memory_total=None, util=(None, None), memory=())
+    lines = record_text(record(gpu=GpuTelemetry(gpus=(blind,), note="GPU 0 fell off\nthe bus"))).splitlines()
+    assert lines[1:] == ["GPU: H100, memory peak n/a, utilization mean n/a, GPU 0 fell off the bus"]
+    nothing = dict.fromkeys(("memory_peak", "util_mean", "util_p95", "idle_share", "energy_wh", "first_use"))
+    lines = record_text(record(summary={"gpus": [summed(0, **nothing)]})).splitlines()
+    assert lines[1:] == [
+        "GPU: H100, memory peak n/a, utilization mean n/a, p95 n/a, under 10 % for n/a of the time, energy n/a"
+    ]
+
+
+def test_a_machine_without_gpus_gets_no_line() -> None:
+    assert record_text(record(gpu=GpuTelemetry(note="No NVIDIA driver."))) == "local/digits-k3f9  running"
+
+
+def test_the_summary_of_an_ended_run() -> None:
+    hint = "The data loader is likely\nsingle-threaded."
+    more = {"gpus": (gpu(0), gpu(1)), "note": ""}
+    summary = {"gpus": [summed(0), summed(1, util_mean=80.0, energy_wh=700.0, first_use=2.0)], "hint": hint}
+    text = record_text(record(state="completed", done=True, gpu=GpuTelemetry(**more), summary=summary))  # type: ignore[arg-type]
+    assert text.splitlines()[1:] == [
+        "GPUs: 2 x H100, memory peak 40.0 GiB of 80.0 GiB, utilization mean 71 to 80 %, p95 96 %, "
+        "under 10 % for 3 % of the time, 1.18 kWh, first used after 2.0 s",
+        "hint: The data loader is likely single-threaded.",
+    ]
+    missing = {"gpus": [summed(0)]}  # a sum over some of them would be no sum
+    assert "energy n/a" in record_text(record(gpu=GpuTelemetry(**more), summary=missing))  # type: ignore[arg-type]
+
+
+def test_gpus_that_lie_idle_are_said_at_once() -> None:
+    truth = GpuTruth(verdict="not used", detail="GPU 0 had 0 % for 60 s.", cause="A CPU-only wheel?")
+    lines = record_text(record(truth=truth, metrics={})).splitlines()
+    assert lines[1] == "GPU IDLE: GPU 0 had 0 % for 60 s. A CPU-only wheel?"
+    for verdict in ("", "used", "cannot tell"):
+        assert len(record_text(record(truth=GpuTruth(verdict=verdict, detail="x"))).splitlines()) == 1

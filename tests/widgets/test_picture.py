@@ -10,7 +10,7 @@ import sys
 import pytest
 from PIL import Image
 
-from jupyter_amltrain.widgets import picture
+from jupyter_amltrain.widgets import picture, picture_charts
 
 
 def series(values, steps=None):
@@ -73,14 +73,28 @@ def test_an_empty_record_is_a_header():
 
 
 def test_numbers_for_people():
-    assert [picture._number(v) for v in (0.0, 0.97221, 12345.6, 1e-6, 2.5e9)] == [
+    assert [picture_charts.number_text(v) for v in (0.0, 0.97221, 12345.6, 1e-6, 2.5e9)] == [
         "0",
         "0.9722",
         "12346",
         "1.00e-6",
         "2.50e9",
     ]
-    assert picture._bytes(599e6) == "599 MB" and picture._bytes(0) == "0 B"
+    assert [picture_charts.bytes_text(v) for v in (0.0, 1023.0, 599e6, 40 * 2**30, 2.0**52)] == [
+        "0 B",
+        "0.999 KiB",
+        "571 MiB",
+        "40 GiB",
+        "4.1e+03 TiB",
+    ]
+
+
+def test_every_row_of_charts_is_its_own():
+    flat, steep = series([0.0] * 9), series([float(i) for i in range(9)])
+    names = [f"m{i}" for i in range(6)]
+    one = picture.draw(record(metrics=dict.fromkeys(names, flat)))
+    other = picture.draw(record(metrics={name: steep if name == "m0" else flat for name in names}))
+    assert one["png"] != other["png"]
 
 
 def test_pyplot_is_never_imported():
