@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from jupyter_amltrain.backends.base import Backend, Chunk, Plan, RunChanges
+from jupyter_amltrain.backends.base import MONITORS, Backend, Chunk, Plan, RunChanges, monitor_of, stream_of
+from jupyter_amltrain.backends.fake_telemetry import BASELINE, CPUS, MEMORY, NAME, SIZE, FakeNode, uuid_of
 from jupyter_amltrain.errors import CommandError, ResultMissing, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
@@ -22,6 +23,11 @@ from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Phase, Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.spec.target import ComputeTarget, FakeTarget, TargetInfo
 from jupyter_amltrain.state import StateRoot
+
+#: Seconds that a monitor lives after the last call.
+KEEP = 30.0
+#: Seconds of a run until its GPUs are called unused, where its spec does not say.
+GRACE = 60.0
 
 
 class _Life:
@@ -32,6 +38,15 @@ class _Life:
         self.start = time.monotonic()
         self.canceled: float | None = None
         self.secrets = tuple(secrets)
+        self.nodes: dict[int, FakeNode] = {}
+
+
+class _Monitor:
+    """A monitor with one node; `asked` is when it was called last (monotonic seconds)."""
+
+    def __init__(self, gpus: Sequence[int], period: float) -> None:
+        self.start = self.asked = time.monotonic()
+        self.node = FakeNode(0, gpus, time.time(), period)
 
 
 class _Clock(RunChanges):
@@ -54,6 +69,7 @@ class FakeBackend(Backend):
         super().__init__(target)
         self._script = target
         self._lives: dict[str, _Life] = {}
+        self._monitors: dict[str, _Monitor] = {}
 
     def rescript(self, **changes: Any) -> None:
         """Change what the target does from now on, e.g. ``unreachable=True``.
@@ -78,9 +94,22 @@ class FakeBackend(Backend):
         return TargetInfo(
             target=self.target.name,
             kind="fake",
-            cpus=8,
-            memory=32 << 30,
-            slots={"cpu": {"total": 8, "free": 8}},
+            cpus=CPUS,
+            memory=MEMORY,
+            gpus=tuple(
+                {
+                    "index": i,
+                    "name": NAME,
+                    "uuid": uuid_of(0, i),
+                    "memory_total": SIZE << 20,
+                    "memory_used": BASELINE << 20,
+                }
+                for i in range(self._script.gpus)
+            ),
+            slots={
+                "cpu": {"total": CPUS, "free": CPUS},
+                "gpu": {"total": self._script.gpus, "free": self._script.gpus},
+            },
             survives={"kernel": {"answer": "no", "why": "it lives in this kernel's memory"}},
         )
 
@@ -104,7 +133,31 @@ class FakeBackend(Backend):
         self._lives[plan.run_id] = _Life(run, secrets)
         return run
 
+    def _ran(self, life: _Life) -> float:
+        """Seconds that a run has run, or ran; below 0 before its start."""
+        now = time.monotonic() if life.canceled is None else life.canceled
+        return min(now - life.start - self._script.queued, self._script.running)
+
+    def _truth(self, life: _Life) -> dict[str, str]:
+        ran, grace = self._ran(life), life.run.spec.gpu_grace or GRACE
+        if not self._script.gpus or ran < 0:
+            return {}
+        if not self._script.idle:
+            if ran < 2:  # see `gpu_values`
+                return {}
+            return {"verdict": "used", "detail": "GPU 0 was used (utilization 75 %), first after 2 s", "cause": ""}
+        if ran < grace:
+            return {}
+        detail = f"GPU 0 stayed at 0 % utilization and within 1 MiB of its memory before the run, for {grace:g} s"
+        return {"verdict": "not used", "detail": detail, "cause": "it is scripted to leave its GPUs alone"}
+
     def _status(self, life: _Life) -> RunStatus:
+        devices = tuple(uuid_of(node, i) for node in range(self._script.nodes) for i in range(self._script.gpus))
+        status = self._by_clock(life)
+        truth = self._truth(life)
+        return msgspec.structs.replace(status, devices=devices, nodes=self._script.nodes, truth=truth)
+
+    def _by_clock(self, life: _Life) -> RunStatus:
         script, age = self._script, time.monotonic() - life.start
         if life.canceled is not None:
             age = min(age, life.canceled - life.start)
@@ -163,7 +216,29 @@ class FakeBackend(Backend):
             raise CommandError(f"{life.run.handle} has not ended.", hint=f"%aml_runs cancel {life.run.handle} first.")
         self._lives.pop(run_id, None)
 
-    def _stream(self, run_id: str, stream: str) -> bytes:
+    def _node(self, run_id: str, number: int) -> FakeNode | None:
+        """A node of a run or a monitor, brought up to date."""
+        if (name := monitor_of(run_id)) is not None:
+            watched = self._monitors.get(name)
+            if watched is None or time.monotonic() - watched.asked > KEEP:
+                self._monitors.pop(name, None)
+                return None
+            return watched.node.upto(time.monotonic() - watched.start) if number == 0 else None
+        life = self._lives.get(run_id)
+        if life is None or number >= self._script.nodes or self._ran(life) < 0:
+            return None
+        if number not in life.nodes:
+            start, script = life.run.created + self._script.queued, self._script
+            life.nodes[number] = FakeNode(number, range(script.gpus), start, script.period, script.idle)
+        return life.nodes[number].upto(self._ran(life))
+
+    def _stream(self, run_id: str, stream: str) -> bytes | bytearray:
+        stream, number = stream_of(stream)
+        if stream in ("telemetry", "minutes", "summary"):
+            node = self._node(run_id, number)
+            if node is None:
+                return b""
+            return {"telemetry": node.raw, "minutes": node.minutes}.get(stream) or node.summary()
         life = self._lives.get(run_id)
         if life is None or self._status(life).state is RunState.QUEUED:
             return b""
@@ -182,8 +257,28 @@ class FakeBackend(Backend):
         self._answer()
         whole = self._stream(run_id, stream)
         offset = max(0, len(whole) + offset) if offset < 0 else offset
-        data = whole[offset : offset + limit]
+        data = bytes(whole[offset : offset + limit])
         return Chunk(data, offset + len(data))
+
+    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """See :meth:`Backend.monitor`."""
+        self._answer()
+        monitor_of(f"{MONITORS}{monitor_id}")
+        there = range(self._script.gpus)
+        for index in gpus or ():
+            if index not in there:
+                listed = f"There are: {', '.join(map(str, there))}." if there else "There is none."
+                raise CommandError(f"There is no GPU {index} on this machine. {listed}")
+        watched = self._monitors.get(monitor_id)
+        if watched is None or time.monotonic() - watched.asked > KEEP:
+            watched = self._monitors[monitor_id] = _Monitor(there if gpus is None else gpus, period)
+        watched.asked = time.monotonic()
+        return f"fake:{MONITORS}{monitor_id}"
+
+    async def stop_monitor(self, monitor_id: str) -> None:
+        """See :meth:`Backend.stop_monitor`."""
+        self._answer()
+        self._monitors.pop(monitor_id, None)
 
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""

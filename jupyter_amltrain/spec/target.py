@@ -70,9 +70,19 @@ class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
         How every run ends.
     unreachable
         The target does not answer.
+    nodes, gpus
+        Machines of every run and of a monitor, and GPUs of each.
+    idle
+        Runs do not use their GPUs.
+    period
+        Seconds between telemetry ticks.
     """
 
     queued: float = 0.05
     running: float = 0.2
     exit_code: int = 0
     unreachable: bool = False
+    nodes: int = 1
+    gpus: int = 0
+    idle: bool = False
+    period: float = 1.0

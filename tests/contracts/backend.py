@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -118,6 +119,48 @@ class BackendContract:
         call(self._until_ended(backend, run.run_id))
         values = call(backend.outputs(run.run_id, ("never_set",)))
         assert isinstance(values["never_set"], ResultMissing)
+
+    def test_streams_of_nodes_have_names(self, call: Call[Any], backend: Backend) -> None:
+        run = call(self._launch(backend, self.short()))
+        call(self._until_ended(backend, run.run_id))
+        nodes = call(backend.poll((run.run_id,)))[run.run_id].nodes
+        assert nodes >= 1
+        for number in range(nodes):
+            data = call(backend.read(run.run_id, f"telemetry/{number}", 0)).data
+            assert data[:1] in (b"{", b"")  # a run may be shorter than a tick
+        assert call(backend.read(run.run_id, "telemetry", 0)) == call(backend.read(run.run_id, "telemetry/0", 0))
+        for stream in (f"telemetry/{nodes}", "minutes/77", "summary/77"):  # there is none, or none yet
+            assert call(backend.read(run.run_id, stream, 0)).data == b""
+        for stream in ("log/1", "telemetry/", "telemetry/-1", "telemetry/../1", "nothing"):
+            with pytest.raises(CommandError, match="There is no stream"):
+                call(backend.read(run.run_id, stream, 0))
+
+    def test_a_monitor_is_read_like_a_run_and_kept_by_its_name(self, call: Call[Any], backend: Backend) -> None:
+        async def first_tick() -> bytes:
+            while True:
+                data = (await backend.read("monitors/watch-1", "telemetry", 0)).data
+                if data.count(b"\n") > 1:
+                    return data
+                await asyncio.sleep(0.01)
+
+        assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
+        folder = call(backend.monitor("watch-1", None, 0.1))
+        assert folder.endswith("monitors/watch-1")
+        header = json.loads(call(asyncio.wait_for(first_tick(), DEADLINE)).split(b"\n")[0])
+        assert header["columns"][:2] == ["seq", "t"] and header["period"] == 0.1
+        assert call(backend.monitor("watch-1", None, 0.1)) == folder
+        call(backend.stop_monitor("watch-1"))
+        call(backend.stop_monitor("watch-1"))
+        assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
+
+    def test_what_cannot_be_monitored(self, call: Call[Any], backend: Backend) -> None:
+        with pytest.raises(CommandError, match="There is no GPU 99 on this machine"):
+            call(backend.monitor("watch-2", [99], 1.0))
+        for name in ("", "..", "a/b", "../runs/x"):
+            with pytest.raises(CommandError, match="not a monitor's id"):
+                call(backend.monitor(name, None, 1.0))
+            with pytest.raises(CommandError, match="not a monitor's id"):
+                call(backend.read(f"monitors/{name}", "telemetry", 0))
 
     def test_an_id_is_taken_once(self, call: Call[Any], backend: Backend) -> None:
         async def twice() -> None:
