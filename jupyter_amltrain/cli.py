@@ -179,10 +179,13 @@ def _monitor(words: list[str]) -> int:
     asked = parser_of("monitor", "amltrain monitor").parse(words)
     view = api.monitor(target=asked.target, gpus=asked.gpus, rate=asked.rate)
     rewrite = sys.stdout.isatty() and not asked.json
-    with contextlib.suppress(KeyboardInterrupt):  # how one ends it
-        monitor.repeat(
-            view, _write, period=max(1.0, 1 / asked.rate), as_json=asked.json, rewrite=rewrite, once=asked.once
-        )
+    try:
+        with contextlib.suppress(KeyboardInterrupt):  # how one ends it
+            monitor.repeat(
+                view, _write, period=max(1.0, 1 / asked.rate), as_json=asked.json, rewrite=rewrite, once=asked.once
+            )
+    finally:
+        view.stop()
     return 0
 
 

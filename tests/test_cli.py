@@ -118,3 +118,24 @@ def test_a_closed_pipe_is_no_error() -> None:
     done = subprocess.run([*LINE, "compute"], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_monitor(home: Path) -> None:
+    assert "host: cpu" in amltrain("monitor", "--once").stdout
+    snapshot = json.loads(amltrain("monitor", "local", "--once", "--json", "--rate", "10").stdout)
+    assert snapshot["host"]["memory"] > 0 and isinstance(snapshot["gpus"], list)
+    assert "Did you mean local" in amltrain("monitor", "locl", "--once", code=2).stderr
+    endless = subprocess.Popen([*LINE, "monitor", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert endless.stdout is not None and json.loads(endless.stdout.readline())["host"]
+    endless.send_signal(signal.SIGINT)
+    _, said = endless.communicate(timeout=60)
+    assert (endless.returncode, said) == (0, "")
+    assert not list((home / "monitors").glob("*"))  # it was stopped, and its folder is gone
+
+
+def test_export() -> None:
+    Path("train.py").write_text("import time; time.sleep(0.5)")
+    amltrain("submit", "train.py", "--wait")
+    assert "Telemetry of local/train-" in amltrain("runs", "export", "last", "run.csv").stdout
+    assert Path("run.csv").read_text().count("\n") >= 3
+    assert "Try: run.csv" in amltrain("runs", "export", "last", "run.cvs", code=2).stderr

@@ -20,8 +20,8 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
     Parameters
     ----------
     snapshot
-        ``gpus``: rows of index, name, util (percent), memory and memory_total (MiB), power (W) and
-        temperature (°C); ``host``: cpu (percent of one core), memory (bytes); ``note``: a sentence or "".
+        ``gpus``: rows of index, name, util (percent), memory and memory_total (MiB), power (W),
+        temperature (°C); ``host``: cpu (percent of all cores), memory (bytes); ``note``: a sentence or "".
     """
     parts = []
     rows = [_row(gpu) for gpu in snapshot.get("gpus", ())]
@@ -30,7 +30,7 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
     host = snapshot.get("host") or {}
     if host:
         cpu, memory = _number(host.get("cpu"), "%"), host.get("memory")
-        parts.append(f"host: cpu {cpu}, memory {_UNKNOWN if memory is None else bytes_text(memory)}")
+        parts.append(f"host: cpu {cpu} of all cores, memory {_UNKNOWN if memory is None else bytes_text(memory)}")
     if snapshot.get("note"):
         parts.append(str(snapshot["note"]))
     return "\n".join(parts) or "Nothing measured yet."

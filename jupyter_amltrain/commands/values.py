@@ -30,6 +30,8 @@ _SECRET_VALUE = re.compile(
 def split(line: str) -> list[str]:
     """The words of a magic's line, as a shell would find them, but brackets hold together.
 
+    A semicolon at the end is no word: it tells IPython to keep the value to itself.
+
     IPython writes a list for ``$layers`` as ``[64, 32]`` and a mapping for ``$opt`` with
     its quotes, so both are one word without further quoting.
 
@@ -39,7 +41,7 @@ def split(line: str) -> list[str]:
         A quotation is not closed.
     """
     try:
-        return shlex.split(_quoted_groups(line))
+        return shlex.split(_quoted_groups(line.rstrip().removesuffix(";")))
     except ValueError as error:
         raise CommandError(
             f"{str(error).rstrip('.')} in: {line.strip()}.", hint='Quote the whole value: --param "name=$value"'

@@ -34,7 +34,10 @@ class MonitorMagics(Magics):
         if getattr(self.shell, "kernel", None) is None:  # a terminal has no charts
             from jupyter_amltrain.commands.monitor import snapshot_text
 
-            print(snapshot_text(view.snapshot()))
+            try:
+                print(snapshot_text(view.snapshot()))
+            finally:
+                view.stop()
             return None
         return view_once(self.shell, view)
 

@@ -179,3 +179,8 @@ def test_what_ipython_left_is_said() -> None:
         values.check_expanded(["lr={lr}"], ())
     with pytest.raises(CommandError, match="was not expanded"):
         values.check_expanded(["lr=$lr"], {"lr"})
+
+
+def test_a_semicolon_at_the_end_is_for_ipython() -> None:
+    assert values.split("logs last --tail 3; ") == ["logs", "last", "--tail", "3"]
+    assert values.split("--param 'a=x;'") == ["--param", "a=x;"]
