@@ -75,6 +75,7 @@ class GpuReadings:
         self.notes: List[str] = []
         self._handles: List[Any] = [None if g["uuid"] not in devices else devices[g["uuid"]].handle for g in gpus]
         self._retry: Optional[float] = None if driver and all(self._handles) else clock.mono()
+        self._unloaded = False
         self._refused: Set[Tuple[int, int]] = set()
         self._samplers: List[Tuple[int, Callable[[], int], Optional[Callable[[], int]]]] = []
         self._blank: List[Any] = [None] * (WIDTH * len(gpus))
@@ -242,6 +243,7 @@ class GpuReadings:
     def _down(self, out: List[Any]) -> None:
         if any(handle is not None for handle in self._handles):
             self.notes.append("the NVIDIA driver was unloaded")
+            self._unloaded = True
         self._handles = [None] * len(self.gpus)
         out[:] = self._blank
         self._retry = clock.mono() + RETRY
@@ -266,9 +268,9 @@ class GpuReadings:
             self._handles[i] = found[self.gpus[i]["uuid"]].handle
         if back:
             who = ["GPU %d" % self.gpus[i]["index"] for i in back]
-            everyone = len(back) == len(self.gpus) and all_away
-            self.notes.append("%s back" % ("the NVIDIA driver is" if everyone else
-                                           ", ".join(who) + (" is" if len(who) == 1 else " are")))  # fmt: skip
+            gpus = ", ".join(who) + (" is" if len(who) == 1 else " are")
+            self.notes.append("%s back" % ("the NVIDIA driver is" if self._unloaded else gpus))
+            self._unloaded = False
             self._bind()
         if len(back) == len(away):
             self._retry = None

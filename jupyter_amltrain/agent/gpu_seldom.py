@@ -46,8 +46,9 @@ class Seldom:
             listed = self.slow.processes(i)
             rows = None if listed is None else self.owners.tell(listed, members)
             self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows))
+            index = self.readings.gpus[i]["index"]
             self._processes[i] = [
-                [i, pid, owner, memory, self._name(pid) if owner != "unknown" else ""]
+                [index, pid, owner, memory, self._name(pid) if owner != "unknown" else ""]
                 for pid, owner, memory in rows or ()
             ]
 

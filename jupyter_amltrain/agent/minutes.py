@@ -29,10 +29,10 @@ class Tick(NamedTuple):
 
 
 def short(value: Value) -> Value:
-    """Four digits and all before the point: means need no more, and lines get short."""
+    """Three digits and all before the point: means need no more, and lines get short."""
     if value is None or isinstance(value, int):
         return value
-    rounded = round(value, max(0, 2 - len(str(int(abs(value))))))
+    rounded = round(value, max(0, 3 - len(str(int(abs(value))))))
     return int(rounded) if rounded == int(rounded) else rounded
 
 

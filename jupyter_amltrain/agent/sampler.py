@@ -114,7 +114,7 @@ class Sampler:
         else:
             self.readings, note = find_gpus(uuids, indices, known)
         if not header:
-            self.file.header = self._header(note)
+            self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
         self.seldom = Seldom(self.readings)
         self.truth = None

@@ -91,6 +91,11 @@ class Telemetry:
                     whole = [int(x) if isinstance(x, float) and x >= 1000 and x == int(x) else x for x in values]
                     yield Tick(seq, t, whole, offset)
 
+    def begin(self, header: Dict[str, Any]) -> None:
+        """Write the header of a new file now, or with the first tick when the disk does not take it."""
+        self.header = header
+        self._written = self._write((_json(header) + "\n").encode()) is not None
+
     def add(
         self, t: float, host: Sequence[Value], gpus: Sequence[Value], told: Sequence[Mapping[str, Any]]
     ) -> Optional[Tick]:
