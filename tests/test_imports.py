@@ -82,7 +82,7 @@ def test_a_kernel_stays_light(live: Any) -> None:
 
     cell = live.run("%%aml_submit --wait --out n\nn = 1")
     assert cell.status == "ok"
-    live.run("run = %aml_runs last\n_ = run.record(), run.metrics(), run.telemetry(), run.result('n')")
+    live.run("run = %aml_runs last\n_ = run.record(), run.metrics(), run.result('n')")
     live.run("%aml_runs\n%aml_compute")
     added = modules(live) - before
     assert not {name for name in added if name.partition(".")[0] in HEAVY}

@@ -17,10 +17,7 @@ from jupyter_amltrain.runs.pyramid import BUCKETS
 from jupyter_amltrain.runs.telemetry import RunTelemetry
 from jupyter_amltrain.widgets import charts
 from jupyter_amltrain.widgets.feed import RING, Columns, StreamFeed
-from jupyter_amltrain.widgets.layout import METRICS, Layout
-
-#: Choices of the window: label and seconds; 0 is all.
-WINDOWS = (("2 min", 120.0), ("10 min", 600.0), ("1 h", 3600.0), ("6 h", 21600.0), ("all", 0.0))
+from jupyter_amltrain.widgets.layout import METRICS, Layout, windows
 
 
 class Dashboard:
@@ -38,7 +35,7 @@ class Dashboard:
         self.plan = layout
         self.x = bqplot.DateScale()
         self.window = ipywidgets.Dropdown(
-            options=_windows(layout.window),
+            options=windows(layout.window),
             value=layout.window,
             layout=ipywidgets.Layout(width="90px"),
             tooltip="Time that the charts show",
@@ -119,21 +116,6 @@ class Dashboard:
         for widget in everything:
             if widget is not None and widget.comm is not None:
                 widget.close()
-
-
-def _windows(chosen: float) -> list[tuple[str, float]]:
-    known = list(WINDOWS)
-    if chosen not in [seconds for _, seconds in known]:
-        known.append((_duration(chosen), chosen))
-        known.sort(key=lambda item: item[1] or float("inf"))
-    return known
-
-
-def _duration(seconds: float) -> str:
-    for unit, name in ((3600, "h"), (60, "min")):
-        if seconds >= unit:
-            return f"{seconds / unit:g} {name}"
-    return f"{seconds:g} s"
 
 
 def _legend(layout: Layout) -> str:

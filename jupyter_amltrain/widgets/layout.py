@@ -20,6 +20,26 @@ METRICS = 4
 _QUEUE = 30.0
 
 
+#: Choices of the window: label and seconds; 0 is all.
+_WINDOWS = (("2 min", 120.0), ("10 min", 600.0), ("1 h", 3600.0), ("6 h", 21600.0), ("all", 0.0))
+
+
+def windows(chosen: float) -> list[tuple[str, float]]:
+    """The choices of the window, `chosen` seconds among them."""
+    known = list(_WINDOWS)
+    if chosen not in [seconds for _, seconds in known]:
+        known.append((_duration(chosen), chosen))
+        known.sort(key=lambda item: item[1] or float("inf"))
+    return known
+
+
+def _duration(seconds: float) -> str:
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:g} {name}"
+    return f"{seconds:g} s"
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of a dashboard; MiB and watts."""
 
@@ -80,6 +100,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             "gpus": [msgspec.to_builtins(gpu) for gpu in self.gpus],
             "units": {"util": "%", "peak": "%", "memory": "MiB", "power": "W", "cpu": "%", "host_memory": "bytes"},
             "start": self.start,
+            "windows": [seconds for _, seconds in windows(self.window)],
         }
 
     def column(self, node: int, name: str) -> int:

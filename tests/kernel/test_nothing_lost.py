@@ -57,7 +57,7 @@ for which in {which!r}:
         handle=run.handle, state=run.state, exit_code=run.status.exit_code,
         log=hashlib.sha256(open(run.log_path, "rb").read()).hexdigest(),
         metric=[[step, value] for step, _, value in run.metrics().get("total", [])],
-        seq=run.telemetry().get("seq", []), outputs=run.run.outputs)
+        seq=run.telemetry()["seq"].tolist(), outputs=run.run.outputs)
 print("FOUND" + json.dumps(all_found))
 """
 

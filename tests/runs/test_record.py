@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.runs.record import METRICS, record_of
-from jupyter_amltrain.runs.series import Metric, TelemetryLog
+from jupyter_amltrain.runs.series import Metric
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.record import RunRecord
@@ -41,10 +41,10 @@ def test_sixty_metrics_of_a_hundred_thousand_points() -> None:
     entry = entry_of()
     many_points(entry, 60, 100_000)
     entry.log.feed(b"\x00\xff line\n" * 40_000, 360_000)
-    entry.telemetry = TelemetryLog()
-    entry.telemetry.feed(b'{"columns":["seq","t","cpu","memory"],"cpus":2,"memory_total":8e9}\n')
+    entry.telemetry.feed(0, b'{"columns":["seq","t","cpu","memory"],"cpus":2,"memory_total":8e9}\n')
     entry.telemetry.feed(
-        b"".join(b"[%d,1795249210.%03d,99.87654321,%d]\n" % (i, i % 1000, 10**9 + i * 7919) for i in range(40_000))
+        0,
+        b"".join(b"[%d,1795249210.%03d,99.87654321,%d]\n" % (i, i % 1000, 10**9 + i * 7919) for i in range(40_000)),
     )
     record = record_of(entry)
     assert bytes_of(record) < LIMIT
@@ -81,7 +81,7 @@ def test_no_number_is_null(value: float) -> None:
 def test_an_ended_run_has_no_age_of_its_telemetry() -> None:
     for state, known in ((RunState.RUNNING, True), (RunState.COMPLETED, False)):
         entry = entry_of(state)
-        entry.telemetry.feed(b'{"columns":["seq","t","cpu","memory"]}\n[0,1.0,null,5]\n')
+        entry.telemetry.feed(0, b'{"columns":["seq","t","cpu","memory"]}\n[0,1.0,null,5]\n')
         telemetry = record_of(entry).telemetry
         assert (telemetry.age is not None) is known
         assert telemetry.cpu == (None,) and telemetry.memory == (5.0,) and telemetry.memory_total is None

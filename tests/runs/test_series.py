@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.runs.series import LogWindow, MetricLog, Shown, TelemetryLog, collapse, downsample
+from jupyter_amltrain.runs.series import LogWindow, MetricLog, Shown, collapse, downsample
 
 
 def _point(run: str, value: float, timestamp: int) -> dict[str, object]:
@@ -57,15 +57,6 @@ def test_garbage_between_lines_is_stepped_over() -> None:
     log = MetricLog()
     log.feed(b'{"seq": 0, broken\n' + _journal())
     assert len(log.metrics["loss"].values) == 2
-
-
-def test_telemetry_keeps_unknown_values_as_holes() -> None:
-    log = TelemetryLog()
-    assert not log.feed(b'{"schema":1,"columns":["seq","t","cpu"],"units":["","s","%"],"cpus":2}\n')
-    assert log.feed(b"[1,10.0,null]\n[2,11.0,50")
-    assert log.feed(b".5]\n")
-    assert list(log.columns["seq"]) == [1, 2]
-    assert math.isnan(log.columns["cpu"][0]) and log.columns["cpu"][1] == 50.5
 
 
 def test_a_log_window_keeps_the_end_and_counts_what_is_hidden() -> None:

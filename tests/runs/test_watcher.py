@@ -14,8 +14,9 @@ from jupyter_amltrain.backends.base import Chunk
 from jupyter_amltrain.backends.fake import FakeBackend
 from jupyter_amltrain.errors import StateError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.runs.reading import read_streams
 from jupyter_amltrain.runs.store import Entry, RunStore
-from jupyter_amltrain.runs.watcher import Watcher, read_streams
+from jupyter_amltrain.runs.watcher import Watcher
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunStatus
@@ -53,8 +54,8 @@ class Moody(FakeBackend):
 
     def _stream(self, run_id: str, stream: str) -> bytes:
         if stream == "telemetry":
-            head: dict[str, Any] = {"schema": 1, "columns": ["seq", "t"], "units": ["", "s"]}
-            return b"\n".join(json.dumps(row).encode() for row in [head, [0, 1.0], [1, 2.0]]) + b"\n"
+            head: dict[str, Any] = {"schema": 1, "columns": ["seq", "t", "cpu"], "units": ["", "s", "%"]}
+            return b"\n".join(json.dumps(row).encode() for row in [head, [0, 1.0, 5], [1, 2.0, 7]]) + b"\n"
         return super()._stream(run_id, stream)
 
 
@@ -114,10 +115,10 @@ def test_two_readers_at_once_feed_every_byte_once(loop: LoopThread, tmp_path: Pa
 
     async def story() -> Entry:
         entry = Entry(await launched(backend))
-        await asyncio.gather(*(read_streams(backend, entry) for _ in range(4)))
+        await asyncio.gather(*(read_streams(backend, entry, entry.run.status) for _ in range(4)))
         return entry
 
     entry = loop.call(story(), DEADLINE)
-    assert list(entry.telemetry.columns["seq"]) == [0, 1]
+    assert entry.telemetry.node(0).ticks == 2 and entry.telemetry.node(0).since(0)[1].tolist() == [[5, 7]]
     assert list(entry.metrics.metrics["loss"].values) == [0.5]
     assert entry.log.tail()[0] == "fake: started\n" and entry.log.bytes == len("fake: started\n")
