@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_amltrain.agent.minutes import Minutes
+from jupyter_amltrain.agent.summary import Summary
+from jupyter_amltrain.agent.telemetry_file import Telemetry
 from jupyter_amltrain.tracking.telemetry_points import NodeTable, tables
 
 from .telemetry_files import LIMIT, SIZE, START, busy, write_node
@@ -184,3 +187,35 @@ def test_a_second_node_may_be_shorter(tmp_path):
     kind, found = tables(tmp_path, True)
     assert kind == "minutes"
     assert [(table.node, len(table.times)) for table in found] == [(0, 10), (1, 30)]
+
+
+def test_the_files_of_these_tests_are_as_the_agent_makes_them(tmp_path):
+    write_node(tmp_path, gpus=2, seconds=400)
+    place = tmp_path / "telemetry"
+    lines = [json.loads(line) for line in (place / "minutes-0.jsonl").read_text().splitlines()]
+    summary = json.loads((place / "summary-0.json").read_text())
+    before = tables(tmp_path, True)[1][0]
+    (place / "minutes-0.jsonl").unlink()
+    (place / "summary-0.json").unlink()
+    raw = Telemetry(str(tmp_path))
+    minutes, sums = Minutes(str(tmp_path), lines[0]["columns"]), Summary(str(tmp_path), raw.header)
+    for tick in raw.ticks(0, -1):
+        if minutes.closes(tick.t):
+            sums.add(minutes.close())
+        minutes.add(tick)
+    sums.add(minutes.ticks)
+    sums.save()
+    made = [json.loads(line) for line in (place / "minutes-0.jsonl").read_text().splitlines()]
+    assert made[0] == lines[0] and len(made) == len(lines) == 7
+    for ours, theirs in zip(lines[1:], made[1:], strict=True):
+        assert [*ours[:6], ours[7]] == [*theirs[:6], theirs[7]]
+        assert ours[6] == pytest.approx(theirs[6], rel=0.02)
+    found = json.loads((place / "summary-0.json").read_text())
+    assert found.keys() == summary.keys()
+    for ours, theirs in zip(summary["gpus"], found["gpus"], strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in ("memory_total", "memory_peak", "util_mean", "util_p95", "energy_wh", "temperature_max"):
+            assert ours[name] == pytest.approx(theirs[name], rel=0.02), name
+    after = tables(tmp_path, True)[1][0]
+    assert after.times == before.times
+    assert after.column("gpu1.power") == pytest.approx(before.column("gpu1.power"), rel=0.02)
