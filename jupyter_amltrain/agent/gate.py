@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import clock, sampler
-from .protocol import TRUTH
+from . import clock
+from .protocol import DEFAULT_GPU_GRACE, TRUTH
 from .truth import CANNOT_TELL, NOT_USED, read_truth
 
 #: Seconds that a run waits for its sampler's first look at the GPUs: what is on them before it starts.
 READY_PATIENCE = 3.0
-
-
-def sample(folder: str, root: int, devices: List[str], ready: Optional[int]) -> int:
-    """Body of a forked sampler, which may be one that knows no GPUs."""
-    run: Any = sampler.run
-    if run.__code__.co_argcount >= 4:
-        return int(run(folder, root, devices, ready))
-    if ready is not None:
-        os.write(ready, b"r")
-        os.close(ready)
-    return int(run(folder, root))
+#: Seconds between looks of a supervisor: also for a cancel whose signal did not reach it.
+LOOK_PERIOD = 2.0
 
 
 class Gate:
@@ -33,13 +24,21 @@ class Gate:
         The run folder.
     devices
         What the run owns; a run without GPUs has no truth.
-    require
-        ``stop`` to act on *not used*.
+    job
+        Whose ``require_gpu`` is ``stop`` to act on *not used*, and whose ``gpu_grace`` says how soon.
+
+    Attributes
+    ----------
+    period
+        Seconds between looks.
     """
 
-    def __init__(self, folder: str, devices: List[str], require: str) -> None:
+    def __init__(self, folder: str, devices: List[str], job: Mapping[str, Any]) -> None:
         self.path = os.path.join(folder, TRUTH)
-        self.devices, self.require = devices, require
+        self.devices, self.require = devices, job.get("require_gpu") or ""
+        self.period = LOOK_PERIOD
+        if devices:
+            self.period = min(LOOK_PERIOD, max(0.05, (job.get("gpu_grace") or DEFAULT_GPU_GRACE) / 4))
         self.said: Dict[str, str] = {}
         self._seen: Optional[Tuple[int, int]] = None
 

@@ -7,11 +7,10 @@ import os
 import select
 import signal
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
-from . import clock, nvml
+from . import clock, nvml, sampler
 from .forked import drain, stdio_to, wake_on
-from .gate import sample
 from .helper import Helper, dismiss
 from .monitor import ASKED, DIARY, KEPT, RECORD, bad, keep, remove
 from .processes import boot_id, identity, node
@@ -27,7 +26,7 @@ def detach(folder: str) -> int:
     """Body of ``agent.pyz monitor``: print one JSON line when the keeper keeps, or why not."""
     asked = read_json(os.path.join(folder, ASKED), "Monitor folder") or {}
     try:
-        devices = _devices(asked.get("gpus"), _probe())
+        _check(asked.get("gpus") or (), _probe())
     except AgentError as error:
         print(json.dumps(error.answer()))
         return 1
@@ -39,7 +38,7 @@ def detach(folder: str) -> int:
     os.close(reader)
     code = 70
     try:
-        code = _keeper(folder, devices, float(asked.get("period") or 1.0), writer)
+        code = _keep(folder, asked.get("gpus"), float(asked["period"]), writer)
     except BaseException:  # the body of a process: whatever it is goes to its diary
         import traceback
 
@@ -67,28 +66,25 @@ def _probe() -> Json:
     return nvml.parse_probe(data)
 
 
-def _devices(wanted: Optional[List[int]], found: Json) -> List[str]:
-    """UUIDs of the wanted GPUs; all when none were named."""
-    known = {gpu["index"]: gpu["uuid"] for gpu in found["gpus"]}
-    if wanted is None:
-        return list(known.values())
+def _check(wanted: Sequence[int], found: Json) -> None:
+    """Refuse GPUs that are not here."""
+    known = {gpu["index"] for gpu in found["gpus"]}
     for index in wanted:
         if index not in known:
             listed = ", ".join(str(number) for number in sorted(known))
             there = "There are: %s." % listed if known else "There is none: %s." % found["note"]
             raise bad("There is no GPU %d on this machine. %s" % (index, there))
-    return [known[index] for index in dict.fromkeys(wanted)]
 
 
-def _keeper(folder: str, devices: List[str], period: float, ready: int) -> int:
+def _keep(folder: str, gpus: Optional[List[int]], period: float, ready: int) -> int:
     stdio_to(os.path.join(folder, DIARY))
     os.umask(0o077)
-    os.environ["AMLTRAIN_SAMPLE_PERIOD"] = repr(period)
     wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    me = identity(os.getpid()) or {}
+    keeper = os.getpid()
+    me = identity(keeper) or {}
     write_json(os.path.join(folder, RECORD), dict(me, schema=SCHEMA, node=node(), boot=boot_id()))
-    os.write(ready, json.dumps({"pid": os.getpid()}).encode())
+    os.write(ready, json.dumps({"pid": keeper}).encode())
     os.close(ready)
     helper = Helper("sampler")
     helper.due = clock.mono()
@@ -96,7 +92,7 @@ def _keeper(folder: str, devices: List[str], period: float, ready: int) -> int:
     while True:
         now = clock.mono()
         if helper.due is not None and now >= helper.due:
-            helper.fork(folder, lambda: sample(folder, os.getppid(), devices, None))
+            helper.fork(folder, lambda: sampler.watch(folder, gpus, period, lambda: os.getppid() == keeper))
         pause = _TURN if helper.due is None else min(_TURN, helper.due - now)
         if select.select([wakeup], [], [], max(0.0, pause))[0] and signal.SIGTERM in drain(wakeup):
             break

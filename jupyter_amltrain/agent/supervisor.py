@@ -14,10 +14,10 @@ import sys
 import traceback
 from typing import Any, Dict, FrozenSet, List, Optional
 
-from . import clock, failpoints, lifecycle
+from . import clock, failpoints, lifecycle, sampler
 from .bystanders import bystanders
 from .forked import drain, note, stdio_to, wake_on
-from .gate import Gate, Ready, sample
+from .gate import Gate, Ready
 from .guardian import Assignment, receive
 from .helper import Helper, dismiss
 from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
@@ -26,8 +26,6 @@ from .protocol import AGENT_LOG, CANCEL, CANCELED, FAILED, FINALIZING, RUNNING
 from .rank import LaunchFailed, SinkPlace, serve_sink, start
 from .shelf import Shelf
 
-#: Seconds between looks for a cancel whose signal did not reach us.
-CANCEL_PERIOD = 2.0
 #: Seconds that children get after their rank has ended in a cancel.
 LEFTOVER_GRACE = 1.0
 
@@ -83,7 +81,7 @@ class Supervisor:
         self.status: Optional[int] = None
         self.sampler, self.sink = Helper("sampler"), Helper("sink")
         self.place: Optional[SinkPlace] = None
-        self.gate = Gate(task.folder, task.devices, task.job.get("require_gpu") or "")
+        self.gate = Gate(task.folder, task.devices, task.job)
         self.began = 0.0
         self.stopped: Optional[str] = None
         self.unused: Optional[Dict[str, str]] = None
@@ -155,7 +153,7 @@ class Supervisor:
             note(self.task.folder, "supervisor: what was on the GPUs before the run was not read in time")
 
     def _wait(self) -> None:
-        deadlines = [clock.mono() + CANCEL_PERIOD]
+        deadlines = [clock.mono() + self.gate.period]
         limit = self.task.job["timeout"]
         if limit is not None and self.stopped is None:
             deadlines.append(self.began + limit)
@@ -254,7 +252,7 @@ class Supervisor:
             helper.fork(task.folder, lambda: serve_sink(task, place), [place.socket.fileno()])
         else:
             keep = [] if ready is None else [ready]
-            helper.fork(task.folder, lambda: sample(task.folder, os.getppid(), task.devices, ready), keep)
+            helper.fork(task.folder, lambda: sampler.run(task.folder, os.getppid(), task.devices, ready), keep)
 
     # -- the end ------------------------------------------------------------------
 
