@@ -10,6 +10,7 @@ import { columnsOf, ILayout, layoutOf, MarkSpec, specOf } from './layout';
 import { MetricStore } from './metrics';
 import { band, IPoints, lines } from './reduce';
 import { secondsOf, ShownSpan, Span } from './span';
+import { YRanges } from './yrange';
 
 /** Points of a line in one drawing. */
 const POINTS = 300;
@@ -68,6 +69,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this.age = new SampleAge();
     this.metrics = new MetricStore();
     this.sites = new Set();
+    this._ranges = new YRanges();
     this.stats = { frames: 0, draws: 0, gaps: 0, snapshots: 0 };
     this.onGap = null;
     this._moving = false;
@@ -326,9 +328,13 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
         fresh.push([mark, points]);
       }
     });
-    // A dirty mark does not redraw for the axis that moves: it gets its points right after.
-    fresh.forEach(([mark]) => (mark.dirty = true));
+    // A dirty mark does not redraw for an axis that moves: it gets its points right after.
+    fresh.forEach(([mark, { y }]) => {
+      mark.dirty = true;
+      this._ranges.add(mark.get('scales')?.y, y);
+    });
     this._move(shown);
+    this._ranges.apply();
     for (const [mark, { x, y }] of fresh) {
       (x as any).type = 'date';
       mark.set_state({ x, y });
@@ -348,6 +354,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   }
 
   private _gate!: DrawGate;
+  private _ranges!: YRanges;
   private _gapSince!: number[];
   private _moving!: boolean;
   private _look!: () => void;

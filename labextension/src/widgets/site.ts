@@ -13,19 +13,23 @@ import { means } from './reduce';
 /** Milliseconds between two writings of the age. */
 const AGE = 500;
 
+/** The views of a box come after it: looks for them, and milliseconds between. */
+const ATTEMPTS = 50;
+const AGAIN = 100;
+
 export class FeedSite extends Panel implements ISite {
   /** Create the views of the charts, which takes a moment. */
   static async make(feed: StreamFeedModel, trans: TranslationBundle): Promise<FeedSite> {
     const root = feed.get('root') as WidgetModel;
     const view = (await root.widget_manager.create_view(root as any)) as DOMWidgetView;
     const site = new FeedSite(feed, view, trans);
-    await site._findFigures();
     feed.addSite(site);
+    void site._findFigures();
     return site;
   }
 
   private constructor(
-    private readonly _feed: StreamFeedModel,
+    readonly feed: StreamFeedModel,
     private readonly _view: DOMWidgetView,
     private readonly _trans: TranslationBundle
   ) {
@@ -35,19 +39,19 @@ export class FeedSite extends Panel implements ISite {
     this._age = document.createElement('span');
     this._age.className = 'jp-AmlRun-age';
     this.node.append(this._age);
-    if (_feed.get('heat')) {
+    if (feed.get('heat')) {
       this._heat = new HeatStrip(_trans);
     }
-    this._hover = new Hover(_feed, this.node, _trans, () => this._figures);
+    this._hover = new Hover(feed, this.node, _trans, () => this._figures);
     this._watch = new IntersectionObserver(entries => {
       this._near = entries[entries.length - 1].isIntersecting;
-      _feed.look();
+      feed.look();
     });
     this._watch.observe(this.node);
     this._timer = setInterval(() => this._writeAge(), AGE);
     // Metrics that come late bring charts of their own.
     this._more = () => void this._findFigures();
-    _feed.on('change:figures', this._more);
+    feed.on('change:figures', this._more);
   }
 
   get onScreen(): boolean {
@@ -65,8 +69,8 @@ export class FeedSite extends Panel implements ISite {
     if (this.isDisposed) {
       return;
     }
-    this._feed.sites.delete(this);
-    this._feed.off('change:figures', this._more);
+    this.feed.sites.delete(this);
+    this.feed.off('change:figures', this._more);
     clearInterval(this._timer);
     this._watch.disconnect();
     this._hover.dispose();
@@ -88,20 +92,28 @@ export class FeedSite extends Panel implements ISite {
       }
       return null;
     };
-    this._figures = await Promise.all((this._feed.get('figures') as WidgetModel[]).map(own));
-    const status = await own(this._feed.get('status'));
-    status?.append(this._age);
-    this.node.classList.toggle('jp-mod-ownAge', status === null);
-    const first = this._figures.find(figure => figure !== null);
-    if (this._heat) {
-      // Right after the charts, in their column.
-      const last = [...this._figures].reverse().find(figure => figure !== null) ?? first;
-      (last?.parentElement ?? this.node).append(this._heat.node);
+    const status = this.feed.get('status') as WidgetModel | null;
+    for (let attempt = 0; attempt < ATTEMPTS && !this.isDisposed; attempt++) {
+      // A box makes the views of its children on its own time.
+      const models = this.feed.get('figures') as WidgetModel[];
+      this._figures = await Promise.all(models.map(own));
+      const statusNode = await own(status);
+      statusNode?.append(this._age);
+      if (this._figures.every(Boolean) && (statusNode || !status)) {
+        break;
+      }
+      await new Promise(resolve => setTimeout(resolve, AGAIN));
     }
+    const figures = this._figures.filter((node): node is HTMLElement => node !== null);
+    if (this._heat && figures.length) {
+      // Right after the charts, in their grid.
+      figures[figures.length - 1].parentElement?.append(this._heat.node);
+    }
+    this.drawn();
   }
 
   private _drawHeat(): void {
-    const feed = this._feed;
+    const feed = this.feed;
     if (!this._heat || !this.onScreen) {
       return;
     }
@@ -122,7 +134,7 @@ export class FeedSite extends Panel implements ISite {
   }
 
   private _writeAge(): void {
-    const feed = this._feed;
+    const feed = this.feed;
     const age = feed.age.at(Date.now() / 1000);
     const { nodes, period } = feed.layout;
     const hosts = nodes.length === 1 ? nodes[0].host : this._trans.__('%1 nodes', nodes.length);
