@@ -48,6 +48,12 @@ class Monitor:
         """Display live charts in the current cell."""
         View(self, self._window).show()
 
+    def widget(self, window: float = 600.0) -> Any:
+        """The charts as plain ipywidgets, for front ends without our labextension."""
+        from jupyter_amltrain.widgets.plain import plain_dashboard
+
+        return plain_dashboard(controller(), self.handle, window)
+
     def snapshot(self) -> dict[str, Any]:
         """The newest sample, or the first one when there is none yet.
 

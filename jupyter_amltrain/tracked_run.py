@@ -148,6 +148,12 @@ class TrackedRun:
 
         return View(self, window)
 
+    def widget(self, window: float = 600.0) -> Any:
+        """The charts as plain ipywidgets, for front ends without our labextension."""
+        from jupyter_amltrain.widgets.plain import plain_dashboard
+
+        return plain_dashboard(controller(), self.handle, window)
+
     def result(self, name: str) -> Any:
         """The value of ``--out name``.
 

@@ -19,6 +19,7 @@ import msgspec
 
 from jupyter_amltrain.runs.text import record_text, state_line
 from jupyter_amltrain.spec.record import RECORD_MIME, RunRecord
+from jupyter_amltrain.widgets.plain import wanted
 
 
 class Picture(Protocol):
@@ -47,6 +48,9 @@ class Watchable(Protocol):
 
     def watch(self, paint: Paint, rate: float) -> Any:
         """Call `paint(record, picture)` on the loop, now and on change, to the end."""
+
+    def widget(self, window: float) -> Any:
+        """Plain ipywidgets of the charts."""
 
 
 def bundle_of(record: RunRecord, picture: Picture | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -111,3 +115,5 @@ def _show_in_kernel(shell: Any, run: Watchable, rate: float, view: str, window: 
         )
 
     run.watch(paint, rate)
+    if wanted():
+        display(run.widget(window))  # type: ignore[no-untyped-call]
