@@ -96,6 +96,9 @@ class Owners:
         """``mine`` and ``others`` in MiB, ``None`` where that is not known; ``own``: one of ours is listed."""
         if rows is None:
             return {"mine": None, "others": None, "own": False}
+        if not rows:  # the rule on a GPU that is idle, or in a container
+            none = 0 if self.true else None
+            return {"mine": none, "others": none, "own": False}
         owners = {owner for _, owner, _ in rows}
         certain = self.true and UNKNOWN not in owners
         return {

@@ -193,20 +193,25 @@ class GpuReadings:
 
     def _sample(self, out: List[Any], trouble: List[Tuple[int, int, int]]) -> None:
         """Utilization from the driver's own samples since the last tick: short bursts are in them."""
+        if not self._samplers:
+            return
+        count, words, times, last = self._count, self._words, self._times, self._since
         for i, take, ask in self._samplers:
-            self._count.value = ROOM
+            count.value = ROOM
             code = take()
-            k = self._count.value if code == OK else 0
+            k = 0 if code else count.value
             if k:
-                values = self._words[2 : 4 * k : 4].tolist()
-                first = not self._since[i].value
-                self._since[i].value = max(self._times[0 : 2 * k : 2])
+                values = words[2 : 4 * k : 4].tolist()
+                since = last[i]
+                first = not since.value
+                since.value = max(times[0], times[2 * k - 2])  # in whichever order they come
                 most = max(values)
                 if most > 100:  # seen of drivers in trouble
                     values = [value for value in values if value <= 100]
                     most = max(values, default=0)
                 if values and not first:  # the first answer is of the time before us
-                    out[WIDTH * i] = (2 * sum(values) + len(values)) // (2 * len(values))
+                    k = len(values)
+                    out[WIDTH * i] = (2 * sum(values) + k) // (2 * k)
                     out[WIDTH * i + 1] = most
                     continue
             elif code not in (OK, NOT_FOUND):

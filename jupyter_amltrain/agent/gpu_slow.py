@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Optional, Set, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from .gpu_devices import GPU_IS_LOST, NEVER, NOT_FOUND, OK, TOO_SMALL
+from .gpu_devices import NEVER, OK, TOO_SMALL
 from .gpu_readings import GpuReadings, Value
 
 #: Seconds in which every GPU is asked once.
@@ -13,6 +14,16 @@ SLOW = 5.0
 _NO_MEMORY = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 #: Bytes of nvmlProcessInfo_t: pid, memory, two ids of instances.
 _ROW = 24
+#: Name, unit divisor, functions (the first that works is asked) and constants of each value.
+_VALUES: Tuple[Tuple[str, int, Tuple[str, ...], Tuple[int, ...]], ...] = (
+    ("mem_clock", 1, ("nvmlDeviceGetClockInfo",), (2,)),
+    ("throttle", 1, ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), ()),
+    ("ecc", 1, ("nvmlDeviceGetTotalEccErrors",), (1, 0)),  # uncorrected, since the driver was loaded
+    ("power_limit", 1000, ("nvmlDeviceGetEnforcedPowerLimit",), ()),
+)
+_PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+
+Call = Optional[Callable[[], int]]
 
 
 class SlowReadings:
@@ -22,7 +33,12 @@ class SlowReadings:
         self.readings = readings
         self._refused: Set[Tuple[int, str]] = set()
         self._turn, self._credit = 0, float(len(readings.gpus))
+        self._slot, self._count = ctypes.c_ulonglong(0), ctypes.c_uint(0)
         self._found = (ctypes.c_ubyte * (_ROW * 64))()
+        #: Of each GPU the handle for which its calls were made, and the calls.
+        self._bound: List[Any] = [None] * len(readings.gpus)
+        self._calls: List[List[Call]] = [[] for _ in readings.gpus]
+        self._listing: List[Call] = [None] * len(readings.gpus)
 
     def due(self, period: float) -> List[int]:
         """Positions of the GPUs whose slow values are to be asked in this tick; all in the first."""
@@ -35,57 +51,91 @@ class SlowReadings:
 
     def read(self, i: int) -> Dict[str, Value]:
         """Memory clock (MHz), throttle reasons (bits), uncorrected ECC errors, power limit (W) of one GPU."""
-        limit = self._number(i, "power_limit", ("nvmlDeviceGetEnforcedPowerLimit",), (), ctypes.c_uint)
-        reasons = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        uncorrected = (ctypes.c_uint(1), ctypes.c_uint(0))  # since the driver was loaded
-        return {
-            "mem_clock": self._number(i, "mem_clock", ("nvmlDeviceGetClockInfo",), (ctypes.c_uint(2),), ctypes.c_uint),
-            "throttle": self._number(i, "throttle", reasons, (), ctypes.c_ulonglong),
-            "ecc": self._number(i, "ecc", ("nvmlDeviceGetTotalEccErrors",), uncorrected, ctypes.c_ulonglong),
-            "power_limit": None if limit is None else limit // 1000,
-        }
-
-    def _number(self, i: int, key: str, names: Tuple[str, ...], args: Tuple[Any, ...], kind: Any) -> Optional[int]:
-        for name in names:
-            slot = kind(0)
-            code = self._ask(i, key + name, name, *args, ctypes.byref(slot))
-            if code == OK:
-                return int(slot.value)
-        return None
-
-    def _ask(self, i: int, key: str, name: str, *args: Any) -> int:
-        """Call a function that may be missing; a refusal is remembered, a lost GPU is the tick's to find."""
-        handle = self.readings.handle(i)
-        if handle is None or self.readings.driver is None:
-            return GPU_IS_LOST
-        function = None if (i, key) in self._refused else self.readings.driver.function(name)
-        if function is None:
-            return NOT_FOUND
-        code = function(handle, *args)
-        if code in NEVER:
-            self._refused.add((i, key))
-        return code
-
-    def total_memory(self, i: int) -> Optional[int]:
-        """MiB that one GPU or instance has."""
-        slots = (ctypes.c_ulonglong * 3)()
-        code = self._ask(i, "total", "nvmlDeviceGetMemoryInfo", ctypes.byref(slots))
-        return int(slots[0]) >> 20 if code == OK else None
+        self._bind(i)
+        found: Dict[str, Value] = {}
+        slot = self._slot
+        for at, (key, unit, names, _) in enumerate(_VALUES):
+            call = self._calls[i][at]
+            slot.value = 0  # a function that fills half of it leaves the rest
+            while call is not None:
+                code = call()
+                if code not in NEVER:
+                    break
+                call = self._refuse(i, names, at)
+            found[key] = slot.value // unit if call is not None and code == OK else None
+        return found
 
     def processes(self, i: int) -> Optional[List[Tuple[int, Optional[int]]]]:
         """Pid and MiB (``None``: not told) of each compute process, as the driver lists them."""
-        for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
-            for _ in range(3):
-                number = ctypes.c_uint(len(self._found) // _ROW)
-                code = self._ask(i, name, name, ctypes.byref(number), ctypes.byref(self._found))
-                if code != TOO_SMALL:
-                    break
-                self._found = (ctypes.c_ubyte * (_ROW * (2 * number.value + 8)))()
+        self._bind(i)
+        count = self._count
+        for _ in range(4):
+            call = self._listing[i]
+            if call is None:
+                return None
+            count.value = len(self._found) // _ROW
+            code = call()
             if code == OK:
-                data = memoryview(bytes(self._found)[: _ROW * number.value])
-                rows, sizes = data.cast("I"), data.cast("Q")
-                return [
-                    (rows[6 * k], None if sizes[3 * k + 1] == _NO_MEMORY else sizes[3 * k + 1] >> 20)
-                    for k in range(number.value)
-                ]
+                return self._listed(count.value)
+            if code == TOO_SMALL:
+                self._found = (ctypes.c_ubyte * (_ROW * (2 * count.value + 8)))()
+                self._bound = [None] * len(self._bound)
+                self._bind(i)
+            elif code in NEVER:
+                self._refuse(i, _PROCESSES, -1)
+            else:
+                return None
         return None
+
+    def total_memory(self, i: int) -> Optional[int]:
+        """MiB that one GPU or instance has."""
+        handle, driver = self.readings.handle(i), self.readings.driver
+        function = driver.function("nvmlDeviceGetMemoryInfo") if driver is not None else None
+        slots = (ctypes.c_ulonglong * 3)()
+        if function is None or handle is None or function(handle, ctypes.byref(slots)) != OK:
+            return None
+        return int(slots[0]) >> 20
+
+    def _listed(self, count: int) -> List[Tuple[int, Optional[int]]]:
+        if not count:
+            return []
+        data = memoryview(bytes(self._found)[: _ROW * count])
+        pids, sizes = data.cast("I")[0::6].tolist(), data.cast("Q")[1::3].tolist()
+        return [(pid, None if size == _NO_MEMORY else size >> 20) for pid, size in zip(pids, sizes)]
+
+    def _bind(self, i: int) -> None:
+        """Make the calls of one GPU, unless they are made for the handle that it has."""
+        handle = self.readings.handle(i)
+        if handle is self._bound[i] and self._calls[i]:
+            return
+        self._bound[i] = handle
+        slot = ctypes.byref(self._slot)
+        self._calls[i] = [
+            self._call(i, names, *[ctypes.c_uint(number) for number in constants], slot)
+            for _, _, names, constants in _VALUES
+        ]
+        self._listing[i] = self._call(i, _PROCESSES, ctypes.byref(self._count), ctypes.byref(self._found))
+
+    def _call(self, i: int, names: Tuple[str, ...], *args: Any) -> Call:
+        handle, driver = self._bound[i], self.readings.driver
+        if handle is None or driver is None:
+            return None
+        # The same function may serve two values, with other constants.
+        key = "".join(str(arg.value) for arg in args if isinstance(arg, ctypes.c_uint))
+        for name in names:
+            function = None if (i, name + key) in self._refused else driver.function(name)
+            if function is not None:
+                return partial(function, handle, *args)
+        return None
+
+    def _refuse(self, i: int, names: Tuple[str, ...], at: int) -> Call:
+        """The function that was just asked is not for this GPU: the next one, if there is one."""
+        key = "" if at < 0 else "".join(str(number) for number in _VALUES[at][3])
+        for name in names:
+            driver = self.readings.driver
+            if (i, name + key) not in self._refused and driver is not None and driver.function(name) is not None:
+                self._refused.add((i, name + key))
+                break
+        self._bound[i] = None
+        self._bind(i)
+        return self._listing[i] if at < 0 else self._calls[i][at]

@@ -92,6 +92,13 @@ result nvmlDeviceGetPcieThroughput(void *device, unsigned int counter, unsigned 
     return OK;
 }
 
+/* Of Windows only. */
+result nvmlDeviceGetDriverModel(void *device, unsigned int *current, unsigned int *pending) {
+    (void)current; (void)pending;
+    ENTER_WHOLE(device);
+    return NOT_SUPPORTED;
+}
+
 result nvmlDeviceGetEccMode(void *device, unsigned int *current, unsigned int *pending) {
     ENTER_WHOLE(device);
     *current = *pending = 1;

@@ -1,0 +1,176 @@
+"""One sample of 8 and of 64 GPUs: CPU, NVML calls and bytes, against nvitop and plain pynvml.
+
+All three read the same fake driver in the same process, in turn. Its calls cost next to
+nothing, so on a real driver the CPU ratios move towards the ratios of calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import interleaved, line, verdict
+from tests.agent.gpu_stage import UUIDS, Stage
+from tests.fakes import nvml
+
+OURS, RAW, NVITOP, WHOLE = "our sample", "plain pynvml, same readings", "nvitop Device.as_snapshot", "our whole tick"
+ROUNDS, TICKS = 100, 300
+HOST = 9
+
+
+def curves(count: int, seconds: int) -> list[str]:
+    """GPUs in training."""
+    dice = random.Random(1)
+    return [
+        f"{gpu} {t} {dice.randint(88, 100)} {61000 + gpu + t // 30 * 7} {dice.uniform(550, 680):.1f}"
+        f" {dice.randint(58, 64)} {dice.randrange(1700, 1980, 15)}"
+        for gpu in range(count)
+        for t in range(seconds)
+    ]
+
+
+def plain(pynvml: Any, count: int) -> Callable[[int], list[Any]]:
+    """The same readings as ours, as one writes them with pynvml."""
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+    since = [0] * count
+
+    def read(number: int) -> list[Any]:
+        values: list[Any] = []
+        for i, handle in enumerate(handles):
+            kind = pynvml.NVML_GPU_UTILIZATION_SAMPLES
+            samples = pynvml.nvmlDeviceGetSamples(handle, kind, since[i])[1]
+            since[i] = max(sample.timeStamp for sample in samples)
+            utils = [sample.sampleValue.uiVal for sample in samples]
+            values += [int(sum(utils) / len(utils) + 0.5), max(utils)]
+            values.append(pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2).used >> 20)
+            values.append(int(pynvml.nvmlDeviceGetPowerUsage(handle) / 1000 + 0.5))
+            values.append(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+            values.append(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+            if (i + number) % 5 == 0:  # what changes seldom, as often as we
+                pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)
+                pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+                pynvml.nvmlDeviceGetTotalEccErrors(handle, 1, 0)
+                pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+                pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        return values
+
+    return read
+
+
+def probe(count: int, clock: Path, folder: str) -> dict[str, Any]:
+    """Measure, in a process that has the fake driver."""
+    import ctypes
+
+    import pynvml
+    from nvitop import Device
+
+    from jupyter_amltrain.agent import sampler
+    from jupyter_amltrain.agent.gpu_seldom import Seldom
+
+    uuids = UUIDS[:count]
+    nvml.set_clock(clock, 1.0)
+    readings, _ = sampler.find_gpus(uuids, None, None)
+    seldom = Seldom(readings)
+    devices = Device.all()
+    whole = sampler.Sampler(folder, os.getpid(), 1.0, uuids)
+    raw = plain(pynvml, count)
+    counter = pynvml.nvmlLib.amltrain_fake_calls
+    counter.restype = ctypes.c_ulonglong
+    number = dict.fromkeys((OURS, RAW, NVITOP, WHOLE), 1)
+    calls: dict[str, list[int]] = {}
+    pcie: dict[str, int] = {}
+    seen: dict[str, list[Any]] = {}
+
+    def ours() -> list[Any]:
+        values = readings.read()
+        seldom.read(1.0, ())
+        return values
+
+    def timed(name: str, read: Callable[[], Any]) -> Callable[[], float]:
+        def one() -> float:
+            number[name] += 1  # a second after its own last sample
+            nvml.set_clock(clock, number[name] + 0.95)
+            before, pci = counter(None), counter(b"nvmlDeviceGetPcieThroughput")
+            start = time.thread_time()
+            seen[name] = read()
+            spent = time.thread_time() - start
+            calls.setdefault(name, []).append(counter(None) - before)
+            pcie[name] = pcie.get(name, 0) + counter(b"nvmlDeviceGetPcieThroughput") - pci
+            return spent * 1000
+
+        return one
+
+    contenders = {
+        OURS: timed(OURS, ours),
+        RAW: timed(RAW, lambda: raw(number[RAW])),
+        NVITOP: timed(NVITOP, lambda: [device.as_snapshot() for device in devices]),
+        WHOLE: timed(WHOLE, whole.tick),
+    }
+    for name in contenders:  # the first of each also opens and asks everything
+        contenders[name]()
+    calls.clear()
+    pcie.clear()
+    for name in contenders:
+        contenders[name]()
+    assert seen[OURS] == seen[RAW], "the same readings"
+    assert [s.gpu_utilization for s in seen[NVITOP]] == seen[OURS][0::6]
+    figures = interleaved(contenders, ROUNDS)
+    return {"figures": figures, "calls": {k: statistics.mean(v) for k, v in calls.items()}, "pcie": pcie}
+
+
+def measure(count: int) -> tuple[dict[str, Any], float]:
+    """Figures of the probe, and bytes on disk per GPU and tick."""
+    with tempfile.TemporaryDirectory() as name:
+        stage = Stage(Path(name))
+        stage.switch(GPUS=count)
+        stage.curves(curves(count, max(ROUNDS + 10, TICKS)))
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.gpu_sample", str(count), str(stage.folder / "clock"), str(stage.run)],
+            env={**os.environ, **stage.environ, "LD_LIBRARY_PATH": str(nvml.build())},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+        files = list((stage.run / "telemetry").glob("*"))
+        for path in files:
+            path.unlink()
+        stage.play(range(1, TICKS), sampler=True, uuids=UUIDS[:count])
+        rows = len(stage.rows())
+        # Of a run's own columns there is no run: five times null, in place of some 36 characters.
+        size = sum(path.stat().st_size for path in (stage.run / "telemetry").glob("*.jsonl")) + 16 * rows
+        return json.loads(done.stdout), size / rows / count
+
+
+def main() -> None:
+    """Print the table."""
+    for count in (8, 64):
+        found, size = measure(count)
+        print(f"One sample of {count} GPUs (CPU of the thread; a fake driver whose calls are nearly free)")
+        for name, values in found["figures"].items():
+            print(line(name, values, "ms") + f"  {found['calls'][name] / count:5.1f} NVML calls a GPU")
+        middle = {name: statistics.median(values) for name, values in found["figures"].items()}
+        mean_ours = statistics.mean(found["figures"][OURS])
+        mean_raw = statistics.mean(found["figures"][RAW])
+        print(verdict(f"{count} GPUs: CPU / nvitop as_snapshot", middle[OURS] / middle[NVITOP], 0.05))
+        print(verdict(f"{count} GPUs: CPU / plain pynvml", middle[OURS] / middle[RAW], 0.7))
+        print(f"  (means: {mean_ours / mean_raw:.3f} of plain pynvml)")
+        print(verdict(f"{count} GPUs: NVML calls / nvitop", found["calls"][OURS] / found["calls"][NVITOP], 0.25))
+        print(verdict(f"{count} GPUs: PCIe calls", found["pcie"][OURS] + found["pcie"][WHOLE], 0))
+        print(verdict(f"{count} GPUs: bytes on disk per GPU and tick / 40", size / 40, 1.0) + f"   {size:.1f} B")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        json.dump(probe(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]), sys.stdout)
+    else:
+        main()
