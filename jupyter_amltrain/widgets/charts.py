@@ -130,14 +130,15 @@ def _dates(seconds: Sequence[float]) -> Any:
 
 
 def _axis(scale: Any, **more: Any) -> Any:
-    return bqplot.Axis(
+    axis = bqplot.Axis(
         scale=scale,
-        orientation="vertical",
         grid_lines="solid",
         grid_color="rgba(128,128,128,0.18)",
         tick_style={"font-size": "10px"},
         **more,
     )
+    axis.orientation = "vertical"  # a trait in bqplot 0.12, a property in 0.13
+    return axis
 
 
 def _byte_ticks(top: float, unit: float) -> dict[str, Any]:
