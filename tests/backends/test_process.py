@@ -4,9 +4,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from jupyter_amltrain.backends.process import LocalBackend
+from jupyter_amltrain.backends.process import LocalBackend, status_of
 from jupyter_amltrain.errors import ProtocolError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot, take
@@ -55,3 +56,17 @@ def test_a_folder_of_a_newer_schema_is_refused_in_one_sentence(
     text = str(caught.value)
     assert "schema 99" in text and "pip install -U jupyter_amltrain" in text and "\n" not in text
     assert loop.call(backend.list()) == []
+
+
+def test_a_status_holds_the_truth_about_gpus_and_the_number_of_nodes() -> None:
+    assert (status_of({"state": "running"}).truth, status_of({"state": "running"}).nodes) == ({}, 1)
+    truth = {"verdict": "not used", "detail": "idle", "cause": "cpu wheel"}
+    found = status_of({"state": "running", "truth": truth, "nodes": 4, "of_a_newer_agent": 1})
+    assert found.truth == truth and found.nodes == 4
+
+
+def test_the_gate_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> None:
+    spec, snapshot = TestLocalBackend().short()
+    asked = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0)
+    request = loop.call(backend.plan(asked, snapshot, "planned-1")).request
+    assert (request["require_gpu"], request["gpu_grace"]) == ("stop", 5.0)

@@ -21,6 +21,8 @@ def test_a_job_survives_json() -> None:
         resources=Resources(gpus=2),
         tags={"team": "a"},
         timeout=1.5,
+        require_gpu="stop",
+        gpu_grace=30.0,
     )
     assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
 
@@ -46,6 +48,9 @@ def test_names_that_hold(name: str) -> None:
         ({"experiment": ""}, "--experiment"),
         ({"experiment": "e" * 251}, "--experiment"),
         ({"resources": Resources(gpus=-1)}, "--gpus -1"),
+        ({"require_gpu": "maybe"}, "--require-gpu stop|warn"),
+        ({"gpu_grace": 0.0}, "gpu_grace 0"),
+        ({"gpu_grace": float("nan")}, "gpu_grace nan"),
         ({"timeout": 0.0}, "--timeout 0"),
         ({"timeout": -3.0}, "--timeout -3"),
         ({"timeout": float("nan")}, "--timeout nan"),

@@ -1,0 +1,272 @@
+"""The GPU-truth gate and monitors of a real agent, with a fake driver under the real pynvml."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.agent.processes import table
+from tests.fakes import nvml
+
+from .conftest import Agent, alive, until
+
+#: GPU 0 does nothing, or works and holds 9 GiB, from its sampler's start on.
+IDLE = "* 0 0 600 60"
+NO_UTILIZATION = "nvmlDeviceGetUtilizationRates,nvmlDeviceGetSamples"
+BUSY = "* 0 0 600 60\n* 0.4 80 9000 300"
+
+
+class Machine:
+    """An agent's machine with GPUs, and jobs that wait for a word of ours."""
+
+    def __init__(self, agent: Agent, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.agent, self.folder, self._patch = agent, folder, monkeypatch
+        self.go, self.curves, self.processes = folder / "go", folder / "curves", folder / "processes"
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml.build()))
+        self.switch(GPUS=2, CURVES=self.curves, PROCESSES=self.processes)
+        self.curves.write_text(IDLE)
+
+    def switch(self, **values: object) -> None:
+        for name, value in values.items():
+            self._patch.setenv(f"AMLTRAIN_FAKE_NVML_{name}", str(value))
+
+    def submit(self, before: str = "", wrap: tuple[str, ...] = (), **payload: Any) -> str:
+        """A job with one GPU that runs `before` and then waits for :attr:`go`."""
+        code = f"import os, time; print('up')\n{before}\nwhile not os.path.exists({str(self.go)!r}): time.sleep(0.01)"
+        payload = {"gpus": 1, "grace": 2, "gpu_grace": 0.6, **payload}
+        return self.agent.submit("", argv=[*wrap, sys.executable, "-S", "-u", "-c", code], **payload)
+
+    def truth(self, run: str) -> dict[str, str]:
+        """What the run's state says of its GPUs, once it says something."""
+        return until(lambda: self.agent.state(run).get("truth"), "a verdict")
+
+    def end(self, run: str) -> dict[str, Any]:
+        self.go.touch()
+        return self.agent.wait(run)
+
+
+@pytest.fixture
+def machine(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(agent, tmp_path, monkeypatch)
+
+
+# -- the gate ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {},
+        {"PIDS": "host"},
+        {"PIDS": "mixed"},
+        {"PIDS": "empty"},
+        {"UNSUPPORTED": "processes"},
+        {"MIG": "0:2,1:2", "UNSUPPORTED": NO_UTILIZATION},
+        {"MIG": "0:2,1:2", "UNSUPPORTED": NO_UTILIZATION + ",processes"},
+        {"UNSUPPORTED": NO_UTILIZATION},
+        {"UNSUPPORTED": "memory"},
+    ],
+    ids=lambda switches: "-".join(str(value) for value in switches.values()) or "plain",
+)
+def test_a_busy_run_survives_in_every_mode_of_the_driver(machine: Machine, switches: dict[str, str]) -> None:
+    machine.curves.write_text(BUSY)
+    machine.switch(**switches)
+    listed = f"open({str(machine.processes)!r}, 'w').write('0 %d 9000000000' % os.getpid())"
+    run = machine.submit(listed, require_gpu="stop")
+    assert machine.truth(run)["verdict"] == "used"
+    state = machine.end(run)
+    assert (state["state"], state["truth"]["verdict"]) == ("completed", "used")
+    assert (machine.agent.run_folder(run) / "telemetry" / "summary-0.json").exists()
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [{"UNSUPPORTED": "memory"}, {"UNSUPPORTED": NO_UTILIZATION}, {"MIG": "0:2", "UNSUPPORTED": NO_UTILIZATION}],
+    ids=["memory", "utilization", "MIG"],
+)
+def test_what_cannot_be_told_stops_nothing(machine: Machine, switches: dict[str, str]) -> None:
+    machine.switch(**switches)
+    run = machine.submit(require_gpu="stop")
+    truth = machine.truth(run)
+    assert truth["verdict"] == "cannot tell" and "does not tell its" in truth["detail"] and not truth["cause"]
+    assert machine.end(run)["state"] == "completed"
+
+
+def test_an_idle_run_is_stopped_and_told_why(machine: Machine) -> None:
+    """The script holds a library of a framework without CUDA."""
+    library = machine.folder / "libtorch_cpu.so"
+    library.write_bytes(b"\0" * 4096)
+    run = machine.submit(
+        f"import mmap; f = open({str(library)!r}, 'r+b'); m = mmap.mmap(f.fileno(), 4096)", require_gpu="stop"
+    )
+    state = machine.agent.wait(run)
+    assert (state["state"], state["reason"], state["signal"]) == ("failed", "gpu-unused", signal.SIGTERM)
+    assert state["detail"].startswith("stopped because its GPUs were not used: GPU 0 stayed at 0 % utilization and")
+    assert "likely cause: torch is installed without CUDA (CPU-only wheel): pip install torch" in state["detail"]
+    assert state["truth"]["verdict"] == "not used" and "CPU-only wheel" in state["truth"]["cause"]
+    running = next(phase for phase in state["phases"] if phase["name"] == "running")
+    assert running["seconds"] >= 0.6
+
+
+def test_a_job_deaf_to_the_stop_is_killed(machine: Machine) -> None:
+    run = machine.submit("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)", require_gpu="stop", grace=0.2)
+    state = machine.agent.wait(run)
+    assert (state["reason"], state["signal"]) == ("gpu-unused", signal.SIGKILL)
+    until(lambda: not machine.agent.left(), "the last process")
+
+
+@pytest.mark.parametrize("require", ["", "warn"])
+def test_a_warning_only_reports(machine: Machine, require: str) -> None:
+    run = machine.submit(wrap=("/usr/bin/env", "CUDA_VISIBLE_DEVICES=-1"), require_gpu=require)
+    truth = machine.truth(run)
+    assert truth["verdict"] == "not used" and "CUDA_VISIBLE_DEVICES='-1', which hides every GPU" in truth["cause"]
+    assert machine.agent.state(run)["state"] == "running"
+    state = machine.end(run)
+    assert (state["state"], state["truth"]) == ("completed", truth)
+
+
+def test_late_use_takes_the_warning_back(machine: Machine) -> None:
+    machine.curves.write_text(f"{IDLE}\n* 2 60 5000 200")
+    run = machine.submit()
+    assert machine.truth(run)["verdict"] == "not used"
+    until(lambda: machine.truth(run)["verdict"] == "used", "the use")
+    truth = machine.end(run)["truth"]
+    assert "first after" in truth["detail"] and truth["cause"] == ""
+
+
+def test_a_run_that_ends_early_or_owns_no_gpu(machine: Machine) -> None:
+    machine.go.touch()
+    early, cpu = machine.submit(gpu_grace=60, require_gpu="stop"), machine.submit(gpus=0, require_gpu="stop")
+    truth = machine.agent.wait(early)["truth"]
+    assert truth["verdict"] == "cannot tell" and "the run ended" in truth["detail"]
+    state = machine.agent.wait(cpu)
+    assert state["state"] == "completed" and "truth" not in state
+    assert not (machine.agent.run_folder(cpu) / "telemetry" / "truth-0.json").exists()
+
+
+def test_a_killed_sampler_does_not_cost_the_verdict(machine: Machine) -> None:
+    """A restart within the grace time goes on with what was seen before it."""
+    run = machine.submit(gpu_grace=1.5, require_gpu="stop")
+    state = machine.agent.running(run, "up")
+    truth = machine.agent.run_folder(run) / "telemetry" / "truth-0.json"
+    until(lambda: truth.exists() and '"began":null' not in truth.read_text(), "the first tick")
+    row = table()
+    (sampler,) = [p for p, r in row.items() if r.parent == state["supervisor"]["pid"] and p != state["rank"]["pid"]]
+    os.kill(sampler, signal.SIGKILL)
+    state = machine.agent.wait(run)
+    assert state["reason"] == "gpu-unused", state
+    rows = [line[0] for line in machine.agent.telemetry(run) if isinstance(line, list)]
+    assert rows == list(range(len(rows)))
+
+
+def test_a_slow_driver_holds_up_neither_cancel_nor_start(machine: Machine) -> None:
+    machine.switch(HANG=4)
+    run = machine.submit()
+    until(lambda: machine.agent.state(run)["state"] == "running", "its turn")
+    assert machine.agent.state(run)["rank"] is None
+    began = time.monotonic()
+    machine.agent.good("cancel", run=run)
+    state = machine.agent.wait(run)
+    assert (state["state"], state["detail"]) == ("canceled", "canceled before it started")
+    assert time.monotonic() - began < 3
+    late = machine.submit(require_gpu="stop")
+    machine.agent.running(late, "up")
+    assert "before the run was not read in time" in (machine.agent.run_folder(late) / "log/agent.txt").read_text()
+    truth = machine.truth(late)
+    assert truth["verdict"] == "cannot tell" and "before the run is not known" in truth["detail"]
+    assert machine.end(late)["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [({"require_gpu": "maybe"}, "neither warn nor stop"), ({"gpu_grace": 0}, "gpu_grace 0 is not a time in seconds")],
+)
+def test_what_the_gate_does_not_take(agent: Agent, fields: dict[str, Any], said: str) -> None:
+    assert said in agent("submit", run="x", argv=["x"], **fields)["error"]["message"]
+
+
+# -- monitors ---------------------------------------------------------------------------
+
+
+def header(agent: Agent, name: str) -> dict[str, Any]:
+    path = Path(agent.home, "monitors", name, "telemetry", "node-0.jsonl")
+    until(lambda: path.exists() and path.read_bytes().count(b"\n") > 2, "ticks")
+    return json.loads(path.read_text().splitlines()[0])
+
+
+def test_a_monitor_lives_as_long_as_somebody_asks(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMLTRAIN_MONITOR_KEEP", "1")
+    agent = machine.agent
+    first = agent.good("monitor", id="w", gpus=[1], period=0.1)
+    assert first["folder"] == str(Path(agent.home, "monitors", "w"))
+    assert [gpu["index"] for gpu in header(agent, "w")["gpus"]] == [1]
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        assert agent.good("monitor", id="w", gpus=[1], period=0.1) == first
+        time.sleep(0.1)
+    until(lambda: not Path(first["folder"]).exists(), "its end")
+    until(lambda: not alive(first["pid"]), "its keeper's end")
+    assert list(Path(agent.home, "monitors").iterdir()) == []
+    assert not Path(agent.queue).exists()  # it needs no dispatcher
+
+
+def test_a_monitor_ends_when_it_is_told_to(machine: Machine) -> None:
+    agent = machine.agent
+    made = agent.good("monitor", id="w", gpus=None, period=0.1)
+    assert [gpu["index"] for gpu in header(agent, "w")["gpus"]] == [0, 1]
+    assert not (Path(made["folder"]) / "telemetry" / "truth-0.json").exists()
+    assert agent.good("monitor", id="w", stop=True) == {"id": "w"}
+    assert not alive(made["pid"]) and not Path(made["folder"]).exists()
+    agent.good("monitor", id="w", stop=True)
+    again = agent.good("monitor", id="w", gpus=None, period=0.1)
+    assert again["pid"] != made["pid"]
+    agent.good("monitor", id="w", stop=True)
+
+
+def test_many_callers_get_one_monitor(machine: Machine) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: machine.agent("monitor", id="w", gpus=None, period=0.1), range(16)))
+    assert len({answer.get("pid") for answer in answers}) == 1, answers
+    machine.agent.good("monitor", id="w", stop=True)
+
+
+def test_a_monitor_whose_keeper_was_killed_goes_on_in_its_file(machine: Machine) -> None:
+    agent = machine.agent
+    first = agent.good("monitor", id="w", gpus=[0], period=0.1)
+    header(agent, "w")
+    children = [pid for pid, row in table().items() if row.parent == first["pid"]]
+    os.kill(first["pid"], signal.SIGKILL)
+    until(lambda: not any(alive(pid) for pid in [first["pid"], *children]), "the sampler's end")
+    path = Path(first["folder"], "telemetry", "node-0.jsonl")
+    before = path.read_bytes()
+    second = agent.good("monitor", id="w", gpus=[0], period=0.1)
+    assert second["pid"] != first["pid"] and second["folder"] == first["folder"]
+    until(lambda: len(path.read_bytes()) > len(before), "its next tick")
+    assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+    agent.good("monitor", id="w", stop=True)
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ({"gpus": [0, 5]}, "There is no GPU 5 on this machine. There are: 0, 1."),
+        ({"gpus": ["0"]}, "not a list of GPU indices"),
+        ({"id": "../runs/x"}, "is not a monitor's id"),
+        ({"id": ".."}, "is not a monitor's id"),
+        ({"period": 0.001}, "A monitor's period is 0.1 to 3600 seconds"),
+        ({"period": None}, "A monitor's period is"),
+    ],
+)
+def test_monitors_that_are_refused(machine: Machine, payload: dict[str, Any], said: str) -> None:
+    answer = machine.agent("monitor", **{"id": "w", "gpus": None, "period": 1.0, **payload})
+    assert answer["error"]["type"] == "CommandError" and said in answer["error"]["message"]
+    folder = Path(machine.agent.home, "monitors")
+    assert not folder.exists() or list(folder.iterdir()) == []
