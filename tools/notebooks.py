@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from tools.environment import ROOT
 
 FOLDER = ROOT / "notebooks"
 CELL_TIMEOUT = 600  # seconds
+_starting = threading.Lock()
 
 
 def executed(notebook: Path, home: Path, **environ: str) -> Any:
-    """The notebook with the outputs of a run from top to bottom in ``home/notebooks``.
+    """The notebook with the outputs of a run from top to bottom in ``home/notebooks``; from any thread.
 
     Parameters
     ----------
@@ -40,8 +42,20 @@ def executed(notebook: Path, home: Path, **environ: str) -> Any:
     class Client(NotebookClient):
         """Takes what changes an earlier cell's output, as a page does; nbclient looks at the current cell only."""
 
+        async def async_start_new_kernel(self, **kwargs: Any) -> None:
+            # Ports are chosen free and bound later: kernels that start at once may choose the same.
+            _starting.acquire()
+            try:
+                await super().async_start_new_kernel(**kwargs)
+            except BaseException:
+                _starting.release()
+                raise
+
         async def async_start_new_kernel_client(self) -> Any:
-            client = await super().async_start_new_kernel_client()
+            try:
+                client = await super().async_start_new_kernel_client()
+            finally:
+                _starting.release()
             get = client.iopub_channel.get_msg
 
             async def get_msg(*args: Any, **kwargs: Any) -> Any:

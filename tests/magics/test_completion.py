@@ -60,6 +60,18 @@ def test_the_line_of_a_terminal(shell: InteractiveShell) -> None:
     assert shell.complete("att", "%aml_runs att", 13)[1] == ["attach"]
 
 
+def test_the_menu_of_a_terminal(shell: InteractiveShell) -> None:
+    from IPython.terminal.ptutils import IPythonPTCompleter
+    from prompt_toolkit.completion import CompleteEvent
+    from prompt_toolkit.document import Document
+
+    completer = IPythonPTCompleter(shell=shell)
+    for line, expected in {"%aml_submit --ta": {"--target", "--tag"}, "%aml_runs wait la": {"last"}}.items():
+        found = list(completer.get_completions(Document(line), CompleteEvent()))
+        begun = line.rpartition(" ")[2]
+        assert {begun[: len(begun) + c.start_position] + c.text for c in found} == expected
+
+
 def test_unloaded(ip: InteractiveShell) -> None:
     from jupyter_amltrain import load_ipython_extension, unload_ipython_extension
 
