@@ -65,7 +65,7 @@ def test_the_menu_of_a_terminal(shell: InteractiveShell) -> None:
     from prompt_toolkit.completion import CompleteEvent
     from prompt_toolkit.document import Document
 
-    completer = IPythonPTCompleter(shell=shell)
+    completer = IPythonPTCompleter(ipy_completer=shell.Completer)
     for line, expected in {"%aml_submit --ta": {"--target", "--tag"}, "%aml_runs wait la": {"last"}}.items():
         found = list(completer.get_completions(Document(line), CompleteEvent()))
         begun = line.rpartition(" ")[2]
