@@ -1,14 +1,25 @@
-/** The charts of one run: its metrics and the host, each kept and updated in place. */
+/** The charts of one run, from its record: metrics, GPUs, host; each kept and updated in place. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
-import { ILineData, LineChart } from '../charts/line';
+import { LineChart } from '../charts/line';
+import { ILineData } from '../charts/model';
 import { bytes, clock, number } from '../format';
 import { IRunRecord } from '../protocol';
+import { gpuCharts, shades } from './gpu';
+import { GpuView } from './gpu_view';
+
+/** Where charts of each kind stand. */
+const KINDS = ['metric', 'gpu', 'host'];
 
 export class RunCharts {
   constructor(private readonly _trans: TranslationBundle) {
     this.node = document.createElement('div');
-    this.node.className = 'jp-AmlRun-charts';
+    this._grid = document.createElement('div');
+    this._grid.className = 'jp-AmlRun-charts';
+    this._more = document.createElement('div');
+    this._more.className = 'jp-AmlRun-gpuSource';
+    this._gpu = new GpuView(_trans);
+    this.node.append(this._gpu.legend, this._grid, this._more, this._gpu.node);
   }
 
   readonly node: HTMLElement;
@@ -21,7 +32,7 @@ export class RunCharts {
           title: name,
           last: number(series.last),
           x: series.step,
-          y: series.value,
+          series: [{ name, y: series.value }],
           xKind: 'integer',
           yKind: 'number',
           xFormat: String,
@@ -31,6 +42,7 @@ export class RunCharts {
         });
       }
     }
+    gpuCharts(record, this._trans).forEach((data, key) => wanted.set(key, data));
     this._host(record, wanted);
     for (const [key, chart] of this._charts) {
       if (!wanted.has(key)) {
@@ -43,18 +55,29 @@ export class RunCharts {
       if (!chart) {
         this._charts.set(key, (chart = new LineChart()));
         chart.node.dataset.series = key;
-        // A metric that starts late goes before the host's charts, as on the first drawing.
-        const host = key.startsWith('metric ') ? this.node.querySelector('[data-series^="host "]') : null;
-        this.node.insertBefore(chart.node, host);
+        this._grid.insertBefore(chart.node, this._after(key));
       }
       chart.update(data);
     }
-    this.node.hidden = !wanted.size;
+    this._gpu.update(record);
+    const hidden = record.metrics_hidden;
+    this._more.textContent = hidden ? this._trans.__('+%1 more metrics in MLflow', hidden) : '';
+    this._more.hidden = !hidden;
+    this._grid.hidden = !wanted.size;
+    this.node.hidden = !wanted.size && this._gpu.legend.hidden && !hidden;
   }
 
   dispose(): void {
     this._charts.forEach(chart => chart.dispose());
     this._charts.clear();
+    this._gpu.dispose();
+  }
+
+  /** The first chart of a later kind: one that starts late stands where it would have from the beginning. */
+  private _after(key: string): Element | null {
+    const kind = KINDS.indexOf(key.split(' ')[0]);
+    const later = KINDS.slice(kind + 1).map(name => `[data-series^="${name} "]`);
+    return later.length ? this._grid.querySelector(later.join(', ')) : null;
   }
 
   private _host(record: IRunRecord, wanted: Map<string, ILineData>): void {
@@ -62,30 +85,41 @@ export class RunCharts {
     if (!t.length) {
       return;
     }
-    const x = t.map(at => at - t[0]);
     const last = (values: readonly (number | null)[]) => values[values.length - 1] ?? null;
-    const time = { x, xKind: 'time' as const, xFormat: clock, xName: this._trans.__('at'), fromZero: true };
+    const time = {
+      x: t.map(at => at - t[0]),
+      xKind: 'time' as const,
+      xFormat: clock,
+      xName: this._trans.__('at'),
+      fromZero: true,
+      shades: shades(record, t[0])
+    };
     const percent = (value: number) => `${Math.round(value)} %`;
     const of = (now: string, all: string | number | null) => (all ? this._trans.__('%1 of %2', now, all) : now);
     const use = last(cpu);
+    const cpuTitle = this._trans.__('CPU');
     wanted.set('host cpu', {
       ...time,
-      title: this._trans.__('CPU'),
+      title: cpuTitle,
       last: of(use === null ? '–' : percent(use), cpus && percent(100 * cpus)),
-      y: cpu,
+      series: [{ name: cpuTitle, y: cpu }],
       yKind: 'number',
       yFormat: percent
     });
     const held = last(memory);
+    const memoryTitle = this._trans.__('Memory');
     wanted.set('host memory', {
       ...time,
-      title: this._trans.__('Memory'),
+      title: memoryTitle,
       last: of(held === null ? '–' : bytes(held), memory_total && bytes(memory_total)),
-      y: memory,
+      series: [{ name: memoryTitle, y: memory }],
       yKind: 'bytes',
       yFormat: value => bytes(value).replace(/\.0+ /, ' ')
     });
   }
 
+  private readonly _grid: HTMLElement;
+  private readonly _more: HTMLElement;
+  private readonly _gpu: GpuView;
   private readonly _charts = new Map<string, LineChart>();
 }

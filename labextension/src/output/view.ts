@@ -6,6 +6,7 @@ import { IRunRecord, RECORD_SCHEMA } from '../protocol';
 import { ISpan, spans, TERMINAL } from '../record';
 import { RunCharts } from './charts';
 import { LogView } from './log';
+import { SummaryView, VerdictView } from './verdict';
 
 /** What the view cannot know from the record. */
 export interface ISituation {
@@ -60,7 +61,15 @@ export class RunView {
     this._cancel.classList.add('jp-mod-styled', 'jp-mod-warn');
     (this._cancel as HTMLButtonElement).type = 'button';
     this._cancel.addEventListener('click', () => actions.cancel());
+    this._interactive = element('button', 'interactive', head) as HTMLButtonElement;
+    this._interactive.classList.add('jp-mod-styled', 'jp-mod-minimal');
+    this._interactive.type = 'button';
+    this._interactive.textContent = _trans.__('Interactive charts');
+    this._interactive.hidden = true;
+    this._interactive.addEventListener('click', () => actions.dashboard());
     this._phases = element('div', 'phases', this.node);
+    this._verdict = new VerdictView(_trans);
+    this.node.append(this._verdict.node);
     this._notice = element('div', 'notice', this.node);
     this._error = element('div', 'error', this.node);
     this._error.setAttribute('role', 'alert');
@@ -69,11 +78,12 @@ export class RunView {
     this._outputs = this._list('outputs');
     this._params = this._list('params');
     this._charts = new RunCharts(_trans);
+    this._summary = new SummaryView(_trans);
     this._log = new LogView(_trans);
     this._tracking = element('div', 'tracking');
     this.slot = element('div', 'slot');
     this.slot.hidden = true;
-    this.node.append(this._charts.node, this.slot, this._log.node, this._tracking);
+    this.node.append(this._summary.node, this._charts.node, this.slot, this._log.node, this._tracking);
   }
 
   readonly node: HTMLElement;
@@ -89,7 +99,7 @@ export class RunView {
 
   update(record: IRunRecord, situation: ISituation): void {
     this._head(record, situation);
-    this._drawPhases(spans(record, situation.since));
+    this._drawPhases(record.kind === 'monitor' ? [] : spans(record, situation.since));
     const newer = record.schema > RECORD_SCHEMA;
     write(
       this._notice,
@@ -106,13 +116,21 @@ export class RunView {
     this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');
     write(this._failure, situation.failure);
     this._pairs(this._outputs, this._trans.__('Results'), record.outputs);
-    this._pairs(this._params, this._trans.__('Parameters'), record.params);
+    // A dashboard was asked for the charts; the run's own cell has the rest.
+    const whole = record.view !== 'dashboard' && record.kind !== 'monitor';
+    this._pairs(this._params, this._trans.__('Parameters'), whole ? record.params : {});
+    this._verdict.update(record);
+    this._summary.update(record);
+    this._interactive.hidden = !situation.interactive;
     if (this._hosting) {
       this._charts.node.hidden = true;
     } else {
       this._charts.update(record);
     }
-    this._log.update(record.log);
+    if (whole) {
+      this._log.update(record.log);
+    }
+    this._log.node.hidden = this._log.node.hidden || !whole;
     write(this._tracking, this._trackingText(record));
   }
 
@@ -146,7 +164,7 @@ export class RunView {
     write(this._elapsed, total ? duration(total) : '');
     const detail = record.detail || record.handle;
     this._state.title = detail;
-    this._cancel.hidden = over || record.done || !situation.cancellable;
+    this._cancel.hidden = over || record.done || !situation.cancellable || record.kind === 'monitor';
     this._cancel.disabled = requested;
     const label = requested ? this._trans.__('Cancel requested') : this._trans.__('Cancel');
     if (this._cancel.textContent !== label) {
@@ -218,6 +236,9 @@ export class RunView {
   private readonly _handle: HTMLElement;
   private readonly _elapsed: HTMLElement;
   private readonly _cancel: HTMLButtonElement;
+  private readonly _interactive: HTMLButtonElement;
+  private readonly _verdict: VerdictView;
+  private readonly _summary: SummaryView;
   private readonly _phases: HTMLElement;
   private readonly _notice: HTMLElement;
   private readonly _error: HTMLElement;

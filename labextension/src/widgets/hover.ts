@@ -97,14 +97,23 @@ export class Hover {
       }
       const rows = nodes[i].rows(this._feed.shown[0]);
       const at = nearestRow(rows, t);
+      const names = layout.nodes[i].columns;
+      if (spec.columns.every(column => names[column]?.endsWith('.peak'))) {
+        return []; // said beside the mean
+      }
       return spec.columns.map((column, row) => {
-        const name = labels[row] || layout.nodes[i].columns[column];
-        const unit = unitOf(layout, layout.nodes[i].columns[column] ?? '');
+        const peak = names.indexOf(names[column]?.replace(/\.util$/, '.peak'));
+        const name = labels[row] || names[column];
+        const unit = unitOf(layout, names[column] ?? '');
         if (at < 0) {
           return { name, colour: colour(row), text: this._value(NaN, unit) };
         }
         const [low, high] = [rows.low(column, at), rows.high(column, at)];
         const mean = this._value(rows.mean(column, at), unit);
+        if (peak >= 0 && peak !== column) {
+          const most = this._value(rows.high(peak, at), unit);
+          return { name, colour: colour(row), text: this._trans.__('%1 (peak %2)', mean, most) };
+        }
         const range = [low, high].map(value => this._value(value, unit));
         const text = high > low ? this._trans.__('%1 (%2 to %3)', mean, ...range) : mean;
         return { name, colour: colour(row), text };

@@ -37,6 +37,8 @@ export class YRanges {
       return;
     }
     if (!this._own.has(scale)) {
+      // Room for the width of a line would show as a tick below zero.
+      scale.set_state({ allow_padding: false });
       // The first time it has what the kernel gave it.
       const [min, max] = [scale.get('min') ?? null, scale.get('max') ?? null];
       this._own.set(scale, max === null ? { low: min } : null);

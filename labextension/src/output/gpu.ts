@@ -1,0 +1,114 @@
+/** Charts of the GPUs in a record. Pure functions: what to draw, not how. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { ILevel, ILineData, ISeries, IShade } from '../charts/model';
+import { bytes, clock } from '../format';
+import { IGpuBand, IGpuSeries, IGpuTelemetry, IRunRecord } from '../protocol';
+import { TERMINAL } from '../record';
+
+type Field = 'util' | 'memory' | 'power';
+
+/** `GPU 3`, or `n1 GPU 3` where there are several nodes. */
+export function gpuLabel(part: IGpuTelemetry, node: number, index: number): string {
+  const several = part.nodes.length > 1 || part.gpus.some(gpu => gpu.node !== part.gpus[0].node);
+  return several ? `n${node} GPU ${index}` : `GPU ${index}`;
+}
+
+/** Phases other than *running*, in seconds since `start`. */
+export function shades(record: IRunRecord, start: number): IShade[] {
+  return record.phases
+    .filter(phase => phase.name !== 'running' && !TERMINAL.has(phase.name as IRunRecord['state']))
+    .map(({ name, start: from, end, seconds }) => {
+      const to = end ?? (seconds !== null ? from + seconds : record.seen_at);
+      return { name, from: from - start, to: to - start };
+    })
+    .filter(shade => shade.to - shade.from > 0.2);
+}
+
+const lastOf = (values: readonly (number | null)[]): number | null => {
+  for (let i = values.length - 1; i >= 0 && i >= values.length - 3; i--) {
+    if (values[i] !== null) {
+      return values[i];
+    }
+  }
+  return null;
+};
+
+const most = (values: (number | null)[]): number | null =>
+  values.reduce((a, b) => (b !== null && b > 0 && (a === null || b > a) ? b : a), null);
+
+/** `at most` of one or many GPUs now; `n/a` where none of them can tell. */
+function now(trans: TranslationBundle, values: (number | null)[], format: (value: number) => string): string {
+  const known = values.filter((value): value is number => value !== null);
+  if (!known.length) {
+    return trans.__('n/a');
+  }
+  const [low, high] = [format(Math.min(...known)), format(Math.max(...known))];
+  return low === high ? high : trans.__('%1 to %2', low, high);
+}
+
+export function gpuCharts(record: IRunRecord, trans: TranslationBundle): Map<string, ILineData> {
+  const found = new Map<string, ILineData>();
+  const part = record.gpu;
+  if (!part || !part.t.length || !part.gpus.length) {
+    return found;
+  }
+  const start = part.t[0];
+  const common = {
+    x: part.t.map(t => t - start),
+    xKind: 'time' as const,
+    xFormat: clock,
+    xName: trans.__('at'),
+    fromZero: true,
+    shades: shades(record, start)
+  };
+  const percent = (value: number) => `${Math.round(value)} %`;
+  const watts = (value: number) => `${Math.round(value)} W`;
+  const size = (value: number) => bytes(value).replace(/\.0+ /, ' ');
+  const add = (
+    field: Field,
+    title: string,
+    yKind: 'number' | 'bytes',
+    yFormat: (value: number) => string,
+    more: Partial<ILineData>
+  ) => {
+    const band: IGpuBand | null = part[field];
+    const own = part.gpus.filter(gpu => gpu[field].length);
+    const series = band ? [{ name: trans.__('mean'), y: band.mean, colour: 0 }] : lines(part, own, field, trans);
+    if (!band && !series.some(({ y }) => y.some(value => value !== null))) {
+      // Nothing was ever told of it: an empty chart would look like zero.
+      return;
+    }
+    const last = band
+      ? now(trans, [lastOf(band.low), lastOf(band.high)], yFormat)
+      : now(
+          trans,
+          own.map(gpu => lastOf(gpu[field])),
+          yFormat
+        );
+    found.set(`gpu ${field}`, { ...common, title, last, yKind, yFormat, series, band, ...more });
+  };
+  const level = (name: string, value: number | null): ILevel[] => (value === null ? [] : [{ name, value }]);
+  const total = most(part.gpus.map(gpu => gpu.memory_total));
+  const limit = most(part.gpus.map(gpu => gpu.power_limit));
+  add('util', trans.__('GPU utilization'), 'number', percent, { yMax: 100 });
+  add('memory', trans.__('GPU memory'), 'bytes', size, { levels: level(trans.__('size'), total) });
+  add('power', trans.__('GPU power'), 'number', watts, { levels: level(trans.__('limit'), limit) });
+  return found;
+}
+
+function lines(
+  part: IGpuTelemetry,
+  gpus: readonly IGpuSeries[],
+  field: Field,
+  trans: TranslationBundle
+): ISeries[] {
+  return gpus.flatMap(gpu => {
+    const colour = part.gpus.indexOf(gpu);
+    const name = gpuLabel(part, gpu.node, gpu.index);
+    const line: ISeries = { name, y: gpu[field], colour };
+    // Between two points the device may have been busier than their mean says.
+    const peaks = field === 'util' && gpu.peak.some((value, i) => value !== gpu.util[i]);
+    return peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, colour, faint: true }, line] : [line];
+  });
+}

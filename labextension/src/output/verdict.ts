@@ -1,0 +1,135 @@
+/** The loud part: a run that does not use its GPUs; and the quiet one: what an ended run made of them. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { bytes, duration, number } from '../format';
+import { count, list, object, text } from '../loose';
+import { IRunRecord } from '../protocol';
+
+/** GPUs that are listed one by one. */
+const LISTED = 16;
+const MIB = 1024 * 1024;
+
+function element(tag: string, name: string, content = ''): HTMLElement {
+  const node = document.createElement(tag);
+  if (name) {
+    node.className = `jp-AmlRun-${name}`;
+  }
+  node.textContent = content;
+  return node;
+}
+
+export class VerdictView {
+  constructor(private readonly _trans: TranslationBundle) {
+    this.node = element('div', 'unused');
+    this.node.hidden = true;
+  }
+
+  readonly node: HTMLElement;
+
+  update(record: IRunRecord): void {
+    const truth = record.truth;
+    const unused = truth?.verdict === 'not used';
+    const key = unused ? `${truth.detail}\n${truth.cause}` : '';
+    this.node.hidden = !unused;
+    if (this._key === key) {
+      return;
+    }
+    this._key = key;
+    if (!unused) {
+      this.node.replaceChildren();
+      return;
+    }
+    // An alert is read out when it comes, and once.
+    this.node.setAttribute('role', 'alert');
+    this.node.replaceChildren(
+      element('strong', 'unusedTitle', this._trans.__('This run does not use its GPU')),
+      element('div', '', truth.detail),
+      ...(truth.cause ? [element('div', 'unusedCause', truth.cause)] : [])
+    );
+  }
+
+  private _key = '';
+}
+
+export class SummaryView {
+  constructor(private readonly _trans: TranslationBundle) {
+    this.node = element('div', 'summary');
+    this.node.hidden = true;
+  }
+
+  readonly node: HTMLElement;
+
+  update(record: IRunRecord): void {
+    const key = JSON.stringify([record.summary, record.truth?.verdict]);
+    if (this._key === key) {
+      return;
+    }
+    this._key = key;
+    const gpus = list(record.summary.gpus).map(object);
+    const hint = text(record.summary.hint);
+    const unknown = record.truth?.verdict === 'cannot tell' ? record.truth.detail : '';
+    this.node.hidden = !gpus.length && !hint && !unknown;
+    const parts: HTMLElement[] = [];
+    if (gpus.length) {
+      parts.push(this._table(gpus));
+    }
+    if (gpus.length > LISTED) {
+      parts.push(element('div', 'gpuSource', this._trans.__('and %1 more', gpus.length - LISTED)));
+    }
+    if (hint) {
+      parts.push(element('div', 'hint', hint));
+    }
+    if (unknown) {
+      parts.push(element('div', 'gpuSource', this._trans.__('Cannot tell whether the GPU was used: %1', unknown)));
+    }
+    this.node.replaceChildren(...parts);
+  }
+
+  private _table(gpus: Record<string, unknown>[]): HTMLElement {
+    const trans = this._trans;
+    const na = trans.__('n/a');
+    const put = (x: unknown, format: (value: number) => string): string => {
+      const value = count(x);
+      return value === null ? na : format(value);
+    };
+    const percent = (value: number) => `${Math.round(value)} %`;
+    const size = (value: number) => bytes(value * MIB);
+    const several = new Set(gpus.map(gpu => count(gpu.node) ?? 0)).size > 1;
+    const columns: [string, (gpu: Record<string, unknown>) => string][] = [
+      [
+        trans.__('GPU'),
+        gpu => [several ? `n${put(gpu.node, String)}` : '', put(gpu.index, String), text(gpu.name)].join(' ').trim()
+      ],
+      [trans.__('utilization'), gpu => put(gpu.util_mean, percent)],
+      [trans.__('median, 95th'), gpu => `${put(gpu.util_p50, percent)}, ${put(gpu.util_p95, percent)}`],
+      [trans.__('idle'), gpu => put(gpu.idle_share, share => percent(100 * share))],
+      [
+        trans.__('memory peak'),
+        gpu => {
+          const peak = put(gpu.memory_peak, size);
+          return count(gpu.memory_total) === null ? peak : trans.__('%1 of %2', peak, put(gpu.memory_total, size));
+        }
+      ],
+      [trans.__('memory mean'), gpu => put(gpu.memory_mean, size)],
+      [trans.__('energy'), gpu => put(gpu.energy_wh, value => `${number(value)} Wh`)],
+      [trans.__('power'), gpu => put(gpu.power_mean, value => `${Math.round(value)} W`)],
+      [trans.__('first use after'), gpu => put(gpu.first_use, duration)]
+    ];
+    const table = element('table', 'table');
+    const head = document.createElement('tr');
+    for (const [title] of columns) {
+      const cell = element('th', '', title) as HTMLTableCellElement;
+      cell.scope = 'col';
+      head.append(cell);
+    }
+    table.append(head);
+    for (const gpu of gpus.slice(0, LISTED)) {
+      const row = document.createElement('tr');
+      row.append(...columns.map(([, value]) => element('td', '', value(gpu))));
+      table.append(row);
+    }
+    return table;
+  }
+
+  private _key = '';
+}
