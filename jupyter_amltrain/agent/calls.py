@@ -33,6 +33,8 @@ Calls
      "secrets": {NAME: value},     # over env: memory only; job.json has the sorted names
      "gpus": int | None,           # None: 1 where there is a GPU, else a CPU slot
      "timeout": seconds | None,  "grace": seconds | None (default 10, $AMLTRAIN_GRACE),
+     "require_gpu": "" | "warn" | "stop",  # "stop" ends a run that does not use its GPUs
+     "gpu_grace": seconds | None,  # until that may be said: default 60, $AMLTRAIN_GPU_GRACE
      "out": [str], "spec": {..}, "snapshot": {..}, "project": str, "experiment": str,
      "tracking": {"run_id": 32 hex, "mode": "sink" | "direct"}, "notebook_dir": str,
      "submission": str}            # optional; equal values make a repeated submit harmless
@@ -52,7 +54,8 @@ Calls
     Idempotent; returns when requested, not when dead. UnknownRun.
 ``poll`` {"run_ids": [id, ...]} -> {"runs": {id: state.json}, "errors": {id: {"type", "message"}}}
     Ids that this machine does not know are absent. `errors` holds folders that cannot be
-    read (a newer schema). The ``detail`` of a queued run is its place in the queue and what
+    read (a newer schema). ``truth`` of a run with GPUs, once there is a verdict: {"verdict",
+    "detail", "cause"} (see `truth`). The ``detail`` of a queued run is its place in the queue and what
     it waits for; it changes without a change of ``version``. Starts a dispatcher when jobs
     wait and none runs, and says ``lost`` for runs whose supervisor and guardian are gone.
 ``list`` {"full": bool} -> {"runs": [{"run", "name", "state", "reason", "exit_code", "submitted",

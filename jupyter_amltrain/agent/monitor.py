@@ -39,6 +39,8 @@ Json = Dict[str, Any]
 ASKED, RECORD, KEPT, DIARY = "asked.json", "monitor.json", "kept", "log/agent.txt"
 #: Seconds that a monitor gets to come up (a driver may be slow), and to go.
 PATIENCE, FAREWELL = 30.0, 8.0
+#: Seconds after which the folder of a monitor that was killed and never asked for again is removed.
+STALE = 3600.0
 #: Seconds between samples: from ten a second to one an hour.
 FASTEST, SLOWEST = 0.1, 3600.0
 
@@ -70,6 +72,8 @@ def serve(here: Here, payload: Json) -> Json:
     if type(period) not in (int, float) or not FASTEST <= period <= SLOWEST:
         raise bad("A monitor's period is %g to %g seconds, not %r. Try: --rate 1" % (FASTEST, SLOWEST, period))
     private_folder(os.path.dirname(folder))
+    if not os.path.isdir(folder):
+        _sweep(os.path.dirname(folder))
     until = clock.mono() + PATIENCE
     while clock.mono() < until:
         pid = _kept(folder)
@@ -167,6 +171,23 @@ def _stop(folder: str) -> None:
         while _lives(record) and clock.mono() < until:
             time.sleep(0.01)
     remove(folder)
+
+
+def _sweep(monitors: str) -> None:
+    """Remove what killed keepers and cut-off removals have left."""
+    for name in os.listdir(monitors):
+        path = os.path.join(monitors, name)
+        try:
+            asked = os.path.join(path, KEPT)
+            # A living one is touched twice a minute, on whatever machine it is.
+            if time.time() - os.stat(asked if os.path.exists(asked) else path).st_mtime < STALE:
+                continue
+        except OSError:
+            continue
+        if name.startswith("."):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            remove(path)
 
 
 def remove(folder: str) -> None:

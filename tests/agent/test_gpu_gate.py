@@ -169,6 +169,7 @@ def test_a_killed_sampler_does_not_cost_the_verdict(machine: Machine) -> None:
 
 def test_a_slow_driver_holds_up_neither_cancel_nor_start(machine: Machine) -> None:
     machine.switch(HANG=4)
+    late = machine.submit(require_gpu="stop")
     run = machine.submit()
     until(lambda: machine.agent.state(run)["state"] == "running", "its turn")
     assert machine.agent.state(run)["rank"] is None
@@ -177,7 +178,6 @@ def test_a_slow_driver_holds_up_neither_cancel_nor_start(machine: Machine) -> No
     state = machine.agent.wait(run)
     assert (state["state"], state["detail"]) == ("canceled", "canceled before it started")
     assert time.monotonic() - began < 3
-    late = machine.submit(require_gpu="stop")
     machine.agent.running(late, "up")
     assert "before the run was not read in time" in (machine.agent.run_folder(late) / "log/agent.txt").read_text()
     truth = machine.truth(late)
@@ -252,6 +252,18 @@ def test_a_monitor_whose_keeper_was_killed_goes_on_in_its_file(machine: Machine)
     until(lambda: len(path.read_bytes()) > len(before), "its next tick")
     assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
     agent.good("monitor", id="w", stop=True)
+
+
+def test_what_a_killed_monitor_left_is_removed_when_nobody_came_back_for_it(machine: Machine) -> None:
+    agent = machine.agent
+    first = agent.good("monitor", id="old", gpus=[], period=0.1)
+    os.kill(first["pid"], signal.SIGKILL)
+    until(lambda: not alive(first["pid"]), "its end")
+    agent.good("monitor", id="one", gpus=[], period=0.1)
+    assert Path(first["folder"]).exists()
+    os.utime(Path(first["folder"], "kept"), (0, 0))
+    agent.good("monitor", id="two", gpus=[], period=0.1)
+    assert sorted(path.name for path in Path(agent.home, "monitors").iterdir()) == ["one", "two"]
 
 
 @pytest.mark.parametrize(
