@@ -64,10 +64,7 @@ def _complete(command: str, line: str, cell: str) -> dict[str, Any]:
 def install(ip: InteractiveShell) -> None:
     """Add the matcher; twice is harmless."""
     remove(ip)
-    import IPython
-
-    if IPython.version_info >= (8, 6):  # matchers that say what they replace came then
-        _matchers(ip).append(matcher)
+    _matchers(ip).append(matcher)
 
 
 def remove(ip: InteractiveShell) -> None:
@@ -76,5 +73,6 @@ def remove(ip: InteractiveShell) -> None:
 
 
 def _matchers(ip: InteractiveShell) -> list[Any]:
-    matchers: list[Any] = getattr(ip.Completer, "custom_matchers", [])
+    completer: Any = ip.Completer
+    matchers: list[Any] = completer.custom_matchers
     return matchers
