@@ -103,12 +103,15 @@ class Chart:
                     preserve_domain={"x": True, "y": True},
                     labels=[span.name],
                 ),
-                {"kind": "static"},
+                # The page draws it again, on its own clock: bqplot's time axis is in UTC.
+                {"kind": "span", "start": span.start, "end": span.end},
             )
 
     def figure(self) -> Any:
         """The bqplot Figure."""
-        time = bqplot.Axis(scale=self.x, grid_lines="none", num_ticks=4, tick_style={"font-size": "10px"})
+        time = bqplot.Axis(
+            scale=self.x, grid_lines="none", num_ticks=4, tick_format="%H:%M:%S", tick_style={"font-size": "10px"}
+        )
         return bqplot.Figure(
             title=self.title,
             marks=self.marks,
@@ -182,11 +185,11 @@ def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
     util = Chart("GPU utilization (%)", x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
     total = _most([gpu.memory_total for gpu in gpus])
     size = bqplot.LinearScale(min=0, max=total * 1.06) if total else bqplot.LinearScale(min=0)
-    ticks = _byte_ticks(total, 1024.0**2) if total else {"num_ticks": 4}
+    ticks = _byte_ticks(total, 1024.0**2) if total else {}
     memory = Chart("GPU memory", x, size, _axis(size, **ticks), layout)
     limit = _most([gpu.power_limit for gpu in gpus])
     watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
-    power = Chart("GPU power (W)", x, watts, _axis(watts, num_ticks=4), layout)
+    power = Chart("GPU power (W)", x, watts, _axis(watts), layout)
     for chart, value in ((memory, total), (power, limit)):
         if value:
             chart.level(value)
@@ -206,7 +209,7 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
     names = ("cpu", "memory") if own else ("host_cpu", "host_memory")
     scale = bqplot.LinearScale(min=0) if own else bqplot.LinearScale(min=0, max=100)
     title = f"CPU of the run (% of one core, of {layout.cpus * 100:.0f})" if own else "CPU of the machine (%)"
-    charts = [Chart(title, x, scale, _axis(scale, num_ticks=4), layout)]
+    charts = [Chart(title, x, scale, _axis(scale), layout)]
     if not layout.gpus:
         bytes_ = bqplot.LinearScale(min=0)
         charts.append(
@@ -229,6 +232,6 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
 def metric_chart(name: str, layout: Layout, x: Any) -> Chart:
     """One of the script's metrics on the same time axis."""
     scale = bqplot.LinearScale()
-    chart = Chart(name[:60], x, scale, _axis(scale, num_ticks=4), layout)
+    chart = Chart(name[:60], x, scale, _axis(scale), layout)
     chart.lines({"kind": "metric", "name": name}, [COLOURS[3]], [name])
     return chart

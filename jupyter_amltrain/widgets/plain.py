@@ -143,8 +143,9 @@ class _Plain:
         with dashboard.x.hold_sync():
             dashboard.x.min, dashboard.x.max = (_moment(t) for t in (shown, max(last, shown + 1)))
         ended = entry.run.status.state.terminal
+        # bqplot draws time in UTC, and no page of ours is here to shift it.
         age = "ended" if ended else f"last sample {max(0.0, time.time() - last):.0f} s ago"
-        dashboard.status.value = f"agent, every {dashboard.plan.period:g} s; {age}"
+        dashboard.status.value = f"agent, every {dashboard.plan.period:g} s; {age}; times in UTC"
         if dashboard.plan.gpus:
             dashboard.table.value = table_html(gpu_record(entry.telemetry, ended))
 

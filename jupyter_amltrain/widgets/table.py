@@ -22,7 +22,7 @@ def table_html(part: GpuTelemetry | None) -> str:
         return f"n{node} GPU {index}" if several else f"GPU {index}"
 
     tables = []
-    if len(part.gpus) <= LISTED and part.now:
+    if len(part.gpus) <= LISTED and any(part.now):
         head = ("", "temperature", "SM clock", "memory clock", "throttled by", "ECC errors", "this run", "others")
         rows = [
             (

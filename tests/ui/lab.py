@@ -53,7 +53,7 @@ def code_cell(source: str, outputs: list[dict[str, Any]] | None = None) -> dict[
 class LabServer:
     """One JupyterLab process with a home, settings and state of its own under `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **more: str) -> None:
         self.folder = folder
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir(parents=True)
@@ -72,6 +72,7 @@ class LabServer:
             "IPYTHONDIR": str(folder / "ipython"),
             "AMLTRAIN_HOME": str(folder / "state"),
             "AMLTRAIN_QUEUE": str(folder / "queue"),
+            **more,
         }
         options = {
             "ServerApp.port": self.port,
