@@ -2,5 +2,6 @@
 
 This package travels to the target as one zipapp and is imported by the kernel
 as well, so all of it is Python 3.8 grammar and standard library; the single
-guest is ``pynvml``, imported only in a short-lived child process.
+guest is ``pynvml``, used only in processes that fork no others: short-lived
+probes, and the samplers.
 """

@@ -272,6 +272,8 @@ class GpuReadings:
         for i in back:
             self._handles[i] = found[self.gpus[i]["uuid"]].handle
         if back:
+            # Another driver may have come back.
+            self._refused = {(i, key) for i, key in self._refused if i not in back}
             who = ["GPU %d" % self.gpus[i]["index"] for i in back]
             gpus = ", ".join(who) + (" is" if len(who) == 1 else " are")
             self.notes.append("%s back" % ("the NVIDIA driver is" if self._unloaded else gpus))

@@ -72,8 +72,12 @@ class Telemetry:
         self._written = False
         with open(self.path, "rb") as file:
             line = file.readline()
-        if line:
-            self.header, self._written = json.loads(line.decode()), True
+        try:
+            header = json.loads(line.decode())
+            if isinstance(header, dict) and "columns" in header:
+                self.header, self._written = header, True
+        except ValueError:  # none yet, or a damaged one: a new one follows
+            pass
 
     def ticks(self, offset: int, seq: int) -> Iterator[Tick]:
         """The ticks after a byte, where tick number `seq` ended; the last of all sets :attr:`next`."""
