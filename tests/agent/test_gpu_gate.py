@@ -134,9 +134,13 @@ def test_a_warning_only_reports(machine: Machine, require: str) -> None:
 
 
 def test_late_use_takes_the_warning_back(machine: Machine) -> None:
-    machine.curves.write_text(f"{IDLE}\n* 2 60 5000 200")
+    clock = machine.folder / "clock"
+    nvml.set_clock(clock, 0.0)
+    machine.switch(CLOCK=clock)
+    machine.curves.write_text(f"{IDLE}\n* 5 60 5000 200")
     run = machine.submit()
     assert machine.truth(run)["verdict"] == "not used"
+    nvml.set_clock(clock, 6.0)
     until(lambda: machine.truth(run)["verdict"] == "used", "the use")
     truth = machine.end(run)["truth"]
     assert "first after" in truth["detail"] and truth["cause"] == ""
