@@ -69,6 +69,7 @@ class Monitor:
 
         async def get() -> dict[str, Any]:
             entry = self._entry()
+            controller().monitors.shown(self.handle, 0)  # who asks still looks
             await controller().monitors.first_sample(self.handle, FIRST)
             return _newest(entry)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 import psutil
 import pytest
 from hypothesis import settings
+
+# A shell that starts the tests behind itself makes them deaf to Ctrl-C, and their children too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The fast tier tries the same examples every time; new ones are sought by `make soak`.
 settings.register_profile("fast", derandomize=True, deadline=None)
