@@ -5,10 +5,9 @@ For the sampler only, which forks nothing: who asks NVML holds the driver open.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from .nvml import LIBRARY
+from .nvml import library
 
 # nvml.h, nvmlReturn_t
 OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL = 0, 1, 2, 3, 4, 6, 7
@@ -47,14 +46,9 @@ class Driver:
     """
 
     def __init__(self) -> None:
-        try:
-            ctypes.CDLL(LIBRARY)
-        except OSError:
-            raise DriverError("no NVIDIA driver (%s is not here)" % LIBRARY) from None
-        try:
-            import pynvml
-        except ImportError:
-            raise DriverError("the agent was packed without pynvml: pip install nvidia-ml-py") from None
+        pynvml, why = library()
+        if pynvml is None:
+            raise DriverError(why)
         self.nvml = pynvml
         self.start()
 

@@ -1,7 +1,7 @@
 """What NVML says of this machine's GPUs, asked in a short-lived child.
 
-NVML is never initialized in a process that lives on: a dispatcher that holds the
-driver open would keep a GPU from being reset and would fork with its threads.
+NVML is never initialized in a process that forks and lives on: a dispatcher that holds
+the driver open would keep a GPU from being reset and would fork with its threads.
 """
 
 from __future__ import annotations
@@ -30,20 +30,28 @@ def _text(value: Any) -> Optional[str]:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+def library() -> Tuple[Any, str]:
+    """The module pynvml (``None`` without it or without a driver), and why it cannot be used."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return None, "no NVIDIA driver (%s is not here)" % LIBRARY
+    try:
+        import pynvml
+    except ImportError:
+        return None, "the agent was packed without pynvml: pip install nvidia-ml-py"
+    return pynvml, ""
+
+
 def read_gpus() -> Dict[str, Any]:
     """``{"gpus": [...], "note": str}`` of this machine, by initializing NVML here.
 
     Each GPU is ``{"index", "name", "uuid", "memory_total", "memory_used", "processes":
     [{"pid", "memory"}] | None}``; bytes; ``None`` where the device cannot tell.
     """
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError:
-        return {"gpus": [], "note": "no NVIDIA driver (%s is not here)" % LIBRARY}
-    try:
-        import pynvml
-    except ImportError:
-        return {"gpus": [], "note": "the agent was packed without pynvml: pip install nvidia-ml-py"}
+    pynvml, why = library()
+    if pynvml is None:
+        return {"gpus": [], "note": why}
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
