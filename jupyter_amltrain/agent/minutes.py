@@ -28,12 +28,23 @@ class Tick(NamedTuple):
     end: int  #: byte just after the line
 
 
-def short(value: Value) -> Value:
-    """Three digits and all before the point: means need no more, and lines get short."""
-    if value is None or isinstance(value, int):
-        return value
-    rounded = round(value, max(0, 3 - len(str(int(abs(value))))))
+def short(value: float) -> Value:
+    """Three digits of a mean, and five of a large one: it needs no more, and lines get short."""
+    digits = len(str(int(abs(value))))
+    rounded = round(value, 3 - digits if digits < 3 else min(0, 5 - digits))
     return int(rounded) if rounded == int(rounded) else rounded
+
+
+def number(value: Any) -> str:
+    """JSON of a number; ``12345000000`` is ``12345e6``."""
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return repr(value)
+    text = str(value)
+    digits = text.rstrip("0")
+    zeros = len(text) - len(digits)
+    return "%se%d" % (digits, zeros) if zeros > 2 and digits else text
 
 
 class Minutes:
@@ -85,7 +96,9 @@ class Minutes:
                 high.append(max(known) if known else None)
             first, last = ticks[0], ticks[-1]
             self.seq, self.offset = last.seq, last.end
-            self._waiting.append(_line([last.seq, first.t, last.t, len(ticks), last.end, low, mean, high]))
+            stats = ",".join("[%s]" % ",".join(map(number, stat)) for stat in (low, mean, high))
+            head = [last.seq, first.t, last.t, len(ticks), last.end]
+            self._waiting.append(_line(head).replace(b"]", b",%s]" % stats.encode()))
         self._write()
         return ticks
 

@@ -10,12 +10,12 @@ import json
 import os
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
-from .minutes import Tick, Value
+from .minutes import Tick, Value, number
 from .protocol import TELEMETRY, cut_torn_tail
 
 #: Digits that are kept of amounts and of counters: a line is short, and a rate still right.
 _DIGITS = {
-    "memory": 5, "host_memory": 5, "read_bytes": 8, "write_bytes": 8, "net_rx": 8, "net_tx": 8,
+    "memory": 5, "host_memory": 4, "read_bytes": 7, "write_bytes": 7, "net_rx": 7, "net_tx": 7,
 }  # fmt: skip
 
 
@@ -28,18 +28,6 @@ def shortened(names: Sequence[str], values: Sequence[Value]) -> List[Value]:
         else:
             found.append(round(int(value), min(0, _DIGITS[name] - len(str(int(value))))))
     return found
-
-
-def _text(value: Any) -> str:
-    """JSON of a number; ``12345000000`` is ``12345e6``."""
-    if value is None:
-        return "null"
-    if isinstance(value, float):
-        return repr(value)
-    text = str(value)
-    digits = text.rstrip("0")
-    zeros = len(text) - len(digits)
-    return "%se%d" % (digits, zeros) if zeros > 2 and digits else text
 
 
 class Telemetry:
@@ -113,7 +101,7 @@ class Telemetry:
         lines = [] if self._written else [_json(self.header)]
         lines += [_json(dict(seq=self.next, **object_)) for object_ in told]
         row = "[%d,%s" % (self.next, repr(t))
-        row += "".join("," + _text(value) for value in host)
+        row += "".join("," + number(value) for value in host)
         row += ("," + _json(gpus)[1:-1] if gpus else "") + "]"
         end = self._write("\n".join([*lines, row, ""]).encode())
         if end is None:
