@@ -196,7 +196,8 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       this._load(frame);
     } else if (frame?.kind === 'metrics') {
       this.metrics.take(frame);
-      this._changed();
+      // The next tick is not far: two drawings a second would cost twice as much.
+      this._changed(1000 * Math.min(1, this.layout.period));
     } else if (frame?.kind === 'ticks') {
       this._take(frame);
     }
@@ -245,9 +246,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this._changed();
   }
 
-  private _changed(): void {
+  private _changed(within = 0): void {
     if (!this.paused) {
-      this._gate.dirty();
+      this._gate.dirty(within);
     }
   }
 

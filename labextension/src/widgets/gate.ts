@@ -28,10 +28,14 @@ export class DrawGate {
     private readonly _timers: ITimers = browserTimers
   ) {}
 
-  /** There is something new to draw. */
-  dirty(): void {
+  /** There is something new to draw, within `ms` milliseconds: what comes meanwhile is drawn with it. */
+  dirty(ms = 0): void {
     this._dirty = true;
-    this._schedule(0);
+    if (this._timer !== null && this._timers.now() + ms < this._due) {
+      this._timers.clear(this._timer);
+      this._timer = null;
+    }
+    this._schedule(ms);
   }
 
   /** What could be seen has changed: look now. */
@@ -60,6 +64,8 @@ export class DrawGate {
       return;
     }
     const rest = this._last + 1000 / Math.max(0.1, this._rate()) - this._timers.now();
+    const wait = Math.max(atLeast, rest, 0);
+    this._due = this._timers.now() + wait;
     this._timer = this._timers.set(
       () => {
         this._timer = null;
@@ -69,7 +75,7 @@ export class DrawGate {
           this._schedule(LOOK_AGAIN);
         }
       },
-      Math.max(atLeast, rest, 0)
+      wait
     );
   }
 
@@ -83,6 +89,7 @@ export class DrawGate {
 
   private _dirty = false;
   private _timer: unknown = null;
+  private _due = 0;
   private _last = -Infinity;
   private _disposed = false;
 }

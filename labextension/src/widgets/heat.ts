@@ -167,15 +167,21 @@ export class HeatStrip {
     context.font = `10px ${style.fontFamily}`;
     context.textBaseline = 'middle';
     context.textAlign = 'right';
+    const nodes = new Set(data.rows.map(row => row.node)).size;
     let free = -Infinity;
     data.rows.forEach((row, r) => {
-      const y = this._tops[r] + this._rowHeight / 2;
       const begins = !r || row.node !== data.rows[r - 1].node;
       if (begins && r) {
         context.fillRect(4, this._tops[r] - 1, width - MARGIN.right - 4, 1);
       }
-      if (y - free >= 11 || (begins && y - free >= 9)) {
-        context.fillText(row.label, MARGIN.left - 6, y, MARGIN.left - 8);
+      let y = this._tops[r] + this._rowHeight / 2;
+      if (nodes > 1) {
+        // One name for each node, in the middle of its rows.
+        const rows = data.rows.filter(other => other.node === row.node).length;
+        y = this._tops[r] + (rows * this._rowHeight) / 2;
+      }
+      if ((nodes === 1 || begins) && y - free >= 11) {
+        context.fillText(nodes > 1 ? `n${row.node}` : row.label, MARGIN.left - 6, y, MARGIN.left - 8);
         free = y;
       }
     });

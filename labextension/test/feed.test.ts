@@ -1,0 +1,97 @@
+import * as assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { decode, fromState, INodeSnapshot, ITicks } from '../src/widgets/frames';
+import { NodeHistory } from '../src/widgets/history';
+import { MetricStore } from '../src/widgets/metrics';
+import { Ring } from '../src/widgets/ring';
+
+const bytes = (...parts: (Float64Array | Float32Array)[]): DataView => {
+  // As in a websocket message: somewhere inside, at an address that fits no number.
+  const length = parts.reduce((n, part) => n + part.byteLength, 0);
+  const memory = new Uint8Array(length + 3);
+  let at = 3;
+  for (const part of parts) {
+    memory.set(new Uint8Array(part.buffer, part.byteOffset, part.byteLength), at);
+    at += part.byteLength;
+  }
+  return new DataView(memory.buffer, 3, length);
+};
+const f8 = (...x: number[]) => Float64Array.from(x);
+const f4 = (...x: number[]) => Float32Array.from(x);
+
+test('a ring keeps the newest in their order', () => {
+  const ring = new Ring(2, 4);
+  for (let i = 0; i < 11; i++) {
+    ring.push(100 + i, f4(i, -i));
+  }
+  assert.deepEqual([ring.length, ring.first, ring.next], [4, 7, 11]);
+  assert.deepEqual([0, 1, 2, 3].map(i => ring.t(i)), [107, 108, 109, 110]);
+  assert.deepEqual([0, 1, 2, 3].map(i => ring.value(1, i)), [-7, -8, -9, -10]);
+});
+
+test('a tick is one buffer at any address', () => {
+  const frame = decode({ n: 2, s: 7 }, [bytes(f8(1700000000.25), f4(1, NaN, 3))]) as ITicks;
+  assert.deepEqual([frame.kind, frame.node, frame.first, frame.count], ['ticks', 2, 7, 1]);
+  assert.deepEqual([...frame.t], [1700000000.25]);
+  assert.deepEqual([...frame.y], [1, NaN, 3]);
+});
+
+test('a batch is columns one after the other', () => {
+  const history = new NodeHistory(2, 8, 4, 1);
+  assert.ok(history.take(decode({ n: 0, s: 0, k: 3 }, [bytes(f8(1, 2, 3)), bytes(f4(10, 11, 12, 20, 21, 22))]) as ITicks));
+  const rows = history.rows(0);
+  assert.deepEqual([0, 1, 2].map(i => [rows.t(i), rows.mean(0, i), rows.mean(1, i)]), [[1, 10, 20], [2, 11, 21], [3, 12, 22]]);
+});
+
+const tick = (s: number): ITicks => decode({ n: 0, s }, [bytes(f8(100 + s), f4(s))]) as ITicks;
+
+test('what is known is passed over, a gap is not', () => {
+  const history = new NodeHistory(1, 8, 4, 1);
+  assert.ok(history.take(tick(0)) && history.take(tick(1)));
+  assert.ok(history.take(tick(0)));
+  assert.equal(history.ring.length, 2);
+  assert.equal(history.take(tick(4)), false);
+  assert.equal(history.ring.next, 2);
+  const batch = decode({ n: 0, s: 1, k: 4 }, [bytes(f8(101, 102, 103, 104)), bytes(f4(1, 2, 3, 4))]) as ITicks;
+  assert.ok(history.take(batch));
+  assert.deepEqual([history.ring.next, history.ring.length, history.last], [5, 5, 104]);
+  assert.ok(history.take(tick(9), true), 'who has waited long enough goes on after the hole');
+  assert.equal(history.last, 109);
+});
+
+test('a snapshot is the same by message and by state', () => {
+  const buffers = [bytes(f8(5, 6)), bytes(f4(50, 60)), bytes(f8(1, 3, 5), f4(10, 30, 50), f4(15, 35, 55), f4(20, 40, 60))];
+  const keys = { n: 0, s: 6, k: 2, b: 3, w: 2, p: 2 };
+  const [x, y, buckets] = buffers;
+  const sent = decode({ snap: [keys] }, buffers);
+  assert.deepEqual(sent, fromState({ nodes: [{ ...keys, x, y, buckets }] }));
+  const history = new NodeHistory(1, 8, 4, 1);
+  history.load((sent as { nodes: INodeSnapshot[] }).nodes[0]);
+  assert.deepEqual([history.ring.next, history.ring.first, history.start], [6, 4, 1]);
+  const all = history.rows(1);
+  assert.deepEqual([all.raw, all.length, all.low(0, 1), all.mean(0, 1), all.high(0, 1)], [false, 3, 30, 35, 40]);
+  assert.equal(history.rows(5.5).raw, true);
+});
+
+test('a message nobody knows is nothing', () => {
+  assert.equal(decode({}, []), null);
+  assert.equal(decode({ hello: 1 }, []), null);
+  assert.equal(fromState(null), null);
+  assert.equal(fromState({}), null);
+});
+
+test('metrics stay in bounds and keep their highs and lows', () => {
+  const store = new MetricStore();
+  for (let part = 0; part < 50; part++) {
+    const t = Array.from({ length: 1000 }, (_, i) => 1000 * part + i);
+    store.take({ kind: 'metrics', values: { loss: { t, v: t.map(x => (x === 12345 ? 99 : x === 23456 ? -99 : x % 7)) } }, all: false });
+  }
+  const rows = store.rows('loss');
+  assert.ok(rows && rows.length <= 8192);
+  const values = Array.from({ length: rows.length }, (_, i) => rows.mean(0, i));
+  assert.deepEqual([Math.max(...values), Math.min(...values)], [99, -99]);
+  const times = Array.from({ length: rows.length }, (_, i) => rows.t(i));
+  assert.deepEqual(times, [...times].sort((a, b) => a - b));
+  store.take({ kind: 'metrics', values: { acc: { t: [1], v: [2] } }, all: true });
+  assert.equal(store.rows('loss'), null);
+});
