@@ -145,3 +145,30 @@ def test_a_monitor_needs_no_run(environ: dict[str, str], tmp_path: Path) -> None
         assert wrong.error is not None and "9" in wrong.error["evalue"]
         ended = live.run("m.stop(); m.stop()\nimport time\nwhile not m.record().done: time.sleep(0.05)\nprint('over')")
         assert ended.stdout == "over\n" and len(live.run("print(len(m.snapshot()['gpus']))").stdout) == 2
+
+
+def test_a_front_end_without_our_extension_gets_whole_arrays(environ: dict[str, str], tmp_path: Path) -> None:
+    """The same figures as plain widgets; a message holds the window and no more."""
+    with kernel({**environ, **scripted(tmp_path, 2), "VSCODE_PID": "1"}, tmp_path / "work") as live:
+        live.run("%load_ext jupyter_amltrain")
+        shown = live.run("%%aml_submit --gpus 2 --as run\nimport time; time.sleep(600)")
+        kinds = [list(d["data"]) for d in shown.displays]
+        assert any("application/vnd.jupyter.widget-view+json" in kind for kind in kinds)
+        assert kinds[0][0] == "application/vnd.amltrain.run+json"  # a bundle of its own, without a widget in it
+        live.client.execute(BUSY)
+        marks: dict[str, str] = {}
+        drawn: list[int] = []
+        until = time.monotonic() + DEADLINE
+        while len(drawn) < 12 and time.monotonic() < until:
+            try:
+                message = live.client.get_iopub_msg(timeout=1)
+            except Exception:  # queue.Empty
+                continue
+            content = message["content"]
+            if message["msg_type"] == "comm_open":
+                marks[content["comm_id"]] = content["data"].get("state", {}).get("_model_name", "")
+            elif message["msg_type"] == "comm_msg" and marks.get(content["comm_id"]) == "LinesModel":
+                drawn.append(sum(len(b) for b in message["buffers"]))
+        assert len(drawn) >= 12 and 0 < max(drawn) < 300 * 8 * 4
+        assert "StreamFeedModel" not in marks.values()
+        live.manager.interrupt_kernel()
