@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any
@@ -20,9 +23,11 @@ from jupyter_amltrain.panel.protocol import (
     StateReply,
 )
 from jupyter_amltrain.runs.record import record_of
-from jupyter_amltrain.spec.record import LogTail, TelemetrySeries
+from jupyter_amltrain.spec.record import LogTail, RunRecord, TelemetrySeries
 from jupyter_amltrain.widgets.live import LiveDashboards
 
+#: Seconds that an answer waits for a picture; the front end may ask again.
+PICTURE = 2.0
 #: Runs that a state reply lists.
 RUNS = 500
 
@@ -42,7 +47,7 @@ class Answers:
         """The answer to one request."""
         controller = self._controller
         if isinstance(request, protocol.GetRun):
-            return RunReply(record=record_of(await controller.source(request.handle)))
+            return await self._run(record_of(await controller.source(request.handle)))
         if isinstance(request, protocol.OpenDashboard):
             entry = await controller.source(request.handle)
             feed, why = self._live.open(entry, request.page, request.window)
@@ -52,6 +57,22 @@ class Answers:
         if isinstance(request, protocol.Cancel):
             run = await controller.cancel(await controller.resolve(request.handle))
             return CancelReply(accepted=True, state=run.status.state.value)
+        return await self._state()
+
+    async def _run(self, record: RunRecord) -> RunReply:
+        """A record, and for an ended run the picture that the notebook keeps."""
+        picture = None
+        if record.done and record.kind == "run":
+            with contextlib.suppress(asyncio.TimeoutError):
+                picture = await asyncio.wait_for(self._controller.imports.picture(record), PICTURE)
+        if picture is None:
+            return RunReply(record=record)
+        png = base64.b64encode(picture.png).decode()
+        return RunReply(record=record, picture=png, width=picture.width, height=picture.height)
+
+    async def _state(self) -> StateReply:
+        """Targets and runs, without streams."""
+        controller = self._controller
         await controller.runs()
         records = [record_of(entry) for entry in controller.store.entries()]
         records.sort(key=lambda record: record.created, reverse=True)

@@ -92,9 +92,20 @@ class StateReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to :class:`GetRun`."""
+    """Answer to :class:`GetRun`.
+
+    Attributes
+    ----------
+    picture
+        PNG of an ended run, base64, for the saved notebook; empty when it could not be drawn in time.
+    width, height
+        Its size in CSS pixels.
+    """
 
     record: RunRecord
+    picture: str = ""
+    width: int = 0
+    height: int = 0
     version: int = VERSION
     ok: bool = True
 

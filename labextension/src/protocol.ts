@@ -32,6 +32,9 @@ export interface IStateReply {
 
 export interface IRunReply {
   record: IRunRecord;
+  picture: string;
+  width: number;
+  height: number;
   version: number;
   ok: true;
 }
