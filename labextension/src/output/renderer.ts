@@ -7,8 +7,7 @@ import { Kernel } from '@jupyterlab/services';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
-import { KernelKind, NoAnswer, Refused } from '../client';
-import { ago } from '../format';
+import { NoAnswer, Refused } from '../client';
 import { linkOf } from '../kernel';
 import { IRunRecord, RUN_MIME } from '../protocol';
 import { normalise, summary, TERMINAL } from '../record';
@@ -16,6 +15,7 @@ import { LOAD_COMMAND } from '../tokens';
 import { available, ISite } from '../widgets/feeds';
 import { DashboardHost, IHost } from './dashboard';
 import { writeBundle } from './notebook';
+import { notice, Source } from './notice';
 import { SlotLayout } from './slot';
 import { RunView } from './view';
 
@@ -24,7 +24,7 @@ const TICK = 1000;
 const SILENCE = 2000;
 const LONGEST_PAUSE = 10000;
 
-type Source = 'live' | 'saved' | KernelKind | 'unknown-run';
+const WAITING: ReadonlySet<string> = new Set(['preparing', 'queued']);
 
 export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   constructor(
@@ -42,6 +42,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       this._onScreen = entries[entries.length - 1].isIntersecting;
     });
     this._seen.observe(this.node);
+    _panel?.sessionContext.kernelChanged.connect(this._draw, this);
   }
 
   get kernel(): Kernel.IKernelConnection | null {
@@ -82,7 +83,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     } else {
       this._source = 'saved';
     }
-    this._dashboard.want(this._live && record.handle ? record.handle : null, record.window);
+    this._want(record);
     this._draw();
     this._tickWhileNeeded();
   }
@@ -93,6 +94,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
     clearInterval(this._timer);
     this._seen.disconnect();
+    this._panel?.sessionContext.kernelChanged.disconnect(this._draw, this);
     this._dashboard.dispose();
     this._view.dispose();
     super.dispose();
@@ -178,6 +180,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
         this._pausedUntil = Date.now() + this._pause;
       }
       this._record = fresh;
+      this._want(fresh);
       this._tickWhileNeeded();
     } catch (error) {
       if (error instanceof NoAnswer) {
@@ -191,9 +194,18 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
   }
 
+  /** A run that waits has nothing to show, and may wait for hours: nobody is asked for its charts. */
+  private _want(record: IRunRecord): void {
+    const wanted = this._live && record.handle && !WAITING.has(record.state);
+    this._dashboard.want(wanted ? record.handle : null, record.window);
+  }
+
   private _openDashboard(): void {
+    if (!this._record) {
+      return;
+    }
     this._live = true;
-    this._dashboard.want(this._record?.handle ?? null, this._record?.window);
+    this._want(this._record);
     this._dashboard.retry();
     this._tickWhileNeeded();
     this._draw();
@@ -244,33 +256,11 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       since: live && record.reachable ? Math.max(0, Date.now() - this._received) / 1000 : 0,
       cancellable: this._kernel !== null,
       cancelClicked: this._clicked,
-      notice: this._notice(record),
+      notice: this._finished ? '' : notice(this._trans, record, this._source),
       failure: this._failure || (over ? this._dashboard.why : ''),
       interactive: over && available() && this._kernel !== null && (!this._live || this._dashboard.why !== '')
     });
     this.node.dataset.source = this._finished ? 'final' : this._source;
-  }
-
-  private _notice(record: IRunRecord): string {
-    if (this._finished) {
-      return '';
-    }
-    const trans = this._trans;
-    const age = ago(Date.now() / 1000 - record.seen_at);
-    if (this._source === 'live') {
-      return record.reachable
-        ? ''
-        : trans.__('%1 does not answer; last seen %2 ago. The run itself goes on.', record.target, age);
-    }
-    const over = TERMINAL.has(record.state);
-    const saved = over ? trans.__('As saved %1 ago', age) : trans.__('As saved %1 ago; the run itself may go on', age);
-    if (this._source === 'not-responding') {
-      return trans.__('%1. The kernel does not answer now; asking again.', saved);
-    }
-    if (this._source === 'unknown-run' || this._source === 'other-version') {
-      return trans.__('%1.', saved);
-    }
-    return trans.__('%1. To reconnect, run: %2', saved, LOAD_COMMAND);
   }
 
   private readonly _view: RunView;

@@ -2,6 +2,7 @@
 
 import { ISerializers, unpack_models, WidgetModel } from '@jupyter-widgets/base';
 import { SampleAge } from './age';
+import { Controls } from './controls';
 import { addFeed, IFeed, ISite, removeFeed } from './feeds';
 import { decode, Frame, fromState, ISnapshot, ITicks } from './frames';
 import { DrawGate } from './gate';
@@ -9,7 +10,7 @@ import { NodeHistory } from './history';
 import { columnsOf, ILayout, layoutOf, MarkSpec, specOf } from './layout';
 import { MetricStore } from './metrics';
 import { band, IPoints, lines } from './reduce';
-import { secondsOf, ShownSpan, Span } from './span';
+import { ShownSpan, Span } from './span';
 import { YRanges } from './yrange';
 
 /** Points of a line in one drawing. */
@@ -72,7 +73,6 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this._ranges = new YRanges();
     this.stats = { frames: 0, draws: 0, gaps: 0, snapshots: 0 };
     this.onGap = null;
-    this._moving = false;
     this._begin();
     this._gate = new DrawGate(
       () => this._draw(),
@@ -89,7 +89,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       this._begin();
       this.onGap?.();
     });
-    this._controls();
+    this._controls = new Controls(this, () => this._gate.force());
     this._load(fromState(this.get('snapshot')));
     addFeed(this);
   }
@@ -130,7 +130,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
 
   /** What the charts show at this moment (unix seconds). */
   get shown(): Span {
-    return this.span.at(this.start, this.newest);
+    return this.span.at(this.start, this._controls?.held ?? this.newest);
   }
 
   onLost(callback: () => void): void {
@@ -247,7 +247,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   }
 
   private _changed(within = 0): void {
-    if (!this.paused) {
+    const { chosen } = this.span;
+    const past = chosen !== null && chosen[1] + 2 * this.layout.period < this.newest;
+    if (!this.paused && !past) {
       this._gate.dirty(within);
     }
   }
@@ -256,69 +258,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     return !document.hidden && [...this.sites].some(site => site.onScreen);
   }
 
-  /** The kernel's own widgets steer this page; what they say is not sent anywhere by us. */
-  private _controls(): void {
-    const choice = this.get('window') as WidgetModel | null;
-    const follow = this.get('follow') as WidgetModel | null;
-    const pause = this.get('pause') as WidgetModel | null;
-    const scale = this.get('xscale') as WidgetModel | null;
-    this.span.window = this._window(choice) ?? this.span.window;
-    this.span.follow = follow?.get('value') !== false;
-    if (choice) {
-      this.listenTo(choice, 'change:index', () => {
-        this.span.resize(this._window(choice) ?? 0, this.start, this.newest);
-        this._gate.force();
-      });
-    }
-    if (follow) {
-      this.listenTo(follow, 'change:value', () => {
-        if (this._moving) {
-          return;
-        }
-        if (follow.get('value')) {
-          this.span.follow = true;
-          this.span.chosen = null;
-        } else {
-          this.span.choose(this.shown);
-        }
-        this._gate.force();
-      });
-    }
-    if (pause) {
-      this.listenTo(pause, 'change:value', () => this._gate.force());
-    }
-    if (scale) {
-      this.listenTo(scale, 'change:min change:max', () => this._zoomed(scale, follow));
-    }
-  }
-
-  /** The person has zoomed or panned, if it was not our own drawing that moved the axis. */
-  private _zoomed(scale: WidgetModel, follow: WidgetModel | null): void {
-    const [t0, t1] = ['min', 'max'].map(name => Number(new Date(scale.get(name))) / 1000);
-    if (this._moving || scale.get('min') === null || !(t1 > t0)) {
-      return;
-    }
-    this.span.choose([t0, t1]);
-    this._moving = true;
-    follow?.set_state({ value: false });
-    this._moving = false;
-    this._gate.dirty();
-  }
-
-  private _window(choice: WidgetModel | null): number | null {
-    const i = choice?.get('index');
-    if (!choice || typeof i !== 'number') {
-      return null;
-    }
-    return this.layout.windows?.[i] ?? secondsOf(String(choice.get('_options_labels')?.[i] ?? ''));
-  }
-
   /** `set_state`, not `set`: as if it came from the kernel, so the points are never sent there. */
   private _draw(): void {
     const shown = this.shown;
-    if (this.paused && this.stats.draws && this.span.follow) {
-      return;
-    }
     this.stats.draws += 1;
     const marks = this.get('marks') as any[];
     const specs = (this.get('specs') as unknown[]).map(specOf);
@@ -334,7 +276,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       mark.dirty = true;
       this._ranges.add(mark.get('scales')?.y, y);
     });
-    this._move(shown);
+    this._controls.move(shown);
     this._ranges.apply();
     for (const [mark, { x, y }] of fresh) {
       (x as any).type = 'date';
@@ -344,19 +286,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this.sites.forEach(site => site.drawn());
   }
 
-  private _move([t0, t1]: Span): void {
-    const scale = this.get('xscale') as WidgetModel | null;
-    if (!scale || !this.span.follow) {
-      return;
-    }
-    this._moving = true;
-    scale.set_state({ min: new Date(t0 * 1000), max: new Date(t1 * 1000) });
-    this._moving = false;
-  }
-
+  private _controls!: Controls;
   private _gate!: DrawGate;
   private _ranges!: YRanges;
   private _gapSince!: number[];
-  private _moving!: boolean;
   private _look!: () => void;
 }

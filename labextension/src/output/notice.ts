@@ -1,0 +1,29 @@
+/** Where a record comes from, in one line. Pure functions. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import type { KernelKind } from '../client';
+import { ago } from '../format';
+import { IRunRecord } from '../protocol';
+import { TERMINAL } from '../record';
+import { LOAD_COMMAND } from '../tokens';
+
+export type Source = 'live' | 'saved' | KernelKind | 'unknown-run';
+
+/** Empty for a record that is live. */
+export function notice(trans: TranslationBundle, record: IRunRecord, source: Source): string {
+  const age = ago(Date.now() / 1000 - record.seen_at);
+  if (source === 'live') {
+    return record.reachable
+      ? ''
+      : trans.__('%1 does not answer; last seen %2 ago. The run itself goes on.', record.target, age);
+  }
+  const over = TERMINAL.has(record.state);
+  const saved = over ? trans.__('As saved %1 ago', age) : trans.__('As saved %1 ago; the run itself may go on', age);
+  if (source === 'not-responding') {
+    return trans.__('%1. The kernel does not answer now; asking again.', saved);
+  }
+  if (source === 'unknown-run' || source === 'other-version') {
+    return trans.__('%1.', saved);
+  }
+  return trans.__('%1. To reconnect, run: %2', saved, LOAD_COMMAND);
+}

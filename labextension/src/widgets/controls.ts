@@ -1,0 +1,118 @@
+/**
+ * The kernel's own controls, obeyed in the page: window, pause, follow, and the time axis that a person drags.
+ *
+ * They work while the kernel is busy or gone; nothing that is done here is sent anywhere by us.
+ */
+
+import type { WidgetModel } from '@jupyter-widgets/base';
+import { ILayout } from './layout';
+import { secondsOf, ShownSpan, Span } from './span';
+
+/** The part of the feed's model that is steered. */
+export interface ISteered {
+  readonly span: ShownSpan;
+  readonly layout: ILayout;
+  readonly start: number;
+  readonly newest: number;
+  readonly shown: Span;
+  get(name: string): any;
+  listenTo(object: any, events: string, callback: (...args: any[]) => void): any;
+}
+
+export class Controls {
+  constructor(
+    private readonly _feed: ISteered,
+    redraw: () => void
+  ) {
+    const [window, follow, pause] = ['window', 'follow', 'pause'].map(name => _feed.get(name) as WidgetModel | null);
+    this._scale = _feed.get('xscale');
+    this._follow = follow;
+    const { span } = _feed;
+    span.window = this._seconds(window) ?? span.window;
+    span.follow = follow?.get('value') !== false;
+    if (window) {
+      _feed.listenTo(window, 'change:index', () => {
+        span.resize(this._seconds(window) ?? 0, _feed.start, _feed.newest);
+        if (span.chosen) {
+          this._put(span.chosen);
+        }
+        redraw();
+      });
+    }
+    if (follow) {
+      _feed.listenTo(follow, 'change:value', () => {
+        if (this._own) {
+          return;
+        }
+        if (follow.get('value')) {
+          span.follow = true;
+          span.chosen = null;
+        } else {
+          span.choose(_feed.shown);
+        }
+        redraw();
+      });
+    }
+    if (pause) {
+      const hold = () => (this.held = pause.get('value') ? _feed.newest : null);
+      hold();
+      _feed.listenTo(pause, 'change:value', () => {
+        hold();
+        redraw();
+      });
+    }
+    if (this._scale) {
+      _feed.listenTo(this._scale, 'change:min change:max', () => this._dragged(redraw));
+    }
+  }
+
+  /** Unix seconds at which the picture is held, or null while it moves. */
+  held: number | null = null;
+
+  /** Let the axis show this, unless the person has chosen something else. */
+  move(span: Span): void {
+    if (this._feed.span.follow) {
+      this._put(span);
+    }
+  }
+
+  private _put([t0, t1]: Span): void {
+    this._own = true;
+    this._scale?.set_state({ min: new Date(t0 * 1000), max: new Date(t1 * 1000) });
+    this._own = false;
+  }
+
+  /** The person has zoomed or panned, if it was not we who moved the axis. */
+  private _dragged(redraw: () => void): void {
+    const scale = this._scale;
+    if (this._own || !scale || scale.get('min') === null) {
+      return;
+    }
+    const [t0, t1] = ['min', 'max'].map(name => Number(new Date(scale.get(name))) / 1000);
+    if (!(t1 > t0)) {
+      return;
+    }
+    const first = this._feed.span.follow;
+    this._feed.span.choose([t0, t1]);
+    this._own = true;
+    this._follow?.set_state({ value: false });
+    this._own = false;
+    // Limits come one after the other: what is drawn waits for both.
+    clearTimeout(this._timer);
+    this._timer = setTimeout(redraw, first ? 50 : 150);
+  }
+
+  /** The dropdown tells the page which choice it is, and its label; not its value. */
+  private _seconds(window: WidgetModel | null): number | null {
+    const i = window?.get('index');
+    if (!window || typeof i !== 'number') {
+      return null;
+    }
+    return this._feed.layout.windows?.[i] ?? secondsOf(String(window.get('_options_labels')?.[i] ?? ''));
+  }
+
+  private readonly _scale: WidgetModel | null;
+  private readonly _follow: WidgetModel | null;
+  private _own = false;
+  private _timer: ReturnType<typeof setTimeout> | undefined;
+}
