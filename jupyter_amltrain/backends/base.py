@@ -20,6 +20,10 @@ from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
 #: and one JSON object that is replaced as a whole.
 STREAMS = ("log", "metrics", "telemetry", "minutes", "summary")
 PER_NODE = ("telemetry", "minutes", "summary")
+#: News of a run that are of no stream.
+STATUS = "status"
+#: Ids of runs, and what there may be news of.
+News = Mapping[str, Collection[str]]
 #: What stands before a monitor's id where :meth:`Backend.read` takes a run id.
 MONITORS = "monitors/"
 
@@ -80,12 +84,17 @@ class RunChanges(abc.ABC):
     """News of runs for one consumer; what came between two calls is not lost."""
 
     @abc.abstractmethod
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> Collection[str]:
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> News:
         """Wait until there may be news of some runs, or `timeout` seconds.
 
-        Returns the ids with news: of `run_ids` their status, of `looked_at` also
-        their streams. A backend that cannot tell returns all of them.
+        Returns the ids with news, and what there is news of: :data:`STATUS` of `run_ids`,
+        and of `looked_at` also names of streams. A backend that cannot tell returns all of them.
         """
+
+    @staticmethod
+    def anything(run_ids: Collection[str]) -> News:
+        """There may be news of everything."""
+        return dict.fromkeys(run_ids, (STATUS, *STREAMS))
 
     @abc.abstractmethod
     def close(self) -> None:

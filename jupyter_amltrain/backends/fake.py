@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from jupyter_amltrain.backends.base import MONITORS, Backend, Chunk, Plan, RunChanges, monitor_of, stream_of
+from jupyter_amltrain.backends.base import MONITORS, Backend, Chunk, News, Plan, RunChanges, monitor_of, stream_of
 from jupyter_amltrain.backends.fake_telemetry import BASELINE, CPUS, MEMORY, NAME, SIZE, FakeNode, uuid_of
 from jupyter_amltrain.errors import CommandError, ResultMissing, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
@@ -52,9 +52,9 @@ class _Monitor:
 class _Clock(RunChanges):
     """There may always be news: lives go by the clock."""
 
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> Collection[str]:
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> News:
         await asyncio.sleep(min(timeout, 0.02))
-        return list(run_ids)
+        return self.anything(run_ids)
 
     def close(self) -> None:
         pass

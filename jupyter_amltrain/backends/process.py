@@ -6,13 +6,23 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
 from jupyter_amltrain.agent import failpoints
-from jupyter_amltrain.backends.base import STREAMS, Backend, Chunk, Plan, RunChanges, monitor_of, stream_of
+from jupyter_amltrain.backends.base import (
+    STATUS,
+    STREAMS,
+    Backend,
+    Chunk,
+    News,
+    Plan,
+    RunChanges,
+    monitor_of,
+    stream_of,
+)
 from jupyter_amltrain.errors import ProtocolError, ResultMissing
 from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.loop import LoopThread
@@ -198,13 +208,19 @@ class _FolderNews(RunChanges):
     def __init__(self, changes: Changes, folder: Callable[[str], str]) -> None:
         self._changes, self._folder = changes, folder
 
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> Collection[str]:
-        owner = {self._folder(run_id): run_id for run_id in run_ids}
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> News:
+        owner: dict[str, tuple[str, set[str]]] = {}
+        for run_id in {**dict.fromkeys(run_ids), **dict.fromkeys(looked_at)}:
+            owner[self._folder(run_id)] = run_id, {STATUS}
         for run_id in looked_at:
-            owner[self._folder(run_id)] = run_id
             for stream in STREAMS:
-                owner[os.path.dirname(f"{self._folder(run_id)}/{_file(stream)}")] = run_id
-        return {owner[path] for path in await self._changes.wait(list(owner), timeout)}
+                path = os.path.dirname(f"{self._folder(run_id)}/{_file(stream)}")
+                owner.setdefault(path, (run_id, set()))[1].add(stream)
+        news: dict[str, set[str]] = {}
+        for path in await self._changes.wait(list(owner), timeout):
+            run_id, what = owner[path]
+            news.setdefault(run_id, set()).update(what)
+        return news
 
     def close(self) -> None:
         self._changes.close()

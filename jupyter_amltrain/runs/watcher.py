@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.backends.base import PER_NODE, Backend, News, RunChanges
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.pace import Pace
-from jupyter_amltrain.runs.reading import read_streams, worth_a_frame
+from jupyter_amltrain.runs.reading import read_streams, read_ticks, worth_a_frame
 from jupyter_amltrain.runs.store import Entry, RunStore
 from jupyter_amltrain.spec.run import RunHandle, RunState, RunStatus
 
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 #: Even without news, ask this often: a supervisor may have died without a word (seconds).
 ASK = 2.0
+#: News that need no poll.
+_TICKS = frozenset(PER_NODE)
 #: Looks a second at one run while its news never stop, and how many may follow at once.
 LOOKS, BURST = 20.0, 20
 #: A run that a reachable target does not know for so long is lost (seconds).
@@ -81,7 +83,7 @@ class Watcher:
 
     async def _watch(self) -> None:
         asked = 0.0
-        waiting: set[str] = set()
+        waiting: dict[str, set[str]] = {}
         while True:
             live = self._live()
             if not live:
@@ -91,32 +93,49 @@ class Watcher:
             # A run that floods waits for its turn; the others do not wait for it.
             paces = {i: self._paces.setdefault(i, Pace(LOOKS, BURST)) for i in live}
             pause = min((paces[i].due() for i in waiting if i in live), default=ASK)
-            waiting |= await self._news(live, pause)
+            for i, what in (await self._news(live, pause)).items():
+                waiting.setdefault(i, set()).update(what)
             if time.monotonic() - asked > ASK:
-                waiting, asked = set(live), time.monotonic()
-            waiting &= live.keys()
-            ready = {i for i in waiting if paces[i].wait() == 0}
-            waiting -= ready
+                asked = time.monotonic()
+                waiting = {i: set(what) for i, what in RunChanges.anything(live).items()}
+            ready = {i: what for i, what in waiting.items() if i in live and paces[i].wait() == 0}
+            waiting = {i: what for i, what in waiting.items() if i in live and i not in ready}
+            for i in [i for i, what in ready.items() if what <= _TICKS]:
+                del ready[i]
+                await self._sampled(live[i])
             if ready:
                 await self.look(sorted(ready))
             for gone in self._paces.keys() - live.keys():
                 del self._paces[gone]
 
-    async def _news(self, live: dict[str, Entry], timeout: float) -> set[str]:
-        """Ids with news; all of them when a run or a looker was added."""
+    async def _news(self, live: dict[str, Entry], timeout: float) -> News:
+        """Ids with news, and of what; all of them when a run or a looker was added."""
+        everything = RunChanges.anything(live)
         self._wake.clear()
         looked = [i for i, entry in live.items() if entry.lookers]
         change = asyncio.ensure_future(self._changes.wait(list(live), looked, timeout))
         wake = asyncio.ensure_future(self._wake.wait())
         try:
             done, _ = await asyncio.wait({change, wake}, return_when=asyncio.FIRST_COMPLETED)
-            return set(change.result()) if change in done else set(live)
+            return change.result() if change in done else everything
         except AmlTrainError:
             await asyncio.sleep(RETRY)
-            return set(live)
+            return everything
         finally:
             change.cancel()
             wake.cancel()
+
+    async def _sampled(self, entry: Entry) -> None:
+        """Read the ticks alone: they say nothing of the status, and charts wait for them.
+
+        While a cell is busy every hop to another thread costs the interpreter's switch interval.
+        """
+        try:
+            came = await read_ticks(self._backend, entry.run.run_id, entry, max(1, entry.run.status.nodes))
+            if came and worth_a_frame(entry, {"telemetry"}):
+                self._store.touch(entry.run.handle)
+        except (AmlTrainError, OSError) as error:  # the next look finds the same and says so
+            log.info("%s", error)
 
     async def look(self, run_ids: list[str]) -> None:
         """Poll `run_ids` once, read their streams, put what was found."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from jupyter_amltrain import errors
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.transports import tails
 from jupyter_amltrain.transports.base import Changes, Transport
 from jupyter_amltrain.transports.inotify import FolderChanges
 
@@ -32,6 +33,7 @@ class LocalTransport(Transport):
     def __init__(self, loop: LoopThread, home: Path) -> None:
         self._loop = loop
         self.home = str(home)
+        self._tails = tails.Tails()
 
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """See :meth:`Transport.call`; no interpreter is started for it."""
@@ -51,7 +53,17 @@ class LocalTransport(Transport):
 
     async def read_from(self, path: str, offset: int, limit: int) -> bytes:
         """See :meth:`Transport.read_from`."""
-        return await self._loop.offload(_read, path, offset, limit)
+        if (fresh := self._tails.read(path, offset, limit)) is not None:
+            return fresh
+        try:
+            data, fd = await self._loop.offload(tails.read, path, offset, limit, self._tails.wants(path, offset))
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return b""
+            raise
+        if fd >= 0:
+            self._tails.keep(path, fd)
+        return data
 
     async def size(self, path: str) -> int:
         """See :meth:`Transport.size`."""
@@ -63,6 +75,7 @@ class LocalTransport(Transport):
 
     async def close(self) -> None:
         """See :meth:`Transport.close`."""
+        self._tails.close()
 
 
 def agent_error(error: Mapping[str, Any]) -> errors.AmlTrainError:
@@ -106,17 +119,6 @@ def _put(files: dict[str, bytes | str], folder: Path) -> None:
         else:
             shutil.copyfile(content, path)
             os.chmod(path, 0o700 if os.access(content, os.X_OK) else 0o600)
-
-
-def _read(path: str, offset: int, limit: int) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            file.seek(offset)
-            return file.read(limit)
-    except OSError as error:
-        if error.errno in _ABSENT:
-            return b""
-        raise
 
 
 def _size(path: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.base import Chunk
+from jupyter_amltrain.backends.base import Chunk, News, RunChanges
 from jupyter_amltrain.backends.fake import FakeBackend
 from jupyter_amltrain.errors import StateError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
@@ -122,3 +122,56 @@ def test_two_readers_at_once_feed_every_byte_once(loop: LoopThread, tmp_path: Pa
     assert entry.telemetry.node(0).ticks == 2 and entry.telemetry.node(0).since(0)[1].tolist() == [[5, 7]]
     assert list(entry.metrics.metrics["loss"].values) == [0.5]
     assert entry.log.tail()[0] == "fake: started\n" and entry.log.bytes == len("fake: started\n")
+
+
+class Sampled(Moody):
+    """Tells of new ticks and of nothing else; counts the polls."""
+
+    polls = 0
+
+    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
+        self.polls += 1
+        return await super().poll(run_ids)
+
+    def changes(self) -> RunChanges:
+        return _Ticks()
+
+
+class _Ticks(RunChanges):
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> News:
+        await asyncio.sleep(0.001)
+        return {run_id: ["telemetry", "minutes", "summary"] for run_id in looked_at}
+
+    def close(self) -> None:
+        pass
+
+
+def test_ticks_are_read_without_a_poll(loop: LoopThread, tmp_path: Path) -> None:
+    backend = Sampled(FakeTarget(name="fake", queued=0.0, running=600.0), loop, StateRoot(tmp_path))
+    backend.moods = []
+
+    async def story() -> None:
+        store = RunStore(loop)
+        run = await launched(backend)
+        store.put(run)
+        entry = store.get(run.handle)
+        assert entry is not None
+        entry.lookers = 1
+        came = asyncio.Event()
+        entry.telemetry.listen(lambda node, first: came.set())
+
+        async def outcome(entry: Entry, status: RunStatus) -> dict[str, Any]:
+            return {}
+
+        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: None)
+        task = loop.start(watcher._sampled(entry), "ticks")
+        await asyncio.wait_for(came.wait(), DEADLINE)
+        await task
+        assert backend.polls == 0
+        # And a watcher that hears of nothing but ticks asks for the status all the same.
+        task = loop.start(watcher.run(), "watch")
+        while backend.polls < 2:
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    loop.call(story(), DEADLINE)

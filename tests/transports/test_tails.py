@@ -1,0 +1,75 @@
+"""A file that grows is read on, whoever removed, replaced or flooded it meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.transports import tails
+from jupyter_amltrain.transports.local import LocalTransport
+
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread("test-loop")
+    yield thread
+    thread.close()
+
+
+def test_a_file_is_read_as_it_grows(loop: LoopThread, tmp_path: Path) -> None:
+    local, path = LocalTransport(loop, tmp_path), tmp_path / "node-0.jsonl"
+    parts = [b"header\n", b"", b"[0]\n", b"x" * (3 * tails.PIECE), b"", b"[1]\n"]
+
+    async def story() -> bytes:
+        seen = b""
+        for part in parts:
+            with path.open("ab") as file:
+                file.write(part)
+            while data := await local.read_from(str(path), len(seen), 1 << 20):
+                seen += data
+        path.unlink()
+        assert await local.read_from(str(path), len(seen), 10) == b""
+        assert await local.read_from(str(path), len(seen), 10) == b""
+        await local.close()
+        return seen
+
+    assert loop.call(story(), DEADLINE) == b"".join(parts)
+
+
+def test_what_is_replaced_is_read_anew(loop: LoopThread, tmp_path: Path) -> None:
+    local, path = LocalTransport(loop, tmp_path), tmp_path / "summary.json"
+
+    async def story() -> list[bytes]:
+        found = []
+        for text in (b"first", b"second"):
+            (tmp_path / "new").write_bytes(text)
+            os.replace(tmp_path / "new", path)
+            found.append(await local.read_from(str(path), 0, 100))
+            await local.read_from(str(path), len(text), 100)
+        return found
+
+    assert loop.call(story(), DEADLINE) == [b"first", b"second"]
+
+
+def test_few_files_are_kept_open(tmp_path: Path) -> None:
+    kept = tails.Tails()
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    for number in range(tails.MOST + 10):
+        path = tmp_path / str(number)
+        path.write_bytes(b"abc")
+        data, fd = tails.read(str(path), 1, 10, True)
+        assert data == b"bc"
+        kept.keep(str(path), fd)
+    assert kept.read(str(tmp_path / "0"), 1, 10) is None
+    newest = kept.read(str(path), 1, 10)
+    assert newest in (b"bc", None)  # None where the system has no such call, or the file system does not know it
+    if before:
+        assert len(os.listdir("/proc/self/fd")) <= before + tails.MOST
+    kept.close()
+    assert kept.read(str(path), 1, 10) is None
