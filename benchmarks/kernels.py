@@ -12,8 +12,9 @@ from typing import Any
 class Kernel:
     """Runs code in a kernel and gives its standard output."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, manager: Any) -> None:
         self._client = client
+        self.client, self.manager = client, manager
 
     def run(self, code: str, timeout: float = 120.0) -> str:
         """Standard output of `code`; raises ``RuntimeError`` when it fails."""
@@ -49,7 +50,7 @@ def running_kernel(environ: dict[str, str], cwd: str) -> Iterator[Kernel]:
     client.start_channels()
     try:
         client.wait_for_ready(timeout=120)
-        yield Kernel(client)
+        yield Kernel(client, manager)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
