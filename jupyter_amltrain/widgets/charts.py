@@ -56,10 +56,10 @@ class Chart:
             spec,
         )
 
-    def band(self, field: str, colour: str) -> None:
-        """Add mean and range over all GPUs: rows are most, mean, least."""
+    def band(self, field: str, colour: str, high: str = "") -> None:
+        """Add mean and range over all GPUs: rows are most (of the field `high`), mean, least."""
         self.lines(
-            {"kind": "band", "field": field},
+            {"kind": "band", "field": field, "high": high or field},
             [colour] * 3,
             ["most", "mean", "least"],
             fill="between",
@@ -185,17 +185,17 @@ def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
     util = Chart("GPU utilization (%)", x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
     total = _most([gpu.memory_total for gpu in gpus])
     size = bqplot.LinearScale(min=0, max=total * 1.06) if total else bqplot.LinearScale(min=0)
-    ticks = _byte_ticks(total, 1024.0**2) if total else {}
+    ticks = _byte_ticks(total, 1024.0**2) if total else {"num_ticks": 4}
     memory = Chart("GPU memory", x, size, _axis(size, **ticks), layout)
     limit = _most([gpu.power_limit for gpu in gpus])
     watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
-    power = Chart("GPU power (W)", x, watts, _axis(watts), layout)
+    power = Chart("GPU power (W)", x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
     for chart, value in ((memory, total), (power, limit)):
         if value:
             chart.level(value)
     for chart, field in ((util, "util"), (memory, "memory"), (power, "power")):
         if layout.many:
-            chart.band(field, COLOURS[0])
+            chart.band(field, COLOURS[0], "peak" if field == "util" else "")
         else:
             if field == "util":
                 _per_node(chart, layout, "peak", stroke_width=1, opacities=[0.45] * len(gpus))
@@ -209,7 +209,7 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
     names = ("cpu", "memory") if own else ("host_cpu", "host_memory")
     scale = bqplot.LinearScale(min=0) if own else bqplot.LinearScale(min=0, max=100)
     title = f"CPU of the run (% of one core, of {layout.cpus * 100:.0f})" if own else "CPU of the machine (%)"
-    charts = [Chart(title, x, scale, _axis(scale), layout)]
+    charts = [Chart(title, x, scale, _axis(scale, num_ticks=4), layout)]
     if not layout.gpus:
         bytes_ = bqplot.LinearScale(min=0)
         charts.append(
@@ -232,6 +232,6 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
 def metric_chart(name: str, layout: Layout, x: Any) -> Chart:
     """One of the script's metrics on the same time axis."""
     scale = bqplot.LinearScale()
-    chart = Chart(name[:60], x, scale, _axis(scale), layout)
+    chart = Chart(name[:60], x, scale, _axis(scale, num_ticks=4), layout)
     chart.lines({"kind": "metric", "name": name}, [COLOURS[3]], [name])
     return chart

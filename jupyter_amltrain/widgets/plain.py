@@ -160,7 +160,7 @@ class _Plain:
             low, high = low[index], high[index]
             return reduced(t, low, low if same else high)
         if spec["kind"] == "band":
-            return _band(self._entry, spec["field"], nodes)
+            return _band(self._entry, spec["field"], spec["high"], nodes)
         if spec["kind"] == "metric":
             metric = self._entry.metrics.metrics[spec["name"]]
             keep = [i for i in metric.shown.indices(POINTS) if metric.times[i] >= begin]
@@ -168,24 +168,26 @@ class _Plain:
         return None
 
 
-def _band(entry: Entry, field: str, nodes: dict[int, Any]) -> tuple[Float64, Float32]:
+def _band(entry: Entry, field: str, top: str, nodes: dict[int, Any]) -> tuple[Float64, Float32]:
     """Most, mean and least over all GPUs, at the times of the first node."""
     import numpy as np
 
-    times, lows, highs = None, [], []
+    times, lows, means, highs = None, [], [], []
     for node in entry.telemetry.nodes():
         t, low, high = nodes[node.node]
-        index = [node.index[f"gpu{gpu.get('index', i)}.{field}"] for i, gpu in enumerate(node.gpus)]
+        names = [f"gpu{gpu.get('index', i)}" for i, gpu in enumerate(node.gpus)]
+        index, tops = [node.index[f"{n}.{field}"] for n in names], [node.index[f"{n}.{top}"] for n in names]
         if times is None:
             times = t
         at = np.clip(np.searchsorted(t, times), 0, max(0, len(t) - 1))
         lows.append(low[index][:, at])
-        highs.append(high[index][:, at])
+        means.append((low[index][:, at] + high[index][:, at]) / 2)
+        highs.append(high[tops][:, at])
     if times is None:
         return np.zeros(0), np.zeros((3, 0), np.float32)
     low, high = np.concatenate(lows), np.concatenate(highs)
     with np.errstate(invalid="ignore"):
-        mean = np.nanmean((low + high) / 2, axis=0) if len(times) else np.zeros(0)
+        mean = np.nanmean(np.concatenate(means), axis=0) if len(times) else np.zeros(0)
     rows = np.stack([np.fmax.reduce(high), mean, np.fmin.reduce(low)]).astype(np.float32)
     step = max(1, -(-len(times) // POINTS))
     return times[::step], rows[:, ::step]
