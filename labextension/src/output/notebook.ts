@@ -15,9 +15,10 @@ function outputsOf(cell: unknown): IOutputAreaModel | undefined {
  *
  * The notebook becomes dirty and is left to autosave: a save of ours could meet the user's own.
  *
+ * @param sizes metadata by MIME type
  * @returns how many outputs were written
  */
-export function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle): number {
+export function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle, sizes: Bundle = {}): number {
   const model = panel.content.model;
   if (!model || model.readOnly || panel.isDisposed) {
     return 0;
@@ -34,7 +35,7 @@ export function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle
       const { output_type, metadata, execution_count } = output.toJSON() as any;
       outputs.set(i, {
         output_type,
-        metadata: metadata ?? {},
+        metadata: { ...metadata, ...sizes } as any,
         data: { ...output.data, ...bundle } as any,
         ...(output_type === 'execute_result' ? { execution_count } : {})
       });

@@ -9,7 +9,7 @@ import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { NoAnswer, Refused } from '../client';
 import { linkOf } from '../kernel';
-import { IRunRecord, RUN_MIME } from '../protocol';
+import { IRunRecord, IRunReply, RUN_MIME } from '../protocol';
 import { normalise, summary, TERMINAL } from '../record';
 import { LOAD_COMMAND } from '../tokens';
 import { available, ISite } from '../widgets/feeds';
@@ -168,10 +168,11 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       this._received = Date.now();
       this._source = 'live';
       this._failure = this._clicked ? this._failure : '';
-      const bundle = { 'text/plain': summary(fresh), [RUN_MIME]: reply.record };
+      const bundle = { 'text/plain': summary(fresh), [RUN_MIME]: reply.record, ...pictureOf(reply) };
+      const size = reply.picture ? { 'image/png': { width: reply.width, height: reply.height } } : {};
       if (changed(record, fresh)) {
         this._pause = TICK;
-        if (this._panel && writeBundle(this._panel, record.handle, bundle)) {
+        if (this._panel && writeBundle(this._panel, record.handle, bundle, size)) {
           return;
         }
       } else {
@@ -279,6 +280,11 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   /** live charts are wanted: the run was going on when it was first seen, or a person asked for them */
   private _live = false;
   private _timer: ReturnType<typeof setInterval> | undefined;
+}
+
+/** The picture for readers without us, which comes with the answer about an ended run. */
+function pictureOf(reply: IRunReply): Record<string, string> {
+  return reply.picture ? { 'image/png': reply.picture } : {};
 }
 
 /** Whether a fresh record says more than the time it was made: an unchanged one must not dirty the notebook. */
