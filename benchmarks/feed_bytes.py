@@ -1,0 +1,199 @@
+"""Bytes that a live dashboard of 8 GPUs costs, against bqplot that sends its arrays anew with every tick.
+
+First a real kernel with a run, a dashboard and the cell's own output, and in the same
+kernel a thread with plain bqplot: bytes of all ZMQ frames. Then a day of ticks through
+the kernel's own code: bytes and CPU of a tick in hour 24 and in minute 10.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kernels import running_kernel
+from benchmarks.page import Message, Page
+from benchmarks.timing import interleaved, line, verdict
+from tests import telemetry_files as files
+from tests.conftest import end_all
+from tests.fakes import nvml
+
+GPUS, SECONDS = 8, 61
+DAY, EARLY = 86_400, 600
+CHUNK, ROUNDS = 50, 24
+
+_PEER = f"""
+import threading, time
+import bqplot, numpy as np
+def resend(points):
+    x, y = np.arange(float(points)), np.random.rand({GPUS}, points)
+    mark = bqplot.Lines(x=x, y=y, scales={{"x": bqplot.LinearScale(), "y": bqplot.LinearScale()}})
+    def loop():
+        nonlocal x, y
+        while True:
+            time.sleep(1.0)
+            x, y = x + 1, np.roll(y, -1, axis=1)
+            y[:, -1] = np.random.rand({GPUS})
+            with mark.hold_sync():
+                mark.x, mark.y = x, y
+    threading.Thread(target=loop, daemon=True).start()
+    return mark.comm.comm_id
+print(resend(600), resend(3600))
+"""
+
+#: A run an hour old: its record goes out every tenth tick, no longer with each.
+_OLD = """
+from jupyter_amltrain.session import controller
+async def age():
+    controller().store.amend(run.handle, created=time.time() - 3600)
+controller().loop.call(age())
+"""
+
+
+def in_a_kernel(environ: dict[str, str], folder: str) -> dict[str, list[int]]:
+    """Sizes of messages, by what they are."""
+    sizes: dict[str, list[int]] = {"tick": [], "record": [], "other": [], "600": [], "3600": []}
+    with running_kernel(environ, folder) as kernel:
+        kernel.run("%load_ext jupyter_amltrain")
+        kernel.run(f"%%aml_submit --gpus {GPUS} --as run\nimport time; time.sleep(600)")
+        page = Page(kernel)
+        page.open(kernel.run("print(run.handle)").strip())
+        page.collect(60, page.is_tick)
+        peers = dict(zip(kernel.run(_PEER).split(), ("600", "3600"), strict=True))
+        kernel.run("import time" + _OLD)
+        page.collect(4)
+        for message in page.collect(SECONDS):
+            sizes[_kind(message, page, peers)].append(message.size)
+        kernel.run("run.cancel()")
+    return sizes
+
+
+def _kind(message: Message, page: Page, peers: dict[str, str]) -> str:
+    if message.comm in peers:
+        return peers[message.comm]
+    if page.is_tick(message):
+        return "tick"
+    return "record" if message.kind == "update_display_data" else "other"
+
+
+class Replay:
+    """One node's ticks through the kernel's end of a feed, into a session that only counts."""
+
+    def __init__(self, path: Path, ticks: int) -> None:
+        import comm
+        from comm.base_comm import BaseComm
+        from jupyter_client.session import Session
+
+        session, replay = Session(key=b"k"), self
+        self.bytes = 0
+
+        class Counting(BaseComm):
+            def publish_msg(self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None,
+                            **keys: Any) -> None:  # fmt: skip
+                content = {"data": data or {}, "comm_id": self.comm_id, **keys}
+                parts = session.serialize(session.msg(msg_type, content, metadata=metadata))
+                replay.bytes += sum(map(len, parts)) + sum(memoryview(b).nbytes for b in buffers or ())
+
+        comm.create_comm = lambda *args, **keys: Counting(*args, **keys)
+        from jupyter_amltrain.widgets.dashboard import Dashboard
+        from jupyter_amltrain.widgets.layout import layout_of
+        from tests.widgets.test_feed import entry_of
+
+        self.entry = entry_of()
+        self._lines = self._read(path)
+        self.node = self.entry.telemetry.node(0)
+        self.entry.telemetry.feed(0, b"".join(islice(self._lines, 3)))
+        layout = layout_of(self.entry)
+        assert layout is not None
+        self._feed = Dashboard(layout).connect("f", self.entry.telemetry, done=False)
+        self.advance(ticks - self.node.ticks)
+
+    @staticmethod
+    def _read(path: Path) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            yield from file
+
+    def advance(self, ticks: int) -> None:
+        end = self.node.ticks + ticks
+        for text in self._lines:
+            if self.entry.telemetry.feed(0, text):
+                self._feed.push(self.node)
+                if self.node.ticks >= end:
+                    return
+
+    def cpu(self) -> float:
+        """Microseconds of CPU a tick, over the next few."""
+        begin = time.thread_time()
+        self.advance(CHUNK)
+        return (time.thread_time() - begin) / CHUNK * 1e6
+
+    def size(self) -> float:
+        """Bytes a tick, over the next few."""
+        before = self.bytes
+        self.advance(CHUNK)
+        return (self.bytes - before) / CHUNK
+
+    def record(self) -> int:
+        """Bytes of one frame of the record as it is now."""
+        from jupyter_amltrain.runs.record import record_of
+        from jupyter_amltrain.widgets.output import bundle_of
+
+        return len(json.dumps(bundle_of(record_of(self.entry))[0]))
+
+
+def over_a_day(folder: str) -> None:
+    """Print bytes and CPU late and early."""
+    files.write_node(Path(folder), gpus=GPUS, seconds=DAY, minutes=False, summary=False)
+    path = Path(folder) / "telemetry" / "node-0.jsonl"
+    late, early = Replay(path, DAY - (ROUNDS + 3) * CHUNK), Replay(path, EARLY)
+    assert late.node.seq > 0.98 * DAY
+    sizes = [replay.size() for replay in (late, early)]
+    figures = interleaved({"hour 24": late.cpu, "minute 10": early.cpu}, ROUNDS)
+    print(f"A tick of {GPUS} GPUs from the file's line to the socket (CPU)")
+    for name, values in figures.items():
+        print(line(name, values, "us"))
+    middle = {name: statistics.median(values) for name, values in figures.items()}
+    print(f"  bytes a tick: {sizes[0]:.0f} in hour 24, {sizes[1]:.0f} in minute 10")
+    print(f"  a record, at most one in 10 s: {late.record()} bytes in hour 24, {early.record()} in minute 10")
+    print(verdict("bytes a tick, hour 24 / minute 10", sizes[0] / sizes[1], 1.10))
+    print(verdict("CPU a tick, hour 24 / minute 10", middle["hour 24"] / middle["minute 10"], 1.10))
+
+
+def main() -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {
+            **os.environ,
+            "AMLTRAIN_HOME": f"{folder}/home",
+            "AMLTRAIN_QUEUE": f"{folder}/queue",
+            "AMLTRAIN_DISPATCHER_IDLE": "5",
+            "IPYTHONDIR": f"{folder}/ipython",
+            "LD_LIBRARY_PATH": str(nvml.build()),
+            "AMLTRAIN_FAKE_NVML_GPUS": str(GPUS),
+        }
+        try:
+            sizes = in_a_kernel(environ, folder)
+        finally:
+            end_all(Path(folder) / "home")
+        ticks = len(sizes["tick"])
+        ours = statistics.median(sizes["tick"])
+        everything = sum(map(sum, (sizes["tick"], sizes["record"], sizes["other"]))) / ticks
+        print(f"Bytes on iopub with each of {ticks} ticks of {GPUS} GPUs, 1 a second (all frames)")
+        for name, label in (("tick", "our tick"), ("record", "our record"), ("other", "tables, status"),
+                            ("600", "bqplot resend 8x600"), ("3600", "bqplot resend 8x3600")):  # fmt: skip
+            print(line(label, sizes[name], "B") if sizes[name] else f"  {label:<34} none")
+        for points, goal in (("600", 0.02), ("3600", 0.004)):
+            peer = statistics.median(sizes[points])
+            print(verdict(f"a tick / bqplot resend 8x{points}", ours / peer, goal))
+            print(verdict(f"all that we send, per tick / bqplot resend 8x{points}", everything / peer, goal))
+        over_a_day(folder)
+
+
+if __name__ == "__main__":
+    main()
