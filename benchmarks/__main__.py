@@ -5,7 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-for name in ("load_ext", "submit", "log_lines", "many_runs", "gpu_sample", "sample_age", "feed_bytes", "attach"):
+for name in (
+    "load_ext",
+    "submit",
+    "log_lines",
+    "many_runs",
+    "gpu_sample",
+    "sample_age",
+    "feed_bytes",
+    "attach",
+    "browser",
+    "heap",
+):
     if not sys.argv[1:] or name in sys.argv[1:]:
         subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False)
         print(flush=True)
