@@ -1,9 +1,9 @@
 """CPU of Chromium's main thread at one tick a second: our dashboard against plain bqplot.
 
-The peer draws the same series in as many charts, 600 points each, and its kernel sends
-the whole arrays with each tick. All notebooks are open in the same browser and measured
-over the same stretches of time. Ours also draws the run's record, the age of its data,
-the CPU chart and, for many GPUs, the heat map.
+The peer draws the same series of the GPUs in one chart each, 600 points, and its kernel
+sends the whole arrays with each tick. All notebooks are open in the same browser and
+measured over the same stretches of time. Ours also draws the run's record, the age of its
+data, the CPU chart and, for many GPUs (as mean and range), the heat map.
 """
 
 from __future__ import annotations
