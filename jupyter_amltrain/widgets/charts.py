@@ -21,7 +21,7 @@ from jupyter_amltrain.widgets.layout import Gpu, Layout
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#8A8A8A")
 _GREY = "#8A8A8A"
 _PHASE = {"queued": "#8A8A8A", "preparing": "#8A8A8A", "finalizing": "#E69F00"}
-_MARGIN = {"top": 30, "bottom": 26, "left": 52, "right": 14}
+_MARGIN = {"top": 30, "bottom": 26, "left": 52, "right": 30}
 _FAR = datetime(2100, 1, 1, tzinfo=timezone.utc).timestamp()
 
 Spec = dict[str, Any]
@@ -51,6 +51,7 @@ class Chart:
                 scales={"x": self.x, "y": self.y},
                 colors=list(colours),
                 labels=list(labels),
+                preserve_domain={"x": True},  # the page, or the kernel, moves the time axis
                 **{"stroke_width": 1.6, **style},
             ),
             spec,
@@ -125,6 +126,8 @@ class Chart:
             title_style={"font-size": "12px", "font-weight": "600"},
             interaction=bqplot.PanZoom(scales={"x": [self.x]}),
             layout=ipywidgets.Layout(height="200px", width="auto", min_width="0"),
+            # Newer ones have a toolbar, which would cover the title.
+            **({"display_toolbar": False} if "display_toolbar" in bqplot.Figure.class_trait_names() else {}),
         )
 
 

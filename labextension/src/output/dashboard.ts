@@ -41,6 +41,11 @@ export class DashboardHost {
     return this._site !== null;
   }
 
+  /** What a feed that goes on has told of its run's record so far; null where there is none. */
+  get revision(): number | null {
+    return this._site !== null && this._feed !== null ? this._feed.revision : null;
+  }
+
   /**
    * Live charts of this run are wanted, or none.
    *
@@ -143,6 +148,7 @@ export class DashboardHost {
     }
     this._forget();
     this._site = site;
+    this._feed = feed;
     this._kernel = kernel;
     this._follower = followerOf(feed, linkOf(kernel).client);
     this._follower.join(this);
@@ -178,6 +184,7 @@ export class DashboardHost {
   private _handle: string | null = null;
   private _window = 600;
   private _site: ISite | null = null;
+  private _feed: IFeed | null = null;
   private _kernel: Kernel.IKernelConnection | null = null;
   private _follower: Follower | null = null;
   private _refusedBy: Kernel.IKernelConnection | null = null;

@@ -14,7 +14,7 @@ import { normalise, summary, TERMINAL } from '../record';
 import { LOAD_COMMAND } from '../tokens';
 import { available, ISite } from '../widgets/feeds';
 import { DashboardHost, IHost } from './dashboard';
-import { writeBundle } from './notebook';
+import { asShown, writeBundle } from './notebook';
 import { notice, Source } from './notice';
 import { SlotLayout } from './slot';
 import { RunView } from './view';
@@ -22,7 +22,11 @@ import { RunView } from './view';
 /** Milliseconds. */
 const TICK = 1000;
 const SILENCE = 2000;
+const TOLD = 3000;
 const LONGEST_PAUSE = 10000;
+
+/** Questions about an ended run whose record or picture is not complete. */
+const LAST_QUESTIONS = 4;
 
 const WAITING: ReadonlySet<string> = new Set(['preparing', 'queued']);
 
@@ -76,6 +80,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
     this._live = this._live || !(record.done || TERMINAL.has(record.state)) || record.view === 'dashboard';
     this._record = record;
+    this._pictured = 'image/png' in model.data;
+    this._revision = this._dashboard.revision;
     if (fresh) {
       this._received = now;
       this._source = 'live';
@@ -116,8 +122,17 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     return this._record !== null && (this._record.done || !this._record.handle);
   }
 
+  /** The run has ended, but its MLflow record or its picture has not come yet. */
+  private get _unsettled(): boolean {
+    const record = this._record;
+    if (!record || !record.done || record.kind !== 'run' || this._lastQuestions >= LAST_QUESTIONS) {
+      return false;
+    }
+    return this._kernel !== null && (record.tracking.state === 'pending' || !this._pictured);
+  }
+
   private _tickWhileNeeded(): void {
-    if ((this._finished && !this._live) || this.isDisposed) {
+    if ((this._finished && !this._live && !this._unsettled) || this.isDisposed) {
       clearInterval(this._timer);
       this._timer = undefined;
     } else if (this._timer === undefined) {
@@ -131,12 +146,16 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     if (!record || !this.isVisible || !this._onScreen || document.hidden) {
       return;
     }
-    if (this._finished) {
+    if (this._finished && !this._unsettled) {
       this._draw();
       return;
     }
     const now = Date.now();
-    if (now - this._received > SILENCE && now >= this._pausedUntil && !this._asking) {
+    // Live charts hear of the run: without their word there is nothing to ask for.
+    const { revision } = this._dashboard;
+    const silent = now - this._received > (revision === null ? SILENCE : TOLD);
+    const news = revision === null || revision !== this._revision || this._finished;
+    if (silent && news && now >= this._pausedUntil && !this._asking) {
       this._asking = true;
       try {
         await this._ask(record);
@@ -160,17 +179,21 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     const kind = await link.kind();
     if (kind !== 'ready') {
       this._source = kind;
+      this._pausedUntil = this._finished ? Date.now() + LONGEST_PAUSE : this._pausedUntil;
       return;
     }
+    this._lastQuestions += record.done ? 1 : 0;
+    const { revision } = this._dashboard;
     try {
       const reply = await link.client.request('run', { handle: record.handle });
-      const fresh = normalise(reply.record);
+      const fresh = asShown(record, normalise(reply.record));
       this._received = Date.now();
+      this._revision = revision;
       this._source = 'live';
       this._failure = this._clicked ? this._failure : '';
       const bundle = { 'text/plain': summary(fresh), [RUN_MIME]: reply.record, ...pictureOf(reply) };
       const size = reply.picture ? { 'image/png': { width: reply.width, height: reply.height } } : {};
-      if (changed(record, fresh)) {
+      if (changed(record, fresh) || (reply.picture && !this._pictured)) {
         this._pause = TICK;
         if (this._panel && writeBundle(this._panel, record.handle, bundle, size)) {
           return;
@@ -206,6 +229,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       return;
     }
     this._live = true;
+    this._opened = true;
     this._want(this._record);
     this._dashboard.retry();
     this._tickWhileNeeded();
@@ -258,7 +282,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       cancellable: this._kernel !== null,
       cancelClicked: this._clicked,
       notice: this._finished ? '' : notice(this._trans, record, this._source),
-      failure: this._failure || (over ? this._dashboard.why : ''),
+      failure: this._failure || (over && (this._opened || record.view === 'dashboard') ? this._dashboard.why : ''),
       interactive: over && available() && this._kernel !== null && (!this._live || this._dashboard.why !== '')
     });
     this.node.dataset.source = this._finished ? 'final' : this._source;
@@ -279,6 +303,12 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   private _onScreen = false;
   /** live charts are wanted: the run was going on when it was first seen, or a person asked for them */
   private _live = false;
+  /** a person asked for live charts */
+  private _opened = false;
+  /** the output has a picture for readers without us */
+  private _pictured = false;
+  private _revision: number | null = null;
+  private _lastQuestions = 0;
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
 
@@ -289,6 +319,6 @@ function pictureOf(reply: IRunReply): Record<string, string> {
 
 /** Whether a fresh record says more than the time it was made: an unchanged one must not dirty the notebook. */
 function changed(old: IRunRecord, fresh: IRunRecord): boolean {
-  const essence = (r: IRunRecord) => JSON.stringify({ ...r, seen_at: 0, telemetry: { ...r.telemetry, age: 0 } });
+  const essence = (r: IRunRecord) => JSON.stringify({ ...r, seen_at: 0, telemetry: { ...r.telemetry, age: 0 }, gpu: { ...r.gpu, age: 0 } });
   return essence(old) !== essence(fresh);
 }

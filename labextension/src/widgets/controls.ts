@@ -12,6 +12,7 @@ import { secondsOf, ShownSpan, Span } from './span';
 export interface ISteered {
   readonly span: ShownSpan;
   readonly layout: ILayout;
+  readonly shift: number;
   readonly start: number;
   readonly newest: number;
   readonly shown: Span;
@@ -78,7 +79,8 @@ export class Controls {
 
   private _put([t0, t1]: Span): void {
     this._own = true;
-    this._scale?.set_state({ min: new Date(t0 * 1000), max: new Date(t1 * 1000) });
+    const [min, max] = [t0, t1].map(t => new Date((t + this._feed.shift) * 1000));
+    this._scale?.set_state({ min, max });
     this._own = false;
   }
 
@@ -88,7 +90,7 @@ export class Controls {
     if (this._own || !scale || scale.get('min') === null) {
       return;
     }
-    const [t0, t1] = ['min', 'max'].map(name => Number(new Date(scale.get(name))) / 1000);
+    const [t0, t1] = ['min', 'max'].map(name => Number(new Date(scale.get(name))) / 1000 - this._feed.shift);
     if (!(t1 > t0)) {
       return;
     }

@@ -71,6 +71,8 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this.metrics = new MetricStore();
     this.sites = new Set();
     this._ranges = new YRanges();
+    this.revision = 0;
+    this.shift = 0;
     this.stats = { frames: 0, draws: 0, gaps: 0, snapshots: 0 };
     this.onGap = null;
     this._begin();
@@ -89,6 +91,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       this._begin();
       this.onGap?.();
     });
+    this.on('change:done', () => (this.revision += 1));
     this._controls = new Controls(this, () => this._gate.force());
     this._load(fromState(this.get('snapshot')));
     addFeed(this);
@@ -102,6 +105,10 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   sites!: Set<ISite & { drawn(): void }>;
   stats!: { frames: number; draws: number; gaps: number; snapshots: number };
   onGap!: (() => void) | null;
+  revision!: number;
+
+  /** Seconds that bqplot's time axis, which is in UTC, is moved by to show the clock of this place. */
+  shift!: number;
 
   get feedId(): string {
     return this.get('feed') as string;
@@ -160,9 +167,17 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     }
     if (spec.kind === 'band') {
       const parts = this.nodes
-        .map((node, i) => ({ rows: node.rows(t0), columns: columnsOf(this.layout.nodes[i], spec.field) }))
+        .map((node, i) => ({
+          rows: node.rows(t0),
+          columns: columnsOf(this.layout.nodes[i], spec.field),
+          tops: columnsOf(this.layout.nodes[i], spec.high)
+        }))
         .filter(part => part.columns.length);
       return parts.length ? band(parts, t0, t1, POINTS) : null;
+    }
+    if (spec.kind === 'span') {
+      const x = Float64Array.of(spec.start * 1000, spec.end * 1000);
+      return { x, y: [Float32Array.of(1, 1)] };
     }
     if (spec.kind === 'metric') {
       const rows = this.metrics.rows(spec.name);
@@ -183,6 +198,8 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     const { nodes, capacity, buckets, period } = this.layout;
     this.nodes = nodes.map(node => new NodeHistory(node.columns.length, capacity, buckets, period));
     this._gapSince = nodes.map(() => 0);
+    const { start } = this.layout;
+    this.shift = -60 * (start ? new Date(start * 1000) : new Date()).getTimezoneOffset();
   }
 
   private _onMessage(content: any, buffers: any[]): void {
@@ -198,6 +215,8 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       this.metrics.take(frame);
       // The next tick is not far: two drawings a second would cost twice as much.
       this._changed(1000 * Math.min(1, this.layout.period));
+    } else if (frame?.kind === 'changed') {
+      this.revision += 1;
     } else if (frame?.kind === 'ticks') {
       this._take(frame);
     }
@@ -279,6 +298,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this._controls.move(shown);
     this._ranges.apply();
     for (const [mark, { x, y }] of fresh) {
+      for (let i = 0; i < x.length; i++) {
+        x[i] += 1000 * this.shift;
+      }
       (x as any).type = 'date';
       mark.set_state({ x, y });
       mark.dirty = false;

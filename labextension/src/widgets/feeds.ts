@@ -16,6 +16,8 @@ export interface ISite extends Widget {
 export interface IFeed {
   readonly feedId: string;
   readonly ended: boolean;
+  /** grows when the kernel knows more of the run than its ticks */
+  readonly revision: number;
   /** the ticks that come next, by node */
   readonly seen: number[];
   /** ticks are missing: whoever can should ask the kernel for them */

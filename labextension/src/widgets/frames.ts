@@ -37,7 +37,12 @@ export interface IMetrics {
   all: boolean;
 }
 
-export type Frame = ITicks | ISnapshot | IMetrics;
+/** The kernel knows more of the run than its ticks: the record is worth asking for. */
+export interface IChanged {
+  kind: 'changed';
+}
+
+export type Frame = ITicks | ISnapshot | IMetrics | IChanged;
 
 type Loose = Record<string, any>;
 
@@ -77,6 +82,9 @@ export function decode(content: Loose, buffers: readonly Bytes[]): Frame | null 
   }
   if (content.m && typeof content.m === 'object') {
     return { kind: 'metrics', values: content.m, all: content.all === true };
+  }
+  if (content.changed === true) {
+    return { kind: 'changed' };
   }
   if (typeof content.s !== 'number' || !buffers.length) {
     return null;

@@ -71,7 +71,8 @@ export class Hover {
 
   private _span(): [number, number] | null {
     const domain = this._feed.get('xscale')?.domain as unknown[] | undefined;
-    const [t0, t1] = [Number(domain?.[0]) / 1000, Number(domain?.[1]) / 1000];
+    const { shift } = this._feed;
+    const [t0, t1] = [Number(domain?.[0]) / 1000 - shift, Number(domain?.[1]) / 1000 - shift];
     return t1 > t0 ? [t0, t1] : null;
   }
 
@@ -120,7 +121,7 @@ export class Hover {
       });
     }
     if (spec.kind === 'band') {
-      return this._ofBand(spec.field, t, colour(1));
+      return this._ofBand(spec.field, spec.high, t, colour(1));
     }
     const rows = spec.kind === 'metric' ? this._feed.metrics.rows(spec.name) : null;
     if (!rows || spec.kind !== 'metric' || !rows.length) {
@@ -131,21 +132,23 @@ export class Hover {
     return [{ name: labels[0] || spec.name, colour: colour(0), text: number(rows.mean(0, at)) }];
   }
 
-  private _ofBand(field: string, t: number, colour: string): IReading[] {
+  private _ofBand(field: string, top: string, t: number, colour: string): IReading[] {
     let [low, high, sum, count] = [Infinity, -Infinity, 0, 0];
     const { layout, nodes } = this._feed;
     nodes.forEach((node, i) => {
       const rows = node.rows(this._feed.shown[0]);
       const at = nearestRow(rows, t);
-      for (const column of at < 0 ? [] : columnsOf(layout.nodes[i], field)) {
+      const tops = columnsOf(layout.nodes[i], top);
+      (at < 0 ? [] : columnsOf(layout.nodes[i], field)).forEach((column, k) => {
         const mean = rows.mean(column, at);
         if (!Number.isNaN(mean)) {
           low = Math.min(low, rows.low(column, at));
-          high = Math.max(high, rows.high(column, at));
+          const most = rows.high(tops[k] ?? column, at);
+          high = Math.max(high, rows.high(column, at), Number.isNaN(most) ? -Infinity : most);
           sum += mean;
           count += 1;
         }
-      }
+      });
     });
     const unit = layout.units[field] ?? '';
     const reading = (name: string, value: number) => ({ name, colour, text: this._value(value, unit) });
@@ -170,8 +173,8 @@ export class Hover {
     const start = this._feed.layout.start || this._feed.start;
     const head = document.createElement('div');
     head.className = 'jp-AmlRun-hoverTime';
-    const time = new Date(t * 1000).toISOString().slice(11, 19);
-    head.textContent = this._trans.__('%1 (%2 UTC)', clock(t - start), time);
+    const time = new Date(t * 1000).toLocaleTimeString();
+    head.textContent = this._trans.__('%1 (%2)', clock(t - start), time);
     const lines = readings.map(({ name, colour, text }) => {
       const line = document.createElement('div');
       const key = document.createElement('span');

@@ -28,7 +28,8 @@ export interface ILayout {
 
 export type MarkSpec =
   | { kind: 'lines'; node: number; columns: number[] }
-  | { kind: 'band'; field: string }
+  | { kind: 'band'; field: string; high: string }
+  | { kind: 'span'; start: number; end: number }
   | { kind: 'metric'; name: string }
   | { kind: 'static' };
 
@@ -67,7 +68,10 @@ export function specOf(raw: unknown): MarkSpec {
     return { kind: 'lines', node: number(s.node, 0), columns: list(s.columns).map(c => number(c, 0)) };
   }
   if (s.kind === 'band') {
-    return { kind: 'band', field: text(s.field) };
+    return { kind: 'band', field: text(s.field), high: text(s.high) || text(s.field) };
+  }
+  if (s.kind === 'span') {
+    return { kind: 'span', start: number(s.start, 0), end: number(s.end, 0) };
   }
   return s.kind === 'metric' ? { kind: 'metric', name: text(s.name) } : { kind: 'static' };
 }

@@ -11,6 +11,8 @@ export interface IPoints {
 export interface IPart {
   rows: IRows;
   columns: readonly number[];
+  /** of a band: where its upper edge comes from; default the columns themselves */
+  tops?: readonly number[];
 }
 
 /** Rows `[from, to)` for the window, with one more on each side so that lines reach the edges. */
@@ -143,11 +145,11 @@ export function band(parts: readonly IPart[], t0: number, t1: number, limit: num
     sum.clear();
   };
   if (parts.length === 1) {
-    const { rows, columns } = parts[0];
+    const { rows, columns, tops } = parts[0];
     const [from, to] = inside(rows, t0, t1);
     groups(rows, from, to, Math.max(1, Math.ceil((to - from) / limit)), (a, b) => {
       for (let i = a; i < b; i++) {
-        sum.add(rows, columns, i);
+        sum.add(rows, columns, i, tops);
       }
       emit(rows.t((a + b - 1) >> 1), rows.step * (b - a));
     });
@@ -157,9 +159,9 @@ export function band(parts: readonly IPart[], t0: number, t1: number, limit: num
   const step = Math.max(1e-3, ...parts.map(part => part.rows.step), (t1 - t0) / limit);
   const at = parts.map(({ rows }) => inside(rows, t0, t1));
   for (let bin = Math.floor(t0 / step) - 1; bin * step <= t1 + step; bin++) {
-    parts.forEach(({ rows, columns }, p) => {
+    parts.forEach(({ rows, columns, tops }, p) => {
       for (let i = at[p][0]; i < at[p][1] && rows.t(i) < (bin + 1) * step; i++) {
-        sum.add(rows, columns, i);
+        sum.add(rows, columns, i, tops);
         at[p][0] = i + 1;
       }
     });
@@ -174,16 +176,17 @@ class Tally {
   sum = 0;
   count = 0;
 
-  add(rows: IRows, columns: readonly number[], i: number): void {
-    for (const column of columns) {
+  add(rows: IRows, columns: readonly number[], i: number, tops = columns): void {
+    columns.forEach((column, k) => {
       const mean = rows.mean(column, i);
       if (!Number.isNaN(mean)) {
+        const top = rows.high(tops[k] ?? column, i);
         this.low = Math.min(this.low, rows.low(column, i));
-        this.high = Math.max(this.high, rows.high(column, i));
+        this.high = Math.max(this.high, rows.high(column, i), Number.isNaN(top) ? -Infinity : top);
         this.sum += mean;
         this.count += 1;
       }
-    }
+    });
   }
 
   clear(): void {
