@@ -16,9 +16,8 @@ import ipywidgets
 import numpy as np
 
 from jupyter_amltrain.widgets.layout import Gpu, Layout
+from jupyter_amltrain.widgets.palette import GPUS as COLOURS
 
-#: Told apart also by colour-blind eyes, on white and on black (after Okabe and Ito, 2008).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#8A8A8A")
 _GREY = "#8A8A8A"
 _PHASE = {"queued": "#8A8A8A", "preparing": "#8A8A8A", "finalizing": "#E69F00"}
 _MARGIN = {"top": 30, "bottom": 26, "left": 52, "right": 30}

@@ -18,6 +18,7 @@ from jupyter_amltrain.runs.telemetry import RunTelemetry
 from jupyter_amltrain.widgets import charts
 from jupyter_amltrain.widgets.feed import RING, Columns, StreamFeed
 from jupyter_amltrain.widgets.layout import METRICS, Layout, windows
+from jupyter_amltrain.widgets.palette import GPUS
 
 
 class Dashboard:
@@ -129,7 +130,7 @@ def _legend(layout: Layout) -> str:
         where = f" on {len(layout.nodes)} nodes" if len(layout.nodes) > 1 else ""
         return f'<span class="jp-AmlDashboard-note">{what}{where}: mean, least to most</span>'
     chips = "".join(
-        f'<span class="jp-AmlDashboard-chip"><i style="background:{charts.COLOURS[k]}"></i>'
+        f'<span class="jp-AmlDashboard-chip"><i style="background:{GPUS[k]}"></i>'
         f"{html.escape(gpu.label)}</span>"
         for k, gpu in enumerate(layout.gpus)
     )

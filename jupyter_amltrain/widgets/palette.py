@@ -7,8 +7,9 @@ BLUE, TEAL = "#1967a8", "#0f8a7a"
 #: Loud, and its light ground.
 RED, RED_GROUND = "#b3261e", "#fdecea"
 
-#: One for each of up to eight GPUs: Okabe and Ito's, with two of Tol's for their yellow and black.
-GPUS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#332288", "#8c8c2c")
+#: One for each of up to eight GPUs, on white and on black: Okabe and Ito's, with a violet and a grey for their
+#: yellow and black. The page has the same (``labextension/style``).
+GPUS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#8a8a8a")
 
 #: Utilization of 0 to 100 percent (Matplotlib's cividis at five places): dark is idle.
 HEAT = ("#00224e", "#434e6c", "#7d7c78", "#bcaf6f", "#fee838")

@@ -15,7 +15,16 @@ from playwright.sync_api import Locator, Page, expect
 from tests.conftest import end_all
 from tests.fakes import nvml
 from tests.ui import charts
-from tests.ui.lab import MS, RECORD_MIME, LabServer, NotebookPage, code_cell, eventually, open_notebook
+from tests.ui.lab import (
+    MS,
+    RECORD_MIME,
+    LabServer,
+    NotebookPage,
+    code_cell,
+    eventually,
+    load_page,
+    open_notebook,
+)
 
 GPUS = 64
 PIXEL = 1.2  # percent: a figure's axis of 0 to 100 is some 140 pixels high
@@ -174,6 +183,27 @@ def test_through_a_reload_while_a_cell_runs(
     assert record["state"] == "canceled" and len(record["gpu"]["gpus"]) == 2
     assert list(output["data"])[0] == RECORD_MIME and "text/html" not in output["data"]
     assert "image/png" in output["data"]  # also for readers without us
+
+
+def test_a_page_that_was_closed_at_the_end(notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script) -> None:
+    """Nobody could write the end into the notebook; the next page that opens it does."""
+    script.play(GPUS, wave, 300)
+    gate = gpu_lab.folder / "gate"
+    gate.unlink(missing_ok=True)
+    submit(notebook, "--gpus 1", f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.05)")
+    name = str(notebook.page.evaluate("() => jupyterapp.shell.currentWidget.context.path"))
+    folder = folder_of(gpu_lab, notebook)
+    notebook.save()
+    notebook.page.goto("about:blank")
+    gate.touch()
+    eventually("the run has ended", lambda: json.loads((folder / "state.json").read_text())["state"] == "completed")
+    again = load_page(notebook.page, gpu_lab, name)
+    expect(again.runs.first.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
+    eventually("the picture is in it", lambda: "image/png" in kinds(again))
+    eventually("and MLflow's word", lambda: again.records()[-1]["tracking"]["state"] == "imported")
+    again.save()
+    (output,) = [o for c in gpu_lab.read(name)["cells"] for o in c["outputs"] if RECORD_MIME in o.get("data", {})]
+    assert output["data"][RECORD_MIME]["done"] and output["metadata"]["image/png"]["width"] > 100
 
 
 def test_a_restarted_kernel_attaches(notebook: NotebookPage, script: charts.Script) -> None:
