@@ -85,6 +85,8 @@ def check(arguments: list[str]) -> int:
 def bench(arguments: list[str]) -> int:
     """Run the benchmarks: ratios against other tools, measured interleaved."""
     ensure(["bench", "test"])
+    chromium.ensure()
+    frontend.ensure_bundle()
     return run([PYTHON, "-m", "benchmarks", *arguments])
 
 
