@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -64,3 +65,17 @@ def test_blocks_and_ticks_may_follow_each_other() -> None:
     assert values[0, 0, 0] == 0 and values[2, 0].max() == 50
     assert np.nanmin(values[0, 1]) == 50  # of the second column nothing was known before
     assert pyramid.count <= 8 and list(pyramid.t[: pyramid.count]) == sorted(pyramid.t[: pyramid.count])
+
+
+def test_ticks_leave_the_warnings_of_the_process_alone() -> None:
+    """Filters are the whole process's: touched on the loop, a cell's warnings come again or never."""
+    pyramid = Pyramid(2)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        before = warnings.filters
+        for tick in range(5):
+            warnings.warn("once a place", UserWarning, stacklevel=1)
+            pyramid.add(np.array([float(tick)] * 3), np.array([[1, np.nan]] * 3, np.float32))
+        assert warnings.filters is before
+    assert [str(one.message) for one in shown] == ["once a place"]
+    assert np.isnan(pyramid.values[1, 1, : pyramid.count]).all()
