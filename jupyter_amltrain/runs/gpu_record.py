@@ -41,11 +41,10 @@ def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
     gpus = [(node, i) for node in nodes for i in range(len(node.gpus))]
     note = "; ".join(dict.fromkeys(node.note for node in nodes if node.note))
     facts = tuple(_facts(node, i) for node, i in gpus)
-    last = telemetry.last_t
     common: dict[str, Any] = {
         "nodes": tuple(str(node.header.get("host") or f"node {node.node}") for node in nodes),
         "source": _source(nodes),
-        "age": None if ended or last is None else max(0.0, round(time.time() - last, 1)),
+        "age": age_of(telemetry, ended),
         "note": note,
         "processes": tuple(_processes(nodes)),
         "now": tuple({} if ended else _now(node, i) for node, i in gpus),
@@ -66,6 +65,12 @@ def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
         heat=_heat(nodes, [(f.node, f.index) for f in facts]),
         **common,
     )
+
+
+def age_of(telemetry: RunTelemetry, ended: bool) -> float | None:
+    """Seconds since the newest tick; ``None`` before the first and after the run."""
+    last = telemetry.last_t
+    return None if ended or last is None else max(0.0, round(time.time() - last, 1))
 
 
 def _source(nodes: Sequence[NodeTelemetry]) -> str:

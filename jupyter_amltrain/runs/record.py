@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from jupyter_amltrain.naming import tilde
-from jupyter_amltrain.runs.gpu_record import gpu_record
+from jupyter_amltrain.runs.gpu_record import age_of, gpu_record
 from jupyter_amltrain.runs.series import Metric
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.stretches import grid, on_grid
@@ -113,17 +114,18 @@ def _telemetry(telemetry: RunTelemetry, ended: bool) -> TelemetrySeries:
         memory=tuple(series.get("memory", ())),
         memory_total=float(total) if total else None,
         cpus=int(cpus) if cpus else None,
-        age=None if ended else max(0.0, round(time.time() - (telemetry.last_t or 0.0), 1)),
+        age=age_of(telemetry, ended),
     )
 
 
 def _gpu(entry: Entry, ended: bool) -> GpuTelemetry | None:
-    """The GPUs' part, made anew only when ticks came."""
+    """The GPUs' part, made anew only when ticks came; its age grows without them."""
     telemetry = entry.telemetry
     key = (ended, tuple(node.seq for node in telemetry.nodes()), tuple(node.note for node in telemetry.nodes()))
     if entry.gpu_part is None or entry.gpu_part[0] != key:
         entry.gpu_part = (key, gpu_record(telemetry, ended))
-    return entry.gpu_part[1]
+    part = entry.gpu_part[1]
+    return part and msgspec.structs.replace(part, age=age_of(telemetry, ended))
 
 
 def _summary(summaries: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

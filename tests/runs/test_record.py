@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +17,7 @@ from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.record import RunRecord
 from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
+from tests import telemetry_files as files
 
 LIMIT = 200_000
 
@@ -85,3 +88,13 @@ def test_an_ended_run_has_no_age_of_its_telemetry() -> None:
         telemetry = record_of(entry).telemetry
         assert (telemetry.age is not None) is known
         assert telemetry.cpu == (None,) and telemetry.memory == (5.0,) and telemetry.memory_total is None
+
+
+def test_the_age_of_gpus_goes_on_when_no_ticks_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    entry = entry_of()
+    files.write_node(tmp_path, gpus=1, seconds=10)
+    entry.telemetry.feed(0, (tmp_path / "telemetry" / "node-0.jsonl").read_bytes())
+    for now in (1.0, 61.0):
+        monkeypatch.setattr(time, "time", lambda now=now: files.START + 9 + now)
+        record = record_of(entry)
+        assert record.gpu is not None and (record.gpu.age, record.telemetry.age) == (now, now)
