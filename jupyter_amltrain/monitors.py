@@ -21,7 +21,7 @@ from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, UnknownRun
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.runs.painters import Paint
-from jupyter_amltrain.runs.reading import read_ticks
+from jupyter_amltrain.runs.reading import read_anew, read_ticks
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.spec.job import JobSpec
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 KEEP = 8.0
 #: A monitor that nobody has looked at for so long is closed (seconds).
 FORGOTTEN = 600.0
+#: Ended monitors whose charts can still be asked for.
+ENDED = 8
 #: Seconds between frames of a monitor's record: its charts have their own way.
 FRAME = 10.0
 
@@ -81,6 +83,8 @@ class Monitors:
         )
         entry = Entry(run)
         entry.kind = "monitor"
+        for old in [handle for handle, watch in self._all.items() if watch.ended.is_set()][:-ENDED]:
+            del self._all[old]
         self._all[run.handle] = watch = _Watch(entry, backend, gpus, period)
         self._loop.start(self._read(watch), f"monitor {target}")
         return run.handle
@@ -114,6 +118,9 @@ class Monitors:
                     if now - kept > KEEP:
                         await backend.monitor(name, watch.gpus, watch.period)
                         kept = now
+                        # We may have slept (a cell that keeps the interpreter, a stopped container) until it
+                        # had given us up: then this has started another.
+                        await read_anew(backend, MONITORS + name, entry.telemetry.node(0))
                     if await read_ticks(backend, MONITORS + name, entry):
                         watch.sampled.set()
                     self._amend(entry, reachable=True, seen_at=time.time())
@@ -121,7 +128,7 @@ class Monitors:
                 except TargetUnreachable:
                     self._amend(entry, reachable=False)
                     await asyncio.sleep(1.0)
-                except AmlTrainError as error:
+                except (AmlTrainError, OSError) as error:
                     log.warning("monitor of %s: %s", entry.run.target, error)
                     self._amend(entry, error=str(error))
                     break
@@ -171,6 +178,8 @@ class Monitors:
                 await asyncio.wait_for(watch.sampled.wait(), patience)
 
     async def close_all(self) -> None:
-        """End all of them."""
-        for handle in list(self._all):
-            await self.close(handle)
+        """End all of them, at the same time: whoever closes us does not wait for long."""
+        found = await asyncio.gather(*(self.close(handle) for handle in list(self._all)), return_exceptions=True)
+        for error in found:
+            if isinstance(error, Exception):
+                log.warning("closing monitors: %s", error)

@@ -17,7 +17,7 @@ LONG = 1 << 20
 #: Bytes in which the header of a file of ticks ends: 256 GPUs take some 30 kB.
 _HEADER = 256 * 1024
 #: News of ticks alone are worth a frame of the record after this many seconds, at least and at most.
-_SOONEST, _LATEST = 1.0, 10.0
+_SOONEST, _LATEST = 1.0, 600.0
 
 
 def worth_a_frame(entry: Entry, news: Collection[str]) -> bool:
@@ -89,6 +89,13 @@ async def read_ticks(backend: Backend, run_id: str, entry: Entry, nodes: int = 1
             node.offset = chunk.offset
             came |= entry.telemetry.feed(number, chunk.data)
     return came
+
+
+async def read_anew(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
+    """Begin again with a file of ticks that is shorter than what was read: its sampler has begun another."""
+    end = (await backend.read(run_id, _of_node("telemetry", node.node), -1, 1)).offset
+    if end < node.offset:
+        node.restart()
 
 
 async def _catch_up(backend: Backend, run_id: str, node: NodeTelemetry) -> None:

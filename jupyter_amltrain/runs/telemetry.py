@@ -111,6 +111,11 @@ class NodeTelemetry:
                 self._change(value)
         return came + self._take(rows)
 
+    def restart(self) -> None:
+        """Read the file from its beginning: it is another one. What is known stays and goes on."""
+        self._lines.restart()
+        self.offset, self.seq = 0, -1
+
     def _begin(self, header: dict[str, Any]) -> None:
         import numpy as np
 
