@@ -48,8 +48,9 @@ class Pyramid:
         import numpy as np
 
         self.t: Float64 = np.zeros(buckets)
-        self.values: Float32 = np.full((3, columns, buckets), np.nan, np.float32)
-        self._weights: Float32 = np.zeros((columns, buckets), np.float32)
+        # A bucket's values lie together: a tick touches one bucket.
+        self.values: Float32 = np.full((buckets, 3, columns), np.nan, np.float32).transpose(1, 2, 0)
+        self._weights: Float32 = np.zeros((buckets, columns), np.float32).T
         self.count, self.width, self.filled = 0, 1, 0
 
     def add(self, t: Float64, rows: Float32) -> None:
@@ -96,10 +97,14 @@ class Pyramid:
                 return
         k = self.count - 1
         self.filled += ticks
-        self.values[0, :, k] = np.fmin(self.values[0, :, k], low)
-        self.values[2, :, k] = np.fmax(self.values[2, :, k], high)
-        self.values[1, :, k] = _mean(self.values[1, :, k], self._weights[:, k], mean, known)
-        self._weights[:, k] += known
+        least, middle, most, weights = *self.values[:, :, k], self._weights[:, k]
+        np.fmin(least, low, out=least)
+        np.fmax(most, high, out=most)
+        if known.all() and weights.all():
+            middle[:] = (middle * weights + mean * known) / (weights + known)
+        else:
+            middle[:] = _mean(middle, weights, mean, known)
+        weights += known
 
     def _merge(self) -> None:
         """Make one bucket of each two neighbours."""
@@ -147,7 +152,6 @@ def known_mean(rows: Float32) -> Float32:
 def _mean(a: Float32, weight_a: Any, b: Float32, weight_b: Any) -> Float32:
     import numpy as np
 
-    total = weight_a + weight_b
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = (np.nan_to_num(a) * weight_a + np.nan_to_num(b) * weight_b) / total
-    return np.where(total > 0, found, np.nan).astype(np.float32)
+    with np.errstate(invalid="ignore", divide="ignore"):  # of nothing: 0 / 0 is NaN
+        found = np.where(weight_a > 0, a, 0) * weight_a + np.where(weight_b > 0, b, 0) * weight_b
+        return (found / (weight_a + weight_b)).astype(np.float32)
