@@ -109,14 +109,24 @@ class Dashboard:
         return bool(new)
 
     def close(self) -> None:
-        """Close every widget."""
-        everything: list[Any] = [self.feed, self.root, *self.root.children, self.x]
-        for figure in self.figures:
-            everything += [figure.interaction, *figure.axes, *figure.marks, figure]
-        everything += [chart.y for chart in self.charts]
-        for widget in everything:
-            if widget is not None and widget.comm is not None:
+        """Close every widget, with the layouts, styles and scales that each brought along."""
+        for widget in _with_parts([self.feed, self.root]):
+            if widget.comm is not None:
                 widget.close()
+
+
+def _with_parts(found: Any) -> list[Any]:
+    """All widgets that are reached from some by what they send to the page, those first."""
+    waiting, seen = list(found), dict[int, Any]()
+    for value in waiting:
+        if isinstance(value, ipywidgets.Widget) and id(value) not in seen:
+            seen[id(value)] = value
+            waiting += [getattr(value, name) for name in value.keys if name != "comm"]
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple)):
+            waiting += value
+    return list(seen.values())
 
 
 def _legend(layout: Layout) -> str:

@@ -177,3 +177,24 @@ def test_nodes_know_no_column_that_their_header_lacks() -> None:
     ((_, (data,)),) = Columns(node, ("cpu", "gpu0.util")).frames(0)
     values = np.frombuffer(data[8:], np.float32)
     assert values[0] == 5 and np.isnan(values[1])
+
+
+def test_a_closed_dashboard_leaves_no_widget(tmp_path: Path) -> None:
+    entry = entry_of()
+    entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 2, 20)))
+    layout = layout_of(entry)
+    assert layout is not None
+    before = set(instances())
+    dashboard = Dashboard(layout, ("loss",))
+    dashboard.connect("f", entry.telemetry, done=False)
+    dashboard.add_metrics(("accuracy",))
+    dashboard.close()
+    left = [type(widget).__name__ for key, widget in instances().items() if key not in before]
+    assert not left
+
+
+def instances() -> dict[str, Any]:
+    """The widgets that have a model on the page."""
+    from ipywidgets.widgets import widget
+
+    return dict(widget._instances if hasattr(widget, "_instances") else widget.Widget.widgets)
