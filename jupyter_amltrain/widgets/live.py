@@ -112,22 +112,29 @@ class LiveDashboards:
                     live.why = "No samples were taken of this run: it was too short, or its machine cannot tell."
                     return
                 await asyncio.sleep(0.2)
+                if self._gone(live):
+                    return
             # A device that appears later than its header does not exist: the header names all.
             names = tuple(entry.metrics.metrics)
             dashboard = await self._sources.loop.offload(self._build, layout, names)
-            if self._all.get((entry.run.handle, live.page)) is not live:
+            if self._gone(live):
                 await self._sources.loop.offload(dashboard.close)
                 return
             done = entry.run.status.state.terminal
-            feed = dashboard.connect(live.id, entry.telemetry, done=done)
             live.dashboard, live.ended = dashboard, done
+            feed = dashboard.connect(live.id, entry.telemetry, done=done)
             live.stop = entry.telemetry.listen(lambda node, first: self._ticked(live, node))
             self._slow(live)
             feed.rate = 4.0
             self._start_beat()
         except Exception:
             log.exception("dashboard of %s", entry.run.handle)
+            self._close(live)
             live.why = "The dashboard could not be made; the kernel's log says why."
+
+    def _gone(self, live: _Live) -> bool:
+        """Whether a page's dashboard was forgotten while it was made."""
+        return self._all.get((live.entry.run.handle, live.page)) is not live
 
     def _ticked(self, live: _Live, node: NodeTelemetry) -> None:
         if live.shown and live.dashboard is not None and live.dashboard.feed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.spec.run import RunState
 from jupyter_amltrain.widgets.live import IN_ALL, OF_A_RUN, LiveDashboards
 from tests import telemetry_files as files
-from tests.widgets.test_feed import entry_of, lines_of
+from tests.widgets.test_feed import entry_of, instances, lines_of
 
 DEADLINE = 60.0
 
@@ -53,6 +54,15 @@ class House:
                 return feed, why
             time.sleep(0.02)
         raise AssertionError("no answer")
+
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        return set(self.loop._tasks)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        end = time.monotonic() + DEADLINE
+        while not self.on(true):
+            assert time.monotonic() < end
+            time.sleep(0.02)
 
     def sent(self, entry: Entry, page: str) -> list[dict[str, Any]]:
         """From now on, what goes out to a page."""
@@ -166,3 +176,21 @@ def test_the_end_is_told_once_the_streams_are_read(house: House, tmp_path: Path)
     while not dashboard.feed.done and time.monotonic() < until:
         time.sleep(0.02)
     assert dashboard.feed.done
+
+
+def test_nobody_waits_for_the_samples_of_a_page_that_was_forgotten(house: House) -> None:
+    entry = entry_of()
+    house.on(house.live.open, entry, "page")
+    house.on(house.live.forget, entry.run.handle)
+    house.until(lambda: f"dashboard of {entry.run.handle}" not in [task.get_name() for task in house.tasks()])
+    assert house.sources.lookers == {entry.run.handle: 0}
+
+
+def test_a_dashboard_that_fails_when_it_is_connected_leaves_nothing(house: House, tmp_path: Path) -> None:
+    entry, _ = fed(tmp_path)
+    before = set(instances())
+    house.live._slow = lambda live: 1 / 0  # type: ignore[assignment]
+    feed, why = house.open(entry, "page")
+    assert not feed and "kernel's log" in why
+    house.until(lambda: set(instances()) == before)
+    assert house.sources.lookers == {entry.run.handle: 0} and not entry.telemetry._listeners
