@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.pace import Pace
+from jupyter_amltrain.runs.pyramid import known_mean
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.telemetry import NodeTelemetry
 from jupyter_amltrain.widgets.layout import Layout, layout_of
@@ -61,7 +62,8 @@ def rows_since(node: NodeTelemetry, begin: float) -> tuple[Float64, Float32, Flo
     t, rows = node.since(0)
     if len(t) and (t[0] <= begin or node.ticks == len(t) == node.pyramid.count * node.pyramid.width):
         keep = t >= begin
-        return t[keep], rows[:, keep], rows[:, keep]
+        ticks = rows[:, keep]
+        return t[keep], ticks, ticks
     pyramid = node.pyramid
     keep = pyramid.t[: pyramid.count] >= begin
     values = pyramid.values[:, :, : pyramid.count]
@@ -102,7 +104,8 @@ class _Plain:
         """Redraw on news until the run has ended."""
         entry, handle = self._entry, self._entry.run.handle
         stop = entry.telemetry.listen(lambda node, first: self._news.set())
-        self._sources.shown(handle, 1)
+        looking = 1
+        self._sources.shown(handle, looking)
         pace = Pace(RATE, 2)
         try:
             while True:
@@ -113,16 +116,20 @@ class _Plain:
                 await asyncio.sleep(pace.due())
                 pace.wait()
                 if ended and not self._news.is_set():
-                    self._sources.shown(handle, -1)
+                    self._sources.shown(handle, -looking)
+                    looking = 0
                     await self._news.wait()  # another window of an ended run
-                    self._sources.shown(handle, 1)
                 elif not ended:
                     try:
                         await asyncio.wait_for(self._news.wait(), 2.0)
                     except asyncio.TimeoutError:
                         continue
+        except Exception:
+            self._dashboard.status.value = "The charts have stopped; the kernel's log says why."
+            raise
         finally:
             stop()
+            self._sources.shown(handle, -looking)
 
     def _draw(self) -> None:
         from jupyter_amltrain.runs.gpu_record import gpu_record
@@ -146,8 +153,10 @@ class _Plain:
         # bqplot draws time in UTC, and no page of ours is here to shift it.
         age = "ended" if ended else f"last sample {max(0.0, time.time() - last):.0f} s ago"
         dashboard.status.value = f"agent, every {dashboard.plan.period:g} s; {age}; times in UTC"
+        part = gpu_record(entry.telemetry, ended)
+        dashboard.say(part.note if part is not None else "", len(entry.metrics.metrics))
         if dashboard.plan.gpus:
-            dashboard.table.value = table_html(gpu_record(entry.telemetry, ended))
+            dashboard.table.value = table_html(part, entry.kind == "run")
 
     def _points(self, spec: dict[str, Any], layout: Layout, nodes: dict[int, Any], begin: float) -> Any:
         import numpy as np
@@ -175,20 +184,20 @@ def _band(entry: Entry, field: str, top: str, nodes: dict[int, Any]) -> tuple[Fl
     times, lows, means, highs = None, [], [], []
     for node in entry.telemetry.nodes():
         t, low, high = nodes[node.node]
+        if not len(t) or not node.gpus:
+            continue
         names = [f"gpu{gpu.get('index', i)}" for i, gpu in enumerate(node.gpus)]
         index, tops = [node.index[f"{n}.{field}"] for n in names], [node.index[f"{n}.{top}"] for n in names]
         if times is None:
             times = t
-        at = np.clip(np.searchsorted(t, times), 0, max(0, len(t) - 1))
+        at = np.clip(np.searchsorted(t, times), 0, len(t) - 1)
         lows.append(low[index][:, at])
         means.append((low[index][:, at] + high[index][:, at]) / 2)
         highs.append(high[tops][:, at])
     if times is None:
         return np.zeros(0), np.zeros((3, 0), np.float32)
     low, high = np.concatenate(lows), np.concatenate(highs)
-    with np.errstate(invalid="ignore"):
-        mean = np.nanmean(np.concatenate(means), axis=0) if len(times) else np.zeros(0)
-    rows = np.stack([np.fmax.reduce(high), mean, np.fmin.reduce(low)]).astype(np.float32)
+    rows = np.stack([np.fmax.reduce(high), known_mean(np.concatenate(means)), np.fmin.reduce(low)]).astype(np.float32)
     step = max(1, -(-len(times) // POINTS))
     return times[::step], rows[:, ::step]
 
