@@ -69,3 +69,21 @@ def test_no_gpu_has_a_reason(tmp_path: Path) -> None:
     files.write_node(tmp_path, gpus=0, seconds=3, note="no NVIDIA driver (libnvidia-ml.so.1 is not here)")
     part = gpu_record(telemetry_of(tmp_path), False)
     assert part is not None and not part.gpus and "no NVIDIA driver" in part.note
+
+
+@pytest.mark.parametrize("ticks", [100, 2000])
+@pytest.mark.parametrize("gpus", [1, 9])
+def test_a_clock_that_was_set_back_makes_no_holes(gpus: int, ticks: int, tmp_path: Path) -> None:
+    """A machine that starts with a wrong clock is put right once the network is there."""
+    files.write_node(tmp_path, gpus=gpus, seconds=ticks, curve=lambda gpu, s: (100 * s // ticks, 100, 1, 1, 1, 1))
+    head, *lines = (tmp_path / "telemetry" / "node-0.jsonl").read_text().splitlines()
+    told = [line for line in map(json.loads, lines) if isinstance(line, list)]
+    rows = [[seq, t - 3600 if 2 * seq >= ticks else t, *values] for seq, t, *values in told]
+    telemetry = RunTelemetry()
+    telemetry.feed(0, "\n".join([head, *map(json.dumps, rows), ""]).encode())
+    part = gpu_record(telemetry, False)
+    assert part is not None
+    util = (part.util.mean if part.util else None) or part.gpus[0].util
+    assert None not in util and list(util) == sorted(util) and util[-1] > 95
+    assert list(part.t) == sorted(part.t)
+    assert telemetry.last_t is not None and 0.7 * ticks < telemetry.last_t - part.t[0] <= ticks
