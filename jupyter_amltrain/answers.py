@@ -55,6 +55,9 @@ class Answers:
         if isinstance(request, protocol.FollowFeed):
             return FollowReply(known=self._live.follow(request.feed, request.shown, request.seen))
         if isinstance(request, protocol.Cancel):
+            if controller.monitors.entry(request.handle) is not None:
+                await controller.monitors.close(request.handle)
+                return CancelReply(accepted=True, state="completed")
             run = await controller.cancel(await controller.resolve(request.handle))
             return CancelReply(accepted=True, state=run.status.state.value)
         return await self._state()

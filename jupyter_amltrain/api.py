@@ -171,7 +171,9 @@ def monitor(
         No such GPU, a rate out of range, or a target that cannot be monitored.
     """
     from jupyter_amltrain.monitor import Monitor
+    from jupyter_amltrain.widgets.view import seconds_of
 
+    seconds_of(window)  # before anything is started
     if not 0 < rate <= 10:
         raise CommandError(f"rate {rate:g}: a monitor takes at most 10 samples a second.", hint="Try: --rate 1")
     c = controller()

@@ -13,7 +13,7 @@ from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.telemetry import MIB, known
 from jupyter_amltrain.session import controller
 from jupyter_amltrain.spec.record import RunRecord
-from jupyter_amltrain.widgets.view import View
+from jupyter_amltrain.widgets.view import View, seconds_of
 
 #: How long the first sample of a target may take (seconds); a sleeping driver takes some.
 FIRST = 30.0
@@ -24,7 +24,7 @@ class Monitor:
 
     def __init__(self, handle: str, window: float = 600.0) -> None:
         self.handle = handle
-        self._window = window
+        self._window = seconds_of(window)
 
     def _entry(self) -> Entry:
         entry = controller().monitors.entry(self.handle)

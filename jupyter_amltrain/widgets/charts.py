@@ -188,7 +188,7 @@ def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
     total = _most([gpu.memory_total for gpu in gpus])
     size = bqplot.LinearScale(min=0, max=total * 1.06) if total else bqplot.LinearScale(min=0)
     ticks = _byte_ticks(total, 1024.0**2) if total else {"num_ticks": 4}
-    memory = Chart("GPU memory", x, size, _axis(size, **ticks), layout)
+    memory = Chart("GPU memory" if total else "GPU memory (MiB)", x, size, _axis(size, **ticks), layout)
     limit = _most([gpu.power_limit for gpu in gpus])
     watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
     power = Chart("GPU power (W)", x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
@@ -211,12 +211,13 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
     names = ("cpu", "memory") if own else ("host_cpu", "host_memory")
     scale = bqplot.LinearScale(min=0) if own else bqplot.LinearScale(min=0, max=100)
     title = f"CPU of the run (% of one core, of {layout.cpus * 100:.0f})" if own else "CPU of the machine (%)"
-    charts = [Chart(title, x, scale, _axis(scale, num_ticks=4), layout)]
+    ticks: dict[str, Any] = {"num_ticks": 4} if own else {"tick_values": [0, 25, 50, 75, 100]}
+    charts = [Chart(title, x, scale, _axis(scale, **ticks), layout)]
     if not layout.gpus:
         bytes_ = bqplot.LinearScale(min=0)
         charts.append(
             Chart(
-                "Memory of the run" if own else "Memory of the machine",
+                "Memory of the run (bytes)" if own else "Memory of the machine (bytes)",
                 x,
                 bytes_,
                 _axis(bytes_, num_ticks=4, tick_format=".3s"),

@@ -61,8 +61,8 @@ class Dashboard:
             self.figures,
             layout=ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(330px, 1fr))", width="100%"),
         )
-        legend = ipywidgets.HTML(_legend(layout))
-        self.root = ipywidgets.VBox([bar, legend, self.grid, self.table])
+        self.legend = ipywidgets.HTML(_legend(layout))
+        self.root = ipywidgets.VBox([bar, self.legend, self.grid, self.table])
         self.root.add_class("jp-AmlDashboard")
         self.add_metrics(metrics)
         self.feed: StreamFeed | None = None
@@ -108,6 +108,12 @@ class Dashboard:
                     self.feed.specs = [spec for chart in self.charts for spec in chart.specs]
         return bool(new)
 
+    def say(self, note: str, metrics: int) -> None:
+        """Say beside the GPUs what happened to them, and of how many metrics the charts are the first few."""
+        text = _legend(self.plan, note, f"{len(self.metrics)} of {metrics} metrics" if metrics > METRICS else "")
+        if text != self.legend.value:
+            self.legend.value = text
+
     def close(self) -> None:
         """Close every widget, with the layouts, styles and scales that each brought along."""
         for widget in _with_parts([self.feed, self.root]):
@@ -129,19 +135,24 @@ def _with_parts(found: Any) -> list[Any]:
     return list(seen.values())
 
 
-def _legend(layout: Layout) -> str:
-    """Which colour is which GPU; many have none of their own."""
+def _legend(layout: Layout, note: str = "", metrics: str = "") -> str:
+    """Which colour is which GPU (many have none of their own), and what else there is to say."""
     if not layout.gpus:
-        text = layout.note or "No GPU is used: the charts show the host."
+        text = note or layout.note or "No GPU is used: the charts show the host."
+        text = " · ".join(filter(None, (text, metrics)))
         return f'<span class="jp-AmlDashboard-note">{html.escape(text)}</span>'
     names = sorted({gpu.name for gpu in layout.gpus})
-    what = html.escape(f"{len(layout.gpus)} × {', '.join(names)}")
+    what = f"{len(layout.gpus)} × {', '.join(names)}"
     if layout.many:
-        where = f" on {len(layout.nodes)} nodes" if len(layout.nodes) > 1 else ""
-        return f'<span class="jp-AmlDashboard-note">{what}{where}: mean, least to most</span>'
+        what += f" on {len(layout.nodes)} nodes" if len(layout.nodes) > 1 else ""
+        what += ": mean, least to most"
+    what = html.escape(" · ".join(filter(None, (what, metrics))))
+    if note:
+        what += f' · <strong class="jp-AmlDashboard-news">{html.escape(note)}</strong>'
+    if layout.many:
+        return f'<span class="jp-AmlDashboard-note">{what}</span>'
     chips = "".join(
-        f'<span class="jp-AmlDashboard-chip"><i style="background:{GPUS[k]}"></i>'
-        f"{html.escape(gpu.label)}</span>"
+        f'<span class="jp-AmlDashboard-chip"><i style="background:{GPUS[k]}"></i>{html.escape(gpu.label)}</span>'
         for k, gpu in enumerate(layout.gpus)
     )
     return f'<span class="jp-AmlDashboard-legend">{chips}<span class="jp-AmlDashboard-note">{what}</span></span>'

@@ -208,7 +208,9 @@ class LiveDashboards:
             live.changed_at = entry.changed_at
             dashboard.feed.send({"changed": True})
         ended = entry.run.status.state.terminal
-        text = table_html(gpu_record(entry.telemetry, ended)) if dashboard.plan.gpus else ""
+        part = gpu_record(entry.telemetry, ended)
+        dashboard.say(part.note if part is not None else "", len(metrics))
+        text = table_html(part, entry.kind == "run") if dashboard.plan.gpus else ""
         if text != live.table:
             live.table = dashboard.table.value = text
         if ended and not live.ended:

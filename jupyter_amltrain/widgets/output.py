@@ -81,7 +81,9 @@ def show(run: Watchable, rate: float = 2.0, view: str = "run", window: float = 6
 
     shell = get_ipython()
     if getattr(shell, "kernel", None) is None:
-        if sys.stdout.isatty():
+        if view == "dashboard":  # somebody asked for it
+            print(record_text(run.record()))
+        elif sys.stdout.isatty():
             print(state_line(run.record()))
         return
     _show_in_kernel(shell, run, rate, view, window)

@@ -12,8 +12,14 @@ from jupyter_amltrain.spec.record import GpuTelemetry
 LISTED = 8
 
 
-def table_html(part: GpuTelemetry | None) -> str:
-    """Tables as HTML; empty without GPUs. What the device cannot tell is n/a."""
+def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
+    """Tables as HTML; empty without GPUs. What the device cannot tell is n/a.
+
+    Parameters
+    ----------
+    run
+        Tell the run's memory and processes from those of others; a monitor has no run.
+    """
     if part is None or not part.gpus:
         return ""
     several = len(part.nodes) > 1
@@ -23,7 +29,8 @@ def table_html(part: GpuTelemetry | None) -> str:
 
     tables = []
     if len(part.gpus) <= LISTED and any(part.now):
-        head = ("", "temperature", "SM clock", "memory clock", "throttled by", "ECC errors", "this run", "others")
+        whose = ("this run", "others") if run else ("used",)
+        head = ("", "temperature", "SM clock", "memory clock", "throttled by", "ECC errors", *whose)
         rows = [
             (
                 where(gpu.node, gpu.index),
@@ -32,7 +39,7 @@ def table_html(part: GpuTelemetry | None) -> str:
                 _unit(now.get("mem_clock"), " MHz"),
                 "n/a" if now.get("throttle") is None else (now["throttle"] or "nothing"),
                 _unit(now.get("ecc"), ""),
-                _size(now.get("mine")),
+                *([_size(now.get("mine"))] if run else []),
                 _size(now.get("others")),
             )
             for gpu, now in zip(part.gpus, part.now, strict=False)
@@ -40,10 +47,16 @@ def table_html(part: GpuTelemetry | None) -> str:
         tables.append(_table(head, rows))
     if part.processes:
         rows_ = [
-            (where(p.node, p.index), str(p.pid), p.name or "n/a", _OWNERS.get(p.owner, p.owner), _size(p.memory))
+            (
+                where(p.node, p.index),
+                str(p.pid),
+                p.name or "n/a",
+                *([_OWNERS.get(p.owner, p.owner)] if run else []),
+                _size(p.memory),
+            )
             for p in part.processes
         ]
-        tables.append(_table(("", "pid", "process", "whose", "GPU memory"), rows_))
+        tables.append(_table(("", "pid", "process", *(["whose"] if run else []), "GPU memory"), rows_))
     return "".join(tables)
 
 

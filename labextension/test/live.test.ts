@@ -5,6 +5,7 @@ import { SampleAge } from '../src/widgets/age';
 import { IFeed } from '../src/widgets/feeds';
 import { DrawGate, ITimers } from '../src/widgets/gate';
 import { secondsOf, ShownSpan } from '../src/widgets/span';
+import { Titles } from '../src/widgets/titles';
 import { roundLimits, YRanges } from '../src/widgets/yrange';
 
 /** Timers that the test moves. */
@@ -214,4 +215,43 @@ test('who follows a feed that the kernel has closed is told', async () => {
   feed.onGap?.();
   await new Promise(resolve => setImmediate(resolve));
   assert.equal(gone, 1);
+});
+
+/** A widget model: state and nothing else. */
+function model(state: Record<string, unknown>) {
+  return { state, get: (name: string) => state[name], set_state: (news: object) => void Object.assign(state, news) };
+}
+
+test('a chart without a value says so until there is one', () => {
+  const [mark, shade, other] = [{}, {}, {}];
+  const figure = model({ title: 'GPU power (W)', marks: [mark, shade] });
+  const metric = model({ title: 'loss', marks: [other] });
+  const titles = new Titles();
+  const draw = (...y: number[]) =>
+    titles.update(
+      [figure, metric],
+      new Map<unknown, any>([
+        [mark, [{ kind: 'lines' }, { x: Float64Array.from(y), y: [Float32Array.from(y)] }]],
+        [shade, [{ kind: 'span' }, { x: Float64Array.of(0, 1), y: [Float32Array.of(1, 1)] }]]
+      ])
+    );
+  draw();
+  assert.equal(figure.state.title, 'GPU power (W)', 'before the first sample nothing is known, not even that');
+  draw(NaN, NaN);
+  draw(NaN, NaN);
+  assert.equal(figure.state.title, 'GPU power (W): n/a');
+  draw(NaN, 3);
+  assert.equal(figure.state.title, 'GPU power (W)');
+  assert.equal(metric.state.title, 'loss');
+});
+
+test('an axis has limits before there is a value', () => {
+  const scale = model({ min: 0, max: null });
+  const ranges = new YRanges();
+  ranges.add(scale, [Float32Array.of(NaN)]);
+  ranges.apply();
+  assert.deepEqual([scale.state.min, scale.state.max], [0, 1]);
+  ranges.add(scale, [Float32Array.of(0, 29)]);
+  ranges.apply();
+  assert.deepEqual([scale.state.min, scale.state.max], [0, 30]);
 });

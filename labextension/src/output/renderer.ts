@@ -283,7 +283,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       cancelClicked: this._clicked,
       notice: this._finished ? '' : notice(this._trans, record, this._source),
       failure: this._failure || (over && (this._opened || record.view === 'dashboard') ? this._dashboard.why : ''),
-      interactive: over && available() && this._kernel !== null && (!this._live || this._dashboard.why !== '')
+      interactive: over && record.reason !== 'launch' && available() && this._kernel !== null && (!this._live || this._dashboard.why !== '')
     });
     this.node.dataset.source = this._finished ? 'final' : this._source;
   }

@@ -29,7 +29,7 @@ export class VerdictView {
   update(record: IRunRecord): void {
     const truth = record.truth;
     const unused = truth?.verdict === 'not used';
-    const key = unused ? `${truth.detail}\n${truth.cause}` : '';
+    const key = unused ? `${truth.detail}\n${truth.cause}\n${record.done}` : '';
     this.node.hidden = !unused;
     if (this._key === key) {
       return;
@@ -42,9 +42,13 @@ export class VerdictView {
     // An alert is read out when it comes, and once.
     this.node.setAttribute('role', 'alert');
     this.node.replaceChildren(
-      element('strong', 'unusedTitle', this._trans.__('This run does not use its GPU')),
+      element(
+        'strong',
+        'unusedTitle',
+        record.done ? this._trans.__('This run did not use its GPU') : this._trans.__('This run does not use its GPU')
+      ),
       element('div', '', truth.detail),
-      ...(truth.cause ? [element('div', 'unusedCause', truth.cause)] : [])
+      ...(truth.cause ? [element('div', 'unusedCause', this._trans.__('Likely cause: %1', truth.cause))] : [])
     );
   }
 

@@ -148,11 +148,13 @@ export class RunView {
     const over = TERMINAL.has(state);
     const requested = !over && (record.cancel_requested || situation.cancelClicked);
     let text: string = state;
-    if (over && state === 'failed' && record.reason && record.reason !== 'exit') {
+    if (over && record.kind === 'monitor') {
+      text = this._trans.__('stopped');
+    } else if (over && state === 'failed' && record.reason && record.reason !== 'exit') {
       text = `${state} (${record.reason})`;
     } else if (over && record.exit_code) {
       text = this._trans.__('%1 (exit code %2)', state, record.exit_code);
-    } else if (requested) {
+    } else if (requested && record.kind !== 'monitor') {
       text = this._trans.__('%1, cancel requested', state);
     }
     write(this._state, text);
@@ -164,9 +166,15 @@ export class RunView {
     write(this._elapsed, total ? duration(total) : '');
     const detail = record.detail || record.handle;
     this._state.title = detail;
-    this._cancel.hidden = over || record.done || !situation.cancellable || record.kind === 'monitor';
+    const monitor = record.kind === 'monitor';
+    this._cancel.hidden = over || record.done || !situation.cancellable;
     this._cancel.disabled = requested;
-    const label = requested ? this._trans.__('Cancel requested') : this._trans.__('Cancel');
+    const label = monitor
+      ? this._trans.__('Stop')
+      : requested
+        ? this._trans.__('Cancel requested')
+        : this._trans.__('Cancel');
+    this._cancel.classList.toggle('jp-mod-warn', !monitor);
     if (this._cancel.textContent !== label) {
       this._cancel.textContent = label;
       this._cancel.setAttribute('aria-label', `${label}: ${record.name}`);

@@ -11,6 +11,7 @@ import { columnsOf, ILayout, layoutOf, MarkSpec, specOf } from './layout';
 import { MetricStore } from './metrics';
 import { band, IPoints, lines } from './reduce';
 import { ShownSpan, Span } from './span';
+import { Titles } from './titles';
 import { YRanges } from './yrange';
 
 /** Points of a line in one drawing. */
@@ -71,6 +72,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this.metrics = new MetricStore();
     this.sites = new Set();
     this._ranges = new YRanges();
+    this._titles = new Titles();
     this.revision = 0;
     this.shift = 0;
     this.stats = { frames: 0, draws: 0, gaps: 0, snapshots: 0 };
@@ -283,21 +285,22 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this.stats.draws += 1;
     const marks = this.get('marks') as any[];
     const specs = (this.get('specs') as unknown[]).map(specOf);
-    const fresh: [any, IPoints][] = [];
+    const drawn = new Map<any, [MarkSpec, IPoints]>();
     marks.forEach((mark, i) => {
       const points = mark && specs[i] ? this.points(specs[i], shown) : null;
       if (points) {
-        fresh.push([mark, points]);
+        drawn.set(mark, [specs[i], points]);
       }
     });
     // A dirty mark does not redraw for an axis that moves: it gets its points right after.
-    fresh.forEach(([mark, { y }]) => {
+    drawn.forEach(([, { y }], mark) => {
       mark.dirty = true;
       this._ranges.add(mark.get('scales')?.y, y);
     });
     this._controls.move(shown);
     this._ranges.apply();
-    for (const [mark, { x, y }] of fresh) {
+    this._titles.update(this.get('figures') as any[], drawn);
+    for (const [mark, [, { x, y }]] of drawn) {
       for (let i = 0; i < x.length; i++) {
         x[i] += 1000 * this.shift;
       }
@@ -311,6 +314,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   private _controls!: Controls;
   private _gate!: DrawGate;
   private _ranges!: YRanges;
+  private _titles!: Titles;
   private _gapSince!: number[];
   private _look!: () => void;
 }

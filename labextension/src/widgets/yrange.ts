@@ -65,6 +65,10 @@ export class YRanges {
         if (scale.get('min') !== min || scale.get('max') !== max) {
           scale.set_state({ min, max });
         }
+      } else if (this._own.get(scale) && (scale.get('max') ?? null) === null) {
+        // Nothing has been told so far: bqplot cannot draw an axis without limits.
+        const min = scale.get('min') ?? 0;
+        scale.set_state({ min, max: min + 1 });
       }
     });
     this._now.clear();
