@@ -318,12 +318,15 @@ class Controller:
         self.store.amend(handle, tracking=state)
 
     async def _close(self) -> None:
-        await self.monitors.close_all()
-        await self.imports.close()
-        for backend in self._backends.values():
-            await backend.close()
+        for part in (self.monitors.close_all, self.imports.close, *(b.close for b in self._backends.values())):
+            try:
+                await part()
+            except Exception:  # what cannot be let go of is no reason to keep the rest
+                log.exception("closing")
 
     def close(self) -> None:
         """Stop watching. Runs go on."""
-        self.loop.call(self._close(), 10)
-        self.loop.close()
+        try:
+            self.loop.call(self._close(), 10)
+        finally:
+            self.loop.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.controller import Controller
 from jupyter_amltrain.errors import (
     AmlTrainError,
     CapacityError,
@@ -22,6 +23,7 @@ from jupyter_amltrain.errors import (
     RunFailed,
     SnapshotTooLarge,
     SpecError,
+    StateError,
     TargetUnreachable,
     UnknownRun,
     UnknownTarget,
@@ -29,6 +31,7 @@ from jupyter_amltrain.errors import (
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.record import RunRecord
 from jupyter_amltrain.spec.run import RunState, advances
+from jupyter_amltrain.state import StateRoot
 
 from .places import DEADLINE, api_of, until
 
@@ -370,6 +373,27 @@ def test_closing_lets_runs_go_on(api: Any, tmp_path: Path) -> None:
     gate.touch()
     assert again.wait(DEADLINE).result("n") == 7
     assert run.result("n") == 7  # the object from before finds the new controller
+
+
+def test_what_cannot_be_closed_keeps_nothing_else_open(tmp_path: Path) -> None:
+    controller = Controller(StateRoot(tmp_path / "home"))
+    closed: list[str] = []
+
+    async def fails() -> None:
+        raise StateError("Cannot write.")
+
+    async def let_go() -> None:
+        closed.append("backend")
+
+    async def use() -> None:
+        backend = controller.backend("local")
+        backend.close = let_go  # type: ignore[method-assign]
+        controller.imports.close = fails  # type: ignore[method-assign]
+
+    controller.loop.call(use())
+    thread = controller.loop._thread
+    controller.close()
+    assert closed == ["backend"] and thread is not None and not thread.is_alive()
 
 
 # ---- frames
