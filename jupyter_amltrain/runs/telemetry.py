@@ -129,7 +129,7 @@ class NodeTelemetry:
         self.columns = names
         self.index = {name: i for i, name in enumerate(names)}
         self.t: Float64 = np.zeros(256)
-        self.ring: Float32 = np.full((len(names), 256), np.nan, np.float32)
+        self.ring: Float32 = _by_time((len(names), 256))
         self.pyramid = Pyramid(len(names))
         self.ticks = 0
 
@@ -169,7 +169,7 @@ class NodeTelemetry:
         if size == len(self.t):
             return
         # It has not wrapped yet: slots are as they were.
-        t, ring = np.zeros(size), np.full((len(self.columns), size), np.nan, np.float32)
+        t, ring = np.zeros(size), _by_time((len(self.columns), size))
         t[: len(self.t)], ring[:, : len(self.t)] = self.t, self.ring
         self.t, self.ring = t, ring
 
@@ -246,6 +246,13 @@ class RunTelemetry:
     def last_t(self) -> float | None:
         """Unix seconds of the newest tick of any node."""
         return max((node.last_t for node in self.nodes() if node.last_t is not None), default=None)
+
+
+def _by_time(shape: tuple[int, int]) -> Float32:
+    """A table of NaN whose columns lie together in memory: a tick touches a few pages, not one a series."""
+    import numpy as np
+
+    return np.full(shape[::-1], np.nan, np.float32).T
 
 
 def known(value: Any) -> float | None:
