@@ -62,12 +62,12 @@ def frame_of(files: Mapping[int, bytes]) -> pandas.DataFrame:
 
 
 def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
-    import numpy as np
     import pandas
 
     header: dict[str, Any] = {}
     names: list[str] = []
     rows: list[list[Any]] = []
+    frames: list[pandas.DataFrame] = []
     decode = msgspec.json.Decoder().decode
     last = -1
     for line in data.split(b"\n"):
@@ -82,9 +82,22 @@ def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
                 rows.append(value)
                 last = value[0]
         elif "columns" in value:
+            if rows and names != flat_names(value):
+                frames.append(_stretch(rows, names))
+                rows = []
             header, names = value, flat_names(value)
-    if not rows:
+    if rows:
+        frames.append(_stretch(rows, names))
+    if not frames:
         return None, header
+    return (frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)), header
+
+
+def _stretch(rows: list[list[Any]], names: list[str]) -> pandas.DataFrame:
+    """Ticks of the same series."""
+    import numpy as np
+    import pandas
+
     table = np.array(rows, dtype=np.float64)
     for k, name in enumerate(names):
         if name.startswith("gpu") and name.endswith(".memory"):
@@ -92,7 +105,7 @@ def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
     frame = pandas.DataFrame(table[:, 2:], columns=[name.replace(".", "_") for name in names])
     frame.insert(0, "seq", table[:, 0].astype(np.int64))
     frame.insert(1, "time", pandas.to_datetime(table[:, 1], unit="s", utc=True))
-    return frame, header
+    return frame
 
 
 def _units(header: Mapping[str, Any]) -> dict[str, str]:

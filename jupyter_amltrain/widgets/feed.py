@@ -37,7 +37,13 @@ class Columns:
     def __init__(self, node: NodeTelemetry, names: Sequence[str]) -> None:
         self.node = node
         self.names = tuple(names)
+        self._of = node.columns
         self._index = [node.index.get(name, -1) for name in names]
+
+    @property
+    def stale(self) -> bool:
+        """Whether the node has got other series since."""
+        return self._of is not self.node.columns
 
     def _pick(self, table: NDArray[np.float32]) -> NDArray[np.float32]:
         """The rows of `table` (series first) that are sent."""
@@ -120,6 +126,11 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         #: Number of the next tick that the page lacks, by node, as far as we have sent.
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
         super().__init__(**traits)
+
+    @property
+    def stale(self) -> bool:
+        """Whether a node has other series than the page was told of."""
+        return any(columns.stale for columns in self.columns)
 
     def push(self, node: NodeTelemetry) -> None:
         """Send what is new of a node. Runs on the loop."""

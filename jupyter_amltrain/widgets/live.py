@@ -137,8 +137,14 @@ class LiveDashboards:
         return self._all.get((live.entry.run.handle, live.page)) is not live
 
     def _ticked(self, live: _Live, node: NodeTelemetry) -> None:
-        if live.shown and live.dashboard is not None and live.dashboard.feed is not None:
-            live.dashboard.feed.push(node)
+        feed = live.dashboard.feed if live.dashboard is not None else None
+        if feed is None:
+            return
+        if feed.stale:  # a damaged file was begun anew on what the machine has now: the page asks again
+            self._all.pop((live.entry.run.handle, live.page), None)
+            self._close(live)
+        elif live.shown:
+            feed.push(node)
 
     def follow(self, feed_id: str, shown: bool, seen: Sequence[int]) -> bool:
         """A page shows its feed or has hidden it; False for a feed that is gone."""

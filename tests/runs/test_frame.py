@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pandas
@@ -46,3 +47,10 @@ def test_what_cannot_be_written_is_said_before(tmp_path: Path) -> None:
         check_format(tmp_path / "run.xls")
     with pytest.raises(CommandError, match="no folder"):
         check_format(tmp_path / "nowhere" / "run.csv")
+
+
+def test_series_that_change_are_columns_with_holes() -> None:
+    lines = ['{"columns":["seq","t","cpu"]}', "[0,1.0,5]", '{"columns":["seq","t","memory","cpu"]}', "[1,2.0,70,6]", ""]
+    frame = frame_of({0: "\n".join(lines).encode()})
+    assert list(frame.seq) == [0, 1] and list(frame.cpu) == [5.0, 6.0]
+    assert math.isnan(frame.memory[0]) and frame.memory[1] == 70.0

@@ -194,3 +194,16 @@ def test_a_dashboard_that_fails_when_it_is_connected_leaves_nothing(house: House
     assert not feed and "kernel's log" in why
     house.until(lambda: set(instances()) == before)
     assert house.sources.lookers == {entry.run.handle: 0} and not entry.telemetry._listeners
+
+
+def test_other_series_make_another_dashboard(house: House, tmp_path: Path) -> None:
+    """A file whose header was damaged goes on with what the machine has now."""
+    entry, _ = fed(tmp_path)
+    old, _ = house.open(entry, "page")
+    other = lines_of(tmp_path / "other", 3, 40)
+    house.on(entry.telemetry.feed, 0, b"".join([other[0], *other[-15:]]))
+    assert entry.telemetry.node(0).ticks > 0 and not house.on(house.live.follow, old, True, [0])
+    assert house.sources.lookers == {entry.run.handle: 0} and not entry.telemetry._listeners
+    new, _ = house.open(entry, "page")
+    dashboard = house.live._all[(entry.run.handle, "page")].dashboard
+    assert new != old and dashboard is not None and len(dashboard.plan.gpus) == 3
