@@ -55,8 +55,9 @@ class Monitor:
         return plain_dashboard(controller(), self.handle, window)
 
     def snapshot(self) -> dict[str, Any]:
-        """The newest sample, or the first one when there is none yet.
+        """The newest sample, or the first one when there is none yet; of a monitor that is over the last.
 
+        ``t``: unix seconds of the sample;
         ``gpus``: rows of ``index``, ``name``, ``util`` (percent), ``memory``, ``memory_total`` (MiB),
         ``power`` (W), ``temperature`` (C); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
         ``note``: a sentence or empty. ``None`` is what the device cannot tell.
@@ -65,12 +66,16 @@ class Monitor:
         ------
         TargetUnreachable
             Nothing was sampled in time.
+        UnknownRun
+            It ended by itself, and the message says why.
         """
 
         async def get() -> dict[str, Any]:
             entry = self._entry()
             controller().monitors.shown(self.handle, 0)  # who asks still looks
             await controller().monitors.first_sample(self.handle, FIRST)
+            if entry.run.error:
+                raise UnknownRun(f"{self.handle} is over: {entry.run.error}", hint="Start another: %aml_monitor")
             return _newest(entry)
 
         found = controller().loop.call(get(), None)
@@ -108,4 +113,5 @@ def _newest(entry: Entry) -> dict[str, Any]:
         }
         for gpu in (part.gpus if part is not None else ())
     ]
-    return {"gpus": gpus, "host": {"cpu": value("host_cpu"), "memory": value("host_memory")}, "note": node.note}
+    host = {"cpu": value("host_cpu"), "memory": value("host_memory")}
+    return {"t": node.last_t, "gpus": gpus, "host": host, "note": node.note}

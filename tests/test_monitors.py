@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 
 from jupyter_amltrain import monitors as module
 from jupyter_amltrain.backends.base import Chunk, News
-from jupyter_amltrain.errors import StateError
+from jupyter_amltrain.errors import StateError, UnknownRun
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.monitor import Monitor
 from jupyter_amltrain.monitors import Monitors
 
 DEADLINE = 30.0
@@ -145,3 +147,25 @@ def test_one_that_cannot_be_stopped_leaves_no_other_running(kernel: Kernel) -> N
     machine.stop_monitor = first_fails  # type: ignore[method-assign]
     kernel.loop.call(kernel.monitors.close_all(), DEADLINE)
     assert machine.stopped == 3
+
+
+@pytest.fixture
+def view(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Monitor:
+    # The package's own `monitor` is a function.
+    monkeypatch.setattr(sys.modules[Monitor.__module__], "controller", lambda: kernel)
+    return Monitor(kernel.open())
+
+
+def test_a_sample_says_of_when_it_is(kernel: Kernel, view: Monitor) -> None:
+    kernel.machine.file += rows(0, 3, 1000.0)
+    kernel.until(lambda: kernel.monitors.entry(view.handle).telemetry.last_t == 1002.0)  # type: ignore[union-attr]
+    for _ in range(2):
+        found = view.snapshot()
+        assert (found["t"], found["host"]["cpu"]) == (1002.0, 2)
+        view.stop()
+
+
+def test_one_that_ended_by_itself_says_why(kernel: Kernel, view: Monitor) -> None:
+    kernel.machine.trouble = StateError("The state root is full.")
+    with pytest.raises(UnknownRun, match="The state root is full"):
+        view.snapshot()
