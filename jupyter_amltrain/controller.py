@@ -248,7 +248,14 @@ class Controller:
     async def source(self, handle: str) -> Entry:
         """The entry of a run, by handle or its beginning, or of a monitor, with its streams up to date."""
         entry = self.monitors.entry(handle)
-        return entry if entry is not None else await self.settle(await self.resolve(handle))
+        if entry is not None:
+            return entry
+        try:
+            return await self.settle(await self.resolve(handle))
+        except UnknownRun:
+            if handle.rpartition("/")[2].startswith("monitor-"):  # a run of that name would have been found
+                raise UnknownRun("This monitor ended with its kernel.", hint="Start another: %aml_monitor") from None
+            raise
 
     async def watch(self, handle: RunHandle, paint: Paint, rate: float = 2.0) -> None:
         """Call `paint(record, picture)` for every frame of a run until all is said of it."""

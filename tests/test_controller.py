@@ -297,6 +297,14 @@ def test_found_by_handle_id_beginning_and_last(api: Any) -> None:
     assert [run.handle for run in api.runs("quick")][:2] == [second.handle, first.handle]
 
 
+def test_the_page_of_an_earlier_kernel_s_monitor_is_told_so(api: Any) -> None:
+    c = api.controller()
+    with pytest.raises(UnknownRun, match="monitor ended with its kernel.*%aml_monitor"):
+        c.loop.call(c.source("local/monitor-22222"))
+    run = api.submit("pass", target="quick", name="monitor").wait(DEADLINE)
+    assert c.loop.call(c.source(run.handle)).run.handle == run.handle
+
+
 def test_several_that_fit_are_named(api: Any) -> None:
     both = [api.submit("pass", target="quick", name="koala") for _ in range(2)]
     with pytest.raises(UnknownRun) as caught:

@@ -38,6 +38,11 @@ def bytes_text(size: float | None) -> str:
     raise AssertionError("unreachable")
 
 
+def gpu_text(index: int) -> str:
+    """``GPU 3``, or ``GPU 0 MIG 1``: the agent numbers the instances of GPU `g` from ``100 * (g + 1)``."""
+    return f"GPU {index}" if index < 100 else f"GPU {index // 100 - 1} MIG {index % 100}"
+
+
 def state_line(record: RunRecord) -> str:
     """``local/digits-k3f9  completed  (queued 0.1 s, running 12 s)``."""
     spans = ", ".join(

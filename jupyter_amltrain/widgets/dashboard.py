@@ -59,7 +59,9 @@ class Dashboard:
         )
         self.grid = ipywidgets.GridBox(
             self.figures,
-            layout=ipywidgets.Layout(grid_template_columns="repeat(auto-fit, minmax(330px, 1fr))", width="100%"),
+            layout=ipywidgets.Layout(
+                grid_template_columns="repeat(auto-fit, minmax(min(330px, 100%), 1fr))", width="100%"
+            ),
         )
         self.legend = ipywidgets.HTML(_legend(layout))
         self.root = ipywidgets.VBox([bar, self.legend, self.grid, self.table])

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from jupyter_amltrain.runs.text import gpu_text
 from jupyter_amltrain.widgets.palette import BLUE, GPUS, HEAT, INK, RED, RED_GROUND, SOFT
 from jupyter_amltrain.widgets.picture_charts import (
     MARGIN,
@@ -100,7 +101,7 @@ def draw_names(sheet: Sheet, top: float, gpu: Record) -> None:
     _, x = sheet.text(MARGIN, middle, what, 8, INK, weight="bold")
     if not lines:
         return
-    labels = [(f"n{g.get('node')} " if nodes > 1 else "") + f"GPU {g.get('index')}" for g in gpus]
+    labels = [(f"n{g.get('node')} " if nodes > 1 else "") + gpu_text(int(g.get("index") or 0)) for g in gpus]
     step = min(76.0, (WIDTH - MARGIN - x - 16) / len(labels))
     for i, label in enumerate(labels):
         left = x + 18 + i * step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from jupyter_amltrain.runs.text import bytes_text
+from jupyter_amltrain.runs.text import bytes_text, gpu_text
 from jupyter_amltrain.spec.record import GpuTelemetry
 
 #: GPUs whose readings are listed one by one.
@@ -25,11 +25,11 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
     several = len(part.nodes) > 1
 
     def where(node: int, index: int) -> str:
-        return f"n{node} GPU {index}" if several else f"GPU {index}"
+        return (f"n{node} " if several else "") + gpu_text(index)
 
     tables = []
     if len(part.gpus) <= LISTED and any(part.now):
-        whose = ("this run", "others") if run else ("used",)
+        whose = ("this run", "others") if run else ("in processes",)
         head = ("", "temperature", "SM clock", "memory clock", "throttled by", "ECC errors", *whose)
         rows = [
             (

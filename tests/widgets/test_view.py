@@ -12,6 +12,7 @@ from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.runs.gpu_record import gpu_record
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.runs.store import Entry
+from jupyter_amltrain.runs.text import gpu_text
 from jupyter_amltrain.spec.record import GpuTelemetry
 from jupyter_amltrain.widgets.dashboard import Dashboard
 from jupyter_amltrain.widgets.layout import layout_of
@@ -66,3 +67,7 @@ def test_a_monitor_has_no_memory_of_its_own(tmp_path: Path) -> None:
     alone = table_html(part, run=False)
     assert "this run" not in alone and "others" not in alone
     assert "<td>3.0 MiB</td>" in alone
+
+
+def test_an_instance_is_named_after_its_gpu() -> None:
+    assert [gpu_text(index) for index in (0, 7, 100, 203)] == ["GPU 0", "GPU 7", "GPU 0 MIG 0", "GPU 1 MIG 3"]

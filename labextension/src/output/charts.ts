@@ -11,6 +11,11 @@ import { GpuView } from './gpu_view';
 /** Where charts of each kind stand. */
 const KINDS = ['metric', 'gpu', 'host'];
 
+/** Logged without steps, all are at 0: then their order is what is known. */
+const steps = (all: readonly number[]): readonly number[] =>
+  all.every(step => step === all[0]) ? all.map((_, i) => (all.length > 1 ? i : all[0])) : all;
+
+/** The charts of one run. */
 export class RunCharts {
   constructor(private readonly _trans: TranslationBundle) {
     this.node = document.createElement('div');
@@ -31,7 +36,7 @@ export class RunCharts {
         wanted.set(`metric ${name}`, {
           title: name,
           last: number(series.last),
-          x: series.step,
+          x: steps(series.step),
           series: [{ name, y: series.value }],
           xKind: 'integer',
           yKind: 'number',
@@ -82,7 +87,8 @@ export class RunCharts {
 
   private _host(record: IRunRecord, wanted: Map<string, ILineData>): void {
     const { t, cpu, memory, cpus, memory_total } = record.telemetry;
-    if (!t.length) {
+    // A monitor has no processes: its charts would be empty.
+    if (!t.length || (record.kind === 'monitor' && ![...cpu, ...memory].some(value => value !== null))) {
       return;
     }
     const last = (values: readonly (number | null)[]) => values[values.length - 1] ?? null;

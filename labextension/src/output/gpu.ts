@@ -8,10 +8,15 @@ import { TERMINAL } from '../record';
 
 type Field = 'util' | 'memory' | 'power';
 
+/** `GPU 3`, or `GPU 0 MIG 1`: the agent numbers the instances of GPU g from 100 (g + 1). */
+export function gpuName(index: number): string {
+  return index < 100 ? `GPU ${index}` : `GPU ${Math.floor(index / 100) - 1} MIG ${index % 100}`;
+}
+
 /** `GPU 3`, or `n1 GPU 3` where there are several nodes. */
 export function gpuLabel(part: IGpuTelemetry, node: number, index: number): string {
   const several = part.nodes.length > 1 || part.gpus.some(gpu => gpu.node !== part.gpus[0].node);
-  return several ? `n${node} GPU ${index}` : `GPU ${index}`;
+  return several ? `n${node} ${gpuName(index)}` : gpuName(index);
 }
 
 /** Phases other than *running*, in seconds since `start`. */

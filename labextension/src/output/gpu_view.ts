@@ -5,7 +5,7 @@ import { ago, bytes } from '../format';
 import { heatCells, heatRow } from '../gpu_record';
 import { IGpuProcess, IRunRecord } from '../protocol';
 import { HeatStrip } from '../widgets/heat';
-import { gpuLabel } from './gpu';
+import { gpuLabel, gpuName } from './gpu';
 
 /** Rows of the list of processes. */
 const PROCESSES = 20;
@@ -110,7 +110,7 @@ export class GpuView {
     const rows = map.labels.map(heatRow);
     const several = new Set(rows.map(row => row.node)).size > 1;
     this._heat.update({
-      rows: rows.map(({ node, index }) => ({ node, label: several ? `n${node} GPU ${index}` : `GPU ${index}` })),
+      rows: rows.map(({ node, index }) => ({ node, label: several ? `n${node} ${gpuName(index)}` : gpuName(index) })),
       cells: heatCells(map),
       columns: map.columns,
       span: [part.t[0], part.t[part.t.length - 1]],

@@ -18,7 +18,8 @@ export function notice(trans: TranslationBundle, record: IRunRecord, source: Sou
       : trans.__('%1 does not answer; last seen %2 ago. The run itself goes on.', record.target, age);
   }
   const over = TERMINAL.has(record.state);
-  const saved = over ? trans.__('As saved %1 ago', age) : trans.__('As saved %1 ago; the run itself may go on', age);
+  // A monitor ends with its kernel.
+  const saved = over || record.kind === 'monitor' ? trans.__('As saved %1 ago', age) : trans.__('As saved %1 ago; the run itself may go on', age);
   if (source === 'not-responding') {
     return trans.__('%1. The kernel does not answer now; asking again.', saved);
   }

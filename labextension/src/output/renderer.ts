@@ -279,7 +279,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     const over = this._finished || TERMINAL.has(record.state);
     this._view.update(record, {
       since: live && record.reachable ? Math.max(0, Date.now() - this._received) / 1000 : 0,
-      cancellable: this._kernel !== null,
+      cancellable: this._kernel !== null && !(record.kind === 'monitor' && this._source === 'unknown-run'),
       cancelClicked: this._clicked,
       notice: this._finished ? '' : notice(this._trans, record, this._source),
       failure: this._failure || (over && (this._opened || record.view === 'dashboard') ? this._dashboard.why : ''),

@@ -1,0 +1,36 @@
+"""Answers to a page's requests that need no run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from jupyter_amltrain.answers import Answers
+from jupyter_amltrain.panel.protocol import Cancel, CancelReply
+
+
+class Monitors:
+    """One monitor, and what was closed."""
+
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+
+    def entry(self, handle: str) -> Any:
+        return object() if handle == "local/monitor-22222" else None
+
+    async def close(self, handle: str) -> None:
+        self.closed.append(handle)
+
+
+class Controller:
+    """As much of one as a page's Stop button needs."""
+
+    def __init__(self) -> None:
+        self.monitors = Monitors()
+
+
+def test_a_monitor_is_stopped_from_its_page() -> None:
+    controller: Any = Controller()
+    reply = asyncio.run(Answers(controller).answer(Cancel(handle="local/monitor-22222")))
+    assert isinstance(reply, CancelReply) and reply.accepted
+    assert controller.monitors.closed == ["local/monitor-22222"]
