@@ -154,4 +154,5 @@ def _mean(a: Float32, weight_a: Any, b: Float32, weight_b: Any) -> Float32:
 
     with np.errstate(invalid="ignore", divide="ignore"):  # of nothing: 0 / 0 is NaN
         found = np.where(weight_a > 0, a, 0) * weight_a + np.where(weight_b > 0, b, 0) * weight_b
-        return (found / (weight_a + weight_b)).astype(np.float32)
+        mean: Float32 = (found / (weight_a + weight_b)).astype(np.float32)
+    return mean

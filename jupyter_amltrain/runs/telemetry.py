@@ -252,7 +252,8 @@ def _by_time(shape: tuple[int, int]) -> Float32:
     """A table of NaN whose columns lie together in memory: a tick touches a few pages, not one a series."""
     import numpy as np
 
-    return np.full(shape[::-1], np.nan, np.float32).T
+    table: Float32 = np.full(shape[::-1], np.nan, np.float32).T
+    return table
 
 
 def known(value: Any) -> float | None:

@@ -119,3 +119,19 @@ def test_the_end_of_a_run_is_nobodys_look(loop: LoopThread, tmp_path: Path) -> N
     sources.until(lambda: end(entry) is None)
     sources.until(lambda: sources.lookers == 0)
     assert any("ended" in str(getattr(widget, "value", "")) for widget in all_of(box))
+
+
+def test_a_monitor_has_no_run_and_says_what_happened(loop: LoopThread, tmp_path: Path) -> None:
+    entry = entry_of()
+    entry.kind = "monitor"
+    entry.telemetry.feed(0, b"".join([*lines_of(tmp_path, 1, 20), b'{"seq":20,"note":"GPU 0 fell off the bus"}\n']))
+    box = plain_dashboard(Sources(loop, entry), entry.run.handle)
+    texts: list[str] = []
+
+    def drawn() -> bool:
+        texts[:] = [str(getattr(widget, "value", "")) for widget in all_of(box)]
+        return any("temperature" in text for text in texts)
+
+    Sources(loop, entry).until(drawn)
+    assert not any("this run" in text for text in texts)
+    assert any("fell off the bus" in text for text in texts)
