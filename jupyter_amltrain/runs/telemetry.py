@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -62,6 +63,9 @@ class NodeTelemetry:
         ``[gpu, pid, owner, MiB or None, name]`` each.
     note
         What the sampler said last about the driver.
+    changes
+        Grows before and after every change of ring and history, so it is odd meanwhile: who reads
+        on another thread reads until it was even and stayed (``widgets/feed.py``, snapshots).
     """
 
     def __init__(self, node: int) -> None:
@@ -74,6 +78,7 @@ class NodeTelemetry:
         self.processes: list[list[Any]] = []
         self.note = ""
         self.ticks = 0
+        self.changes = 0
         self.seq = -1
         self.offset = 0  #: bytes of the file read so far
         self.caught_up = False
@@ -126,12 +131,13 @@ class NodeTelemetry:
         self.note = str(header.get("gpu_note") or "")
         if names == self.columns:  # a sampler that came back says it again
             return
-        self.columns = names
-        self.index = {name: i for i, name in enumerate(names)}
-        self.t: Float64 = np.zeros(256)
-        self.ring: Float32 = _by_time((len(names), 256))
-        self.pyramid = Pyramid(len(names))
-        self.ticks = 0
+        with self._changing():
+            self.columns = names
+            self.index = {name: i for i, name in enumerate(names)}
+            self.t: Float64 = np.zeros(256)
+            self.ring: Float32 = _by_time((len(names), 256))
+            self.pyramid = Pyramid(len(names))
+            self.ticks = 0
 
     def _change(self, value: dict[str, Any]) -> None:
         for i, changes in value.get("gpu") or ():
@@ -149,15 +155,24 @@ class NodeTelemetry:
 
         table = np.array(rows, dtype=np.float64)  # None becomes NaN
         t, values = table[:, 1], table[:, 2:].astype(np.float32)
-        self.pyramid.add(t, values)
-        self._grow(len(rows))
-        size = len(self.t)
-        kept = min(len(rows), size)
-        slots = np.arange(self.ticks + len(rows) - kept, self.ticks + len(rows)) % size
-        self.t[slots] = t[-kept:]
-        self.ring[:, slots] = values[-kept:].T
-        self.ticks += len(rows)
+        with self._changing():
+            self.pyramid.add(t, values)
+            self._grow(len(rows))
+            size = len(self.t)
+            kept = min(len(rows), size)
+            slots = np.arange(self.ticks + len(rows) - kept, self.ticks + len(rows)) % size
+            self.t[slots] = t[-kept:]
+            self.ring[:, slots] = values[-kept:].T
+            self.ticks += len(rows)
         return len(rows)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        self.changes += 1
+        try:
+            yield
+        finally:
+            self.changes += 1
 
     def _grow(self, more: int) -> None:
         import numpy as np
@@ -192,11 +207,12 @@ class NodeTelemetry:
                 rows.append(value)
         if not self.columns or names != self.columns:
             return 0
-        for row in rows[: max(0, len(rows) - keep)]:
-            seq, t, _, ticks, end, *stats = row
-            low, mean, high = (np.array(stat, dtype=np.float32) for stat in stats)
-            self.pyramid.add_block(float(t), int(ticks), low, mean, high)
-            self.seq, offset = int(seq), int(end)
+        with self._changing():
+            for row in rows[: max(0, len(rows) - keep)]:
+                seq, t, _, ticks, end, *stats = row
+                low, mean, high = (np.array(stat, dtype=np.float32) for stat in stats)
+                self.pyramid.add_block(float(t), int(ticks), low, mean, high)
+                self.seq, offset = int(seq), int(end)
         if offset:
             self._lines.restart()
         return offset

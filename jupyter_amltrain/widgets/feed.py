@@ -9,6 +9,7 @@ re-routed by ipykernel 7.4.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,24 @@ class Columns:
             yield {**head, "k": len(t)}, [t.tobytes(), self._pick(rows).tobytes()]
 
     def snapshot(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Ring and history as they are now: head, and the buffers ``[x, y, buckets]``."""
+        """Ring and history as they are now: head, and the buffers ``[x, y, buckets]``.
+
+        Right on any thread: a page that is loaded again asks for the state of every widget, and
+        the main thread answers while the loop takes ticks.
+        """
+        while True:
+            before = self.node.changes
+            try:
+                found = self._snapshot()
+            except (IndexError, ValueError):
+                if before == self.node.changes:
+                    raise
+                continue
+            if not before % 2 and before == self.node.changes:
+                return found
+            time.sleep(0)  # let the loop go on
+
+    def _snapshot(self) -> tuple[dict[str, Any], list[bytes]]:
         t, rows = self.node.since(0)
         pyramid = self.node.pyramid
         count = pyramid.count

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from jupyter_amltrain.runs.telemetry import NodeTelemetry
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Phase, Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.widgets.dashboard import Dashboard
-from jupyter_amltrain.widgets.feed import StreamFeed
+from jupyter_amltrain.widgets.feed import Columns, StreamFeed
 from jupyter_amltrain.widgets.layout import Layout, layout_of
 from tests import telemetry_files as files
 
@@ -198,3 +200,27 @@ def instances() -> dict[str, Any]:
     from ipywidgets.widgets import widget
 
     return dict(widget._instances if hasattr(widget, "_instances") else widget.Widget.widgets)
+
+
+def test_a_snapshot_from_another_thread_is_of_one_moment(tmp_path: Path) -> None:
+    """A page that is loaded again asks for every widget: the main thread answers, while the loop takes ticks."""
+    entry = entry_of()
+    lines = lines_of(tmp_path, 1, 3000)
+    entry.telemetry.feed(0, b"".join(lines[:100]))
+    node = entry.telemetry.node(0)
+    columns = Columns(node, ["cpu", "gpu0.util"])
+    interval, broken = sys.getswitchinterval(), []
+    sys.setswitchinterval(1e-5)
+    feeding = threading.Thread(target=lambda: [entry.telemetry.feed(0, line) for line in lines[100:]])
+    try:
+        feeding.start()
+        while feeding.is_alive():
+            head, (x, _, buckets) = columns.snapshot()
+            t, b = np.frombuffer(x), np.frombuffer(buckets, np.float64, head["b"])
+            whole = (head["s"], (head["b"] - 1) * head["w"] + head["p"], int(t[-1] - files.START) + 1)
+            if len(set(whole)) > 1 or (np.diff(t) <= 0).any() or (np.diff(b) <= 0).any():
+                broken.append(whole)
+    finally:
+        sys.setswitchinterval(interval)
+        feeding.join()
+    assert not broken and node.ticks == 3000
