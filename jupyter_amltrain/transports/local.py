@@ -38,6 +38,7 @@ class LocalTransport(Transport):
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """See :meth:`Transport.call`; no interpreter is started for it."""
         answer = await self._loop.offload(_call, op, dict(payload), self.home)
+        self._tails.sweep()  # it may have deleted something
         if error := answer.get("error"):
             raise agent_error(error)
         return answer

@@ -53,9 +53,16 @@ class Tails:
         if path in self._open:
             os.close(fd)
             return
+        self.sweep()
         self._open[path] = fd
         if len(self._open) > MOST:
             self._forget(next(iter(self._open)))
+
+    def sweep(self) -> None:
+        """Let go of files that were deleted: as long as they are open, they keep their disk."""
+        for path, fd in list(self._open.items()):
+            if os.fstat(fd).st_nlink == 0:
+                self._forget(path)
 
     def _forget(self, path: str) -> None:
         os.close(self._open.pop(path))

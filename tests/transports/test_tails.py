@@ -73,3 +73,30 @@ def test_few_files_are_kept_open(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) <= before + tails.MOST
     kept.close()
     assert kept.read(str(path), 1, 10) is None
+
+
+@pytest.mark.skipif(tails._NOWAIT is None, reason="no file is kept open here")
+def test_a_deleted_file_is_given_back_to_the_disk(loop: LoopThread, tmp_path: Path) -> None:
+    """A log of gigabytes that a kernel has read, and that was deleted: here, or by somebody else."""
+    local = LocalTransport(loop, tmp_path)
+    paths = [tmp_path / f"{number}.txt" for number in range(3)]
+
+    def held() -> set[str]:
+        links = [os.readlink(f"/proc/self/fd/{fd}") for fd in local._tails._open.values()]
+        return {Path(link.removesuffix(" (deleted)")).name for link in links}
+
+    async def story() -> None:
+        for path in paths:
+            path.write_text("text")
+        for path in paths[:2]:
+            await local.read_from(str(path), 2, 10)
+        assert held() == {"0.txt", "1.txt"}
+        paths[0].unlink()
+        await local.call("list", {})
+        assert held() == {"1.txt"}
+        paths[1].unlink()
+        await local.read_from(str(paths[2]), 2, 10)
+        assert held() == {"2.txt"}
+        await local.close()
+
+    loop.call(story(), DEADLINE)
