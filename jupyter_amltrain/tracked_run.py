@@ -143,9 +143,15 @@ class TrackedRun:
         ----------
         window
             Seconds that the charts show at first; 0 for all.
+
+        Raises
+        ------
+        UnknownRun
+            The run was deleted.
         """
         from jupyter_amltrain.widgets.view import View
 
+        self.run  # noqa: B018 - a value that cannot be shown would be an error and a repr
         return View(self, window)
 
     def widget(self, window: float = 600.0) -> Any:

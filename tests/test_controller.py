@@ -297,6 +297,14 @@ def test_found_by_handle_id_beginning_and_last(api: Any) -> None:
     assert [run.handle for run in api.runs("quick")][:2] == [second.handle, first.handle]
 
 
+def test_a_deleted_run_has_no_dashboard(api: Any) -> None:
+    run = api.submit("pass", target="quick").wait(DEADLINE)
+    assert repr(run.dashboard(window=0)) == f"<View of {run.handle}>"
+    run.delete()
+    with pytest.raises(UnknownRun, match=run.handle):
+        run.dashboard()
+
+
 def test_the_page_of_an_earlier_kernel_s_monitor_is_told_so(api: Any) -> None:
     c = api.controller()
     with pytest.raises(UnknownRun, match="monitor ended with its kernel.*%aml_monitor"):

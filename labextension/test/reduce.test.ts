@@ -1,4 +1,5 @@
 import * as assert from 'node:assert/strict';
+import { dashed } from '../src/widgets/lone';
 import { test } from 'node:test';
 import { nearestRow, NodeHistory } from '../src/widgets/history';
 import { band, lines, means } from '../src/widgets/reduce';
@@ -81,4 +82,16 @@ test('the value under the pointer is the nearest tick, and none in a hole', () =
   assert.equal(nearestRow(rows, 4.4), 4);
   assert.equal(nearestRow(rows, 4.6), 5);
   assert.equal(nearestRow(rows, 500), -1);
+});
+
+test('a value without neighbours is a dash', () => {
+  const once = dashed({ x: Float64Array.of(500), y: [Float32Array.of(3)] }, 1000);
+  assert.deepEqual([[...once.x], [...once.y[0]]], [[500, 508], [3, 3]]);
+  const x = Float64Array.of(0, 4, 8);
+  const holes = dashed({ x, y: [Float32Array.of(1, NaN, 2), Float32Array.of(5, 6, 7)] }, 1000);
+  assert.deepEqual([...holes.x], [0, 2, 4, 8, 16]);
+  assert.deepEqual([...holes.y[0]], [1, 1, NaN, 2, 2]);
+  assert.deepEqual([...holes.y[1]], [5, 5, 6, 7, 7]);
+  const line = { x, y: [Float32Array.of(1, 2, NaN)] };
+  assert.equal(dashed(line, 1000).x, x);
 });

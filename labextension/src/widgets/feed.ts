@@ -8,6 +8,7 @@ import { decode, Frame, fromState, ISnapshot, ITicks } from './frames';
 import { DrawGate } from './gate';
 import { NodeHistory } from './history';
 import { columnsOf, ILayout, layoutOf, MarkSpec, specOf } from './layout';
+import { dashed } from './lone';
 import { MetricStore } from './metrics';
 import { band, IPoints, lines } from './reduce';
 import { ShownSpan, Span } from './span';
@@ -289,7 +290,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     marks.forEach((mark, i) => {
       const points = mark && specs[i] ? this.points(specs[i], shown) : null;
       if (points) {
-        drawn.set(mark, [specs[i], points]);
+        drawn.set(mark, [specs[i], dashed(points, 1000 * (shown[1] - shown[0]))]);
       }
     });
     // A dirty mark does not redraw for an axis that moves: it gets its points right after.
