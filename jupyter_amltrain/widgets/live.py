@@ -109,7 +109,10 @@ class LiveDashboards:
         try:
             while (layout := layout_of(entry, window)) is None:
                 if entry.run.status.state.terminal:
-                    live.why = "No samples were taken of this run: it was too short, or its machine cannot tell."
+                    began = any(phase.name == "running" for phase in entry.run.status.phases)
+                    live.why = "No samples were taken of this run: it " + (
+                        "was too short, or its machine cannot tell." if began else "never started."
+                    )
                     return
                 await asyncio.sleep(0.2)
                 if self._gone(live):
