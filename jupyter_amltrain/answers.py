@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any
@@ -22,12 +21,15 @@ from jupyter_amltrain.panel.protocol import (
     RunReply,
     StateReply,
 )
+from jupyter_amltrain.runs.painters import Picture
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.spec.record import LogTail, RunRecord, TelemetrySeries
 from jupyter_amltrain.widgets.live import LiveDashboards
 
-#: Seconds that an answer waits for a picture; the front end may ask again.
-PICTURE = 2.0
+#: Seconds that an answer waits for a picture: the front end asks again, and it is drawn by then.
+PICTURE = 0.5
+#: Pictures that are kept for that.
+KEPT = 8
 #: Runs that a state reply lists.
 RUNS = 500
 
@@ -38,6 +40,7 @@ class Answers:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._live = LiveDashboards(controller)
+        self._pictures: dict[str, asyncio.Task[Picture | None]] = {}
 
     def post(self, coro: Coroutine[Any, Any, Reply]) -> Future[Reply]:
         """Start a coroutine on the loop."""
@@ -66,8 +69,15 @@ class Answers:
         """A record, and for an ended run the picture that the notebook keeps."""
         picture = None
         if record.done and record.kind == "run":
-            with contextlib.suppress(asyncio.TimeoutError):
-                picture = await asyncio.wait_for(self._controller.imports.picture(record), PICTURE)
+            drawing = self._pictures.pop(record.handle, None)
+            if drawing is None or (drawing.done() and drawing.result() is None):
+                draw = self._controller.imports.picture(record)
+                drawing = self._controller.loop.start(draw, f"picture of {record.handle}")
+            self._pictures[record.handle] = drawing  # the newest is the last
+            for old in list(self._pictures)[:-KEPT]:
+                del self._pictures[old]
+            await asyncio.wait({drawing}, timeout=PICTURE)
+            picture = drawing.result() if drawing.done() else None
         if picture is None:
             return RunReply(record=record)
         png = base64.b64encode(picture.png).decode()

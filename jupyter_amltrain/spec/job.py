@@ -117,7 +117,9 @@ def validated(spec: JobSpec) -> JobSpec:
             f"--require-gpu {spec.require_gpu[:80]}: it is one of stop and warn.", hint="Try: --require-gpu stop|warn"
         )
     if spec.require_gpu == "stop" and spec.resources.gpus == 0:
-        raise SpecError("--require-gpu stop with --gpus 0: a run that owns no GPU cannot use one.", hint="Try: --gpus 1")
+        raise SpecError(
+            "--require-gpu stop with --gpus 0: a run that owns no GPU cannot use one.", hint="Try: --gpus 1"
+        )
     if spec.gpu_grace is not None and not 0 < spec.gpu_grace < 10**9:
         raise SpecError(f"gpu_grace {spec.gpu_grace:g}: not a time in seconds.", hint="Try: gpu_grace=60")
     for kind, names in (("--env-var", spec.env), ("--secret", spec.secrets)):
