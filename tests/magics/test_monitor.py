@@ -57,7 +57,8 @@ def test_export(cell: Cell, fails: Fails, ended: str, capsys: Any) -> None:
 
 
 def test_the_gate_reaches_the_job(ip: InteractiveShell, cell: Cell, fails: Fails) -> None:
-    cell("%%aml_submit --require-gpu stop --gpu-grace 2m --gpus 0 --wait --as run\npass")
+    cell("%%aml_submit --require-gpu warn --gpu-grace 2m --gpus 0 --wait --as run\npass")
     spec = ip.user_ns["run"].spec
-    assert (spec.require_gpu, spec.gpu_grace) == ("stop", 120.0)
+    assert (spec.require_gpu, spec.gpu_grace) == ("warn", 120.0)
     assert "stop" in str(fails("%%aml_submit --require-gpu maybe\npass"))
+    assert "owns no GPU" in str(fails("%%aml_submit --require-gpu stop --gpus 0\npass"))
