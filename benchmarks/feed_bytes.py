@@ -222,11 +222,8 @@ def over_a_day(folder: str) -> None:
     ours = statistics.median(own), statistics.median([replay.own for replay in early])
     print(f"  without the sending: {ours[0]:.1f} us in hour 24, {ours[1]:.1f} us in minute 10")
     print(f"  bytes a tick: {sizes[0]:.0f} in hour 24, {sizes[1]:.0f} in minute 10")
-    sizes_of = (late.record(), early[0].record())
-    print(
-        "  a record (one each tenth of the age of the run, at least each 10 min): %d bytes in hour 24, %d in minute 10"
-        % sizes_of
-    )
+    print("  a record goes out each tenth of the run's age, at least each 10 min:", end=" ")
+    print(f"{late.record()} bytes in hour 24, {early[0].record()} in minute 10")
     print(verdict("bytes a tick, hour 24 / minute 10", sizes[0] / sizes[1], 1.10))
     print(verdict("CPU a tick, hour 24 / minute 10", middle["hour 24"] / middle["minute 10"], 1.10))
 
