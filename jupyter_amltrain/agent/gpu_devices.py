@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from .nvml import library
+from .nvml import as_text, attempt, library
 
 # nvml.h, nvmlReturn_t
 OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL = 0, 1, 2, 3, 4, 6, 7
@@ -67,38 +67,33 @@ class Driver:
 
     def stop(self) -> None:
         """Let the driver go; an error changes nothing."""
-        try:
-            self.nvml.nvmlShutdown()
-        except Exception:
-            pass
+        attempt(self.nvml.nvmlShutdown)
 
     def function(self, *names: str) -> Optional[Callable[..., int]]:
         """The first of these functions that the library has."""
         for name in names:
-            try:
-                # Bound and cached by pynvml, and without its wrapper's cost.
-                found: Callable[..., int] = self.nvml._nvmlGetFunctionPointer(name)
+            # Bound and cached by pynvml, and without its wrapper's cost.
+            found: Optional[Callable[..., int]] = attempt(self.nvml._nvmlGetFunctionPointer, name)
+            if found is not None:
                 return found
-            except Exception:
-                continue
         return None
 
     def devices(self, indices: Optional[Sequence[int]] = None) -> List[Device]:
         """All GPUs (or those with these indices), each followed by its MIG instances."""
         nvml, found = self.nvml, []
-        for index in range(self._try(nvml.nvmlDeviceGetCount) or 0):
-            handle = self._try(nvml.nvmlDeviceGetHandleByIndex, index)
+        for index in range(attempt(nvml.nvmlDeviceGetCount) or 0):
+            handle = attempt(nvml.nvmlDeviceGetHandleByIndex, index)
             if handle is None or (indices is not None and index not in indices):
                 continue
             device = self._device(handle, index, False)
             if device is None:
                 continue
             found.append(device)
-            mode = self._try(nvml.nvmlDeviceGetMigMode, handle)
+            mode = attempt(nvml.nvmlDeviceGetMigMode, handle)
             if not mode or not mode[0]:
                 continue
-            for number in range(self._try(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-                part = self._try(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+            for number in range(attempt(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+                part = attempt(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
                 instance = None if part is None else self._device(part, 100 * (index + 1) + number, True)
                 if instance is not None:
                     found.append(instance)
@@ -108,8 +103,8 @@ class Driver:
         """Devices with these ids, as far as they are here."""
         found = {}
         for uuid in uuids:
-            handle = self._try(self.nvml.nvmlDeviceGetHandleByUUID, uuid)
-            index = None if handle is None else self._try(self.nvml.nvmlDeviceGetIndex, handle)
+            handle = attempt(self.nvml.nvmlDeviceGetHandleByUUID, uuid)
+            index = None if handle is None else attempt(self.nvml.nvmlDeviceGetIndex, handle)
             if uuid.startswith("GPU-") and index is not None:
                 device = self._device(handle, index, False)
                 if device is not None:
@@ -119,19 +114,7 @@ class Driver:
         return found
 
     def _device(self, handle: Any, index: int, mig: bool) -> Optional[Device]:
-        uuid = _text(self._try(self.nvml.nvmlDeviceGetUUID, handle))
+        uuid = as_text(attempt(self.nvml.nvmlDeviceGetUUID, handle))
         if uuid is None:  # lost from the bus
             return None
-        return Device(index, uuid, _text(self._try(self.nvml.nvmlDeviceGetName, handle)) or "GPU", mig, handle)
-
-    @staticmethod
-    def _try(call: Callable[..., Any], *args: Any) -> Any:
-        # A board, a driver or an instance may not have a function: then it is None.
-        try:
-            return call(*args)
-        except Exception:
-            return None
-
-
-def _text(value: Any) -> Optional[str]:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        return Device(index, uuid, as_text(attempt(self.nvml.nvmlDeviceGetName, handle)) or "GPU", mig, handle)

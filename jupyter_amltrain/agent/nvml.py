@@ -18,15 +18,16 @@ LIBRARY = "libnvidia-ml.so.1"
 PATIENCE = 20.0
 
 
-def _try(call: Callable[..., Any], *args: Any) -> Any:
-    # A GPU may not support a reading (MIG, vGPU, old boards): then it is None.
+def attempt(call: Callable[..., Any], *args: Any) -> Any:
+    """What a call gives; ``None`` where the board, driver or instance cannot (MIG, vGPU, old boards)."""
     try:
         return call(*args)
     except Exception:
         return None
 
 
-def _text(value: Any) -> Optional[str]:
+def as_text(value: Any) -> Optional[str]:
+    """NVML's text, which older bindings give as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
@@ -59,16 +60,16 @@ def read_gpus() -> Dict[str, Any]:
         return {"gpus": [], "note": "NVML does not work here: %s" % error}
     gpus: List[Dict[str, Any]] = []
     for index in range(count):
-        device = _try(pynvml.nvmlDeviceGetHandleByIndex, index)
-        uuid = None if device is None else _text(_try(pynvml.nvmlDeviceGetUUID, device))
+        device = attempt(pynvml.nvmlDeviceGetHandleByIndex, index)
+        uuid = None if device is None else as_text(attempt(pynvml.nvmlDeviceGetUUID, device))
         if uuid is None:  # lost from the bus: nobody can be given it
             continue
-        memory = _try(pynvml.nvmlDeviceGetMemoryInfo, device)
-        running = _try(pynvml.nvmlDeviceGetComputeRunningProcesses, device)
+        memory = attempt(pynvml.nvmlDeviceGetMemoryInfo, device)
+        running = attempt(pynvml.nvmlDeviceGetComputeRunningProcesses, device)
         gpus.append(
             {
                 "index": index,
-                "name": _text(_try(pynvml.nvmlDeviceGetName, device)) or "GPU",
+                "name": as_text(attempt(pynvml.nvmlDeviceGetName, device)) or "GPU",
                 "uuid": uuid,
                 "memory_total": None if memory is None else int(memory.total),
                 "memory_used": None if memory is None else int(memory.used),
@@ -77,7 +78,7 @@ def read_gpus() -> Dict[str, Any]:
                 else [{"pid": int(p.pid), "memory": p.usedGpuMemory} for p in running],
             }
         )
-    _try(pynvml.nvmlShutdown)
+    attempt(pynvml.nvmlShutdown)
     return {"gpus": gpus, "note": "" if gpus else "the NVIDIA driver is here and knows no GPU"}
 
 
