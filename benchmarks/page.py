@@ -10,6 +10,7 @@ from typing import Any
 import zmq
 
 from benchmarks.kernels import Kernel
+from jupyter_amltrain.panel import protocol
 
 DELIMITER = b"<IDS|MSG>"
 
@@ -71,7 +72,7 @@ class Page:
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """One request on the control channel, and its answer."""
-        message = self._client.session.msg("amltrain_request", {"version": 1, "op": op, **fields})
+        message = self._client.session.msg("amltrain_request", {"version": protocol.VERSION, "op": op, **fields})
         self._client.control_channel.send(message)
         while True:
             reply = self._client.control_channel.get_msg(timeout=60)

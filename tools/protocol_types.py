@@ -7,13 +7,14 @@ fresh. Runs in ``.venv``: it imports the package.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import inspect
 
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.spec.record import RECORD_MIME, RECORD_SCHEMA, RunRecord
+from jupyter_amltrain.spec.rows import RunRow
 from jupyter_amltrain.spec.run import RunState
 from tools.environment import ROOT
 
@@ -27,10 +28,21 @@ OPERATIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "cancel": (protocol.Cancel, protocol.CancelReply),
     "dashboard": (protocol.OpenDashboard, protocol.DashboardReply),
     "follow": (protocol.FollowFeed, protocol.FollowReply),
+    "events": (protocol.Events, protocol.EventsReply),
+    "kinds": (protocol.Kinds, protocol.KindsReply),
+    "act": (protocol.DoAct, protocol.ActReply),
+    "delete": (protocol.DeleteRuns, protocol.DeleteReply),
+    "again": (protocol.Again, protocol.AgainReply),
+    "log": (protocol.GetLog, protocol.LogReply),
+    "mlflow": (protocol.OpenMlflow, protocol.MlflowReply),
+    "compose": (protocol.Compose, protocol.ComposeReply),
 }
 
+#: What comes on the events' comm; `type` tells them apart.
+EVENTS: tuple[type[msgspec.Struct], ...] = get_args(protocol.Event)
+
 #: Fields whose Python type says less than what is sent.
-NARROWER: dict[tuple[type, str], str] = {(RunRecord, "state"): "RunState"}
+NARROWER: dict[tuple[type, str], str] = {(RunRecord, "state"): "RunState", (RunRow, "state"): "RunState"}
 
 
 def typescript(kind: inspect.Type, found: dict[type, None]) -> str:
@@ -59,7 +71,7 @@ def typescript(kind: inspect.Type, found: dict[type, None]) -> str:
 def interface(struct: type, found: dict[type, None]) -> str:
     """One Struct as an interface; replies have a constant `ok`."""
     info: Any = inspect.type_info(struct)
-    lines = []
+    lines = [f"  {info.tag_field}: '{info.tag}';"] if info.tag_field else []
     for field in info.fields:
         text = NARROWER.get((struct, field.name)) or typescript(field.type, found)
         if field.name == "ok":
@@ -82,6 +94,7 @@ def text() -> str:
     for _, reply in OPERATIONS.values():
         found.setdefault(reply)
     found.setdefault(protocol.ErrorReply)
+    found.update(dict.fromkeys(EVENTS))
     done: set[type] = set()
     while len(done) < len(found):
         for struct in [struct for struct in found if struct not in done]:
@@ -98,9 +111,12 @@ def text() -> str:
             f"export const RUN_MIME = '{RECORD_MIME}';",
             f"export const RECORD_SCHEMA = {RECORD_SCHEMA};",
             f"export const PROTOCOL_VERSION = {protocol.VERSION};",
-            f"export const REQUEST = '{protocol.REQUEST}';\n",
+            f"export const REQUEST = '{protocol.REQUEST}';",
+            f"export const EVENTS = '{protocol.EVENTS}';\n",
             f"export type RunState =\n{states};\n",
             *body,
+            "/** What comes on the events' comm. */",
+            "export type PanelEvent = " + " | ".join(f"I{struct.__name__}" for struct in EVENTS) + ";\n",
             "/** Operation -> its payload and its reply. */",
             "export interface IOperations {\n" + "\n".join(operations) + "\n}\n",
         ]

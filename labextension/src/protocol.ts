@@ -2,8 +2,9 @@
 
 export const RUN_MIME = 'application/vnd.amltrain.run+json';
 export const RECORD_SCHEMA = 1;
-export const PROTOCOL_VERSION = 1;
+export const PROTOCOL_VERSION = 2;
 export const REQUEST = 'amltrain_request';
+export const EVENTS = 'amltrain_events';
 
 export type RunState =
   | 'preparing'
@@ -59,10 +60,132 @@ export interface IFollowReply {
   ok: true;
 }
 
+export interface IEventsReply {
+  snapshot: boolean;
+  why: string;
+  version: number;
+  ok: true;
+}
+
+export interface IKindsReply {
+  kinds: ITargetKind[];
+  submit: IField[];
+  version: number;
+  ok: true;
+}
+
+export interface IActReply {
+  accepted: boolean;
+  ask: string;
+  errors: Record<string, string>;
+  said: string;
+  line: string;
+  version: number;
+  ok: true;
+}
+
+export interface IDeleteReply {
+  deleted: string[];
+  ask: string;
+  errors: Record<string, string>;
+  version: number;
+  ok: true;
+}
+
+export interface IAgainReply {
+  handle: string;
+  version: number;
+  ok: true;
+}
+
+export interface ILogReply {
+  text: string;
+  start: number;
+  offset: number;
+  ended: boolean;
+  path: string;
+  version: number;
+  ok: true;
+}
+
+export interface IMlflowReply {
+  url: string;
+  why: string;
+  version: number;
+  ok: true;
+}
+
+export interface IComposeReply {
+  line: string;
+  values: Record<string, unknown>;
+  errors: Record<string, string>;
+  version: number;
+  ok: true;
+}
+
 export interface IErrorReply {
   error: string;
   version: number;
   ok: false;
+}
+
+export interface ISnapshot {
+  type: 'snapshot';
+  seq: number;
+  current: string;
+  targets: ITargetRow[];
+  runs: IRunRow[];
+  more: number;
+  version: number;
+}
+
+export interface IChanges {
+  type: 'changes';
+  seq: number;
+  runs: IRunRow[];
+  gone: string[];
+  targets: ITargetRow[] | null;
+  current: string | null;
+  renew: boolean;
+}
+
+export interface IGpus {
+  type: 'gpus';
+  seq: number;
+  source: string;
+  n: number;
+  first: boolean;
+  labels: string[];
+  names: string[];
+  memory: (number | null)[];
+  cpus: number | null;
+  host_memory: number | null;
+  period: number;
+  note: string;
+  ended: boolean;
+}
+
+export interface INotice {
+  type: 'notice';
+  seq: number;
+  level: string;
+  text: string;
+  target: string;
+}
+
+export interface IMeter {
+  type: 'meter';
+  seq: number;
+  target: string;
+  gpus: number;
+  util: number | null;
+  renew: boolean;
+}
+
+export interface IBeat {
+  type: 'beat';
+  seq: number;
+  renew: boolean;
 }
 
 export interface IRunRecord {
@@ -98,6 +221,82 @@ export interface IRunRecord {
   error: string | null;
   tracking: Record<string, string>;
   source_sha256: string;
+}
+
+export interface ITargetKind {
+  kind: string;
+  verb: string;
+  title: string;
+  help: string;
+  fields: IField[];
+}
+
+export interface IField {
+  name: string;
+  flag: string;
+  kind: string;
+  help: string;
+  default: unknown;
+  required: boolean;
+  choices: string[];
+  metavar: string;
+  advanced: boolean;
+}
+
+export interface ITargetRow {
+  name: string;
+  kind: string;
+  title: string;
+  current: boolean;
+  state: string;
+  detail: string;
+  size: string;
+  nodes: number | null;
+  max_nodes: number | null;
+  cpus: number | null;
+  memory: number | null;
+  gpus: number | null;
+  gpu_name: string;
+  price: number | null;
+  price_node: number | null;
+  currency: string;
+  quota: string;
+  running: number;
+  queued: number;
+  checked_at: number;
+  fields: Record<string, unknown>;
+  acts: IAct[];
+  work: IWork | null;
+}
+
+export interface IRunRow {
+  handle: string;
+  name: string;
+  target: string;
+  experiment: string;
+  state: RunState;
+  detail: string;
+  reason: string;
+  exit_code: number | null;
+  error: string;
+  created: number;
+  started: number | null;
+  ended: number | null;
+  phase: string;
+  phase_start: number | null;
+  cancel_requested: boolean;
+  reachable: boolean;
+  gpus: number;
+  metric: string;
+  value: number | null;
+  spark: number[];
+  verdict: string;
+  attention: string;
+  log_bytes: number;
+  known: boolean;
+  again: boolean;
+  tracking: string;
+  params: Record<string, string>;
 }
 
 export interface IPhase {
@@ -151,6 +350,20 @@ export interface ILogTail {
   path: string;
 }
 
+export interface IAct {
+  verb: string;
+  ask: string;
+  why_not: string;
+  fields: IField[];
+}
+
+export interface IWork {
+  verb: string;
+  since: number;
+  detail: string;
+  error: string;
+}
+
 export interface IGpuSeries {
   node: number;
   index: number;
@@ -185,6 +398,9 @@ export interface IGpuProcess {
   name: string;
 }
 
+/** What comes on the events' comm. */
+export type PanelEvent = ISnapshot | IChanges | IGpus | INotice | IMeter | IBeat;
+
 /** Operation -> its payload and its reply. */
 export interface IOperations {
   hello: { payload: Record<string, never>; reply: IHelloReply };
@@ -193,4 +409,12 @@ export interface IOperations {
   cancel: { payload: { handle: string }; reply: ICancelReply };
   dashboard: { payload: { handle: string; page: string; window: number }; reply: IDashboardReply };
   follow: { payload: { feed: string; shown: boolean; seen: number[] }; reply: IFollowReply };
+  events: { payload: { comm: string; shown: string; seq: number; gpus: string; looks: string[]; details: string[]; meter: number }; reply: IEventsReply };
+  kinds: { payload: Record<string, never>; reply: IKindsReply };
+  act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: IActReply };
+  delete: { payload: { handles: string[]; confirmed: boolean }; reply: IDeleteReply };
+  again: { payload: { handle: string }; reply: IAgainReply };
+  log: { payload: { handle: string; offset: number; limit: number }; reply: ILogReply };
+  mlflow: { payload: { handle: string }; reply: IMlflowReply };
+  compose: { payload: { old: string; cell: string | null; script: string; folder: string; values: Record<string, unknown> | null }; reply: IComposeReply };
 }

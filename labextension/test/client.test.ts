@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Client, IControlChannel, NoAnswer, Refused } from '../src/client';
-import { REQUEST } from '../src/protocol';
+import { PROTOCOL_VERSION, REQUEST } from '../src/protocol';
 
 type Answer = (content: Record<string, unknown>) => unknown;
 
@@ -21,13 +21,13 @@ function channel(answers: Record<string, Answer>) {
   return { fake, log };
 }
 
-const hello = () => ({ version: 1, ok: true, package: '0.1.0', kernel_busy: false });
+const hello = () => ({ version: PROTOCOL_VERSION, ok: true, package: '0.1.0', kernel_busy: false });
 
 test('a request carries version, operation and payload', async () => {
-  const { fake, log } = channel({ [REQUEST]: () => ({ version: 1, ok: true, accepted: true }) });
+  const { fake, log } = channel({ [REQUEST]: () => ({ version: PROTOCOL_VERSION, ok: true, accepted: true }) });
   const reply = await new Client(fake).request('cancel', { handle: 'local/a' });
   assert.equal(reply.accepted, true);
-  assert.deepEqual(log.sent, [{ type: REQUEST, version: 1, op: 'cancel', handle: 'local/a' }]);
+  assert.deepEqual(log.sent, [{ type: REQUEST, version: PROTOCOL_VERSION, op: 'cancel', handle: 'local/a' }]);
   assert.equal(log.disposed, 1);
 });
 
@@ -38,7 +38,7 @@ test('silence ends in NoAnswer and the message is given up', async () => {
 });
 
 test('a refusal keeps the sentence of the kernel', async () => {
-  const { fake } = channel({ [REQUEST]: () => ({ version: 1, ok: false, error: 'No run local/b.' }) });
+  const { fake } = channel({ [REQUEST]: () => ({ version: PROTOCOL_VERSION, ok: false, error: 'No run local/b.' }) });
   await assert.rejects(new Client(fake).request('run', { handle: 'local/b' }), (error: Error) => {
     assert.ok(error instanceof Refused);
     assert.equal(error.message, 'No run local/b.');
@@ -47,8 +47,8 @@ test('a refusal keeps the sentence of the kernel', async () => {
 });
 
 test('another version is said, not guessed', async () => {
-  const { fake } = channel({ [REQUEST]: () => ({ version: 2, ok: true }) });
-  await assert.rejects(new Client(fake).request('hello', {}), /version 2 .*version 1/);
+  const { fake } = channel({ [REQUEST]: () => ({ version: PROTOCOL_VERSION + 1, ok: true }) });
+  await assert.rejects(new Client(fake).request('hello', {}), /version 3 .*version 2/);
   assert.equal(await new Client(fake).probe(10), 'other-version');
 });
 

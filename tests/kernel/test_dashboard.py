@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jupyter_amltrain.panel import protocol
 from tests.fakes import nvml
 
 from .harness import DEADLINE, Kernel, kernel
@@ -47,7 +48,7 @@ class Front:
         self.ticks: list[tuple[int, float, np.ndarray]] = []  #: number, unix s, values
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        message = self.client.session.msg("amltrain_request", {"version": 1, "op": op, **fields})
+        message = self.client.session.msg("amltrain_request", {"version": protocol.VERSION, "op": op, **fields})
         self.client.control_channel.send(message)
         until = time.monotonic() + DEADLINE
         while time.monotonic() < until:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.spec.record import RECORD_MIME
 
 from .harness import DEADLINE, Kernel, kernel
@@ -24,7 +25,7 @@ def live(environ: dict[str, str], tmp_path: Path) -> Iterator[Kernel]:
 
 def ask(live: Kernel, **content: Any) -> dict[str, Any]:
     session, channel = live.client.session, live.client.control_channel
-    message = session.msg("amltrain_request", {"version": 1, **content})
+    message = session.msg("amltrain_request", {"version": protocol.VERSION, **content})
     channel.send(message)
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:

@@ -12,10 +12,13 @@ from jupyter_amltrain.panel import protocol
 @pytest.mark.parametrize(
     ("content", "request_"),
     [
-        ({"version": 1, "op": "hello"}, protocol.Hello()),
-        ({"version": 1, "op": "state"}, protocol.State()),
-        ({"version": 1, "op": "run", "handle": "local/a-22222"}, protocol.GetRun(handle="local/a-22222")),
-        ({"version": 1, "op": "cancel", "handle": "x"}, protocol.Cancel(handle="x")),
+        ({"version": protocol.VERSION, "op": "hello"}, protocol.Hello()),
+        ({"version": protocol.VERSION, "op": "state"}, protocol.State()),
+        (
+            {"version": protocol.VERSION, "op": "run", "handle": "local/a-22222"},
+            protocol.GetRun(handle="local/a-22222"),
+        ),
+        ({"version": protocol.VERSION, "op": "cancel", "handle": "x"}, protocol.Cancel(handle="x")),
         ({"op": "hello", "of a later minor version": 1}, protocol.Hello()),
     ],
 )
@@ -28,7 +31,7 @@ def test_requests_are_read(content: dict[str, Any], request_: protocol.Request) 
 )
 def test_what_is_no_request_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
-        protocol.decode({"version": 1, **content})
+        protocol.decode({"version": protocol.VERSION, **content})
 
 
 def test_every_answer_carries_version_and_ok() -> None:

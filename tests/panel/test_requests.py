@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.panel import protocol
+
 from ..kernel.harness import DEADLINE, Kernel
 from ..places import kernel_of, until
 
@@ -26,7 +28,7 @@ class Panel:
         self.live, self.client, self.work = live, live.client, work
         self.iopub: list[dict[str, Any]] = []
 
-    def ask(self, version: Any = 1, **content: Any) -> dict[str, Any]:
+    def ask(self, version: Any = protocol.VERSION, **content: Any) -> dict[str, Any]:
         message = self.client.session.msg("amltrain_request", {"version": version, **content})
         self.client.control_channel.send(message)
         end = time.monotonic() + DEADLINE
@@ -34,7 +36,7 @@ class Panel:
             reply = self.client.control_channel.get_msg(timeout=DEADLINE)
             if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
                 assert reply["msg_type"] == "amltrain_reply"
-                assert reply["content"]["version"] == 1
+                assert reply["content"]["version"] == protocol.VERSION
                 self.last = message["header"]["msg_id"]
                 return dict(reply["content"])
         raise AssertionError("no answer")
@@ -90,7 +92,7 @@ def test_hello_before_anything_was_used_and_nothing_heavy_for_it(panel: Panel) -
     from jupyter_amltrain import __version__
 
     answer = panel.good(op="hello")
-    assert answer == {"package": __version__, "kernel_busy": False, "version": 1, "ok": True}
+    assert answer == {"package": __version__, "kernel_busy": False, "version": protocol.VERSION, "ok": True}
     loaded = panel.live.run("import sys; print('jupyter_amltrain.controller' in sys.modules)").stdout
     assert loaded == "False\n"
 
@@ -113,9 +115,9 @@ def test_state_run_and_cancel(panel: Panel) -> None:
 
 
 def test_what_cannot_be_answered_says_why(panel: Panel) -> None:
-    for version in (2, "1", None):
+    for version in (protocol.VERSION + 1, "1", None):
         text = panel.refused(version=version, op="hello")
-        assert f"speaks protocol 1, this page {version}" in text and "same version in both" in text
+        assert f"speaks protocol {protocol.VERSION}, this page {version}" in text and "same version in both" in text
     assert "Request not understood" in panel.refused(op="fly") and "fly" in panel.refused(op="fly")
     assert "handle" in panel.refused(op="run")
     assert "handle" in panel.refused(op="cancel", handle=3)
@@ -189,7 +191,7 @@ def test_requests_fire_no_hooks_and_leave_no_history(panel: Panel) -> None:
 
 def test_unloaded_it_is_silent_and_loaded_again_it_answers(panel: Panel) -> None:
     panel.live.run("%unload_ext jupyter_amltrain")
-    message = panel.client.session.msg("amltrain_request", {"version": 1, "op": "hello"})
+    message = panel.client.session.msg("amltrain_request", {"version": protocol.VERSION, "op": "hello"})
     panel.client.control_channel.send(message)
     # The channel is in order: when this is answered, ours would have been.
     info = panel.client.session.msg("kernel_info_request", {})

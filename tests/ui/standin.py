@@ -14,6 +14,8 @@ from ipykernel.kernelbase import Kernel
 from IPython import get_ipython
 from IPython.display import display, update_display
 
+from jupyter_amltrain.panel import protocol
+
 MIME = "application/vnd.amltrain.run+json"
 HANDLE = "local/played-1"
 runs: dict[str, dict[str, Any]] = {}
@@ -69,12 +71,12 @@ def finish(state: str = "completed") -> None:
 
 async def handle(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
     content = parent["content"]
-    reply: dict[str, Any] = {"version": 1, "ok": True}
+    reply: dict[str, Any] = {"version": protocol.VERSION, "ok": True}
     op, wanted = content["op"], content.get("handle")
     if op == "hello":
         reply.update(package="0", kernel_busy=False)
     elif wanted not in runs:
-        reply = {"version": 1, "ok": False, "error": f"No run {wanted!r}. Type: %aml_runs list"}
+        reply = {"version": protocol.VERSION, "ok": False, "error": f"No run {wanted!r}. Type: %aml_runs list"}
     elif op == "run":
         if not runs[wanted]["done"]:
             runs[wanted] = {**runs[wanted], "seen_at": time.time()}
