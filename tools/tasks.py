@@ -1,4 +1,4 @@
-"""What ``make`` does: ``python -m tools.tasks demo|test|lab|check|soak|bench|build|clean``.
+"""What ``make`` does: ``python -m tools.tasks demo|test|test-ui|lab|check|soak|bench|build|clean``.
 
 Standard library only: it starts on a bare Python 3.10+ and sets up ``.venv`` itself.
 """
@@ -15,7 +15,8 @@ from pathlib import Path
 from tools import chromium, frontend
 from tools.environment import BIN, PYTHON, ROOT, TaskError, ensure, must, run, say, surroundings
 
-FAST = "not soak and not gpu"
+#: The fast tier; `thorough` browser tests are left to ``make test-ui``.
+FAST = "not soak and not gpu and not thorough"
 
 
 def demo(arguments: list[str]) -> int:
@@ -33,6 +34,17 @@ def test(arguments: list[str]) -> int:
         frontend.ensure_bundle()
     workers = ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS", "2"), "--dist", "loadfile"]
     return _pytest(FAST, [*workers, *arguments])
+
+
+def test_ui(arguments: list[str]) -> int:
+    """Run every browser test, the thorough ones too."""
+    ensure(["test"])
+    _native_parts()
+    chromium.ensure()
+    frontend.ensure_bundle()
+    return _pytest(
+        "ui", ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS", "2"), "--dist", "loadfile", "tests/ui", *arguments]
+    )
 
 
 def soak(arguments: list[str]) -> int:
@@ -126,7 +138,7 @@ def _native_parts() -> None:
 
 
 TASKS: dict[str, Callable[[list[str]], int]] = {
-    task.__name__: task for task in (demo, test, lab, check, soak, bench, build, clean)
+    task.__name__.replace("_", "-"): task for task in (demo, test, test_ui, lab, check, soak, bench, build, clean)
 }
 
 
