@@ -19,6 +19,18 @@ export class NoAnswer extends Error {}
 /** The kernel answered that it cannot do this; the message is its own sentence. */
 export class Refused extends Error {}
 
+/** Milliseconds after which silence makes us ask the second question. */
+const SOON = 400;
+
+/** What a probe has found. */
+export interface IGreeting {
+  readonly kind: KernelKind;
+  /** A cell runs; known only of `ready`. */
+  readonly busy: boolean;
+  /** A sentence, where the kernel or we have one. */
+  readonly detail: string;
+}
+
 export type KernelKind = 'ready' | 'not-loaded' | 'not-responding' | 'other-version';
 
 /** Wait for the reply of one message for at most `ms` milliseconds. */
@@ -77,27 +89,40 @@ export class Client {
     return reply as IOperations[K]['reply'];
   }
 
+  /** What is at the other end: see `greet`. */
+  async probe(ms = 2000): Promise<KernelKind> {
+    return (await this.greet(ms)).kind;
+  }
+
   /**
    * Find out what is at the other end.
    *
    * An unknown message type is never answered, so silence alone says nothing: only a kernel that
    * answers `kernel_info_request` on the same channel has not loaded us; otherwise it may sit
-   * inside one long C call.
+   * inside one long C call. The channel keeps the order, so an answer to the second question
+   * without one to the first tells at once.
    */
-  async probe(ms = 2000): Promise<KernelKind> {
-    try {
-      await this.request('hello', {}, ms);
-      return 'ready';
-    } catch (error) {
-      if (error instanceof Refused) {
-        return 'other-version';
-      }
+  async greet(ms = 2000): Promise<IGreeting> {
+    const wait = (time: number) => new Promise<null>(resolve => setTimeout(() => resolve(null), time));
+    const hello = this.request('hello', {}, ms).then(
+      (reply): IGreeting => ({ kind: 'ready', busy: reply.kernel_busy, detail: '' }),
+      (error): IGreeting | null =>
+        error instanceof Refused ? { kind: 'other-version', busy: false, detail: error.message } : null
+    );
+    const early = await Promise.race([hello, wait(Math.min(ms, SOON))]);
+    if (early) {
+      return early;
     }
-    try {
-      await ask(this._channel, 'kernel_info_request', {}, ms);
-      return 'not-loaded';
-    } catch {
-      return 'not-responding';
+    const info = ask(this._channel, 'kernel_info_request', {}, ms).then(
+      () => true,
+      () => false
+    );
+    const first = await Promise.race([hello, info]);
+    if (first !== null && typeof first === 'object') {
+      return first;
     }
+    const answered = await info;
+    const late = answered ? await Promise.race([hello, wait(Math.min(ms, SOON))]) : await hello;
+    return late ?? { kind: answered ? 'not-loaded' : 'not-responding', busy: false, detail: '' };
   }
 }

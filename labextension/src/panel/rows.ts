@@ -1,0 +1,114 @@
+/** Rows of one kernel as its events tell them. No DOM. */
+
+import type { IChanges, IRunRow, ISnapshot, ITargetRow } from '../protocol';
+
+const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'canceled', 'lost']);
+
+export function isLive(row: IRunRow): boolean {
+  return !ENDED.has(row.state);
+}
+
+/** What an event has done to the rows. */
+export interface IDifference {
+  /** Handles of runs that came, changed or went; `null` for none, empty for too many to name. */
+  readonly runs: readonly string[] | null;
+  readonly targets: boolean;
+}
+
+/** Newest first; by name where two began at once, so that rows keep their places. */
+function newer(a: IRunRow, b: IRunRow): number {
+  return b.created - a.created || (a.handle < b.handle ? -1 : a.handle > b.handle ? 1 : 0);
+}
+
+export class Rows {
+  runs: readonly IRunRow[] = [];
+  targets: readonly ITargetRow[] = [];
+  current = '';
+  more = 0;
+  /** A snapshot has come. */
+  known = false;
+
+  run(handle: string): IRunRow | undefined {
+    return this._byHandle.get(handle);
+  }
+
+  target(name: string): ITargetRow | undefined {
+    return this.targets.find(row => row.name === name);
+  }
+
+  snapshot(event: ISnapshot): IDifference {
+    const before = this._byHandle;
+    this._byHandle = new Map(event.runs.map(row => [row.handle, this._same(before.get(row.handle), row)]));
+    this.runs = [...this._byHandle.values()].sort(newer);
+    this.targets = event.targets.map(row => this._same(this.target(row.name), row));
+    this.current = event.current;
+    this.more = event.more;
+    this.known = true;
+    return { runs: [], targets: true };
+  }
+
+  changes(event: IChanges): IDifference {
+    const touched: string[] = [];
+    let moved = false;
+    for (const row of event.runs) {
+      const before = this._byHandle.get(row.handle);
+      const now = this._same(before, row);
+      if (now !== before) {
+        this._byHandle.set(row.handle, now);
+        touched.push(row.handle);
+        moved = moved || before === undefined || before.created !== now.created;
+      }
+    }
+    for (const handle of event.gone) {
+      if (this._byHandle.delete(handle)) {
+        touched.push(handle);
+        moved = true;
+      }
+    }
+    if (moved) {
+      this.runs = [...this._byHandle.values()].sort(newer);
+    } else if (touched.length > 0) {
+      this.runs = this.runs.map(row => this._byHandle.get(row.handle) ?? row);
+    }
+    if (event.targets !== null) {
+      this.targets = event.targets.map(row => this._same(this.target(row.name), row));
+    }
+    if (event.current !== null) {
+      this.current = event.current;
+    }
+    return { runs: touched.length > 0 ? touched : null, targets: event.targets !== null || event.current !== null };
+  }
+
+  /** The old object where nothing has changed; the new one frozen else. */
+  private _same<T extends object>(before: T | undefined, now: T): T {
+    return before !== undefined && JSON.stringify(before) === JSON.stringify(now) ? before : Object.freeze(now);
+  }
+
+  private _byHandle = new Map<string, IRunRow>();
+}
+
+/** What a person was told or may be told of each run, over all kernels that follow it. */
+export class Watch {
+  /** Transitions of these rows, which the followed kernel has just sent. */
+  see(rows: Iterable<IRunRow>): { row: IRunRow; what: 'ended' | 'attention' }[] {
+    const found: { row: IRunRow; what: 'ended' | 'attention' }[] = [];
+    for (const row of rows) {
+      // Another kernel may know another run by the same handle.
+      const key = `${row.handle} ${row.created}`;
+      const before = this._seen.get(key);
+      const live = isLive(row);
+      if (before?.live && !live) {
+        found.push({ row, what: 'ended' });
+      } else if (live && before && row.attention && row.attention !== before.attention) {
+        found.push({ row, what: 'attention' });
+      }
+      if (live || before) {
+        // A sentence that comes and goes and comes again is told once.
+        this._seen.set(key, { live, attention: row.attention || (before?.attention ?? '') });
+      }
+    }
+    return found;
+  }
+
+  private readonly _seen = new Map<string, { live: boolean; attention: string }>();
+}
