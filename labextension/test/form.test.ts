@@ -1,0 +1,76 @@
+import * as assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { IField } from '../src/protocol';
+import { labelOf, pasted, rawOf, sameValues, sortErrors, typed, valueOf } from '../src/sections/fields';
+
+const field = (more: Partial<IField>): IField => ({
+  name: 'x',
+  flag: '--x',
+  kind: 'text',
+  help: '',
+  default: null,
+  required: false,
+  choices: [],
+  metavar: '',
+  advanced: false,
+  ...more
+});
+
+test('an untouched field is not sent, whatever its kind', () => {
+  for (const kind of ['text', 'int', 'number', 'bool', 'choice', 'list', 'target']) {
+    for (const value of [null, kind === 'bool' ? true : 4]) {
+      const one = field({ kind, default: value });
+      assert.equal(valueOf(one, rawOf(one, undefined)), undefined, `${kind} ${value}`);
+    }
+  }
+});
+
+test('what is the same as the default is not sent', () => {
+  assert.equal(valueOf(field({ kind: 'int', default: 4 }), ' 4 '), undefined);
+  assert.equal(valueOf(field({ kind: 'choice', default: 'spot' }), 'spot'), undefined);
+  assert.equal(valueOf(field({ kind: 'list', default: ['a'] }), ['a', ' ']), undefined);
+  assert.equal(valueOf(field({ kind: 'bool', default: true }), true), undefined);
+  assert.equal(valueOf(field({ kind: 'bool', default: true }), false), false);
+  assert.equal(valueOf(field({ kind: 'bool' }), true), true);
+});
+
+test('numbers are sent as numbers, other text as it was typed', () => {
+  assert.equal(valueOf(field({ kind: 'int' }), '12'), 12);
+  assert.equal(valueOf(field({ kind: 'int' }), '1.5'), '1.5');
+  assert.equal(valueOf(field({ kind: 'int' }), 'many'), 'many');
+  assert.equal(valueOf(field({ kind: 'number' }), '1.5'), 1.5);
+  assert.equal(valueOf(field({ kind: 'number' }), '1,5'), '1,5');
+  assert.equal(valueOf(field({ kind: 'text' }), '12'), '12');
+});
+
+test('a list keeps what is in it', () => {
+  assert.deepEqual(valueOf(field({ kind: 'list' }), ['a=1', '', ' b=x, y ']), ['a=1', 'b=x, y']);
+  assert.deepEqual(rawOf(field({ kind: 'list' }), ['a=1']), ['a=1']);
+  assert.deepEqual(rawOf(field({ kind: 'list' }), 'a=1'), ['a=1']);
+  assert.deepEqual(pasted('a=1\r\n\n b=2 '), ['a=1', 'b=2']);
+});
+
+test('defaults read as they are typed', () => {
+  assert.equal(typed(null), '');
+  assert.equal(typed(0), '0');
+  assert.equal(typed(['a', 'b']), 'a, b');
+});
+
+test('errors go to their field, the others are about the whole', () => {
+  const { of, rest } = sortErrors([field({ name: 'nodes' })], { nodes: 'Too many.', '': 'No quota.', size: 'Gone.' });
+  assert.deepEqual([...of], [['nodes', 'Too many.']]);
+  assert.deepEqual(rest, ['No quota.', 'Gone.']);
+});
+
+test('labels come from flags', () => {
+  assert.equal(labelOf(field({ flag: '--max-nodes' })), 'Max nodes');
+  assert.equal(labelOf(field({ flag: '', name: 'name' })), 'Name');
+  assert.equal(labelOf(field({ flag: '--gpus' })), 'GPUs');
+  assert.equal(labelOf(field({ flag: '--require-gpu' })), 'Require GPU');
+});
+
+test('values are compared whatever their order', () => {
+  assert.ok(sameValues({ a: 1, b: ['x'] }, { b: ['x'], a: 1 }));
+  assert.ok(!sameValues({ a: 1 }, { a: 1, b: 2 }));
+  assert.ok(!sameValues({ a: 1, b: undefined }, { a: 1, c: 2 }));
+});
