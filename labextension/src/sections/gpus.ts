@@ -1,0 +1,380 @@
+/** The panel's section of live GPU charts. */
+
+import { PanelWithToolbar, runIcon, stopIcon, ToolbarButton } from '@jupyterlab/ui-components';
+import { Message } from '@lumino/messaging';
+import { AccordionPanel, Widget } from '@lumino/widgets';
+import { ago } from '../format';
+import type { IGpuFrame, IPanelContext, IPanelModel } from '../panel/tokens';
+import { TERMINAL } from '../record';
+import { DrawGate } from '../widgets/gate';
+import { FieldPlot, HostPlot } from './gpu_charts';
+import { HeatPlot } from './gpu_heat';
+import { GpuList } from './gpu_list';
+import { Colours, Plot } from './gpu_plot';
+import { choiceOf, GpuChoice, IN_USE, IOption, options, targetOf } from './gpu_source';
+import { GpuStore } from './gpu_store';
+
+/** Draws a second, at most. */
+const RATE = 2;
+
+/** Milliseconds: a glance at another section is not worth two messages. */
+const HIDDEN_FOR = 2000;
+const TICK = 1000;
+
+/** Seconds without a sample until that is said. */
+const STALE = 6;
+
+export class GpusSection extends PanelWithToolbar {
+  constructor(context: IPanelContext) {
+    super();
+    const { trans, model } = context;
+    this._context = context;
+    this._model = model;
+    this._choice = choiceOf(context);
+    this.addClass('jp-AmlGpus');
+    this.title.label = trans.__('GPUs');
+    this.toolbar.node.setAttribute('aria-label', trans.__('GPU charts'));
+    this._button = new ToolbarButton({
+      className: 'jp-AmlGpus-watch',
+      icon: runIcon,
+      tooltip: trans.__('Watch'),
+      onClick: () => (this._choice.on = !this._watches)
+    });
+    this.toolbar.addItem('watch', this._button);
+
+    const body = new Widget();
+    body.addClass('jp-AmlGpus-body');
+    this._select = document.createElement('select');
+    this._select.className = 'jp-AmlGpus-source jp-mod-styled';
+    this._select.setAttribute('aria-label', trans.__('Whose GPUs'));
+    this._select.addEventListener('change', () => this._choice.choose(this._select.value));
+    this._state = document.createElement('div');
+    this._state.className = 'jp-AmlGpus-state';
+    this._state.setAttribute('role', 'status');
+    this._ask = document.createElement('button');
+    this._ask.type = 'button';
+    this._ask.className = 'jp-AmlGpus-ask jp-mod-styled jp-mod-minimal';
+    this._ask.textContent = trans.__('Watch');
+    this._ask.addEventListener('click', () => (this._choice.on = true));
+    this._colours = new Colours(body.node);
+    const colours = this._colours;
+    this._util = new FieldPlot(trans, colours, trans.__('Utilization'), 'util');
+    this._heat = new HeatPlot(trans, colours);
+    this._memory = new FieldPlot(trans, colours, trans.__('Memory'), 'memory');
+    this._cpu = new HostPlot(trans, colours, trans.__('Host CPU'), 'cpu');
+    this._host = new HostPlot(trans, colours, trans.__('Host memory'), 'memory');
+    this._list = new GpuList(trans);
+    this._charts = document.createElement('div');
+    this._charts.className = 'jp-AmlGpus-charts';
+    const host = document.createElement('div');
+    host.className = 'jp-AmlGpus-host';
+    host.append(this._cpu.node, this._host.node);
+    this._charts.append(this._util.node, this._heat.node, this._memory.node, this._list.node, host);
+    body.node.append(this._select, this._state, this._ask, this._charts);
+    this.addWidget(body);
+
+    this._gate = new DrawGate(() => this._frame(), () => this._seen, () => RATE);
+    this._size = new ResizeObserver(() => this._dirty());
+    this._size.observe(this._charts);
+    this._theme = new MutationObserver(() => {
+      colours.forget();
+      this._plots.forEach(plot => plot.repaint());
+      this._dirty();
+    });
+    this._theme.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-name'] });
+    this._look = () => this._shownChanged();
+    document.addEventListener('visibilitychange', this._look);
+
+    model.gpuFrame.connect(this._take, this);
+    model.connectionChanged.connect(this._update, this);
+    model.runsChanged.connect(this._update, this);
+    model.targetsChanged.connect(this._update, this);
+    context.settings.changed.connect(this._update, this);
+    this._choice.changed.connect(this._update, this);
+    this._choice.revealed.connect(this._reveal, this);
+    this._update();
+  }
+
+  dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    const { model, settings } = this._context;
+    model.gpuFrame.disconnect(this._take, this);
+    model.connectionChanged.disconnect(this._update, this);
+    model.runsChanged.disconnect(this._update, this);
+    model.targetsChanged.disconnect(this._update, this);
+    settings.changed.disconnect(this._update, this);
+    this._choice.changed.disconnect(this._update, this);
+    this._choice.revealed.disconnect(this._reveal, this);
+    document.removeEventListener('visibilitychange', this._look);
+    this._size.disconnect();
+    this._theme.disconnect();
+    this._gate.dispose();
+    clearTimeout(this._hiding);
+    clearInterval(this._timer);
+    cancelAnimationFrame(this._request);
+    super.dispose();
+    model.watchGpus('');
+  }
+
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._shownChanged();
+  }
+
+  protected onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this._shownChanged();
+  }
+
+  protected onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this._shownChanged();
+  }
+
+  protected onAfterDetach(message: Message): void {
+    super.onAfterDetach(message);
+    this._shownChanged();
+  }
+
+  private get _seen(): boolean {
+    return this.isAttached && this.isVisible && !document.hidden;
+  }
+
+  private get _watches(): boolean {
+    return this._choice.watches(this._context.settings.watchTarget);
+  }
+
+  private get _plots(): Plot[] {
+    return [this._util, this._heat, this._memory, this._cpu, this._host];
+  }
+
+  /** Expand this section: somebody asked for it. */
+  private _reveal(): void {
+    const { parent } = this;
+    const index = parent instanceof AccordionPanel ? parent.widgets.indexOf(this) : -1;
+    if (parent instanceof AccordionPanel && index >= 0) {
+      parent.expand(index);
+    }
+    this._select.focus();
+  }
+
+  private _shownChanged(): void {
+    clearTimeout(this._hiding);
+    this._hiding = undefined;
+    clearInterval(this._timer);
+    this._timer = undefined;
+    if (this._seen) {
+      this._timer = setInterval(() => this._says(), TICK);
+      this._update();
+      this._dirty();
+    } else {
+      // The kernel shall not go on reading GPUs for nobody.
+      this._hiding = setTimeout(() => this._watch(), HIDDEN_FOR);
+    }
+  }
+
+  /** Ask the model for what is wanted now. */
+  private _watch(): void {
+    const wanted = this._seen && this._watches ? this._choice.source(this._model.current) : '';
+    if (wanted !== this._model.gpuSource && (wanted || this._hiding !== undefined || this._seen)) {
+      this._model.watchGpus(wanted);
+    }
+  }
+
+  private _take(_: IPanelModel, frame: IGpuFrame): void {
+    if (frame.head.source === this._model.gpuSource && this._store.push(frame)) {
+      this._heard = Date.now();
+      this._dirty();
+    }
+  }
+
+  private _update(): void {
+    const model = this._model;
+    const choice = this._choice;
+    const found = options(model.current, model.runs, model.targets, choice.chosen);
+    if (choice.chosen !== IN_USE && model.runs.length && !found.some(option => option.value === choice.chosen)) {
+      // The run was deleted, or belongs to another kernel.
+      choice.choose(IN_USE);
+      return;
+    }
+    this._options(found, choice.chosen);
+    if (this._seen) {
+      this._watch();
+    }
+    const source = choice.source(model.current);
+    if (this._store.source && this._store.source !== source) {
+      this._store.clear();
+    }
+    const watches = this._watches;
+    if (this._pressed !== watches) {
+      this._pressed = watches;
+      this._button.node.classList.toggle('jp-mod-watching', watches);
+      this._dress(watches);
+    }
+    this._button.enabled = model.connection.state === 'ready' && source !== '';
+    this._says();
+    this._dirty();
+  }
+
+  /** The toolbar's button: what a click would do. */
+  private _dress(watches: boolean): void {
+    const { trans } = this._context;
+    this._button.dispose();
+    this._button = new ToolbarButton({
+      className: 'jp-AmlGpus-watch',
+      icon: watches ? stopIcon : runIcon,
+      tooltip: watches ? trans.__('Stop watching') : trans.__('Watch'),
+      onClick: () => (this._choice.on = !this._watches)
+    });
+    this.toolbar.addItem('watch', this._button);
+  }
+
+  private _options(found: readonly IOption[], chosen: string): void {
+    const { trans } = this._context;
+    const texts = found.map(({ kind, name }) =>
+      kind === 'in use' ? trans.__('%1 (in use)', name) : kind === 'target' ? trans.__('%1 (target)', name) : name
+    );
+    const key = JSON.stringify([found, texts]);
+    if (key !== this._optionsKey) {
+      this._optionsKey = key;
+      const groups = new Map<string, HTMLElement>();
+      const group = (label: string) => {
+        let node = groups.get(label);
+        if (!node) {
+          node = document.createElement('optgroup');
+          (node as HTMLOptGroupElement).label = label;
+          groups.set(label, node);
+        }
+        return node;
+      };
+      found.forEach(({ kind, value }, i) => {
+        const option = document.createElement('option');
+        option.value = value;
+        option.textContent = texts[i];
+        const label =
+          kind === 'running' ? trans.__('Running') : kind === 'run' ? trans.__('Selected run') : trans.__('Target');
+        group(label).append(option);
+      });
+      this._select.replaceChildren(...groups.values());
+    }
+    this._select.value = chosen;
+    this._select.hidden = !found.length;
+  }
+
+  /** The line below the choice: why there is nothing, or how old it is. */
+  private _says(): void {
+    const { trans, settings } = this._context;
+    const model = this._model;
+    const store = this._store;
+    const chosen = this._choice.chosen;
+    const source = this._choice.source(model.current);
+    const ready = model.connection.state === 'ready';
+    const row = targetOf(source) ? undefined : model.run(source);
+    const lines: string[] = [];
+    let ask = false;
+    if (!source) {
+      lines.push(ready ? trans.__('No target is in use.') : '');
+    } else if (!this._watches) {
+      const target = targetOf(source);
+      ask = ready;
+      lines.push(
+        target && chosen === IN_USE && !settings.watchTarget && !store.length
+          ? trans.__('The GPUs of %1 are not sampled until you ask.', target)
+          : trans.__('Not watched.')
+      );
+    } else if (model.gpuWhy) {
+      lines.push(model.gpuWhy);
+    } else if (!store.length && !store.note && ready) {
+      lines.push(
+        row && TERMINAL.has(row.state) ? trans.__('Reading the samples of this run…') : trans.__('Waiting for the first sample…')
+      );
+    }
+    if (store.note && store.note !== model.gpuWhy) {
+      lines.push(store.note);
+    }
+    const silent = (Date.now() - this._heard) / 1000;
+    if (store.length && store.ended) {
+      lines.push(trans.__('It has ended; these are its last minutes.'));
+    } else if (store.length && silent > Math.max(STALE, 3 * store.period)) {
+      lines.push(trans.__('Last sample %1 ago.', ago(silent)));
+    }
+    const text = lines.filter(Boolean).join(' ');
+    if (this._state.textContent !== text) {
+      this._state.textContent = text;
+    }
+    this._state.hidden = !text;
+    this._ask.hidden = !ask;
+  }
+
+  private _dirty(): void {
+    // Nothing is drawn for nobody, and nothing waits: what is shown again is drawn anew.
+    if (this._seen) {
+      this._gate.dirty();
+    }
+  }
+
+  private _frame(): void {
+    cancelAnimationFrame(this._request);
+    this._request = requestAnimationFrame(() => this._paint());
+  }
+
+  private _paint(): void {
+    const store = this._store;
+    const any = store.length > 0 && store.count > 0;
+    this._charts.hidden = !store.length;
+    this._says();
+    if (!store.length || !this._seen) {
+      return;
+    }
+    performance.mark('jp-aml-gpus');
+    const many = store.count > 1;
+    const shown: [Plot, boolean][] = [
+      [this._util, any && store.has('util')],
+      [this._heat, many && store.has('util')],
+      [this._memory, any && store.has('memory')],
+      [this._cpu, store.has('cpu')],
+      [this._host, store.has('host')]
+    ];
+    shown.forEach(([plot, on]) => (plot.node.hidden = !on));
+    // Read all widths before anything is written: each look between two writes lays the page out anew.
+    const widths = shown.map(([plot, on]) => (on ? Math.floor(plot.node.clientWidth) : 0));
+    shown.forEach(([plot, on], i) => {
+      if (on && widths[i]) {
+        plot.paint(store, widths[i]);
+      }
+    });
+    this._list.update(store);
+    performance.measure('jp-aml-gpus', 'jp-aml-gpus');
+    performance.clearMarks('jp-aml-gpus');
+    performance.clearMeasures('jp-aml-gpus');
+  }
+
+  private readonly _context: IPanelContext;
+  private readonly _model: IPanelModel;
+  private readonly _choice: GpuChoice;
+  private readonly _store = new GpuStore();
+  private readonly _select: HTMLSelectElement;
+  private readonly _state: HTMLElement;
+  private readonly _ask: HTMLButtonElement;
+  private readonly _charts: HTMLElement;
+  private readonly _colours: Colours;
+  private readonly _util: FieldPlot;
+  private readonly _heat: HeatPlot;
+  private readonly _memory: FieldPlot;
+  private readonly _cpu: HostPlot;
+  private readonly _host: HostPlot;
+  private readonly _list: GpuList;
+  private readonly _gate: DrawGate;
+  private readonly _size: ResizeObserver;
+  private readonly _theme: MutationObserver;
+  private readonly _look: () => void;
+  private _button: ToolbarButton;
+  private _pressed: boolean | null = null;
+  private _optionsKey = '';
+  private _heard = 0;
+  private _request = 0;
+  private _hiding: ReturnType<typeof setTimeout> | undefined;
+  private _timer: ReturnType<typeof setInterval> | undefined;
+}

@@ -1,0 +1,31 @@
+import * as assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { nodesOf, topsOf } from '../src/sections/gpu_heat';
+import { columnsOf, tickAt, when } from '../src/sections/gpu_plot';
+import { GpuStore } from '../src/sections/gpu_store';
+
+const trans: any = {
+  __: (text: string, ...values: unknown[]) => values.reduce((t: string, v, i) => t.replace(`%${i + 1}`, String(v)), text)
+};
+
+test('rows of a node touch; nodes are a pixel apart', () => {
+  const labels = ['0:0', '0:1', '1:0', '1:1'];
+  assert.deepEqual(nodesOf(labels), [
+    { node: 0, first: 0, rows: 2 },
+    { node: 1, first: 2, rows: 2 }
+  ]);
+  assert.deepEqual(topsOf(labels), [0, 10, 21, 31, 41]);
+  assert.deepEqual(topsOf([]), [0]);
+});
+
+test('the newest tick is at the right edge, and a young stream leaves the left empty', () => {
+  const store = new GpuStore();
+  const head: any = { source: 'a', n: 3, first: true, labels: ['0:0'], names: ['x'], memory: [null], period: 1, note: '' };
+  const bytes = Uint8Array.from([1, 2, 3]);
+  store.push({ head, t: Float64Array.from([100, 101, 102]), util: bytes, memory: bytes, host: new Float32Array(6) });
+  assert.deepEqual(columnsOf(store), { count: 60, empty: 57 });
+  assert.deepEqual([tickAt(store, 1), tickAt(store, 0.99), tickAt(store, 0.5)], [2, 2, -1]);
+  assert.deepEqual([when(trans, store, 2), when(trans, store, 0)], ['now', '2 s ago']);
+  store.ended = true;
+  assert.deepEqual([when(trans, store, 2), when(trans, store, 0)], ['at the end', '2 s before the end']);
+});
