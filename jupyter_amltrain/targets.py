@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.errors import StateError, UnknownTarget
+from jupyter_amltrain.errors import CommandError, StateError, UnknownTarget
 from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget
 from jupyter_amltrain.state import SCHEMA, StateRoot, check_schema, locked, read_json, write_json
 
@@ -68,3 +70,49 @@ class Targets:
         self.get(name)
         with locked(self._path.with_suffix(".lock")):
             write_json(self._path, {**self._read(), "current": name})
+
+    def read(self) -> tuple[list[ComputeTarget], str]:
+        """Every target and the name of the current one, which is there."""
+        found, current = self.all(), self.current
+        return found, current if any(target.name == current for target in found) else LOCAL.name
+
+    def add(self, target: ComputeTarget) -> None:
+        """Store a new target; nothing happens when it is there with the same fields.
+
+        Raises
+        ------
+        CommandError
+            There is another of that name.
+        """
+        with self._changing() as value:
+            named = value["targets"]
+            if target.name == LOCAL.name or named.get(target.name, stored(target)) != stored(target):
+                raise CommandError(f"There is a target {target.name!r} already.", hint="Choose another name.")
+            named[target.name] = stored(target)
+
+    def replace(self, target: ComputeTarget) -> None:
+        """Store changed fields of a target; one that is gone stays gone."""
+        with self._changing() as value:
+            if target.name in value["targets"]:
+                value["targets"][target.name] = stored(target)
+
+    def remove(self, name: str) -> None:
+        """Forget a target; when it was the current one, that is ``local`` from now on."""
+        with self._changing() as value:
+            value["targets"].pop(name, None)
+            if value.get("current") == name:
+                value["current"] = LOCAL.name
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[str, Any]]:
+        with locked(self._path.with_suffix(".lock")):
+            value = self._read()
+            value["targets"] = dict(value.get("targets", {}))
+            yield value
+            write_json(self._path, value)
+
+
+def stored(target: ComputeTarget) -> dict[str, Any]:
+    """A target as JSON: its kind and its fields."""
+    fields: dict[str, Any] = msgspec.to_builtins(target)
+    return fields

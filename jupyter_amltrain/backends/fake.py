@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.backends.base import MONITORS, Backend, Chunk, News, Plan, RunChanges, monitor_of, stream_of
-from jupyter_amltrain.backends.fake_telemetry import BASELINE, CPUS, MEMORY, NAME, SIZE, FakeNode, uuid_of
+from jupyter_amltrain.backends.fake_lifecycle import FakeLifecycle, found, scripted
+from jupyter_amltrain.backends.fake_telemetry import FakeNode, uuid_of
 from jupyter_amltrain.errors import CommandError, ResultMissing, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
@@ -60,14 +61,15 @@ class _Clock(RunChanges):
         pass
 
 
-class FakeBackend(Backend):
+class FakeBackend(FakeLifecycle, Backend):
     """Runs nothing; tells the story that its target scripts."""
 
     Target: ClassVar[type[ComputeTarget]] = FakeTarget
 
     def __init__(self, target: FakeTarget, loop: LoopThread, root: StateRoot) -> None:
         super().__init__(target)
-        self._script = target
+        self._script = scripted(target)
+        self._begin()
         self._lives: dict[str, _Life] = {}
         self._monitors: dict[str, _Monitor] = {}
 
@@ -91,27 +93,23 @@ class FakeBackend(Backend):
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`."""
         self._answer()
-        return TargetInfo(
-            target=self.target.name,
-            kind="fake",
-            cpus=CPUS,
-            memory=MEMORY,
-            gpus=tuple(
-                {
-                    "index": i,
-                    "name": NAME,
-                    "uuid": uuid_of(0, i),
-                    "memory_total": SIZE << 20,
-                    "memory_used": BASELINE << 20,
-                }
-                for i in range(self._script.gpus)
-            ),
-            slots={
-                "cpu": {"total": CPUS, "free": CPUS},
-                "gpu": {"total": self._script.gpus, "free": self._script.gpus},
-            },
-            survives={"kernel": {"answer": "no", "why": "it lives in this kernel's memory"}},
-        )
+        if self._script.fails == "test":
+            raise self._failure("test")
+        return found(self._script, self._running(), self._queued())
+
+    def _queued(self) -> int:
+        return sum(self._status(life).state is RunState.QUEUED for life in self._lives.values())
+
+    def _running(self) -> int:
+        return sum(self._status(life).state is RunState.RUNNING for life in self._lives.values())
+
+    def _busy(self) -> int:
+        return self._running() * self._script.nodes
+
+    def _cancel_all(self) -> None:
+        for life in self._lives.values():
+            if not self._status(life).state.terminal:
+                life.canceled = time.monotonic()
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         """See :meth:`Backend.plan`."""
@@ -121,6 +119,7 @@ class FakeBackend(Backend):
     async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
         self._answer()
+        self._ready()
         if plan.run_id in self._lives:
             raise CommandError(f"{self.target.name} has a run {plan.run_id} already.", hint="Submit it again.")
         run = Run(

@@ -1,0 +1,117 @@
+"""What a backend may do beside running jobs: make, start, stop, scale and delete its target.
+
+A backend that can do so also derives from :class:`Provisioned`; whoever wants to know asks by
+``isinstance``. ``tests/contracts/lifecycle.py`` proves it for each.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.spec.fields import Act
+from jupyter_amltrain.spec.target import ComputeTarget
+
+#: Takes one sentence: how far a work is.
+Progress = Callable[[str], None]
+
+
+class ProvisionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the service says of a target's machines.
+
+    Attributes
+    ----------
+    state
+        As in :class:`~jupyter_amltrain.spec.rows.TargetRow`; a work that goes on here is not meant.
+    nodes, max_nodes
+        Machines now and at most; ``None`` for a single machine, which is started and stopped instead.
+    size
+        What the service calls the machine.
+    cpus, memory, gpus, gpu_name
+        Of one machine; memory in bytes.
+    price_node, price
+        Per hour: of one machine, and of all that run now; ``None`` where nobody charges.
+    quota
+        One phrase, ``12 of 24 cores``.
+    detail
+        One sentence about the state; empty when it says it all.
+    """
+
+    state: str = "unknown"
+    nodes: int | None = None
+    max_nodes: int | None = None
+    size: str = ""
+    cpus: int | None = None
+    memory: float | None = None
+    gpus: int | None = None
+    gpu_name: str = ""
+    price_node: float | None = None
+    price: float | None = None
+    currency: str = ""
+    quota: str = ""
+    detail: str = ""
+
+
+class Provisioned(abc.ABC):
+    """A target that is made by a service, and perhaps started, stopped and scaled.
+
+    Making the backend object asks nobody: it is also made of a form that is only being filled in.
+    All works are cancelled with the kernel; what the service does goes on. Each raises
+    ``QuotaExceeded``, ``CapacityError``, ``AuthenticationError`` or another
+    ``AmlTrainError`` that says what to do. A work may change :attr:`target` (the number of nodes
+    that are kept, say); that is then stored.
+    """
+
+    target: ComputeTarget
+
+    @abc.abstractmethod
+    async def state(self) -> ProvisionState:
+        """Ask the service. Raises ``TargetUnreachable``, ``AuthenticationError``."""
+
+    @abc.abstractmethod
+    async def create(self, progress: Progress) -> None:
+        """Make it, or take over what is there under that name with the same settings.
+
+        When it raises, nothing is left at the service that costs.
+        """
+
+    @abc.abstractmethod
+    async def remove(self, progress: Progress) -> None:
+        """Delete it at the service; no error when it is gone already."""
+
+    async def start(self, progress: Progress) -> None:
+        """Start a single machine; no error when it runs."""
+        raise NotImplementedError
+
+    async def stop(self, progress: Progress) -> None:
+        """Stop a single machine; no error when it is stopped."""
+        raise NotImplementedError
+
+    async def scale(self, nodes: int, progress: Progress) -> None:
+        """Keep `nodes` machines of a cluster on; 0 lets it go to none when nothing runs."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def asks(self, verb: str, values: Mapping[str, Any], *, running: int) -> str:
+        """What a work costs or loses, one or two sentences for a person to agree to; empty for nothing.
+
+        Asks nobody.
+
+        Parameters
+        ----------
+        values
+            What was given, checked: ``{"nodes": 4}`` for ``scale``.
+        running
+            Runs that this kernel knows to be under way there.
+        """
+
+    @abc.abstractmethod
+    def acts(self, state: ProvisionState) -> tuple[Act, ...]:
+        """Which of start, stop, scale and delete there are, in that order, with `why_not`; without `ask`."""
+
+    def renew(self, target: ComputeTarget) -> None:
+        """Another kernel has changed how the target is stored."""
+        self.target = target
