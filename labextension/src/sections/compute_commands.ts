@@ -1,0 +1,109 @@
+/** A command for everything that can be done with a target. */
+
+import { AccordionPanel } from '@lumino/widgets';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { CommandIDs, IPanelContext } from '../panel/tokens';
+import type { IAct, ITargetRow } from '../protocol';
+import { Acts, notify } from './acts';
+import { ComputeSection } from './compute';
+
+/** `{ target }` names one; without it, it is the selected one or the one in use. */
+const DESCRIBED = {
+  args: {
+    type: 'object',
+    properties: {
+      target: { type: 'string', description: 'Name of the compute target; the selected one or the one in use by default' }
+    }
+  }
+} as const;
+
+/** Commands on targets and their context menu; the ids go into the palette. */
+export function addComputeCommands(context: IPanelContext): string[] {
+  const { app, model, trans } = context;
+  const { commands } = app;
+
+  const rowOf = (args: ReadonlyPartialJSONObject): ITargetRow | undefined => {
+    const name = typeof args['target'] === 'string' ? args['target'] : ComputeSection.of(context)?.selected;
+    return model.target(name || model.current);
+  };
+  const actOf = (args: ReadonlyPartialJSONObject, verb: string): IAct | undefined =>
+    rowOf(args)?.acts.find(act => act.verb === verb);
+
+  const add = (id: string, verb: string, short: string, long: string, caption: string) => {
+    commands.addCommand(id, {
+      // In a menu on a row it is clear what is meant.
+      label: args => (args['short'] ? short : long),
+      caption: args => actOf(args, verb)?.why_not || caption,
+      isEnabled: args => {
+        const act = actOf(args, verb);
+        return model.connection.state === 'ready' && act !== undefined && act.why_not === '';
+      },
+      describedBy: DESCRIBED,
+      execute: async args => {
+        const row = rowOf(args);
+        const act = actOf(args, verb);
+        if (!row || !act) {
+          return;
+        }
+        const outcome = await Acts.of(context).perform(row.name, act);
+        if (outcome && ComputeSection.of(context) === null) {
+          notify(outcome, false);
+        }
+      }
+    });
+  };
+
+  add(CommandIDs.targetUse, 'use', trans.__('Use'), trans.__('Use Compute Target'), trans.__('Make it the target of every submit'));
+  add(CommandIDs.targetTest, 'test', trans.__('Test'), trans.__('Test Compute Target'), trans.__('Ask it whether it can run jobs now'));
+  add(CommandIDs.targetStart, 'start', trans.__('Start'), trans.__('Start Compute Target'), trans.__('Start its machines'));
+  add(CommandIDs.targetStop, 'stop', trans.__('Stop'), trans.__('Stop Compute Target'), trans.__('Stop its machines'));
+  add(CommandIDs.targetScale, 'scale', trans.__('Scale…'), trans.__('Scale Compute Target…'), trans.__('Change the number of its machines'));
+  add(CommandIDs.targetDelete, 'delete', trans.__('Delete…'), trans.__('Delete Compute Target…'), trans.__('Delete it; asks first'));
+
+  commands.addCommand(CommandIDs.targetNew, {
+    label: trans.__('New Compute Target…'),
+    caption: trans.__('Create or attach a compute target'),
+    isEnabled: () => model.connection.state === 'ready',
+    execute: async () => {
+      if (commands.hasCommand(CommandIDs.open)) {
+        await commands.execute(CommandIDs.open);
+      }
+      const section = ComputeSection.of(context);
+      if (!section) {
+        return;
+      }
+      const accordion = section.parent;
+      if (accordion instanceof AccordionPanel) {
+        accordion.expand(accordion.widgets.indexOf(section));
+      }
+      section.openNew();
+    }
+  });
+
+  const changed = () => {
+    for (const id of ALL) {
+      commands.notifyCommandChanged(id);
+    }
+  };
+  model.targetsChanged.connect(changed);
+  model.connectionChanged.connect(changed);
+
+  const selector = '.jp-AmlTarget';
+  const args = { short: true };
+  [CommandIDs.targetUse, CommandIDs.targetTest, CommandIDs.targetStart, CommandIDs.targetStop, CommandIDs.targetScale].forEach(
+    (command, at) => app.contextMenu.addItem({ command, selector, rank: at, args })
+  );
+  app.contextMenu.addItem({ type: 'separator', selector, rank: 20 });
+  app.contextMenu.addItem({ command: CommandIDs.targetDelete, selector, rank: 21, args });
+  return [...ALL];
+}
+
+const ALL = [
+  CommandIDs.targetNew,
+  CommandIDs.targetUse,
+  CommandIDs.targetTest,
+  CommandIDs.targetStart,
+  CommandIDs.targetStop,
+  CommandIDs.targetScale,
+  CommandIDs.targetDelete
+];

@@ -1,0 +1,185 @@
+/** The form for a new target: what kind, its name, and the fields of that kind. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { Widget } from '@lumino/widgets';
+import { ISignal, Signal } from '@lumino/signaling';
+import type { IPanelContext } from '../panel/tokens';
+import type { IActReply, IField, ITargetKind } from '../protocol';
+import { Acts, Checker, IWanted } from './acts';
+import { verbText } from './compute_text';
+import { allow, button, element, say } from './dom';
+import { FieldForm } from './form';
+
+/** The name is no field of a kind: it is what `%aml_compute create` takes first. */
+function nameField(trans: TranslationBundle): IField {
+  return {
+    name: NAME,
+    flag: '',
+    kind: 'text',
+    help: trans.__('What you will call it: letters, digits, dashes.'),
+    default: null,
+    required: true,
+    choices: [],
+    metavar: 'NAME',
+    advanced: false
+  };
+}
+
+const NAME = 'name';
+
+export class NewTarget extends Widget {
+  constructor(private readonly _context: IPanelContext) {
+    super();
+    const { trans } = _context;
+    this.addClass('jp-AmlNew');
+    this.node.setAttribute('role', 'group');
+    this.node.setAttribute('aria-label', trans.__('New target'));
+    this._form = new FieldForm({ fields: [], trans });
+    this._checker = new Checker<IActReply>(() => {
+      const wanted = this._wanted();
+      return wanted ? Acts.of(_context).check(wanted) : null;
+    });
+    this._checker.answered.connect((_, reply) => this._checked(reply));
+    this._checker.failed.connect((_, text) => this._form.setErrors({ '': text }));
+    this._form.changed.connect(() => this._checker.soon());
+    this._form.submitted.connect(() => void this._create());
+    this._form.canceled.connect(() => this._closed.emit());
+
+    const choose = element('select', 'jp-AmlForm-input jp-mod-styled');
+    choose.addEventListener('change', () => this._choose(Number(choose.value)));
+    choose.id = 'jp-AmlNew-kind';
+    const label = element('label', '', trans.__('Kind'));
+    label.htmlFor = choose.id;
+    this._select = choose;
+    this._kindField = element(
+      'div',
+      'jp-AmlForm-field',
+      '',
+      element('div', 'jp-AmlForm-head', '', label),
+      element('div', 'jp-select-wrapper', '', choose)
+    );
+    this._create_ = button(trans.__('Create'), 'accept', () => void this._create());
+    const cancel = button(trans.__('Cancel'), 'reject', () => this._closed.emit());
+    this._form.addClass('jp-AmlNew-form');
+    this.node.append(
+      element('h3', 'jp-AmlNew-title', trans.__('New target')),
+      element('div', 'jp-AmlForm', '', this._kindField, this._kindHelp),
+      this._form.node,
+      this._preview,
+      element('div', 'jp-AmlForm-buttons', '', cancel, this._create_)
+    );
+    this._preview.hidden = true;
+  }
+
+  /** The form is to be closed: it was cancelled, or the target is there. */
+  get closed(): ISignal<this, void> {
+    return this._closed;
+  }
+
+  /** Ask the kernel for its kinds and show the form. */
+  async load(): Promise<void> {
+    const { trans, model } = this._context;
+    try {
+      this._kinds = (await model.kinds()).kinds;
+    } catch (error) {
+      this._form.setErrors({ '': error instanceof Error ? error.message : String(error) });
+      return;
+    }
+    if (this.isDisposed) {
+      return;
+    }
+    this._select.replaceChildren(
+      ...this._kinds.map((kind, at) => {
+        const option = element('option', '', kind.title || kind.kind);
+        option.value = String(at);
+        return option;
+      })
+    );
+    this._kindField.hidden = this._kinds.length < 2;
+    if (this._kinds.length === 0) {
+      this._form.setErrors({ '': trans.__('This kernel knows no kind of target that could be made here.') });
+      allow(this._create_, trans.__('There is nothing to create.'));
+      return;
+    }
+    this._choose(0);
+    this._form.focus();
+  }
+
+  /** Why nothing can be created now; empty when it can. */
+  enable(whyNot: string): void {
+    allow(this._create_, whyNot);
+  }
+
+  dispose(): void {
+    this._checker.dispose();
+    this._form.dispose();
+    Signal.clearData(this);
+    super.dispose();
+  }
+
+  private _choose(at: number): void {
+    const { trans } = this._context;
+    const kind = this._kinds[at];
+    this._kind = kind;
+    say(this._kindHelp, kind.help);
+    this._create_.textContent = verbText(kind.verb, trans);
+    const own = kind.fields.some(field => field.name === NAME);
+    this._form.setFields(own ? kind.fields : [nameField(trans), ...kind.fields]);
+    this._preview.hidden = true;
+    this._checker.soon();
+  }
+
+  private _wanted(): IWanted | null {
+    if (!this._kind) {
+      return null;
+    }
+    const { [NAME]: name = '', ...values } = this._form.values();
+    return { verb: this._kind.verb, target: String(name), kind: this._kind.kind, values };
+  }
+
+  /** The kernel speaks of the target where the form has its name. */
+  private _named(errors: Readonly<Record<string, string>>): Record<string, string> {
+    const { target, ...rest } = errors;
+    return target === undefined ? rest : { ...rest, [NAME]: target };
+  }
+
+  private _checked(reply: IActReply): void {
+    this._form.setErrors(this._named(reply.errors));
+    const shown = reply.line !== '' && Object.keys(reply.errors).length === 0;
+    say(this._preview, shown ? reply.line : '');
+    this._preview.hidden = !shown;
+  }
+
+  private async _create(): Promise<void> {
+    const wanted = this._wanted();
+    if (!wanted || this._create_.getAttribute('aria-disabled') === 'true') {
+      return;
+    }
+    this._checker.cancel();
+    const { trans } = this._context;
+    allow(this._create_, trans.__('Waiting for the kernel…'));
+    const outcome = await Acts.of(this._context).run(wanted);
+    if (this.isDisposed) {
+      return;
+    }
+    allow(this._create_, '');
+    if (outcome.done) {
+      this._closed.emit();
+    } else if (Object.keys(outcome.errors).length > 0) {
+      this._form.setErrors(this._named(outcome.errors), true);
+    } else if (outcome.text) {
+      this._form.setErrors({ '': outcome.text }, true);
+    }
+  }
+
+  private _kinds: readonly ITargetKind[] = [];
+  private _kind: ITargetKind | null = null;
+  private readonly _form: FieldForm;
+  private readonly _checker: Checker<IActReply>;
+  private readonly _select: HTMLSelectElement;
+  private readonly _kindField: HTMLElement;
+  private readonly _kindHelp = element('div', 'jp-AmlForm-help');
+  private readonly _preview = element('code', 'jp-AmlLine jp-AmlNew-preview');
+  private readonly _create_: HTMLButtonElement;
+  private readonly _closed = new Signal<this, void>(this);
+}
