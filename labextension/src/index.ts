@@ -4,6 +4,7 @@ import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application'
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { NotebookHost } from './output/host';
 import { RunOutput } from './output/renderer';
 import { RUN_MIME } from './protocol';
 import { DOMAIN, PLUGIN_ID, WIDGETS_PLUGIN_ID } from './tokens';
@@ -27,7 +28,7 @@ const output: JupyterFrontEndPlugin<void> = {
     const add = (where: IRenderMimeRegistry, panel: NotebookPanel | null) =>
       where.addFactory(
         // Nothing of the record is ever parsed as HTML: it may be drawn in a notebook nobody trusts.
-        { safe: true, mimeTypes: [RUN_MIME], createRenderer: () => new RunOutput(trans, panel) },
+        { safe: true, mimeTypes: [RUN_MIME], createRenderer: () => new RunOutput(trans, new NotebookHost(panel)) },
         RANK
       );
     // Consoles and viewers draw the record; only a notebook's own renderer has a kernel to ask.

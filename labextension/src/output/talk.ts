@@ -1,0 +1,201 @@
+/** What an output and its kernel say to each other of one run: the record when nobody else tells it, and Cancel. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { NoAnswer, Refused } from '../client';
+import { linkOf } from '../kernel';
+import { IRunRecord, IRunReply, RUN_MIME } from '../protocol';
+import { normalise, summary } from '../record';
+import { LOAD_COMMAND } from '../tokens';
+import { IRunHost } from './host';
+import { asShown } from './notebook';
+import { Source } from './notice';
+
+/** Milliseconds. */
+const TICK = 1000;
+const SILENCE = 2000;
+const TOLD = 3000;
+const LONGEST_PAUSE = 10000;
+
+/** Questions about an ended run whose record or picture is not complete. */
+const LAST_QUESTIONS = 4;
+
+export class RunTalk {
+  /**
+   * @param _revision what live charts have told of the record; null where there are none
+   */
+  constructor(
+    private readonly _trans: TranslationBundle,
+    private readonly _host: IRunHost,
+    private readonly _revision: () => number | null
+  ) {}
+
+  /** Where the record that is drawn comes from. */
+  source: Source = 'saved';
+  /** Milliseconds since 1970 when it came. */
+  received = 0;
+  /** One line about a request that failed, or empty. */
+  failure = '';
+  /** A person has clicked Cancel. */
+  clicked = false;
+  /** What is kept has a picture for readers without us. */
+  pictured = false;
+
+  /**
+   * A record was handed to us.
+   *
+   * A notebook that opens renders what was saved: only a second rendering, or a record made just
+   * now, comes from somebody who watches the run.
+   */
+  handed(record: IRunRecord, old: IRunRecord | null): void {
+    const now = Date.now();
+    const fresh = old !== null || Math.abs(now / 1000 - record.seen_at) < SILENCE / 1000;
+    if (old !== null && old.handle !== record.handle) {
+      this.clicked = false;
+    }
+    this._told = this._revision();
+    if (fresh) {
+      this._heard(now);
+    } else {
+      this.source = 'saved';
+    }
+  }
+
+  /** The run has ended, but its MLflow record or its picture has not come yet. */
+  unsettled(record: IRunRecord | null): boolean {
+    if (!record || !record.done || record.kind !== 'run' || this._lastQuestions >= LAST_QUESTIONS) {
+      return false;
+    }
+    return this._host.kernel !== null && (record.tracking.state === 'pending' || !this.pictured);
+  }
+
+  /** Whether it is time to ask. */
+  due(finished: boolean): boolean {
+    const now = Date.now();
+    // Live charts hear of the run: without their word there is nothing to ask for.
+    const revision = this._revision();
+    const silent = now - this.received > (revision === null ? SILENCE : TOLD);
+    const news = revision === null || revision !== this._told || finished;
+    return silent && news && now >= this._pausedUntil && !this._asking;
+  }
+
+  /** Ask soon: something was done. */
+  hurry(): void {
+    this._pause = TICK;
+    this._pausedUntil = 0;
+  }
+
+  /**
+   * Ask the kernel for the record.
+   *
+   * @returns the record to draw; null when there is none, or when it was written into the notebook,
+   * which renders it here again
+   */
+  async ask(record: IRunRecord, finished: boolean): Promise<IRunRecord | null> {
+    this._asking = true;
+    try {
+      return await this._ask(record, finished);
+    } finally {
+      this._asking = false;
+    }
+  }
+
+  /** Ask for the end of the run; `changed` is called when there is something else to draw. */
+  async cancel(record: IRunRecord | null, changed: () => void): Promise<void> {
+    const { kernel } = this._host;
+    if (!record || !kernel || this.clicked) {
+      return;
+    }
+    this.clicked = true;
+    this.failure = '';
+    changed();
+    try {
+      await linkOf(kernel).client.request('cancel', { handle: record.handle });
+      this.hurry();
+    } catch (error) {
+      this.clicked = false;
+      if (error instanceof NoAnswer) {
+        const kind = await linkOf(kernel).client.probe();
+        this.failure =
+          kind === 'not-loaded'
+            ? this._trans.__('Not canceled: this kernel has not loaded the extension. Run: %1', LOAD_COMMAND)
+            : this._trans.__(
+                'Not canceled: the kernel does not answer. Try again, or use: %1',
+                `amltrain runs cancel ${record.handle}`
+              );
+      } else {
+        this.failure = error instanceof Error ? error.message : String(error);
+      }
+    }
+    changed();
+  }
+
+  private async _ask(record: IRunRecord, finished: boolean): Promise<IRunRecord | null> {
+    const { kernel } = this._host;
+    if (!kernel) {
+      this.source = 'saved';
+      return null;
+    }
+    const link = linkOf(kernel);
+    const kind = await link.kind();
+    if (kind !== 'ready') {
+      this.source = kind;
+      this._pausedUntil = finished ? Date.now() + LONGEST_PAUSE : this._pausedUntil;
+      return null;
+    }
+    this._lastQuestions += record.done ? 1 : 0;
+    const revision = this._revision();
+    try {
+      const reply = await link.client.request('run', { handle: record.handle });
+      const fresh = asShown(record, normalise(reply.record));
+      this._told = revision;
+      this._heard(Date.now());
+      const bundle = { 'text/plain': summary(fresh), [RUN_MIME]: reply.record, ...pictureOf(reply) };
+      const size = reply.picture ? { 'image/png': { width: reply.width, height: reply.height } } : {};
+      if (changed(record, fresh) || (reply.picture && !this.pictured)) {
+        this._pause = TICK;
+        if (this._host.write(record.handle, bundle, size)) {
+          return null;
+        }
+      } else {
+        // A run that waits in a queue says the same for hours: every question makes the kernel busy.
+        this._pause = Math.min(2 * this._pause, LONGEST_PAUSE);
+        this._pausedUntil = Date.now() + this._pause;
+      }
+      return fresh;
+    } catch (error) {
+      if (error instanceof NoAnswer) {
+        link.doubt();
+        this.source = 'not-responding';
+      } else {
+        this.source = 'unknown-run';
+        this.failure = error instanceof Refused ? error.message : String(error);
+        this._pausedUntil = Date.now() + LONGEST_PAUSE;
+      }
+      return null;
+    }
+  }
+
+  private _heard(now: number): void {
+    this.received = now;
+    this.source = 'live';
+    this.failure = this.clicked ? this.failure : '';
+  }
+
+  private _told: number | null = null;
+  private _pausedUntil = 0;
+  private _pause = TICK;
+  private _asking = false;
+  private _lastQuestions = 0;
+}
+
+/** The picture for readers without us, which comes with the answer about an ended run. */
+function pictureOf(reply: IRunReply): Record<string, string> {
+  return reply.picture ? { 'image/png': reply.picture } : {};
+}
+
+/** Whether a fresh record says more than the time it was made: an unchanged one must not dirty the notebook. */
+function changed(old: IRunRecord, fresh: IRunRecord): boolean {
+  const essence = (r: IRunRecord) =>
+    JSON.stringify({ ...r, seen_at: 0, telemetry: { ...r.telemetry, age: 0 }, gpu: { ...r.gpu, age: 0 } });
+  return essence(old) !== essence(fresh);
+}
