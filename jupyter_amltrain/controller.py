@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from jupyter_amltrain.runs.imports import Imports
 from jupyter_amltrain.runs.lookup import match
 from jupyter_amltrain.runs.painters import Paint, Painters
 from jupyter_amltrain.runs.record import record_of
+from jupyter_amltrain.runs.row import Brief, brief_of
 from jupyter_amltrain.runs.settling import outcome, read_log, settled
 from jupyter_amltrain.runs.store import Entry, RunStore
 from jupyter_amltrain.runs.watcher import Watcher
@@ -63,6 +64,8 @@ class Controller:
         self._launches = Launches(self.loop, self.store, self._launched)
         self._painters = Painters(self.store, self.imports.picture)
         self.monitors = Monitors(self.loop, self.backend)
+        #: Called on the loop before anything is closed: who speaks for us stops speaking.
+        self.closers: list[Callable[[], Awaitable[None]]] = []
 
     # ---- targets
 
@@ -160,6 +163,29 @@ class Controller:
                     raise
             self._watchers[name].wake()
         return self._directory.runs(names)
+
+    async def refresh(self, target: str | None = None) -> None:
+        """Take in the runs of every target (or of one), all at once; a silent one costs the others no time."""
+        names = [target] if target else [t.name for t in await self.list_targets()]
+
+        async def take(name: str) -> None:
+            try:
+                await self._directory.read(self.backend(name))
+                self._watchers[name].wake()
+            except (AmlTrainError, OSError) as error:
+                log.info("runs of %s: %s", name, error)
+
+        await asyncio.gather(*map(take, names))
+
+    async def brief(self, handle: RunHandle) -> Brief:
+        """What the streams of an ended run say in a list; they are read and not kept."""
+        run = self.entry(handle).run
+        scratch = Entry(run)
+        if run.folder:
+            found = await settled(self.backend(run.target), scratch)
+            if found.get("error"):
+                self.store.amend(handle, error=found["error"])
+        return brief_of(scratch)
 
     async def resolve(self, text: str = "last") -> RunHandle:
         """``last``, a handle, a run id, or the unambiguous beginning of one.
@@ -325,7 +351,8 @@ class Controller:
         self.store.amend(handle, tracking=state)
 
     async def _close(self) -> None:
-        for part in (self.monitors.close_all, self.imports.close, *(b.close for b in self._backends.values())):
+        ours = (self.monitors.close_all, self.imports.close, *(b.close for b in self._backends.values()))
+        for part in (*self.closers, *ours):
             try:
                 await part()
             except Exception:  # what cannot be let go of is no reason to keep the rest

@@ -94,6 +94,14 @@ class Monitors:
         watch = self._all.get(handle)
         return None if watch is None else watch.entry
 
+    def running(self, target: str) -> str:
+        """Handle of a monitor of all GPUs of `target`, at least once a second; empty when there is none."""
+        for handle, watch in self._all.items():
+            whole = watch.gpus is None and watch.period <= 1.0
+            if whole and watch.entry.run.target == target and not watch.stopped.is_set():
+                return handle
+        return ""
+
     def shown(self, handle: str, more: int) -> bool:
         """Somebody looks at a monitor (1) or has stopped to (-1); whether it is one."""
         watch = self._all.get(handle)

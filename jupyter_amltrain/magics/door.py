@@ -23,6 +23,7 @@ class ControlDoor:
         self._shell = shell
         self._requests: Requests | None = None
         self._cell_runs = True  # the cell that loads us
+        self._known: tuple[Any, Any] = (None, None)  # controller, who answers for it
 
     def install(self) -> None:
         """Begin to listen."""
@@ -35,6 +36,9 @@ class ControlDoor:
         self._shell.kernel.control_handlers.pop(_REQUEST, None)
         self._shell.events.unregister("pre_run_cell", self._begin)
         self._shell.events.unregister("post_run_cell", self._end)
+        answers, self._known = self._known[1], (None, None)
+        if answers is not None:  # pages hear no more; runs go on
+            answers.post(answers.close())
 
     def _begin(self, info: Any = None) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -50,20 +54,18 @@ class ControlDoor:
             from jupyter_amltrain.panel.requests import Requests
 
             version = jupyter_amltrain.__version__
-            self._requests = Requests(self._shell.kernel, _answers, version, lambda: self._cell_runs)
+            self._requests = Requests(self._shell.kernel, self._answers, version, self._runs)
         await self._requests.handle(stream, ident, parent)
 
+    def _runs(self) -> bool:
+        return self._cell_runs
 
-_known: tuple[Any, Any] = (None, None)
+    def _answers(self) -> Any:
+        """Who answers for the process' controller: the same one as long as that lives."""
+        from jupyter_amltrain import api
+        from jupyter_amltrain.answers import Answers
 
-
-def _answers() -> Any:
-    """Who answers for the process' controller: the same one as long as that lives."""
-    global _known
-    from jupyter_amltrain import api
-    from jupyter_amltrain.answers import Answers
-
-    controller = api.controller()
-    if _known[0] is not controller:
-        _known = (controller, Answers(controller))
-    return _known[1]
+        controller = api.controller()
+        if self._known[0] is not controller:
+            self._known = (controller, Answers(controller, self._runs))
+        return self._known[1]

@@ -68,6 +68,7 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
         news.add("log")
     if status.state.terminal:
         await _read_summaries(backend, run_id, entry, max(1, status.nodes))
+    entry.read = True
     return frozenset(news)
 
 

@@ -30,6 +30,8 @@ class Entry:
         self.offsets = {"log": 0, "metrics": 0}  #: bytes read so far
         self.kind = "run"  #: or monitor
         self.lookers = 0  #: how many want its streams
+        self.read = False  #: whether its streams were read
+        self.spark: tuple[int, bool, tuple[int, ...]] = (0, False, ())  #: of the last row: ticks, ended, numbers
         self.changed_at = time.monotonic()
 
 
@@ -40,6 +42,7 @@ class RunStore:
         self._loop = loop
         self._entries: dict[RunHandle, Entry] = {}
         self._subscribers: list[Callable[[Run], None]] = []
+        self._mourners: list[Callable[[RunHandle], None]] = []
 
     def put(self, run: Run) -> bool:
         """Store what was observed; returns whether anything changed."""
@@ -84,7 +87,9 @@ class RunStore:
     def remove(self, handle: RunHandle) -> None:
         """Forget a run that was deleted on its target."""
         self._loop.check()
-        self._entries.pop(handle, None)
+        if self._entries.pop(handle, None) is not None:
+            for fn in tuple(self._mourners):
+                fn(handle)
 
     def entries(self) -> Iterator[Entry]:
         """All entries, oldest first."""
@@ -98,6 +103,12 @@ class RunStore:
         for entry in tuple(self._entries.values()):
             fn(entry.run)
         return lambda: self._subscribers.remove(fn) if fn in self._subscribers else None
+
+    def when_gone(self, fn: Callable[[RunHandle], None]) -> Unsubscribe:
+        """Call `fn` on the loop with every run that is removed; never blocks."""
+        self._loop.check()
+        self._mourners.append(fn)
+        return lambda: self._mourners.remove(fn) if fn in self._mourners else None
 
     def _tell(self, run: Run) -> None:
         for fn in tuple(self._subscribers):

@@ -237,6 +237,13 @@ class LiveDashboards:
     async def _closed(self, dashboard: Dashboard) -> None:
         await self._sources.loop.offload(dashboard.close)
 
+    async def close(self) -> None:
+        """Close all of them: nobody will feed them any more."""
+        for key in list(self._all):
+            self._close(self._all.pop(key))
+        if self._beat is not None:
+            self._beat.cancel()
+
     def forget(self, handle: str) -> None:
         """Close every dashboard of a run."""
         for key in [key for key in self._all if key[0] == handle]:

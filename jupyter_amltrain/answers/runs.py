@@ -1,23 +1,20 @@
-"""Answers to the front end's requests, from the controller. Runs on the loop."""
+"""Requests about runs: list, record, dashboard, cancel, delete, again, log, MLflow's page."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Coroutine
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.controller import Controller
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import (
     CancelReply,
     DashboardReply,
     FollowReply,
     Reply,
-    Request,
     RunReply,
     StateReply,
 )
@@ -25,6 +22,9 @@ from jupyter_amltrain.runs.painters import Picture
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.spec.record import LogTail, RunRecord, TelemetrySeries
 from jupyter_amltrain.widgets.live import LiveDashboards
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.controller import Controller
 
 #: Seconds that an answer waits for a picture: the front end asks again, and it is drawn by then.
 PICTURE = 0.5
@@ -34,36 +34,46 @@ KEPT = 8
 RUNS = 500
 
 
-class Answers:
-    """Knows the answers; see :class:`jupyter_amltrain.panel.requests.Answerer`."""
+class RunAnswers:
+    """Answers about runs."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._live = LiveDashboards(controller)
+        self.live = LiveDashboards(controller)
         self._pictures: dict[str, asyncio.Task[Picture | None]] = {}
 
-    def post(self, coro: Coroutine[Any, Any, Reply]) -> Future[Reply]:
-        """Start a coroutine on the loop."""
-        return self._controller.loop.post(coro)
+    def ops(self) -> dict[type, Callable[[Any], Coroutine[Any, Any, Reply]]]:
+        """What is answered here."""
+        return {
+            protocol.State: self._state,
+            protocol.GetRun: self._get,
+            protocol.Cancel: self._cancel,
+            protocol.OpenDashboard: self._dashboard,
+            protocol.FollowFeed: self._follow,
+        }
 
-    async def answer(self, request: Request) -> Reply:
-        """The answer to one request."""
+    async def close(self) -> None:
+        """Close the dashboards of all pages."""
+        await self.live.close()
+
+    async def _get(self, asked: protocol.GetRun) -> RunReply:
+        return await self._run(record_of(await self._controller.source(asked.handle)))
+
+    async def _dashboard(self, asked: protocol.OpenDashboard) -> DashboardReply:
+        entry = await self._controller.source(asked.handle)
+        feed, why = self.live.open(entry, asked.page, asked.window)
+        return DashboardReply(feed=feed, why=why)
+
+    async def _follow(self, asked: protocol.FollowFeed) -> FollowReply:
+        return FollowReply(known=self.live.follow(asked.feed, asked.shown, asked.seen))
+
+    async def _cancel(self, asked: protocol.Cancel) -> CancelReply:
         controller = self._controller
-        if isinstance(request, protocol.GetRun):
-            return await self._run(record_of(await controller.source(request.handle)))
-        if isinstance(request, protocol.OpenDashboard):
-            entry = await controller.source(request.handle)
-            feed, why = self._live.open(entry, request.page, request.window)
-            return DashboardReply(feed=feed, why=why)
-        if isinstance(request, protocol.FollowFeed):
-            return FollowReply(known=self._live.follow(request.feed, request.shown, request.seen))
-        if isinstance(request, protocol.Cancel):
-            if controller.monitors.entry(request.handle) is not None:
-                await controller.monitors.close(request.handle)
-                return CancelReply(accepted=True, state="completed")
-            run = await controller.cancel(await controller.resolve(request.handle))
-            return CancelReply(accepted=True, state=run.status.state.value)
-        return await self._state()
+        if controller.monitors.entry(asked.handle) is not None:
+            await controller.monitors.close(asked.handle)
+            return CancelReply(accepted=True, state="completed")
+        run = await controller.cancel(await controller.resolve(asked.handle))
+        return CancelReply(accepted=True, state=run.status.state.value)
 
     async def _run(self, record: RunRecord) -> RunReply:
         """A record, and for an ended run the picture that the notebook keeps."""
@@ -83,7 +93,7 @@ class Answers:
         png = base64.b64encode(picture.png).decode()
         return RunReply(record=record, picture=png, width=picture.width, height=picture.height)
 
-    async def _state(self) -> StateReply:
+    async def _state(self, asked: protocol.State) -> StateReply:
         """Targets and runs, without streams."""
         controller = self._controller
         await controller.runs()

@@ -1,0 +1,384 @@
+"""What pages hear of runs and targets: pushed on change, twice a second at most, silent while hidden.
+
+Everything here runs on the loop. A page says what it wants by the request ``events``;
+see :class:`~jupyter_amltrain.panel.protocol.Events`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.panel import page as pages
+from jupyter_amltrain.panel import protocol, streams
+from jupyter_amltrain.panel.meters import Meters
+from jupyter_amltrain.panel.news import News
+from jupyter_amltrain.panel.page import Page
+from jupyter_amltrain.panel.protocol import Beat, Changes, EventsReply, Notice, Snapshot
+from jupyter_amltrain.runs.row import Brief, row_of
+from jupyter_amltrain.runs.store import Entry, RunStore
+from jupyter_amltrain.spec.rows import RunRow, TargetRow
+from jupyter_amltrain.spec.run import Run, RunHandle
+from jupyter_amltrain.state import StateRoot
+
+log = logging.getLogger(__name__)
+
+#: Runs of a snapshot, rows of one message of changes.
+RUNS, ROWS = 500, 100
+#: Seconds between two beats.
+BEAT = 2.0
+#: The first snapshot waits so long for what the targets know (seconds).
+LISTED = 1.0
+#: Live runs that are read because a panel shows them: the newest.
+LIVE = 16
+#: Handles of a request whose details are read; details that are kept.
+DETAILS, BRIEFS = 30, 2000
+#: Comms that are kept: pages come back, and some never say goodbye.
+PAGES = 24
+
+
+class Sources(streams.Sources, Protocol):
+    """Who knows the runs; the controller is one."""
+
+    store: RunStore
+    root: StateRoot
+
+    def look(self, handle: RunHandle, more: int) -> None:
+        """Count a looker of a run in (1) or out (-1)."""
+
+    async def refresh(self, target: str | None = None) -> None:
+        """Take in the runs that the targets have (or one of them has); never fails for one that is silent."""
+
+    async def brief(self, handle: RunHandle) -> Brief:
+        """What the streams of an ended run say, read without keeping them."""
+
+
+class Compute(Protocol):
+    """Who knows the targets."""
+
+    async def rows(self) -> tuple[str, tuple[TargetRow, ...]]:
+        """Name of the target in use, and all of them as they are known; asks no target."""
+
+    def listen(self, told: Callable[[str, str, str], None]) -> Callable[[], None]:
+        """Call `told` on the loop when a row may have changed; returns the end of it.
+
+        Its arguments are of a work that has ended and a person should hear of: level,
+        sentence, name of the target (see :class:`~jupyter_amltrain.panel.protocol.Notice`);
+        the sentence is empty for any other change.
+        """
+
+
+class Events:
+    """The pages of one kernel.
+
+    Parameters
+    ----------
+    cell_runs
+        Whether a cell runs at this moment.
+    send
+        Sends one event; default on the comm of this process' kernel.
+    """
+
+    def __init__(
+        self, sources: Sources, compute: Compute, cell_runs: Callable[[], bool], send: pages.Send = pages.send
+    ) -> None:
+        self._sources, self._compute, self._cell_runs, self._send = sources, compute, cell_runs, send
+        self._pages: dict[str, Page] = {}
+        self._streams = streams.Streams(sources)
+        self._meters = Meters(self._streams, sources, lambda: self._targets[0])
+        self._targets: tuple[str, tuple[TargetRow, ...]] = ("", ())
+        self._briefs: dict[str, Brief] = {}
+        self._wanted: dict[str, None] = {}  # handles whose details are to be read
+        self._details: asyncio.Task[None] | None = None
+        self._looked: set[str] = set()
+        self._live: set[str] = set()
+        self._relooking = False
+        self._stops: list[Callable[[], None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._listed: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # ---- requests
+
+    async def events(self, wants: protocol.Events) -> EventsReply:
+        """What a page wants to hear from now on."""
+        if not wants.comm or len(wants.comm) > 200 or not wants.comm.isprintable():
+            raise CommandError(f"{wants.comm[:80]!r} is no id of a comm.", hint="Reload the page.")
+        if self._closed or not wants.shown:
+            self._forget(wants.comm)
+            return EventsReply(snapshot=False)
+        self._begin()
+        page = self._pages.get(wants.comm)
+        fresh = page is None
+        if page is None:
+            page = self._pages[wants.comm] = Page(wants.comm, self._send)
+            for old in sorted(self._pages.values(), key=lambda p: p.asked)[:-PAGES]:
+                self._forget(old.comm)
+        before = page.wants
+        page.heard(wants)
+        shown_again = page.seen and before.shown != "panel"
+        snapshot = fresh or shown_again
+        if not snapshot and not page.pending and (lacks := page.lacks(wants.seq)) >= 0:
+            if lacks > pages.UNDER_WAY or wants.seq < 0:
+                snapshot = True
+            else:  # it may be on its way: ask again when it has come, or was lost
+                asyncio.get_running_loop().call_later(1.2 * pages.UNDER_WAY, self._ask, page)
+        if snapshot and not page.pending:
+            page.pending = True
+            self._sources.loop.start(self._snapshot(page), f"snapshot for {wants.comm}")
+            self._streams.again(page)
+        self._relook()
+        self._want(wants.details)
+        if page.seen:
+            self._ticking()
+        why = await self._streams.follow(page, wants.gpus if page.seen else "")
+        await self._meters.want(page, wants.meter)
+        return EventsReply(snapshot=snapshot, why=why)
+
+    def deleted(self, handle: str) -> None:
+        """A run was removed: forget what we knew of it."""
+        self._briefs.pop(handle, None)
+        self._wanted.pop(handle, None)
+
+    # ---- beginnings
+
+    def _begin(self) -> None:
+        if self._stops:
+            return
+        store = self._sources.store
+        self._stops = [
+            store.subscribe(self._told),
+            store.when_gone(self._gone),
+            self._compute.listen(self._compute_told),
+        ]
+        start = self._sources.loop.start
+        self._listed = start(self._sources.refresh(), "runs for the panel")
+        news = News(self._sources, lambda: any(p.seen for p in self._pages.values()), self._retarget)
+        self._tasks.append(start(news.run(), "news for the panel"))
+
+    def _ticking(self) -> None:
+        if not any(task.get_name() == "beats" and not task.done() for task in self._tasks):
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks.append(self._sources.loop.start(self._beats(), "beats"))
+
+    async def _beats(self) -> None:
+        """While a panel is seen: say that we are alive when a cell runs; forget who is gone."""
+        while any(page.seen for page in self._pages.values()):
+            await asyncio.sleep(BEAT)
+            for page in list(self._pages.values()):
+                if page.lost:
+                    self._forget(page.comm)
+                elif page.seen and page.listens and self._cell_runs():
+                    page.send(Beat)
+
+    # ---- snapshots
+
+    async def _snapshot(self, page: Page) -> None:
+        try:
+            if self._listed is not None and not self._listed.done():
+                await asyncio.wait({self._listed}, timeout=LISTED)
+            await self._read_targets()
+        finally:
+            if self._pages.get(page.comm) is page:
+                self._send_snapshot(page)
+            page.pending = False
+        self._flush(page)
+
+    def _send_snapshot(self, page: Page) -> None:
+        entries = sorted(self._sources.store.entries(), key=lambda entry: entry.run.created, reverse=True)
+        rows = tuple(self._row(entry) for entry in entries[:RUNS])
+        page.rows = {row.handle: row for row in rows}
+        page.targets = self._targets
+        page.dirty.clear()
+        page.gone.clear()
+        page.pace.wait()
+        current, targets = self._targets
+        page.send(Snapshot, current=current, targets=targets, runs=rows, more=max(0, len(entries) - RUNS))
+
+    def _row(self, entry: Entry) -> RunRow:
+        return row_of(entry, None if entry.read else self._briefs.get(entry.run.handle))
+
+    def _ask(self, page: Page) -> None:
+        """Have a page say again what it has."""
+        if self._pages.get(page.comm) is page and page.listens:
+            page.send(Changes, renew=True)
+
+    # ---- changes
+
+    def _told(self, run: Run) -> None:
+        """The store has something new of a run."""
+        live = not run.status.state.terminal
+        if live != (run.handle in self._live):
+            (self._live.add if live else self._live.discard)(run.handle)
+            self._relook_soon()
+        for page in self._pages.values():
+            page.dirty.add(run.handle)
+            self._soon(page)
+
+    def _gone(self, handle: RunHandle) -> None:
+        self._live.discard(handle)
+        self._looked.discard(handle)
+        self.deleted(handle)
+        for page in self._pages.values():
+            page.dirty.discard(handle)
+            if page.rows.pop(handle, None) is not None:
+                page.gone.add(handle)
+                self._soon(page)
+
+    def _compute_told(self, level: str, text: str, target: str) -> None:
+        self._retarget()
+        if text:
+            for page in self._pages.values():
+                if page.listens:
+                    page.send(Notice, level=level, text=text, target=target)
+
+    def _retarget(self) -> None:
+        """Targets may have changed."""
+        self._sources.loop.start(self._read_targets(), "targets for the panel")
+
+    async def _read_targets(self) -> None:
+        try:
+            found = await self._compute.rows()
+        except AmlTrainError as error:
+            log.info("%s", error)
+            return
+        if found != self._targets:
+            self._targets = found
+            for page in self._pages.values():
+                self._soon(page)
+
+    def _soon(self, page: Page) -> None:
+        """Send what is new when it may be sent."""
+        if page.timer is None and page.listens:
+            page.timer = asyncio.get_running_loop().call_later(page.pace.due(), self._flush, page)
+
+    def _flush(self, page: Page) -> None:
+        page.timer = None
+        if not page.listens:
+            return
+        if page.pace.due():
+            self._soon(page)
+            return
+        fields: dict[str, Any] = {}
+        rows, left = self._changed(page)
+        if rows:
+            fields["runs"] = tuple(rows)
+        if page.gone:
+            fields["gone"] = tuple(page.gone)
+            page.gone.clear()
+        if page.targets != self._targets and (page.seen or page.targets[0] != self._targets[0]):
+            if page.seen and page.targets[1] != self._targets[1]:
+                fields["targets"] = self._targets[1]
+            fields["current"] = self._targets[0]
+            page.targets = self._targets
+        if fields:
+            page.pace.wait()
+            page.send(Changes, **fields)
+        if left:
+            self._soon(page)
+
+    def _changed(self, page: Page) -> tuple[list[RunRow], bool]:
+        """Rows that a page has to hear of, newest first, and whether more are waiting."""
+        rows = []
+        for handle in list(page.dirty):
+            page.dirty.discard(handle)
+            entry = self._sources.store.get(RunHandle(handle))
+            if entry is None:
+                continue
+            row, old = self._row(entry), page.rows.get(handle)
+            if row == old or (not page.seen and old is not None and _stage(row) == _stage(old)):
+                continue
+            rows.append(row)
+            page.rows[handle] = row
+            if len(rows) >= ROWS:
+                break
+        rows.sort(key=lambda row: row.created, reverse=True)
+        return rows, bool(page.dirty)
+
+    # ---- who is looked at
+
+    def _relook_soon(self) -> None:
+        if not self._relooking and self._pages:
+            self._relooking = True
+            asyncio.get_running_loop().call_soon(self._relook)
+
+    def _relook(self) -> None:
+        """Look at what pages follow, and at the newest live runs while a panel is seen."""
+        self._relooking = False
+        wanted = {handle for page in self._pages.values() if page.wants.shown for handle in page.wants.looks}
+        if any(page.seen for page in self._pages.values()):
+            live = [entry.run for entry in self._sources.store.entries() if entry.run.handle in self._live]
+            live.sort(key=lambda run: run.created)
+            wanted |= {run.handle for run in live[-LIVE:]}
+        wanted = {handle for handle in wanted if self._sources.store.get(RunHandle(handle)) is not None}
+        for handle in wanted - self._looked:
+            self._sources.look(RunHandle(handle), 1)
+        for handle in self._looked - wanted:
+            if self._sources.store.get(RunHandle(handle)) is not None:
+                self._sources.look(RunHandle(handle), -1)
+        self._looked = wanted
+
+    # ---- details of past runs
+
+    def _want(self, handles: tuple[str, ...]) -> None:
+        for handle in handles[:DETAILS]:
+            entry = self._sources.store.get(RunHandle(handle))
+            ended = entry is not None and entry.run.status.state.terminal
+            if entry is not None and ended and not entry.read and handle not in self._briefs:
+                self._wanted.pop(handle, None)  # what is in view now comes first
+                self._wanted[handle] = None
+        for old in list(self._wanted)[: -2 * DETAILS]:
+            del self._wanted[old]
+        if self._wanted and (self._details is None or self._details.done()):
+            self._details = self._sources.loop.start(self._read_details(), "details for the panel")
+
+    async def _read_details(self) -> None:
+        while self._wanted:
+            handle, _ = self._wanted.popitem()
+            try:
+                self._briefs[handle] = await self._sources.brief(RunHandle(handle))
+            except (AmlTrainError, OSError) as error:
+                log.info("%s", error)
+                self._briefs[handle] = Brief()  # it cannot be read: asking again would find the same
+            for old in list(self._briefs)[:-BRIEFS]:
+                del self._briefs[old]
+            for page in self._pages.values():
+                page.dirty.add(handle)
+                self._soon(page)
+
+    # ---- ends
+
+    def _forget(self, comm: str) -> None:
+        page = self._pages.pop(comm, None)
+        if page is None:
+            return
+        page.wants = protocol.Events(comm=comm, shown="")
+        if page.timer is not None:
+            page.timer.cancel()
+        self._streams.forget(page)
+        self._meters.forget(page)
+        self._relook()
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._closed = True
+        for comm in list(self._pages):
+            self._forget(comm)
+        for stop in self._stops:
+            stop()
+        self._stops.clear()
+        for task in [*self._tasks, *(task for task in (self._details, self._listed) if task is not None)]:
+            task.cancel()
+        self._tasks.clear()
+        self._meters.close()
+        self._streams.close()
+
+
+def _stage(row: RunRow) -> tuple[bool, bool, str]:
+    """What a status bar tells of a run: has it begun, has it ended, what should be known."""
+    ended = row.state in ("completed", "failed", "canceled", "lost")
+    return row.started is not None, ended, row.attention

@@ -1,0 +1,79 @@
+"""The status bar's meter: how busy the GPUs of the target in use are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.panel.page import Page
+from jupyter_amltrain.panel.protocol import Meter
+from jupyter_amltrain.panel.streams import TARGET, Streams
+
+#: A meter is told no more often (seconds).
+LEAST = 1.0
+
+
+class Sources(Protocol):
+    """As much of a controller as is needed here."""
+
+    @property
+    def loop(self) -> LoopThread:
+        """The loop."""
+
+
+class Meters:
+    """Meters of pages. Runs on the loop.
+
+    Parameters
+    ----------
+    current
+        Name of the target in use.
+    """
+
+    def __init__(self, streams: Streams, sources: Sources, current: Callable[[], str]) -> None:
+        self._streams, self._sources, self._current = streams, sources, current
+        self._all: dict[Page, asyncio.Task[None]] = {}
+
+    async def want(self, page: Page, seconds: float) -> None:
+        """Let a page have a meter every so many seconds; 0 for none."""
+        there = page in self._all
+        if there and not seconds:
+            self.forget(page)
+        elif seconds and not there:
+            self._all[page] = self._sources.loop.start(self._tell(page), f"meter of {page.comm}")
+
+    async def _tell(self, page: Page) -> None:
+        source = ""
+        last: tuple[str, int, float | None] | None = None
+        try:
+            while page.wants.meter:
+                wanted = f"{TARGET}{self._current()}" if self._current() else ""
+                if wanted != source:
+                    if source:
+                        self._streams.unmeter(source)
+                    source = wanted
+                    if source:
+                        await self._streams.meter(source)
+                gpus, util = self._streams.mean(source)
+                told = (source[len(TARGET) :], gpus, util)
+                # Nothing new of a target that cannot tell is not worth a message.
+                if source and page.listens and (util is not None or told != last):
+                    last = told
+                    page.send(Meter, target=told[0], gpus=gpus, util=util)
+                await asyncio.sleep(max(LEAST, page.wants.meter) if gpus else LEAST)
+        finally:
+            if source:
+                self._streams.unmeter(source)
+
+    def forget(self, page: Page) -> None:
+        """A page is gone."""
+        task = self._all.pop(page, None)
+        if task is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """End all of them."""
+        for page in list(self._all):
+            self.forget(page)

@@ -1,0 +1,96 @@
+"""Changes by others: another kernel's runs, another kernel's targets, the command line's.
+
+The state root's folders tell of them (inotify); where the system cannot, and for network
+folders that another machine writes to, two times of change are looked at every 2 s, and only
+while a panel is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.runs.pace import Pace
+from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.targets import LOCAL
+from jupyter_amltrain.transports.inotify import FolderChanges
+
+#: Seconds between looks, and between questions to targets whose folders are not here.
+LOOK, FAR = 2.0, 30.0
+#: Listings a second while other kernels submit without end.
+_RATE, _BURST = 2.0, 4
+
+
+class Sources(Protocol):
+    """As much of a controller as is needed here."""
+
+    root: StateRoot
+
+    @property
+    def loop(self) -> LoopThread:
+        """The loop."""
+
+    async def refresh(self, target: str | None = None) -> None:
+        """Take in the runs of a target, or of all."""
+
+
+class News:
+    """See the module's docstring.
+
+    Parameters
+    ----------
+    seen
+        Whether a panel is seen.
+    retarget
+        Called when targets may have changed.
+    """
+
+    def __init__(self, sources: Sources, seen: Callable[[], bool], retarget: Callable[[], None]) -> None:
+        self._sources, self._seen, self._retarget = sources, seen, retarget
+        self._runs = str(sources.root.runs)
+        self._home, self._targets = str(sources.root.path), str(sources.root.targets)
+        self._pace = Pace(_RATE, _BURST)
+
+    async def run(self) -> None:
+        """Take in what is new until cancelled."""
+        changes = FolderChanges()
+        times = await self._times()
+        asked = time.monotonic()
+        try:
+            while True:
+                begun = time.monotonic()
+                found = await changes.wait((self._runs, self._home), LOOK)
+                told = bool(found) and time.monotonic() - begun < LOOK
+                if not told and not self._seen():
+                    continue
+                if pause := self._pace.wait():
+                    await asyncio.sleep(pause)
+                    self._pace.wait()
+                before, times = times, await self._times()
+                if times[1] != before[1]:
+                    self._retarget()
+                if times[0] != before[0]:
+                    await self._sources.refresh(LOCAL.name)
+                if self._seen() and time.monotonic() - asked > FAR:
+                    asked = time.monotonic()
+                    await self._sources.refresh()
+        finally:
+            changes.close()
+
+    async def _times(self) -> tuple[int, int]:
+        return await self._sources.loop.offload(_times, self._runs, self._targets)
+
+
+def _times(*paths: str) -> tuple[int, int]:
+    found = []
+    for path in paths:
+        moment = 0
+        with contextlib.suppress(OSError):
+            moment = os.stat(path).st_mtime_ns
+        found.append(moment)
+    return found[0], found[1]
