@@ -60,7 +60,8 @@ Calls
     wait and none runs, and says ``lost`` for runs whose supervisor and guardian are gone.
 ``list`` {"full": bool} -> {"runs": [{"run", "name", "state", "reason", "exit_code", "submitted",
     "experiment", "project"}, ...], "errors": {..}}, oldest first; with "full" each row also
-    has "job" (job.json) and "status" (state.json). {"run_ids": [..]} restricts it.
+    has "job" (job.json) and "status" (state.json). {"run_ids": [..]} restricts it; with {"but": [..]}
+    rows of those are left out, and "ids" are the names of all run folders.
 ``info`` {} -> see ``place.describe``: cpus, memory (bytes), gpus, gpu_note, slots, queued,
     running, survives, python, platform, home, queue, protocol.
 ``delete`` {"run": id} -> {"run": id, "deleted": true}. UnknownRun; CommandError for a live run.
@@ -200,7 +201,9 @@ def _list(here: Here, payload: Json) -> Json:
         names = os.listdir(os.path.join(here.home, RUNS)) if wanted is None else list(wanted)
     except FileNotFoundError:
         names = []
-    polled = _poll(here, {"run_ids": names})
+    ids = [name for name in names if valid_run_id(name)]
+    but = frozenset(payload.get("but") or ())
+    polled = _poll(here, {"run_ids": [name for name in ids if name not in but]})
     rows: List[Json] = []
     for run, state in polled["runs"].items():
         try:
@@ -215,7 +218,7 @@ def _list(here: Here, payload: Json) -> Json:
             row["job"], row["status"] = job, state
         rows.append(row)
     rows.sort(key=lambda row: (row["submitted"] or 0.0, row["run"]))
-    return {"runs": rows, "errors": polled["errors"]}
+    return {"runs": rows, "errors": polled["errors"], "ids": ids}
 
 
 def _info(here: Here, payload: Json) -> Json:

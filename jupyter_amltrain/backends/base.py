@@ -137,6 +137,11 @@ class Backend(abc.ABC):
     async def list(self) -> Sequence[Run]:
         """All runs that the target holds, oldest first."""
 
+    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+        """Ids of all runs that the target holds, and those runs that are not among the ids `known`."""
+        found = await self.list()
+        return {run.run_id for run in found}, [run for run in found if run.run_id not in known]
+
     @abc.abstractmethod
     async def cancel(self, run_id: str) -> None:
         """Ask for the end; idempotent; returns when requested, not when dead."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Sequence
 
@@ -11,7 +12,10 @@ from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.runs.imports import Imports
 from jupyter_amltrain.runs.outcome import why
 from jupyter_amltrain.runs.store import RunStore
-from jupyter_amltrain.spec.run import Run, RunHandle
+from jupyter_amltrain.spec.run import Run
+
+#: Runs that are taken in without a pause: charts do not wait for a long list.
+_AT_ONCE = 50
 
 
 class RunDirectory:
@@ -21,18 +25,25 @@ class RunDirectory:
         self._store, self._imports = store, imports
 
     async def read(self, backend: Backend) -> None:
-        """Take in all runs of a target; drop ended ones that it no longer has."""
-        asked = time.time()
-        found = await backend.list()
-        for run in found:
-            self._adopt(run)
-        self._forget(backend.target.name, {run.handle for run in found}, asked)
+        """Take in all runs of a target; drop ended ones that it no longer has.
+
+        An ended run does not change: of those that are known nothing is read.
+        """
+        asked, target = time.time(), backend.target.name
+        known = {
+            entry.run.run_id
+            for entry in self._store.entries()
+            if entry.run.target == target and entry.run.folder and entry.run.status.state.terminal
+        }
+        ids, found = await backend.roster(known)
+        await self._adopt(found)
+        self._forget(target, ids, asked)
 
     async def find(self, backend: Backend, run_id: str) -> bool:
         """Take in one run; False when the target has no such run."""
         run = await backend.find(run_id)
         if run is not None:
-            self._adopt(run)
+            await self._adopt([run])
         return run is not None
 
     def runs(self, targets: Sequence[str]) -> list[Run]:
@@ -40,20 +51,25 @@ class RunDirectory:
         known = [entry.run for entry in self._store.entries() if entry.run.target in targets]
         return sorted(known, key=lambda run: run.created, reverse=True)
 
-    def _adopt(self, run: Run) -> None:
-        entry = self._store.get(run.handle)
-        if entry is None:
-            if run.status.state.terminal:
-                run = self._imports.known(msgspec.structs.replace(run, error=why(run, "")))
-            self._store.put(run)
-        elif not run.status.state.terminal:
-            self._store.amend(run.handle, status=run.status)
-        # The end of a run that was seen alive is its watcher's to tell.
+    async def _adopt(self, runs: Sequence[Run]) -> None:
+        ended = [run for run in runs if run.status.state.terminal and self._store.get(run.handle) is None]
+        tracked = {run.handle: run for run in await self._imports.known(ended)} if ended else {}
+        for number, run in enumerate(runs, 1):
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
+            if self._store.get(run.handle) is None:
+                run = tracked.get(run.handle, run)
+                if run.status.state.terminal:
+                    run = msgspec.structs.replace(run, error=why(run, ""))
+                self._store.put(run)
+            elif not run.status.state.terminal:
+                self._store.amend(run.handle, status=run.status)
+            # The end of a run that was seen alive is its watcher's to tell.
 
-    def _forget(self, target: str, there: Collection[RunHandle], asked: float) -> None:
+    def _forget(self, target: str, there: Collection[str], asked: float) -> None:
         """Another kernel deleted them; a run that is younger than the question is not meant."""
         for entry in self._store.entries():
             run = entry.run
-            gone = run.target == target and run.handle not in there and run.created < asked
+            gone = run.target == target and run.run_id not in there and run.created < asked
             if gone and run.folder and run.status.state.terminal:
                 self._store.remove(run.handle)

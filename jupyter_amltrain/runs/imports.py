@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -114,13 +114,13 @@ class Imports:
             return None
         return msgspec.convert(drawn, Picture)
 
-    def known(self, run: Run) -> Run:
-        """`run` with the state of its import, as the importer left it in the run folder."""
-        try:
-            result = json.loads((Path(run.folder) / "tracking.json").read_text())
-        except (OSError, ValueError):
-            return run
-        return msgspec.structs.replace(run, tracking=str(result.get("state", "imported")))
+    async def known(self, runs: Sequence[Run]) -> list[Run]:
+        """`runs` with the state of their import, as the importer left it in the run folders."""
+        states = await self._loop.offload(_states, tuple(run.folder for run in runs))
+        return [
+            msgspec.structs.replace(run, tracking=state) if state else run
+            for run, state in zip(runs, states, strict=True)
+        ]
 
     async def close(self) -> None:
         """Let go of the worker; it does what it was asked for and ends by itself."""
@@ -128,3 +128,15 @@ class Imports:
         last = [("import_run", payload) for handle, payload in self._asked.items() if handle != self._current]
         if self._worker is not None or last:
             await self.worker.close(last)
+
+
+def _states(folders: Sequence[str]) -> list[str]:
+    """What the importer left in run folders; empty where there is nothing."""
+    found = []
+    for folder in folders:
+        try:
+            result = json.loads((Path(folder) / "tracking.json").read_bytes())
+            found.append(str(result.get("state", "imported")))
+        except (OSError, ValueError, AttributeError):
+            found.append("")
+    return found
