@@ -1,6 +1,6 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { edit, firstLines, folderOf, join, otherMagic, relative, split } from '../src/sections/submit_text';
+import { edit, firstLines, folderOf, join, otherMagic, relative, scriptLine, split } from '../src/sections/submit_text';
 
 /** The source after the edit. */
 const written = (source: string, line: string): string => {
@@ -79,4 +79,12 @@ test('files are named from the folder of the notebook', () => {
   assert.equal(relative('a/nb.ipynb', 's3:a/train.py'), null);
   assert.equal(folderOf('RTC:a/b/nb.ipynb'), 'a/b');
   assert.equal(folderOf('nb.ipynb'), '');
+});
+
+test('the line of a script is found again', () => {
+  assert.equal(scriptLine('%aml_submit train.py --wait\n', 'train.py'), '%aml_submit train.py --wait');
+  assert.equal(scriptLine("%aml_submit 'train.py'", 'train.py'), "%aml_submit 'train.py'");
+  assert.equal(scriptLine('%aml_submit other.py', 'train.py'), '');
+  assert.equal(scriptLine('%aml_submit train.py\nx = 1', 'train.py'), '');
+  assert.equal(scriptLine('%%aml_submit\ntrain.py', 'train.py'), '');
 });

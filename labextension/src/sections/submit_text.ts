@@ -43,6 +43,17 @@ export function otherMagic(source: string): string {
   return found && found[0] !== MAGIC ? found[0] : '';
 }
 
+/**
+ * The line of a cell that is nothing but `%aml_submit` of this script; empty when it is something else.
+ *
+ * Writing the same script again takes the place of such a cell.
+ */
+export function scriptLine(source: string, script: string): string {
+  const line = source.trim();
+  const words = line.split(/\s+/).map(word => word.replace(/^(['"])(.*)\1$/, '$2'));
+  return words[0] === '%aml_submit' && !line.includes('\n') && words.includes(script) ? line : '';
+}
+
 export interface ICellText {
   readonly type: string;
   readonly source: string;
