@@ -17,12 +17,14 @@ import msgspec
 
 from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.base import Backend, Plan
-from jupyter_amltrain.backends.registry import backend_class, kind_of, target_kinds
+from jupyter_amltrain.backends.registry import target_kinds
+from jupyter_amltrain.computes import Computes
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError, UnknownRun
 from jupyter_amltrain.launches import Launches, snapshot_of
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.monitors import Monitors
 from jupyter_amltrain.naming import new_run_id
+from jupyter_amltrain.places import Places
 from jupyter_amltrain.runs.directory import RunDirectory
 from jupyter_amltrain.runs.imports import Imports
 from jupyter_amltrain.runs.lookup import match
@@ -31,7 +33,6 @@ from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.runs.row import Brief, brief_of
 from jupyter_amltrain.runs.settling import outcome, read_log, settled
 from jupyter_amltrain.runs.store import Entry, RunStore
-from jupyter_amltrain.runs.watcher import Watcher
 from jupyter_amltrain.spec.job import JobSpec, validated
 from jupyter_amltrain.spec.record import RunRecord
 from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus, make_handle, split_handle
@@ -57,8 +58,8 @@ class Controller:
         self.store = RunStore(self.loop)
         self.targets = Targets(self.root, target_kinds())
         self.imports = Imports(self.loop, self.root, self._imported)
-        self._backends: dict[str, Backend] = {}
-        self._watchers: dict[str, Watcher] = {}
+        self.places = Places(self.loop, self.root, self.targets, self.store, self._outcome, self._over)
+        self.computes = Computes(self.loop, self.targets, self.places, self.store, self._forget)
         self._settled: dict[RunHandle, asyncio.Event] = {}
         self._directory = RunDirectory(self.store, self.imports)
         self._launches = Launches(self.loop, self.store, self._launched)
@@ -71,26 +72,21 @@ class Controller:
 
     def backend(self, name: str) -> Backend:
         """The live backend of a target, made at first use, with its watcher."""
-        self.loop.check()
-        if name not in self._backends:
-            target = self.targets.get(name)
-            make: Any = backend_class(kind_of(target))
-            backend: Backend = make(target, self.loop, self.root)
-            self._backends[name] = backend
-            watcher = Watcher(backend, name, self.store, self.loop, self._outcome, self._over)
-            self._watchers[name] = watcher
-            self.loop.start(watcher.run(), f"watch {name}")
-        return self._backends[name]
+        return self.places.backend(name)
 
     async def list_targets(self) -> list[ComputeTarget]:
         """Every target."""
-        return await self.loop.offload(self.targets.all)
+        return await self.computes.refresh()
 
     async def info(self, name: str | None = None) -> TargetInfo:
         """What a check of the target finds; default the current one."""
-        if name is None:
-            name = await self.loop.offload(lambda: self.targets.current)
-        return await self.backend(name).check()
+        return await self.computes.check(name)
+
+    async def _forget(self, name: str) -> None:
+        """A target is gone, and with it its runs, its monitors and its backend."""
+        await self.monitors.close_of(name)
+        for handle in await self.places.drop(name):
+            self._event(handle).set()
 
     # ---- submitting
 
@@ -145,7 +141,7 @@ class Controller:
         if self.entry(handle).run.status.state.terminal:
             self._event(handle).set()
         else:
-            self._watchers[split_handle(handle)[0]].wake()
+            self.places.wake(split_handle(handle)[0])
             self.imports.warm()
 
     # ---- runs
@@ -161,7 +157,7 @@ class Controller:
             except TargetError:
                 if target is not None:
                     raise
-            self._watchers[name].wake()
+            self.places.wake(name)
         return self._directory.runs(names)
 
     async def refresh(self, target: str | None = None) -> None:
@@ -171,7 +167,7 @@ class Controller:
         async def take(name: str) -> None:
             try:
                 await self._directory.read(self.backend(name))
-                self._watchers[name].wake()
+                self.places.wake(name)
             except (AmlTrainError, OSError) as error:
                 log.info("runs of %s: %s", name, error)
 
@@ -200,7 +196,7 @@ class Controller:
             target, run_id = split_handle(text)
             handle = make_handle(target, run_id)
             if self.store.get(handle) is not None or await self._directory.find(self.backend(target), run_id):
-                self._watchers[target].wake()
+                self.places.wake(target)
                 return handle
         runs = await self.runs()
         try:
@@ -263,8 +259,8 @@ class Controller:
         """Count a looker in (1) or out (-1): streams of looked-at runs are read as they grow."""
         entry = self.entry(handle)
         entry.lookers += more
-        if more > 0 and entry.run.target in self._watchers:
-            self._watchers[entry.run.target].wake()
+        if more > 0:
+            self.places.wake(entry.run.target)
 
     def shown(self, handle: str, more: int) -> None:
         """A dashboard of a run or monitor is seen (1) or hidden (-1)."""
@@ -299,7 +295,7 @@ class Controller:
             backend = self.backend(entry.run.target)
             try:
                 if not entry.run.status.state.terminal:
-                    await self._watchers[entry.run.target].look([entry.run.run_id])
+                    await self.places.look(entry.run.target, [entry.run.run_id])
                 self.store.amend(handle, **await settled(backend, entry))
                 if entry.run.status.state.terminal and self.imports.ask(entry.run):
                     # Its kernel may have died before this.
@@ -351,7 +347,7 @@ class Controller:
         self.store.amend(handle, tracking=state)
 
     async def _close(self) -> None:
-        ours = (self.monitors.close_all, self.imports.close, *(b.close for b in self._backends.values()))
+        ours = (self.monitors.close_all, self.imports.close, *(b.close for b in self.places))
         for part in (*self.closers, *ours):
             try:
                 await part()

@@ -185,6 +185,12 @@ class Monitors:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(watch.sampled.wait(), patience)
 
+    async def close_of(self, target: str) -> None:
+        """End those of a target that is gone."""
+        for handle, watch in list(self._all.items()):
+            if watch.entry.run.target == target:
+                await self.close(handle)
+
     async def close_all(self) -> None:
         """End all of them, at the same time: whoever closes us does not wait for long."""
         found = await asyncio.gather(*(self.close(handle) for handle in list(self._all)), return_exceptions=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import Any
+
+import msgspec
 
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.lifecycle import Provisioned
@@ -13,7 +15,7 @@ from jupyter_amltrain.backends.registry import backend_class, kind_of
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.store import Entry, RunStore
 from jupyter_amltrain.runs.watcher import Watcher
-from jupyter_amltrain.spec.run import RunHandle, RunStatus
+from jupyter_amltrain.spec.run import RunHandle, RunState, RunStatus
 from jupyter_amltrain.spec.target import ComputeTarget
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.targets import Targets
@@ -66,20 +68,29 @@ class Places:
         """The backend of a target if it has been asked for."""
         return self._backends.get(name)
 
-    def watcher(self, name: str) -> Watcher | None:
-        """The watcher of a target if its backend has been asked for."""
-        return self._watchers.get(name)
+    def wake(self, name: str) -> None:
+        """There is a new run on a target, or a new looker."""
+        if (watcher := self._watchers.get(name)) is not None:
+            watcher.wake()
+
+    async def look(self, name: str, run_ids: list[str]) -> None:
+        """Ask a target for the state of some runs now."""
+        self.backend(name)
+        await self._watchers[name].look(run_ids)
 
     def __iter__(self) -> Iterator[Backend]:
         return iter(tuple(self._backends.values()))
 
-    def changed(self, there: Iterable[ComputeTarget]) -> list[str]:
-        """Take over what another kernel has stored; returns the names of targets that have to be dropped."""
+    def changed(self, there: Iterable[ComputeTarget], busy: Collection[str]) -> list[str]:
+        """Take over what another kernel has stored; returns the names of targets that have to be dropped.
+
+        Those that are `busy` are left alone: this kernel is changing them.
+        """
         stored = {target.name: target for target in there}
         out: list[str] = []
         for name, backend in self._backends.items():
             target = stored.get(name)
-            if target == backend.target:
+            if target == backend.target or name in busy:
                 continue
             if target is not None and type(target) is type(backend.target) and isinstance(backend, Provisioned):
                 backend.renew(target)
@@ -87,14 +98,22 @@ class Places:
                 out.append(name)
         return out
 
-    async def drop(self, name: str) -> None:
-        """Stop watching a target and let go of its backend; its runs are left alone."""
+    async def drop(self, name: str) -> list[RunHandle]:
+        """Stop watching a target that is gone and forget its runs, which are returned."""
         self._loop.check()
         self._watchers.pop(name, None)
         if (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
-        if (backend := self._backends.pop(name, None)) is not None:
+        backend = self._backends.pop(name, None)
+        gone = [entry.run for entry in self._store.entries() if entry.run.target == name]
+        for run in gone:
+            if not run.status.state.terminal:  # whoever watches it sees an end
+                status = msgspec.structs.replace(run.status, state=RunState.CANCELED, reason="deleted")
+                self._store.amend(run.handle, status=status, error=f"{run.handle} ended with its target.")
+            self._store.remove(run.handle)
+        if backend is not None:
             try:
                 await backend.close()
             except Exception:  # it is gone for us either way
                 log.exception("closing %s", name)
+        return [run.handle for run in gone]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from jupyter_amltrain.backends.registry import kind_of
+from jupyter_amltrain.commands.compute_lines import line_of
+from jupyter_amltrain.computes import kinds
+from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.panel import protocol
-from jupyter_amltrain.panel.protocol import KindsReply, Reply
+from jupyter_amltrain.panel.protocol import ActReply, KindsReply, Reply
+from jupyter_amltrain.spec.fields import Field
 from jupyter_amltrain.spec.rows import TargetRow
+from jupyter_amltrain.target_list import News
 
 if TYPE_CHECKING:
     from jupyter_amltrain.controller import Controller
@@ -19,29 +21,49 @@ if TYPE_CHECKING:
 class ComputeAnswers:
     """Answers about targets; see :class:`~jupyter_amltrain.panel.events.Compute` for the rest."""
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(self, controller: Controller, submit: Callable[[], tuple[Field, ...]] = tuple) -> None:
+        self._controller, self._submit = controller, submit
 
     def ops(self) -> dict[type, Callable[[Any], Coroutine[Any, Any, Reply]]]:
         """What is answered here."""
-        return {protocol.Kinds: self._kinds}
+        return {protocol.Kinds: self._kinds, protocol.DoAct: self._act}
 
     async def _kinds(self, asked: protocol.Kinds) -> KindsReply:
-        return KindsReply(kinds=(), submit=())
+        return KindsReply(kinds=kinds(), submit=self._submit())
+
+    async def _act(self, asked: protocol.DoAct) -> ActReply:
+        line = line_of(asked.verb, asked.target, asked.kind, asked.values)
+        try:
+            done = await self._controller.computes.act(
+                asked.verb,
+                asked.target,
+                kind=asked.kind,
+                values=asked.values,
+                dry=asked.dry,
+                confirmed=asked.confirmed,
+            )
+        except CommandError as error:
+            return ActReply(accepted=False, errors={"": str(error)}, line=line)
+        asks = bool(done.ask) or (done.accepted and asked.confirmed)
+        return ActReply(
+            accepted=done.accepted,
+            ask=done.ask,
+            errors=done.errors,
+            said=done.said,
+            line=f"{line} --yes" if line and asks else line,
+        )
 
     async def rows(self) -> tuple[str, tuple[TargetRow, ...]]:
         """Name of the target in use, and all of them."""
-        return await self._controller.loop.offload(self._read)
-
-    def _read(self) -> tuple[str, tuple[TargetRow, ...]]:
-        targets = self._controller.targets
-        current, rows = targets.current, []
-        for target in targets.all():
-            fields = {k: v for k, v in msgspec.to_builtins(target).items() if k not in ("name", "kind")}
-            row = TargetRow(name=target.name, kind=kind_of(target), current=target.name == current, fields=fields)
-            rows.append(row)
-        return current, tuple(rows)
+        computes = self._controller.computes
+        await computes.refresh()
+        computes.shown()
+        return computes.current, computes.rows()
 
     def listen(self, told: Callable[[str, str, str], None]) -> Callable[[], None]:
-        """Rows change with their file only."""
-        return lambda: None
+        """See :meth:`jupyter_amltrain.panel.events.Compute.listen`."""
+
+        def heard(news: News | None) -> None:
+            told(*(news or News("", "", "")))
+
+        return self._controller.computes.listen(heard)

@@ -235,6 +235,7 @@ class FakeLifecycle(Provisioned):
         if self._script.size or self._script.fails == "delete":
             await self._work("delete", progress, "Letting the machines go")
         self._cancel_all()
+        self._on = False
 
     def asks(self, verb: str, values: Mapping[str, Any], *, running: int) -> str:
         """See :meth:`Provisioned.asks`."""

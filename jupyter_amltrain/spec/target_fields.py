@@ -124,7 +124,7 @@ def checked(
         if field == NAME.name:
             continue
         if field not in parts:
-            wrong[field] = f"There is no field {field[:80]!r} here. {_near(field, parts)}"
+            wrong[field] = no_such(field, parts, "field")
             continue
         kind, _, _, _ = parts[field]
         if value is None or (value == "" and not isinstance(kind, (StrType, LiteralType))):
@@ -147,6 +147,12 @@ def _literals(hint: Any) -> tuple[Any, ...]:
     if typing.get_origin(hint) is typing.Literal:
         return typing.get_args(hint)
     return next((found for part in typing.get_args(hint) if (found := _literals(part))), ())
+
+
+def whole(value: Any, low: int, high: int | None) -> tuple[int, str]:
+    """A whole number from `low` to `high`, and what is wrong with `value`."""
+    found, sentence = _value(IntType(ge=low, le=high), value)
+    return found or 0, sentence
 
 
 @functools.lru_cache(maxsize=32)
@@ -230,7 +236,16 @@ def _bounds(kind: IntType | FloatType) -> str:
     return low + (high if low else high.replace(" to ", " up to "))
 
 
+def no_such(word: str, words: Iterable[str], what: str) -> str:
+    """There is no such field, kind or the like; names the near ones."""
+    if not word:
+        return f"A {what} is missing. {_near(word, words)}"
+    return f"There is no {what} {word[:80]!r} here. {_near(word, words)}"
+
+
 def _near(word: str, words: Iterable[str]) -> str:
     words = [w for w in words if w and w != NAME.name]
     near = difflib.get_close_matches(word, words, 2, 0.5)
-    return f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(words)}."
+    if near or not words:
+        return f"Did you mean {' or '.join(near)}?" if near else "There is none."
+    return f"There {'are' if len(words) > 1 else 'is'}: {', '.join(words)}."

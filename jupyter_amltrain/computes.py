@@ -1,0 +1,303 @@
+"""What is done with compute targets: one work at a time for each, in the background. Runs on the loop.
+
+Magics, command line and panel all come through :meth:`Computes.act`, so that they check, ask and
+say the same. A target is stored before its service is asked to make it: nothing that costs is
+forgotten when a kernel dies. When the service refuses, it is taken out of the store, and its failed row
+stays in this kernel's list until it is dismissed, deleted or created again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
+from jupyter_amltrain.backends.registry import target_kinds
+from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.spec.fields import TargetKind
+from jupyter_amltrain.spec.rows import Work
+from jupyter_amltrain.spec.target import LocalTarget
+from jupyter_amltrain.spec.target_fields import NAME, checked, kind_of_type, no_such, whole
+from jupyter_amltrain.target_list import News, TargetList, removal
+from jupyter_amltrain.target_rows import PAST, Seen, done_text, info_text
+from jupyter_amltrain.targets import stored
+
+log = logging.getLogger(__name__)
+
+#: A service that does not tell a target's state within this time is not waited for (seconds).
+PATIENCE = 0.7
+
+Do = Callable[[Progress], Awaitable[str | None]]
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an act; the fields are those of :class:`~jupyter_amltrain.panel.protocol.ActReply`.
+
+    Attributes
+    ----------
+    begun
+        A work goes on; :meth:`Computes.finished` waits for it.
+    """
+
+    accepted: bool = False
+    ask: str = ""
+    errors: dict[str, str] = {}
+    said: str = ""
+    begun: bool = False
+
+
+def kinds() -> tuple[TargetKind, ...]:
+    """The kinds of targets that a person can create or attach, as forms."""
+    return tuple(kind_of_type(kind) for kind in target_kinds() if kind.verb)
+
+
+class Computes(TargetList):
+    """The targets as this kernel sees them, and what it does with them."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._works: dict[str, asyncio.Task[str | Exception]] = {}
+
+    async def act(
+        self,
+        verb: str,
+        name: str = "",
+        *,
+        kind: str = "",
+        values: Mapping[str, Any] | None = None,
+        dry: bool = False,
+        confirmed: bool = False,
+    ) -> Done:
+        """Do something with a target; what takes longer begins only.
+
+        Parameters
+        ----------
+        verb
+            ``use, test, create, attach, start, stop, scale, delete, dismiss``.
+        dry
+            Only check, and tell what would be asked.
+        confirmed
+            A person has agreed to what it costs or loses.
+
+        Raises
+        ------
+        CommandError
+            It cannot be done now, whatever the values are.
+        """
+        await self.refresh()
+        given = dict(values or {})
+        if verb in ("create", "attach"):
+            return self._create(verb, name or str(given.get(NAME.name) or ""), kind, given, dry, confirmed)
+        seen = self._seen.get(name)
+        if seen is None:
+            self._targets.get(name)  # names the near matches
+            raise CommandError(f"{name!r} was removed just now.", hint="%aml_compute lists what there is.")
+        if verb == "dismiss" or (verb == "delete" and not seen.stored):
+            return self._dismiss(seen, dry)
+        if not seen.stored and seen.work is not None:
+            raise CommandError(f"{name!r} could not be created: {seen.work.error}", hint="Create it again.")
+        if verb == "use" and not (seen.busy and seen.work is not None and seen.work.verb in ("create", "delete")):
+            if not dry:
+                await self.use(name)
+            return Done(accepted=not dry, said=f"{name} is the target in use now, in every notebook.")
+        self._free(seen)
+        if verb == "test":
+            return self._begin(seen, verb, lambda progress: self._test(name), given, dry)
+        if verb not in PAST:
+            raise CommandError(f"{verb!r} cannot be done with a target.", hint="See: %aml_compute?")
+        return await self._provision(seen, verb, given, dry, confirmed)
+
+    @staticmethod
+    def _free(seen: Seen) -> None:
+        if seen.busy and seen.work is not None:
+            raise CommandError(
+                f"{seen.target.name!r} is being {PAST[seen.work.verb]}; only one thing is done with it at a time.",
+                hint="%aml_compute list shows how far it is.",
+            )
+
+    def _dismiss(self, seen: Seen, dry: bool) -> Done:
+        self._free(seen)
+        if dry:
+            return Done()
+        seen.work = None
+        if not seen.stored:
+            self._seen.pop(seen.target.name, None)
+        self._tell()
+        return Done(accepted=True, said="" if seen.stored else f"{seen.target.name} is deleted.")
+
+    def _create(self, verb: str, name: str, kind: str, values: dict[str, Any], dry: bool, confirmed: bool) -> Done:
+        there = {made.kind: made for made in kinds() if made.verb == verb}
+        if not there:
+            raise CommandError(
+                f"No kind of target can be {PAST[verb]} in this version.",
+                hint="%aml_compute create NAME --kind fake makes a demonstration.",
+            )
+        if kind not in there:
+            return Done(errors={"kind": no_such(kind, there, "kind of target")})
+        target_type = next(made for made in target_kinds() if made.__struct_config__.tag == kind)
+        target, wrong = checked(target_type, name, values)
+        if target is None:
+            return Done(errors=wrong)
+        old = self._seen.get(name)
+        if old is not None:
+            self._free(old)
+        if old is not None and old.stored:
+            other = [k for k, v in stored(target).items() if v != stored(old.target).get(k)]
+            if not other:
+                return Done(accepted=not dry, said=f"{name} is there already with these settings.")
+            return Done(
+                errors={
+                    NAME.name: f"There is a target {name!r} already, with other settings ({', '.join(other)})."
+                    " Choose another name, or delete it first."
+                }
+            )
+        draft = self._places.draft(target)
+        ask = draft.asks("create", values, running=0) if isinstance(draft, Provisioned) else ""
+        if dry or (ask and not confirmed):
+            return Done(ask=ask)
+        seen = Seen(target=target)
+        self._seen[name] = seen
+        return self._begin(seen, verb, lambda progress: self._make(seen, progress), values, dry)
+
+    async def _make(self, seen: Seen, progress: Progress) -> None:
+        name = seen.target.name
+        try:
+            await self._write(self._targets.add, seen.target)
+            backend = self._places.backend(name)
+            if isinstance(backend, Provisioned):
+                await backend.create(progress)
+            else:
+                seen.info = await backend.check()
+        except Exception:
+            seen.stored = False
+            await self._forget(name)
+            await self._write(self._targets.remove, name)
+            raise
+
+    async def _provision(self, seen: Seen, verb: str, values: dict[str, Any], dry: bool, confirmed: bool) -> Done:
+        name, target = seen.target.name, seen.target
+        backend = self._places.backend(name)
+        own: Provisioned | None = backend if isinstance(backend, Provisioned) else None
+        if own is not None and seen.state is None:
+            try:
+                seen.state = await asyncio.wait_for(own.state(), PATIENCE)
+            except (AmlTrainError, asyncio.TimeoutError):
+                pass  # then the work itself will find out
+        self._free(seen)  # while we asked
+        acts = {act.verb: act for act in own.acts(seen.state or ProvisionState())} if own is not None else {}
+        forgets = verb == "delete" and own is None and not isinstance(target, LocalTarget)
+        if verb not in acts and not forgets:
+            can = ", ".join(["use", "test", *acts])
+            raise CommandError(f"{name!r} cannot be {PAST[verb]}.", hint=f"With it one can: {can}.")
+        fields = acts[verb].fields if verb in acts else ()
+        wrong = {k: no_such(k, [f.name for f in fields], "field") for k in values if k not in [f.name for f in fields]}
+        if verb == "scale":
+            most = seen.state.max_nodes if seen.state is not None else None
+            values["nodes"], sentence = whole(values.get("nodes"), 0, most)
+            wrong |= {"nodes": sentence} if sentence else {}
+        if wrong:
+            return Done(errors=wrong)
+        if forgets or own is None:
+            ask = removal(name)
+        elif acts[verb].why_not:
+            raise CommandError(f"{name}: {acts[verb].why_not}")
+        else:
+            ask = own.asks(verb, values, running=self._counts()[0][name])
+        if dry or (ask and not confirmed):
+            return Done(ask=ask)
+        return self._begin(seen, verb, lambda progress: self._carry_out(seen, own, verb, values, progress), values, dry)
+
+    async def _carry_out(
+        self, seen: Seen, own: Provisioned | None, verb: str, values: dict[str, Any], progress: Progress
+    ) -> None:
+        if verb == "delete":
+            if own is not None:
+                await own.remove(progress)
+            await self._write(self._targets.remove, seen.target.name)
+            await self._forget(seen.target.name)
+            seen.stored = False
+            return
+        assert own is not None
+        if verb == "scale":
+            await own.scale(values["nodes"], progress)
+        else:
+            await (own.start if verb == "start" else own.stop)(progress)
+        if own.target != seen.target:
+            seen.target = own.target
+            await self._write(self._targets.replace, own.target)
+
+    async def _test(self, name: str) -> str:
+        return info_text(await self._check(name))
+
+    def _begin(self, seen: Seen, verb: str, do: Do, values: Mapping[str, Any], dry: bool) -> Done:
+        if dry:
+            return Done()
+        name = seen.target.name
+        seen.work = Work(verb=verb, since=time.time())
+        task = self._loop.start(self._work(seen, verb, do, values), f"{verb} {name}")
+        self._works[name] = task
+        self._tell()
+        return Done(accepted=True, begun=True)
+
+    async def _work(self, seen: Seen, verb: str, do: Do, values: Mapping[str, Any]) -> str | Exception:
+        name, work = seen.target.name, Work(verb=verb, since=time.time())
+
+        def progress(text: str) -> None:
+            seen.work = msgspec.structs.replace(work, detail=text)
+            self._tell()
+
+        try:
+            said = await do(progress) or done_text(verb, name, values)
+            await self._look(name, verb)
+        except Exception as error:
+            if not isinstance(error, AmlTrainError):
+                log.exception("%s %s", verb, name)
+                error = AmlTrainError(f"{type(error).__name__}: {error}")
+            seen.work = msgspec.structs.replace(work, error=str(error))
+            await self._renew()
+            self._tell(News("error", f"{name} could not be {PAST[verb]}: {error}", name))
+            return error.with_traceback(None)
+        seen.work = None
+        if verb == "delete":
+            self._seen.pop(name, None)
+            await self._renew()
+        self._tell(News("success", said, name))
+        return said
+
+    async def _look(self, name: str, verb: str) -> None:
+        """The row shows what a work has made of the target when that is told."""
+        if verb not in ("test", "delete"):
+            with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._check(name), PATIENCE)
+
+    async def _renew(self) -> None:
+        with contextlib.suppress(AmlTrainError):  # a state root that cannot be read is told elsewhere
+            await self.refresh()
+
+    def progress(self, name: str) -> str:
+        """How far a work is; empty when there is none."""
+        seen = self._seen.get(name)
+        return seen.work.detail if seen is not None and seen.work is not None else ""
+
+    async def finished(self, name: str, patience: float) -> str | None:
+        """What is told at the end of the last work; ``None`` when it goes on after `patience` seconds.
+
+        Raises
+        ------
+        AmlTrainError
+            What made it fail.
+        """
+        task = self._works[name]
+        await asyncio.wait([task], timeout=patience)
+        if not task.done():
+            return None
+        said = task.result()
+        if isinstance(said, Exception):
+            raise said
+        return said

@@ -1,0 +1,140 @@
+"""What a list says of a target, made of what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.backends.lifecycle import ProvisionState
+from jupyter_amltrain.backends.registry import kind_of
+from jupyter_amltrain.runs.text import bytes_text
+from jupyter_amltrain.spec.fields import Act
+from jupyter_amltrain.spec.rows import TargetRow, Work
+from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
+from jupyter_amltrain.targets import stored
+
+#: What a work makes of the state while it goes on.
+DOING = {
+    "create": "creating",
+    "attach": "creating",
+    "start": "starting",
+    "stop": "stopping",
+    "scale": "scaling",
+    "delete": "deleting",
+}
+#: The same in a sentence, and when it is done.
+PAST = {
+    "create": "created",
+    "attach": "attached",
+    "start": "started",
+    "stop": "stopped",
+    "scale": "scaled",
+    "delete": "deleted",
+    "test": "tested",
+}
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """All that this kernel knows of a target.
+
+    Attributes
+    ----------
+    stored
+        Whether ``targets.json`` has it; one that could not be created is not there.
+    info
+        What the last check found; `error` why it found nothing.
+    """
+
+    target: ComputeTarget
+    stored: bool = True
+    info: TargetInfo | None = None
+    state: ProvisionState | None = None
+    error: str = ""
+    checked_at: float = 0.0
+    checking: bool = False
+    work: Work | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being done with it."""
+        return self.work is not None and not self.work.error
+
+
+def row_of(seen: Seen, current: str, acts: tuple[Act, ...], running: int, queued: int) -> TargetRow:
+    """The row of a target; the counts are of runs that this kernel knows."""
+    target, info = seen.target, seen.info
+    found = seen.state or ProvisionState()
+    state, detail = _state(seen)
+    gpus = _names(info.gpus) if info is not None else {}
+    return TargetRow(
+        name=target.name,
+        kind=kind_of(target),
+        title=type(target).title,
+        current=target.name == current,
+        state=state,
+        detail=detail,
+        size=found.size,
+        nodes=found.nodes,
+        max_nodes=found.max_nodes,
+        cpus=found.cpus if found.cpus is not None else info.cpus if info is not None else None,
+        memory=found.memory if found.memory is not None else info.memory if info is not None else None,
+        gpus=found.gpus if found.gpus is not None else sum(gpus.values()) if info is not None else None,
+        gpu_name=found.gpu_name or ", ".join(gpus),
+        price=found.price,
+        price_node=found.price_node,
+        currency=found.currency,
+        quota=found.quota,
+        running=running,
+        queued=queued,
+        checked_at=seen.checked_at,
+        fields={k: v for k, v in stored(target).items() if k not in ("name", "kind")},
+        acts=acts,
+        work=seen.work,
+    )
+
+
+def _state(seen: Seen) -> tuple[str, str]:
+    work, found = seen.work, seen.state
+    if seen.busy and work is not None and work.verb in DOING:
+        return DOING[work.verb], work.detail
+    if not seen.stored:
+        return "failed", work.error if work is not None else ""
+    if seen.error:
+        return "unreachable", seen.error
+    if found is not None and found.state != "unknown":
+        return found.state, found.detail
+    if seen.info is not None:
+        return ("ready" if seen.info.reachable else "unreachable"), seen.info.detail
+    return "unknown", ""
+
+
+def _names(gpus: Any) -> dict[str, int]:
+    names: dict[str, int] = {}
+    for gpu in gpus:
+        name = str(gpu.get("name") or "GPU")
+        names[name] = names.get(name, 0) + 1
+    return names
+
+
+def gpus_text(gpus: Any) -> str:
+    """``2 x NVIDIA A100``; empty for none."""
+    return ", ".join(f"{n} x {name}" for name, n in _names(gpus).items())
+
+
+def info_text(info: TargetInfo) -> str:
+    """One line: can it run jobs now?"""
+    gpus = gpus_text(info.gpus) or "no GPU"
+    cpus = "" if info.cpus is None else f", {info.cpus} CPUs"
+    memory = "" if info.memory is None else f", {bytes_text(info.memory)}"
+    if not info.reachable:
+        return f"{info.target}: not reachable. {info.detail}".rstrip()
+    return f"{info.target}: ready{cpus}{memory}, {gpus}; {info.running} running, {info.queued} queued."
+
+
+def done_text(verb: str, name: str, values: Mapping[str, Any]) -> str:
+    """What is told when a work has ended well."""
+    nodes = values.get("nodes")
+    to = f" to {nodes} machine{'' if nodes == 1 else 's'}" if verb == "scale" else ""
+    return f"{name} is {PAST[verb]}{to}."
