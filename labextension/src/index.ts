@@ -6,6 +6,7 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { NotebookHost } from './output/host';
 import { RunOutput } from './output/renderer';
+import { panel } from './panel/plugin';
 import { RUN_MIME } from './protocol';
 import { DOMAIN, PLUGIN_ID, WIDGETS_PLUGIN_ID } from './tokens';
 
@@ -55,4 +56,4 @@ const widgets: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default [output, widgets];
+export default [output, widgets, panel];

@@ -112,6 +112,8 @@ export interface IPanelModel {
   kinds(): Promise<IKindsReply>;
   /** Load the extension in the kernel. */
   connect(): Promise<void>;
+  /** Ask the kernel anew, whatever is believed of it. */
+  refresh(): void;
 
   /** The panel is seen or not: hidden, nothing is sent but the ends of runs. */
   setShown(shown: boolean): void;

@@ -1,0 +1,320 @@
+/** Commands of the panel itself and of runs, but for those that open something (see tabs/commands.ts). */
+
+import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
+import { copyIcon, LabIcon, refreshIcon } from '@jupyterlab/ui-components';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import type { IRunRow } from '../protocol';
+import { PANEL_ID } from '../tokens';
+import { againIcon, cancelIcon, deleteIcon, linkIcon, plugIcon, runsIcon } from './icons';
+import { isLive } from './rows';
+import { chosenRuns, selection } from './selection';
+import { CommandIDs, IPanelContext } from './tokens';
+
+/** Names that a question lists. */
+const LISTED = 10;
+/** Milliseconds; MLflow's server takes a while the first time. */
+const MLFLOW_PAUSE = 700;
+const MLFLOW_LIMIT = 60000;
+
+const DESCRIBED = {
+  args: {
+    type: 'object',
+    properties: {
+      handle: { type: 'string', description: 'Handle of the run, e.g. local/my-run-1; the selected one by default' },
+      handles: { type: 'array', items: { type: 'string' }, description: 'Handles of several runs' }
+    }
+  }
+} as const;
+
+interface IRunCommand {
+  readonly id: string;
+  readonly short: string;
+  readonly long: string;
+  readonly caption: string;
+  readonly icon: LabIcon;
+  /** Of the rows that are chosen, those it can act on; none disables it. */
+  fits(rows: readonly IRunRow[]): readonly IRunRow[];
+  run(rows: readonly IRunRow[]): Promise<void>;
+}
+
+/** Show what the kernel said. */
+export function failed(title: string, error: unknown): void {
+  const said = error instanceof Error ? error.message : String(error);
+  Notification.error(said ? `${title}: ${said}` : title, { autoClose: 10000 });
+}
+
+const one = (rows: readonly IRunRow[]): readonly IRunRow[] => (rows.length === 1 ? rows : []);
+
+/** Ids that go into the palette. */
+export function addRunCommands(context: IPanelContext): string[] {
+  const { app, model, trans } = context;
+  const { commands } = app;
+
+  const rowsOf = (args: ReadonlyPartialJSONObject): IRunRow[] =>
+    chosenRuns(args)
+      .map(handle => model.run(handle))
+      .filter((row): row is IRunRow => row !== undefined);
+
+  const cancel = async (rows: readonly IRunRow[]) => {
+    const started = rows.filter(row => row.state !== 'queued' && row.state !== 'preparing');
+    if (started.length > 0) {
+      const sure = await showDialog({
+        title: trans._n('Cancel run?', 'Cancel %1 runs?', rows.length, rows.length),
+        body: trans.__('%1 will be stopped. What it has written stays.', names(rows)),
+        buttons: [
+          Dialog.cancelButton({ label: trans.__('Keep Running') }),
+          Dialog.warnButton({ label: trans._n('Cancel Run', 'Cancel Runs', rows.length) })
+        ]
+      });
+      if (!sure.button.accept) {
+        return;
+      }
+    }
+    await Promise.all(
+      rows.map(async row => {
+        const reply = await model.request('cancel', { handle: row.handle });
+        if (!reply.accepted) {
+          Notification.info(trans.__('%1 has ended already: %2.', row.name, reply.state), { autoClose: 5000 });
+        }
+      })
+    );
+  };
+
+  const again = async (rows: readonly IRunRow[]) => {
+    const { handle } = await model.request('again', { handle: rows[0].handle });
+    Notification.success(trans.__('Submitted again as %1', handle), { autoClose: 5000 });
+    selection.runs = [handle];
+  };
+
+  const remove = async (rows: readonly IRunRow[]) => {
+    const handles = rows.map(row => row.handle);
+    const first = await model.request('delete', { handles, confirmed: false });
+    let reply = first;
+    if (first.ask) {
+      const sure = await showDialog({
+        title: trans._n('Delete run?', 'Delete %1 runs?', rows.length, rows.length),
+        body: rows.length > 1 ? `${first.ask}\n\n${names(rows)}` : first.ask,
+        buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Delete') })]
+      });
+      if (!sure.button.accept) {
+        return;
+      }
+      reply = await model.request('delete', { handles, confirmed: true }, 10000);
+    }
+    const errors = Object.values(reply.errors);
+    if (errors.length > 0) {
+      failed(trans._n('A run was not deleted', '%1 runs were not deleted', errors.length, errors.length), errors.join(' '));
+    }
+    if (reply.deleted.length > 0) {
+      Notification.success(trans._n('Deleted %2', 'Deleted %1 runs', reply.deleted.length, reply.deleted.length, reply.deleted[0]), {
+        autoClose: 3000
+      });
+    }
+  };
+
+  const copy = async (rows: readonly IRunRow[]) => {
+    const text = rows.map(row => row.handle).join('\n');
+    Clipboard.copyToSystem(text);
+    Notification.emit(trans.__('Copied %1', text), 'success', { autoClose: 3000 });
+  };
+
+  const mlflow = async (rows: readonly IRunRow[]) => {
+    const handle = rows[0].handle;
+    const end = Date.now() + MLFLOW_LIMIT;
+    let waiting = '';
+    for (;;) {
+      const reply = await model.request('mlflow', { handle });
+      if (reply.why || reply.url) {
+        if (waiting) {
+          Notification.dismiss(waiting);
+        }
+        if (reply.why) {
+          throw new Error(reply.why);
+        }
+        openPage(reply.url, trans.__('MLflow is ready'), trans.__('Open'));
+        return;
+      }
+      waiting = waiting || Notification.emit(trans.__('MLflow is starting…'), 'in-progress', { autoClose: false });
+      if (Date.now() > end) {
+        Notification.dismiss(waiting);
+        throw new Error(trans.__('Its server has not started within a minute.'));
+      }
+      await new Promise(resolve => setTimeout(resolve, MLFLOW_PAUSE));
+    }
+  };
+
+  const list: IRunCommand[] = [
+    {
+      id: CommandIDs.runCancel,
+      short: trans.__('Cancel…'),
+      long: trans.__('Cancel Run…'),
+      caption: trans.__('Stop the selected run'),
+      icon: cancelIcon,
+      fits: rows => rows.filter(row => isLive(row) && !row.cancel_requested),
+      run: cancel
+    },
+    {
+      id: CommandIDs.runAgain,
+      short: trans.__('Run Again'),
+      long: trans.__('Run Again'),
+      caption: trans.__('Submit the job of the selected run once more, as it was'),
+      icon: againIcon,
+      fits: rows => one(rows).filter(row => row.again),
+      run: again
+    },
+    {
+      id: CommandIDs.runCopy,
+      short: trans.__('Copy Handle'),
+      long: trans.__('Copy Run Handle'),
+      caption: trans.__('Copy what magics call the selected run'),
+      icon: copyIcon,
+      fits: rows => rows,
+      run: copy
+    },
+    {
+      id: CommandIDs.runMlflow,
+      short: trans.__('Open in MLflow'),
+      long: trans.__('Open Run in MLflow'),
+      caption: trans.__('Open the selected run in the MLflow UI'),
+      icon: linkIcon,
+      fits: one,
+      run: mlflow
+    },
+    {
+      id: CommandIDs.runDelete,
+      short: trans.__('Delete…'),
+      long: trans.__('Delete Run…'),
+      caption: trans.__('Remove the selected runs that have ended'),
+      icon: deleteIcon,
+      fits: rows => rows.filter(row => !isLive(row)),
+      run: remove
+    }
+  ];
+
+  for (const command of list) {
+    commands.addCommand(command.id, {
+      label: args => (args['short'] ? command.short : command.long),
+      caption: command.caption,
+      icon: command.icon,
+      isEnabled: args => model.connection.state === 'ready' && command.fits(rowsOf(args)).length > 0,
+      describedBy: DESCRIBED,
+      execute: async args => {
+        const rows = command.fits(rowsOf(args));
+        if (rows.length > 0) {
+          try {
+            await command.run(rows);
+          } catch (error) {
+            failed(command.long.replace(/…$/, ''), error);
+          }
+        }
+      }
+    });
+  }
+
+  // Buttons look again only when the answer may have changed, not at every number of a run.
+  let before = '';
+  const changed = () => {
+    const rows = rowsOf({});
+    const now = JSON.stringify([
+      model.connection.state,
+      rows.map(row => [row.handle, isLive(row), row.cancel_requested, row.again])
+    ]);
+    if (now !== before) {
+      before = now;
+      RUN_COMMANDS.filter(id => commands.hasCommand(id)).forEach(id => commands.notifyCommandChanged(id));
+    }
+  };
+  selection.changed.connect(changed);
+  model.runsChanged.connect(changed);
+  model.connectionChanged.connect(changed);
+  return list.map(command => command.id);
+}
+
+function names(rows: readonly IRunRow[]): string {
+  const shown = rows.slice(0, LISTED).map(row => row.name);
+  return shown.join(', ') + (rows.length > LISTED ? ' …' : '');
+}
+
+/** Open a page that cannot reach back; a browser that forbids it gets a button. */
+function openPage(url: string, ready: string, label: string): void {
+  if (!/^https?:/.test(url)) {
+    throw new Error(url);
+  }
+  const opened = window.open('', '_blank');
+  if (opened) {
+    opened.opener = null;
+    opened.location.replace(url);
+    return;
+  }
+  const callback = () => void window.open(url, '_blank', 'noopener');
+  Notification.info(ready, { autoClose: false, actions: [{ label, callback }] });
+}
+
+const RUN_COMMANDS: readonly string[] = [
+  CommandIDs.runOpen,
+  CommandIDs.runTab,
+  CommandIDs.runLogs,
+  CommandIDs.runCancel,
+  CommandIDs.runAgain,
+  CommandIDs.runDelete,
+  CommandIDs.runCompare,
+  CommandIDs.runCopy,
+  CommandIDs.runMlflow,
+  CommandIDs.runGpus
+];
+
+/** The menu on a row of the list. */
+export function addRunMenu(context: IPanelContext): void {
+  const selector = '.jp-AmlRuns-row';
+  const menu = context.app.contextMenu;
+  const args = { short: true };
+  const groups = [
+    [CommandIDs.runOpen, CommandIDs.runTab, CommandIDs.runLogs, CommandIDs.runGpus, CommandIDs.runCompare],
+    [CommandIDs.runCancel, CommandIDs.runAgain],
+    [CommandIDs.runCopy, CommandIDs.runMlflow],
+    [CommandIDs.runDelete]
+  ];
+  groups.forEach((group, k) => {
+    group
+      .filter(command => context.app.commands.hasCommand(command))
+      .forEach((command, at) => menu.addItem({ command, args, selector, rank: 10 * k + at }));
+    if (k + 1 < groups.length) {
+      menu.addItem({ type: 'separator', selector, rank: 10 * k + 9 });
+    }
+  });
+}
+
+/** Commands of the panel; ids that go into the palette. */
+export function addPanelCommands(context: IPanelContext): string[] {
+  const { app, model, trans } = context;
+  const { commands } = app;
+  const described = { args: { type: 'object', properties: {} } } as const;
+  commands.addCommand(CommandIDs.open, {
+    label: trans.__('Training Runs'),
+    caption: trans.__('Show the panel of compute targets, runs and GPUs'),
+    icon: runsIcon,
+    describedBy: described,
+    execute: () => app.shell.activateById(PANEL_ID)
+  });
+  commands.addCommand(CommandIDs.connect, {
+    label: trans.__('Connect Kernel to Training Runs'),
+    caption: trans.__('Load the jupyter_amltrain extension in the kernel of the notebook'),
+    icon: plugIcon,
+    isEnabled: () => model.connection.state === 'not-loaded' || model.connection.state === 'missing',
+    describedBy: described,
+    execute: () => model.connect()
+  });
+  commands.addCommand(CommandIDs.refresh, {
+    label: trans.__('Refresh Training Runs'),
+    caption: trans.__('Ask the kernel for everything anew'),
+    icon: refreshIcon,
+    isEnabled: () => model.kernel !== null,
+    describedBy: described,
+    execute: () => model.refresh()
+  });
+  model.connectionChanged.connect(() => {
+    commands.notifyCommandChanged(CommandIDs.connect);
+    commands.notifyCommandChanged(CommandIDs.refresh);
+  });
+  return [CommandIDs.open, CommandIDs.connect, CommandIDs.refresh];
+}

@@ -1,0 +1,61 @@
+/** Our icons, in the manner of JupyterLab's own. */
+
+import { LabIcon } from '@jupyterlab/ui-components';
+
+function icon(name: string, inner: string): LabIcon {
+  const svgstr = `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">${inner}</svg>`;
+  return new LabIcon({ name: `jupyter-amltrain:${name}`, svgstr });
+}
+
+/** A curve that comes down in a frame. */
+export const runsIcon = icon(
+  'runs',
+  '<g class="jp-icon3" fill="#616161"><path d="M3 3h2v16h16v2H3z"/>' +
+    '<path d="M7.2 4.6l1.8-.8c1.6 3.6 2.7 7 5 8.6 1.7 1.2 4 1.5 7 1.6v2c-3.4-.1-6-.5-8.1-2-2.9-2-4-5.5-5.7-9.4z"/>' +
+    '<circle cx="20" cy="15" r="2.2"/></g>'
+);
+
+export const cancelIcon = icon(
+  'cancel',
+  '<path class="jp-icon3" fill="#616161" d="M6 6h12v12H6z"/>'
+);
+
+export const againIcon = icon(
+  'again',
+  '<path class="jp-icon3" fill="#616161" d="M12 5V1L7 6l5 5V7a6 6 0 1 1-6 6H4a8 8 0 1 0 8-8z"/>'
+);
+
+export const deleteIcon = icon(
+  'delete',
+  '<path class="jp-icon3" fill="#616161" d="M6 19a2 2 0 0 0 2 2h8a2 2 0 0 0 2-2V7H6zM19 4h-3.5l-1-1h-5l-1 1H5v2h14z"/>'
+);
+
+export const compareIcon = icon(
+  'compare',
+  '<path class="jp-icon3" fill="#616161" d="M10 3H5a2 2 0 0 0-2 2v14a2 2 0 0 0 2 2h5v2h2V1h-2zm0 15H5l5-6zM19 3h-5v2h5v13l-5-6v9h5a2 2 0 0 0 2-2V5a2 2 0 0 0-2-2z"/>'
+);
+
+export const logIcon = icon(
+  'log',
+  '<path class="jp-icon3" fill="#616161" d="M4 5h16v2H4zm0 4h11v2H4zm0 4h16v2H4zm0 4h8v2H4z"/>'
+);
+
+export const chartIcon = icon(
+  'chart',
+  '<path class="jp-icon3" fill="#616161" d="M5 9h3v10H5zm5.5-4h3v14h-3zM16 13h3v6h-3z"/>'
+);
+
+export const linkIcon = icon(
+  'external',
+  '<path class="jp-icon3" fill="#616161" d="M19 19H5V5h7V3H5a2 2 0 0 0-2 2v14a2 2 0 0 0 2 2h14a2 2 0 0 0 2-2v-7h-2zM14 3v2h3.590l-9.83 9.83 1.41 1.410L19 6.410V10h2V3z"/>'
+);
+
+export const plugIcon = icon(
+  'plug',
+  '<path class="jp-icon3" fill="#616161" d="M16 7V3h-2v4h-4V3H8v4a2 2 0 0 0-2 2v5.5L9.5 18v3h5v-3l3.5-3.5V9a2 2 0 0 0-2-2z"/>'
+);
+
+export const gpuIcon = icon(
+  'gpu',
+  '<path class="jp-icon3" fill="#616161" d="M4 6h15a2 2 0 0 1 2 2v7a2 2 0 0 1-2 2h-2v2h-2v-2h-2v2h-2v-2H6v3H4V4H2V2h2zm4.5 2.5a3 3 0 1 0 0 6 3 3 0 0 0 0-6zm7 0a3 3 0 1 0 0 6 3 3 0 0 0 0-6z"/>'
+);

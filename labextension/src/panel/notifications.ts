@@ -1,0 +1,58 @@
+/** What a person is told without having looked. */
+
+import { Notification } from '@jupyterlab/apputils';
+import { elapsed, secondsOf } from '../sections/runs_text';
+import type { INotice, IRunRow } from '../protocol';
+import { CommandIDs, IPanelContext, ITransition } from './tokens';
+
+/** Milliseconds. */
+const SHORT = 5000;
+
+export function notifyTransitions(context: IPanelContext): void {
+  const { app, model, trans, settings } = context;
+  /** Two notebooks may follow the same run; a kernel may say the same again. */
+  const told = new Set<string>();
+
+  const action = (label: string, id: string, handle: string): Notification.IAction[] =>
+    app.commands.hasCommand(id) ? [{ label, callback: () => void app.commands.execute(id, { handle }) }] : [];
+  const actions = (row: IRunRow) => [
+    ...action(trans.__('Logs'), CommandIDs.runLogs, row.handle),
+    ...action(trans.__('Dashboard'), CommandIDs.runOpen, row.handle)
+  ];
+
+  const ended = (row: IRunRow) => {
+    const seconds = secondsOf(row, Date.now() / 1000);
+    const took = seconds === null ? '' : trans.__(' after %1', elapsed(seconds));
+    switch (row.state) {
+      case 'completed':
+        Notification.success(trans.__('%1 completed%2', row.name, took), { autoClose: SHORT, actions: actions(row) });
+        break;
+      case 'canceled':
+        Notification.info(trans.__('%1 was canceled%2', row.name, took), { autoClose: SHORT });
+        break;
+      default: {
+        const why = row.error || row.reason || row.detail;
+        const what = row.state === 'lost' ? trans.__('%1 is lost%2', row.name, took) : trans.__('%1 failed%2', row.name, took);
+        Notification.error(why ? `${what}: ${why}` : what, { autoClose: false, actions: actions(row) });
+      }
+    }
+  };
+
+  model.transition.connect((_, { row, what }: ITransition) => {
+    const key = `${row.handle} ${row.created} ${what === 'ended' ? row.state : row.attention}`;
+    if (told.has(key)) {
+      return;
+    }
+    told.add(key);
+    if (what === 'ended' && settings.notifyEnded) {
+      ended(row);
+    } else if (what === 'attention' && settings.notifyAttention) {
+      Notification.warning(`${row.name}: ${row.attention}`, { autoClose: false, actions: actions(row) });
+    }
+  });
+
+  model.notice.connect((_, { level, text }: INotice) => {
+    const type = level === 'error' || level === 'warning' || level === 'success' ? level : 'info';
+    Notification.emit(text, type, { autoClose: type === 'error' ? false : SHORT });
+  });
+}

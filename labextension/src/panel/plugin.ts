@@ -1,0 +1,80 @@
+/** The panel as a plugin: everything it may use besides notebooks is optional. */
+
+import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { IRunningSessionManagers } from '@jupyterlab/running';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStatusBar } from '@jupyterlab/statusbar';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ComputeSection } from '../sections/compute';
+import { addComputeCommands } from '../sections/compute_commands';
+import { GpusSection } from '../sections/gpus';
+import { RunsSection } from '../sections/runs';
+import { DOMAIN, PANEL_ID, PANEL_PLUGIN_ID } from '../tokens';
+import { addPanelCommands, addRunCommands, addRunMenu } from './commands';
+import { PanelModel } from './model';
+import { notifyTransitions } from './notifications';
+import { TrainingPanel } from './panel';
+import { addToRunning } from './running';
+import { PanelSettings } from './settings';
+import { addStatusItem } from './statusbar';
+import type { IPanelContext } from './tokens';
+
+/** Behind JupyterLab's own panels. */
+const RANK = 900;
+
+export const panel: JupyterFrontEndPlugin<void> = {
+  id: PANEL_PLUGIN_ID,
+  description: 'A side panel of compute targets, training runs and GPUs',
+  autoStart: true,
+  requires: [INotebookTracker],
+  optional: [
+    ITranslator,
+    ISettingRegistry,
+    ILayoutRestorer,
+    ICommandPalette,
+    IStatusBar,
+    IRunningSessionManagers,
+    IFileBrowserFactory
+  ],
+  activate: (
+    app: JupyterFrontEnd,
+    tracker: INotebookTracker,
+    translator: ITranslator | null,
+    registry: ISettingRegistry | null,
+    restorer: ILayoutRestorer | null,
+    palette: ICommandPalette | null,
+    statusBar: IStatusBar | null,
+    running: IRunningSessionManagers | null,
+    _files: IFileBrowserFactory | null
+  ): void => {
+    const language = translator ?? nullTranslator;
+    const trans = language.load(DOMAIN);
+    const settings = new PanelSettings();
+    const model = new PanelModel(tracker, settings);
+    const context: IPanelContext = { app, model, tracker, trans, settings };
+    registry
+      ?.load(PANEL_PLUGIN_ID)
+      .then(found => settings.follow(found))
+      .catch(error => console.warn('jupyter-amltrain: the settings of the panel cannot be read', error));
+
+    const ids = [...addPanelCommands(context), ...addRunCommands(context), ...addComputeCommands(context)];
+    addRunMenu(context);
+    const sections = [new ComputeSection(context), new RunsSection(context), new GpusSection(context)];
+    const widget = new TrainingPanel(context, sections, language);
+    app.shell.add(widget, 'left', { rank: RANK, type: 'Training Runs' });
+    restorer?.add(widget, PANEL_ID);
+
+    const category = trans.__('Training Runs');
+    ids.forEach(command => palette?.addItem({ command, category }));
+    if (statusBar) {
+      addStatusItem(context, statusBar);
+    }
+    if (running) {
+      addToRunning(context, running);
+    }
+    notifyTransitions(context);
+  }
+};

@@ -1,0 +1,71 @@
+/** Our live runs in JupyterLab's own panel of what is running. */
+
+import type { IRunningSessionManagers, IRunningSessions } from '@jupyterlab/running';
+import { Signal } from '@lumino/signaling';
+import { progress } from '../sections/runs_text';
+import type { IRunRow } from '../protocol';
+import { cancelIcon, runsIcon } from './icons';
+import { isLive } from './rows';
+import { CommandIDs, IPanelContext } from './tokens';
+
+class RunningRuns implements IRunningSessions.IManager {
+  constructor(private readonly _context: IPanelContext) {
+    const { model, trans } = _context;
+    this.name = trans.__('Training Runs');
+    this.shutdownLabel = trans.__('Cancel…');
+    this.shutdownAllLabel = trans.__('Cancel All');
+    this.shutdownAllConfirmationText = trans.__('Cancel all live training runs of this kernel?');
+    let before = '';
+    model.runsChanged.connect(() => {
+      // Numbers change twice a second; this list shows states.
+      const now = this._live.map(row => `${row.handle} ${row.state} ${row.phase} ${row.name}`).join();
+      if (now !== before) {
+        before = now;
+        this.runningChanged.emit();
+      }
+    });
+  }
+
+  readonly name: string;
+  readonly shutdownLabel: string;
+  readonly shutdownAllLabel: string;
+  readonly shutdownAllConfirmationText: string;
+  readonly shutdownItemIcon = cancelIcon;
+  readonly runningChanged: Signal<IRunningSessions.IManager, void> = new Signal(this);
+
+  running(): IRunningSessions.IRunningItem[] {
+    const { app, trans } = this._context;
+    return this._live.map(row => ({
+      className: 'jp-AmlRunning-item',
+      context: row.handle,
+      icon: () => runsIcon,
+      label: () => row.name,
+      labelTitle: () => row.handle,
+      detail: () => `${row.target} · ${progress(row, Date.now() / 1000, trans)}`,
+      open: () => {
+        const id = app.commands.hasCommand(CommandIDs.runOpen) ? CommandIDs.runOpen : CommandIDs.open;
+        void app.commands.execute(id, { handle: row.handle });
+      },
+      shutdown: () => void app.commands.execute(CommandIDs.runCancel, { handle: row.handle })
+    }));
+  }
+
+  refreshRunning(): void {
+    this.runningChanged.emit();
+  }
+
+  /** The panel has asked already. */
+  shutdownAll(): void {
+    this._live.forEach(row => {
+      this._context.model.request('cancel', { handle: row.handle }).catch(() => undefined);
+    });
+  }
+
+  private get _live(): readonly IRunRow[] {
+    return this._context.model.runs.filter(isLive);
+  }
+}
+
+export function addToRunning(context: IPanelContext, managers: IRunningSessionManagers): void {
+  managers.add(new RunningRuns(context));
+}

@@ -1,0 +1,184 @@
+/** The section of runs: filter, list, and the chosen run. */
+
+import { CommandToolbarButton, PanelWithToolbar, ReactiveToolbar } from '@jupyterlab/ui-components';
+import { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+import { selection } from '../panel/selection';
+import { CommandIDs, IPanelContext } from '../panel/tokens';
+import { button, element, say } from './dom';
+import { filterRuns, StateFilter } from './runs_filter';
+import { RunDetail } from './runs_detail';
+import { RunsList } from './runs_list';
+
+const TOOLBAR = [
+  CommandIDs.runOpen,
+  CommandIDs.runLogs,
+  CommandIDs.runCancel,
+  CommandIDs.runAgain,
+  CommandIDs.runCompare,
+  CommandIDs.runMlflow,
+  CommandIDs.runDelete
+];
+
+const SECOND = 1000;
+
+export class RunsSection extends PanelWithToolbar {
+  constructor(private readonly _context: IPanelContext) {
+    super({ toolbar: new ReactiveToolbar() });
+    const { trans, model, app } = _context;
+    this.addClass('jp-AmlRuns');
+    this.title.label = trans.__('Runs');
+    this.title.caption = trans.__('Live and past training runs');
+    this._filter = this._makeFilter();
+    this._list = new RunsList(trans, {
+      open: handle => this._execute(CommandIDs.runOpen, { handle }),
+      remove: handles => this._execute(CommandIDs.runDelete, { handles: [...handles] })
+    });
+    this._empty = new Widget();
+    this._empty.addClass('jp-AmlRuns-empty');
+    this._detail = new RunDetail(_context);
+    this.addWidget(this._filter);
+    this.addWidget(this._list);
+    this.addWidget(this._empty);
+    this.addWidget(this._detail);
+    for (const id of TOOLBAR) {
+      if (app.commands.hasCommand(id)) {
+        const item = new CommandToolbarButton({ commands: app.commands, id, label: '' });
+        this.toolbar.addItem(id.slice(id.indexOf(':') + 1), item);
+      }
+    }
+    this.toolbar.node.setAttribute('aria-label', trans.__('Actions on the selected run'));
+    this._list.inView.connect((_, handles) => model.details(handles));
+    model.runsChanged.connect(this._draw, this);
+    model.connectionChanged.connect(this._draw, this);
+    this._draw();
+  }
+
+  dispose(): void {
+    clearInterval(this._timer);
+    this._context.model.runsChanged.disconnect(this._draw, this);
+    this._context.model.connectionChanged.disconnect(this._draw, this);
+    super.dispose();
+  }
+
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._see(this.isVisible);
+  }
+
+  protected onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this._see(true);
+  }
+
+  protected onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this._see(false);
+  }
+
+  protected onBeforeDetach(message: Message): void {
+    super.onBeforeDetach(message);
+    this._see(false);
+  }
+
+  private _see(shown: boolean): void {
+    this._list.seen = shown;
+    clearInterval(this._timer);
+    this._timer = shown ? setInterval(() => this._detail.tick(), SECOND) : undefined;
+    if (shown) {
+      this._draw();
+    } else {
+      this._context.model.details([]);
+    }
+  }
+
+  private _execute(id: string, args: { handle: string } | { handles: string[] }): void {
+    const { commands } = this._context.app;
+    if (commands.hasCommand(id)) {
+      void commands.execute(id, args);
+    }
+  }
+
+  private _makeFilter(): Widget {
+    const { trans } = this._context;
+    this._words = element('input', 'jp-AmlRuns-words jp-mod-styled');
+    this._words.type = 'search';
+    this._words.placeholder = trans.__('Filter');
+    this._words.title = trans.__('Words of the name, handle, target, state, experiment or parameters (lr=0.1)');
+    this._words.setAttribute('aria-label', trans.__('Filter runs'));
+    this._words.addEventListener('input', () => this._draw());
+    this._state = element('select', 'jp-AmlRuns-states jp-mod-styled');
+    this._state.setAttribute('aria-label', trans.__('State of the runs that are listed'));
+    const options: [StateFilter, string][] = [
+      ['all', trans.__('All')],
+      ['live', trans.__('Live')],
+      ['failed', trans.__('Failed')]
+    ];
+    options.forEach(([value, label]) => this._state.append(new Option(label, value)));
+    this._state.addEventListener('change', () => this._draw());
+    this._count = element('span', 'jp-AmlRuns-count');
+    this._count.setAttribute('aria-live', 'polite');
+    const made = new Widget();
+    made.addClass('jp-AmlRuns-filter');
+    made.node.append(this._words, this._state, this._count);
+    return made;
+  }
+
+  private _draw(): void {
+    const { model, trans } = this._context;
+    const all = model.runs;
+    const shown = filterRuns(all, this._words.value, this._state.value as StateFilter);
+    this._list.runs = shown;
+    const total = all.length + model.more;
+    say(this._count, shown.length === total ? `${total}` : trans.__('%1 of %2', shown.length, total));
+    this._count.title = model.more
+      ? trans.__('%1 older runs are not listed; %aml_runs lists them', model.more)
+      : trans._n('%1 run', '%1 runs', total, total);
+    this._filter.setHidden(all.length === 0);
+    this._list.setHidden(shown.length === 0);
+    this._drawEmpty(all.length, shown.length);
+    // What is gone cannot be acted on.
+    selection.runs = selection.runs.filter(handle => model.run(handle) !== undefined);
+    this._detail.refresh();
+  }
+
+  private _drawEmpty(all: number, shown: number): void {
+    const { trans, app } = this._context;
+    const what = shown > 0 ? '' : all > 0 ? 'filtered' : 'none';
+    this._empty.setHidden(what === '');
+    if (what === this._emptiness) {
+      return;
+    }
+    this._emptiness = what;
+    if (what === 'filtered') {
+      const clear = button(trans.__('Clear Filter'), 'reject', () => {
+        this._words.value = '';
+        this._state.value = 'all';
+        this._draw();
+      });
+      this._empty.node.replaceChildren(element('div', '', trans.__('No run matches.')), clear);
+    } else if (what === 'none') {
+      const nodes: Node[] = [
+        element('div', 'jp-AmlRuns-emptyTitle', trans.__('No run yet')),
+        element('div', '', trans.__('Begin a cell with this line, or let the panel write it:')),
+        element('code', '', '%%aml_submit')
+      ];
+      if (app.commands.hasCommand(CommandIDs.submitCell)) {
+        nodes.push(
+          button(trans.__('Submit Active Cell…'), 'accept', () => void app.commands.execute(CommandIDs.submitCell))
+        );
+      }
+      this._empty.node.replaceChildren(...nodes);
+    }
+  }
+
+  private readonly _filter: Widget;
+  private readonly _list: RunsList;
+  private readonly _empty: Widget;
+  private readonly _detail: RunDetail;
+  private _words!: HTMLInputElement;
+  private _state!: HTMLSelectElement;
+  private _count!: HTMLElement;
+  private _emptiness = '-';
+  private _timer: ReturnType<typeof setInterval> | undefined;
+}

@@ -1,0 +1,152 @@
+/** What is known of the chosen run, and what can be done with it. */
+
+import { Clipboard } from '@jupyterlab/apputils';
+import { bytes } from '../format';
+import { isLive } from '../panel/rows';
+import { selection } from '../panel/selection';
+import { CommandIDs, IPanelContext } from '../panel/tokens';
+import type { IRunRow } from '../protocol';
+import { Widget } from '@lumino/widgets';
+import { element, say } from './dom';
+import { metric, progress, stateWord } from './runs_text';
+
+/** Buttons in this order; which of them are there is the commands' affair. */
+const ACTIONS = [
+  CommandIDs.runTab,
+  CommandIDs.runLogs,
+  CommandIDs.runCancel,
+  CommandIDs.runAgain,
+  CommandIDs.runGpus,
+  CommandIDs.runMlflow,
+  CommandIDs.runCompare,
+  CommandIDs.runDelete
+];
+
+export class RunDetail extends Widget {
+  constructor(private readonly _context: IPanelContext) {
+    super();
+    this.addClass('jp-AmlRuns-detail');
+    this.node.setAttribute('role', 'region');
+    this.node.setAttribute('aria-label', _context.trans.__('Selected run'));
+    this._title = element('div', 'jp-AmlRuns-detailTitle');
+    this._facts = element('dl', 'jp-AmlRuns-facts');
+    this._actions = element('div', 'jp-AmlRuns-actions');
+    this.node.append(this._title, this._actions, this._facts);
+    selection.changed.connect(this.refresh, this);
+    _context.app.commands.commandChanged.connect(this._onCommands, this);
+    this.refresh();
+  }
+
+  dispose(): void {
+    selection.changed.disconnect(this.refresh, this);
+    this._context.app.commands.commandChanged.disconnect(this._onCommands, this);
+    super.dispose();
+  }
+
+  /** The rows or the selection have changed. */
+  refresh(): void {
+    const { model, trans } = this._context;
+    const rows = selection.runs.map(handle => model.run(handle)).filter((row): row is IRunRow => row !== undefined);
+    this.setHidden(rows.length === 0);
+    if (rows.length === 0) {
+      this._key = '';
+      return;
+    }
+    const key = rows.map(row => JSON.stringify(row)).join();
+    if (key !== this._key) {
+      this._key = key;
+      const one = rows.length === 1 ? rows[0] : null;
+      say(this._title, one ? one.name : trans._n('%1 run', '%1 runs', rows.length, rows.length));
+      this._facts.replaceChildren(...(one ? this._factsOf(one) : []));
+    }
+    this._drawActions();
+  }
+
+  /** Time goes on. */
+  tick(): void {
+    const row = selection.runs.length === 1 ? this._context.model.run(selection.runs[0]) : undefined;
+    if (row && isLive(row) && this._state) {
+      say(this._state, this._sentence(row));
+    }
+  }
+
+  private _sentence(row: IRunRow): string {
+    const { trans } = this._context;
+    const parts = [progress(row, Date.now() / 1000, trans)];
+    if (!isLive(row)) {
+      parts.push(row.reason || row.detail, row.exit_code === null ? '' : trans.__('exit code %1', row.exit_code));
+    } else {
+      parts.push(row.reachable ? row.detail : trans.__('its target does not answer'));
+    }
+    return parts.filter(Boolean).join(' · ');
+  }
+
+  private _factsOf(row: IRunRow): Node[] {
+    const { trans } = this._context;
+    const nodes: Node[] = [];
+    const add = (name: string, value: string, look = ''): HTMLElement | null => {
+      if (!value) {
+        return null;
+      }
+      const shown = element('dd', look, value);
+      nodes.push(element('dt', '', name), shown);
+      return shown;
+    };
+    this._state = add(trans.__('State'), this._sentence(row));
+    add(trans.__('Attention'), row.attention, 'jp-mod-warn');
+    add(trans.__('Error'), row.error, 'jp-mod-error');
+    add(trans.__('Target'), row.gpus ? trans._n('%2, %1 GPU', '%2, %1 GPUs', row.gpus, row.gpus, row.target) : row.target);
+    add(trans.__('Metric'), metric(row));
+    add(trans.__('GPU use'), row.verdict);
+    const params = Object.entries(row.params).map(([name, value]) => `${name}=${value}`);
+    add(trans.__('Parameters'), params.join('  '), 'jp-mod-code');
+    add(trans.__('Experiment'), row.experiment);
+    add(trans.__('Log'), row.known || row.log_bytes ? bytes(row.log_bytes) : '');
+    const began = new Date(row.created * 1000);
+    add(trans.__('Submitted'), row.created ? began.toLocaleString() : '');
+    const handle = add(trans.__('Handle'), row.handle, 'jp-mod-code');
+    if (handle) {
+      const copy = element('button', 'jp-AmlRuns-copy jp-mod-styled jp-mod-minimal', trans.__('Copy'));
+      copy.type = 'button';
+      copy.setAttribute('aria-label', trans.__('Copy handle %1', row.handle));
+      copy.addEventListener('click', () => Clipboard.copyToSystem(row.handle));
+      handle.append(' ', copy);
+    }
+    this.node.dataset.state = row.state;
+    this.node.setAttribute('aria-label', trans.__('Run %1, %2', row.name, stateWord(row, trans)));
+    return nodes;
+  }
+
+  private _onCommands(_: unknown, change: { id?: string }): void {
+    if (!change.id || (ACTIONS as string[]).includes(change.id)) {
+      this._drawActions();
+    }
+  }
+
+  private _drawActions(): void {
+    const { commands } = this._context.app;
+    const shown = ACTIONS.filter(id => commands.hasCommand(id) && commands.isVisible(id) && commands.isEnabled(id));
+    const key = shown.join();
+    if (key === this._shown) {
+      return;
+    }
+    this._shown = key;
+    this._actions.replaceChildren(
+      ...shown.map(id => {
+        const made = element('button', 'jp-AmlRuns-action jp-mod-styled jp-mod-minimal', commands.label(id));
+        made.type = 'button';
+        made.title = commands.caption(id);
+        made.dataset.command = id;
+        made.addEventListener('click', () => void commands.execute(id));
+        return made;
+      })
+    );
+  }
+
+  private readonly _title: HTMLElement;
+  private readonly _facts: HTMLElement;
+  private readonly _actions: HTMLElement;
+  private _state: HTMLElement | null = null;
+  private _key = '';
+  private _shown = '-';
+}

@@ -1,0 +1,274 @@
+/** The list of runs: only the rows in view are in the page, each node is used again. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { Message } from '@lumino/messaging';
+import { ISignal, Signal } from '@lumino/signaling';
+import { Widget } from '@lumino/widgets';
+import { isLive } from '../panel/rows';
+import { selection } from '../panel/selection';
+import type { IRunRow } from '../protocol';
+import { element } from './dom';
+import { select, windowOf } from './runs_filter';
+import { idOf, ROW_HEIGHT, RowView } from './runs_row';
+
+const SECOND = 1000;
+
+/** What a person does with a row, beyond choosing it. */
+export interface IListActions {
+  open(handle: string): void;
+  remove(handles: readonly string[]): void;
+}
+
+export class RunsList extends Widget {
+  constructor(
+    private readonly _trans: TranslationBundle,
+    private readonly _actions: IListActions
+  ) {
+    super();
+    this.addClass('jp-AmlRuns-list');
+    this._rows = element('ul', 'jp-AmlRuns-rows');
+    this._rows.setAttribute('role', 'listbox');
+    this._rows.setAttribute('aria-multiselectable', 'true');
+    this._rows.setAttribute('aria-label', _trans.__('Training runs'));
+    this._rows.tabIndex = 0;
+    this.node.append(this._rows);
+    this.node.addEventListener('scroll', () => this._later(), { passive: true });
+    this._rows.addEventListener('click', event => this._onClick(event));
+    this._rows.addEventListener('dblclick', event => this._onDouble(event));
+    this._rows.addEventListener('contextmenu', event => this._onContext(event));
+    this._rows.addEventListener('keydown', event => this._onKey(event));
+    selection.changed.connect(this._mark, this);
+    this._resizes = new ResizeObserver(() => this._later());
+    this._resizes.observe(this.node);
+  }
+
+  /** Handles of the rows in view have changed. */
+  get inView(): ISignal<RunsList, readonly string[]> {
+    return this._inView;
+  }
+
+  dispose(): void {
+    clearInterval(this._timer);
+    cancelAnimationFrame(this._frame);
+    selection.changed.disconnect(this._mark, this);
+    this._resizes.disconnect();
+    Signal.clearData(this);
+    super.dispose();
+  }
+
+  /** Show these, in this order. */
+  set runs(rows: readonly IRunRow[]) {
+    this._all = rows;
+    this._places = null;
+    this._later();
+  }
+
+  /** Somebody looks: only then does time go on in the rows. */
+  set seen(shown: boolean) {
+    this._shown = shown;
+    this._later();
+    this._keepTime();
+  }
+
+  protected onResize(message: Widget.ResizeMessage): void {
+    super.onResize(message);
+    this._later();
+  }
+
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._later();
+  }
+
+  private _later(): void {
+    if (!this._frame && !this.isDisposed) {
+      this._frame = requestAnimationFrame(() => {
+        this._frame = 0;
+        if (this.isVisible) {
+          this._draw();
+        }
+      });
+    }
+  }
+
+  private _draw(): void {
+    const now = Date.now() / 1000;
+    const count = this._all.length;
+    const [from, to] = windowOf(this.node.scrollTop, this.node.clientHeight, ROW_HEIGHT, count);
+    const height = `${count * ROW_HEIGHT}px`;
+    if (this._rows.style.height !== height) {
+      this._rows.style.height = height;
+    }
+    const wanted = new Map(this._all.slice(from, to).map((row, k) => [row.handle, from + k]));
+    const free: RowView[] = [];
+    for (const [handle, view] of this._views) {
+      if (!wanted.has(handle)) {
+        this._views.delete(handle);
+        free.push(view);
+      }
+    }
+    for (const [handle, index] of wanted) {
+      let view = this._views.get(handle);
+      if (!view) {
+        view = free.pop() ?? new RowView(this._trans);
+        this._views.set(handle, view);
+        if (!view.node.isConnected) {
+          this._rows.append(view.node);
+        }
+      }
+      view.update(this._all[index], index, count, now);
+    }
+    free.forEach(view => view.node.remove());
+    this._mark();
+    this._keepTime();
+    // The rows around the window are not looked at.
+    const [first, last] = windowOf(this.node.scrollTop, this.node.clientHeight, ROW_HEIGHT, count, 0);
+    const handles = this._all.slice(first, last).map(row => row.handle);
+    const key = this._all
+      .slice(first, last)
+      .map(row => `${row.handle} ${row.known}`)
+      .join();
+    if (key !== this._viewKey) {
+      this._viewKey = key;
+      this._inView.emit(handles);
+    }
+  }
+
+  /** One timer for all, only while a live run is looked at. */
+  private _keepTime(): void {
+    const needed = this._shown && [...this._views.values()].some(view => view.row && isLive(view.row));
+    if (needed && this._timer === undefined) {
+      this._timer = setInterval(() => {
+        const now = Date.now() / 1000;
+        for (const view of this._views.values()) {
+          if (view.row && isLive(view.row)) {
+            view.tick(now);
+          }
+        }
+      }, SECOND);
+    } else if (!needed) {
+      clearInterval(this._timer);
+      this._timer = undefined;
+    }
+  }
+
+  private _mark(): void {
+    const chosen = new Set(selection.runs);
+    for (const [handle, view] of this._views) {
+      view.mark(chosen.has(handle), handle === this._active);
+    }
+    const active = this._views.has(this._active) ? idOf(this._active) : '';
+    if (active) {
+      this._rows.setAttribute('aria-activedescendant', active);
+    } else {
+      this._rows.removeAttribute('aria-activedescendant');
+    }
+  }
+
+  private get _handles(): readonly string[] {
+    return (this._places = this._places ?? this._all.map(row => row.handle));
+  }
+
+  private _choose(handle: string, how: 'one' | 'range' | 'toggle'): void {
+    const chosen = select(this._handles, selection.runs, this._anchor, handle, how);
+    if (how !== 'range') {
+      this._anchor = handle;
+    }
+    this._active = handle;
+    selection.runs = chosen;
+    this._mark();
+  }
+
+  private _handleAt(event: Event): string | null {
+    const row = (event.target as HTMLElement).closest<HTMLElement>('.jp-AmlRuns-row');
+    return row?.dataset.handle ?? null;
+  }
+
+  private _onClick(event: MouseEvent): void {
+    const handle = this._handleAt(event);
+    if (handle) {
+      this._choose(handle, event.shiftKey ? 'range' : event.ctrlKey || event.metaKey ? 'toggle' : 'one');
+    }
+  }
+
+  private _onDouble(event: MouseEvent): void {
+    const handle = this._handleAt(event);
+    if (handle) {
+      this._actions.open(handle);
+    }
+  }
+
+  /** The menu is about the row under the pointer, and about all chosen ones when that is one of them. */
+  private _onContext(event: MouseEvent): void {
+    const handle = this._handleAt(event);
+    if (handle && !selection.runs.includes(handle)) {
+      this._choose(handle, 'one');
+    }
+  }
+
+  private _onKey(event: KeyboardEvent): void {
+    const last = this._all.length - 1;
+    if (last < 0) {
+      return;
+    }
+    const at = this._handles.indexOf(this._active);
+    const page = Math.max(1, Math.floor(this.node.clientHeight / ROW_HEIGHT) - 1);
+    const steps: Record<string, number> = {
+      ArrowDown: at + 1,
+      ArrowUp: at < 0 ? 0 : at - 1,
+      Home: 0,
+      End: last,
+      PageDown: at + page,
+      PageUp: at - page
+    };
+    if (event.key in steps) {
+      const to = Math.max(0, Math.min(last, steps[event.key]));
+      this._show(to);
+      this._choose(this._handles[to], event.shiftKey ? 'range' : 'one');
+    } else if (event.key === 'Enter' && at >= 0) {
+      this._actions.open(this._active);
+    } else if (event.key === ' ' && at >= 0) {
+      this._choose(this._active, 'toggle');
+    } else if (event.key === 'Delete' && selection.runs.length) {
+      this._actions.remove(selection.runs);
+    } else if (event.key === 'a' && (event.ctrlKey || event.metaKey)) {
+      selection.runs = this._handles;
+    } else if ((event.key === 'ContextMenu' || (event.key === 'F10' && event.shiftKey)) && at >= 0) {
+      const box = this._views.get(this._active)?.node.getBoundingClientRect();
+      const node = this._views.get(this._active)?.node;
+      if (box && node) {
+        node.dispatchEvent(
+          new MouseEvent('contextmenu', { bubbles: true, cancelable: true, clientX: box.left + 16, clientY: box.bottom })
+        );
+      }
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  private _show(index: number): void {
+    const top = index * ROW_HEIGHT;
+    const node = this.node;
+    if (top < node.scrollTop) {
+      node.scrollTop = top;
+    } else if (top + ROW_HEIGHT > node.scrollTop + node.clientHeight) {
+      node.scrollTop = top + ROW_HEIGHT - node.clientHeight;
+    }
+    this._draw();
+  }
+
+  private readonly _rows: HTMLUListElement;
+  private readonly _views = new Map<string, RowView>();
+  private readonly _resizes: ResizeObserver;
+  private readonly _inView = new Signal<RunsList, readonly string[]>(this);
+  private _all: readonly IRunRow[] = [];
+  private _places: readonly string[] | null = null;
+  private _viewKey = '';
+  private _anchor = '';
+  private _active = '';
+  private _shown = false;
+  private _frame = 0;
+  private _timer: ReturnType<typeof setInterval> | undefined;
+}

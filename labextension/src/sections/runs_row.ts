@@ -1,0 +1,119 @@
+/** One row of the list, used again for another run when the list is scrolled. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { isLive } from '../panel/rows';
+import type { IRunRow } from '../protocol';
+import { element, say } from './dom';
+import { metric, progress, sparkPoints, spoken, stateWord, when } from './runs_text';
+
+/** Pixels; the same in runs.css. */
+export const ROW_HEIGHT = 44;
+const SPARK_WIDTH = 48;
+const SPARK_HEIGHT = 16;
+const SVG = 'http://www.w3.org/2000/svg';
+
+export class RowView {
+  constructor(private readonly _trans: TranslationBundle) {
+    this.node = element('li', 'jp-AmlRuns-row');
+    this.node.setAttribute('role', 'option');
+    this._dot = element('span', 'jp-AmlRuns-dot');
+    this._name = element('span', 'jp-AmlRuns-name');
+    this._target = element('span', 'jp-AmlRuns-target');
+    this._when = element('span', 'jp-AmlRuns-when');
+    this._progress = element('span', 'jp-AmlRuns-progress');
+    this._metric = element('span', 'jp-AmlRuns-metric');
+    this._spark = document.createElementNS(SVG, 'svg');
+    this._spark.setAttribute('class', 'jp-AmlRuns-spark');
+    this._spark.setAttribute('width', String(SPARK_WIDTH));
+    this._spark.setAttribute('height', String(SPARK_HEIGHT));
+    this._spark.setAttribute('aria-hidden', 'true');
+    this.node.append(
+      this._dot,
+      element('div', 'jp-AmlRuns-top', '', this._name, this._target, this._when),
+      element('div', 'jp-AmlRuns-bottom', '', this._progress, this._metric, this._spark)
+    );
+  }
+
+  readonly node: HTMLLIElement;
+
+  get row(): IRunRow | null {
+    return this._row;
+  }
+
+  /** Draw what differs. */
+  update(row: IRunRow, index: number, count: number, now: number): void {
+    this.node.style.transform = `translateY(${index * ROW_HEIGHT}px)`;
+    this.node.setAttribute('aria-posinset', String(index + 1));
+    this.node.setAttribute('aria-setsize', String(count));
+    if (row !== this._row) {
+      this._row = row;
+      this.node.id = idOf(row.handle);
+      this.node.dataset.handle = row.handle;
+      this.node.dataset.state = row.state;
+      this.node.classList.toggle('jp-mod-live', isLive(row));
+      this.node.classList.toggle('jp-mod-attention', row.attention !== '');
+      this._dot.title = stateWord(row, this._trans);
+      say(this._name, row.name);
+      say(this._target, row.target);
+      this._drawSpark(row.spark);
+      this._drawMetric(row);
+    }
+    this.tick(now);
+  }
+
+  /** Draw what time changes. */
+  tick(now: number): void {
+    const row = this._row;
+    if (row) {
+      say(this._progress, progress(row, now, this._trans));
+      say(this._when, isLive(row) ? '' : when(row, now, this._trans));
+      const words = spoken(row, now, this._trans);
+      if (this.node.getAttribute('aria-label') !== words) {
+        this.node.setAttribute('aria-label', words);
+        this.node.title = `${row.handle}\n${words}`;
+      }
+    }
+  }
+
+  mark(selected: boolean, active: boolean): void {
+    this.node.setAttribute('aria-selected', String(selected));
+    this.node.classList.toggle('jp-mod-selected', selected);
+    this.node.classList.toggle('jp-mod-active', active);
+  }
+
+  /** What needs attention is more than a number. */
+  private _drawMetric(row: IRunRow): void {
+    say(this._metric, row.attention || metric(row));
+    this._metric.classList.toggle('jp-mod-warn', row.attention !== '');
+  }
+
+  private _drawSpark(spark: readonly number[]): void {
+    const key = spark.join();
+    if (key === this._key) {
+      return;
+    }
+    this._key = key;
+    const lines = sparkPoints(spark, SPARK_WIDTH, SPARK_HEIGHT).map(points => {
+      const line = document.createElementNS(SVG, 'polyline');
+      line.setAttribute('points', points);
+      return line;
+    });
+    this._spark.replaceChildren(...lines);
+    this._spark.toggleAttribute('hidden', spark.length === 0);
+  }
+
+  private readonly _dot: HTMLElement;
+  private readonly _name: HTMLElement;
+  private readonly _target: HTMLElement;
+  private readonly _when: HTMLElement;
+  private readonly _progress: HTMLElement;
+  private readonly _metric: HTMLElement;
+  private readonly _spark: SVGSVGElement;
+  private _row: IRunRow | null = null;
+  private _key = '';
+}
+
+/** Id of a row's node, for `aria-activedescendant`. */
+export function idOf(handle: string): string {
+  return `jp-AmlRuns-${encodeURIComponent(handle)}`;
+}

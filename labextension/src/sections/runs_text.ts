@@ -1,0 +1,91 @@
+/** What the list says of a run. No DOM. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { ago, duration, number } from '../format';
+import { isLive } from '../panel/rows';
+import type { IRunRow } from '../protocol';
+
+/** Elapsed time without the hundredths that would flicker. */
+export function elapsed(seconds: number): string {
+  return seconds < 59.5 ? `${Math.max(0, Math.round(seconds))} s` : duration(seconds);
+}
+
+/** Seconds since it began, or that it took; `null` while it has not. */
+export function secondsOf(row: IRunRow, now: number): number | null {
+  const start = row.started ?? (isLive(row) ? row.created : null);
+  if (start === null || start === 0) {
+    return null;
+  }
+  return Math.max(0, (row.ended ?? now) - start);
+}
+
+/** The state in a word of the language. */
+export function stateWord(row: IRunRow, trans: TranslationBundle): string {
+  if (isLive(row) && row.cancel_requested) {
+    return trans.__('canceling');
+  }
+  switch (row.state) {
+    case 'preparing':
+      return trans.__('preparing');
+    case 'queued':
+      return trans.__('queued');
+    case 'running':
+      return trans.__('running');
+    case 'finalizing':
+      return trans.__('finalizing');
+    case 'completed':
+      return trans.__('completed');
+    case 'failed':
+      return trans.__('failed');
+    case 'canceled':
+      return trans.__('canceled');
+    case 'lost':
+      return trans.__('lost');
+  }
+}
+
+/** State or phase, with its time: `running 3 min 05 s`, `completed, 12 s`. */
+export function progress(row: IRunRow, now: number, trans: TranslationBundle): string {
+  const word = stateWord(row, trans);
+  const seconds = secondsOf(row, now);
+  const phase = row.phase && row.phase !== row.state && isLive(row) ? `${word} · ${row.phase}` : word;
+  return seconds === null ? phase : `${phase} ${elapsed(seconds)}`;
+}
+
+/** `3 min ago`, of the end or else of the beginning. */
+export function when(row: IRunRow, now: number, trans: TranslationBundle): string {
+  return trans.__('%1 ago', ago(now - (row.ended ?? row.created)));
+}
+
+export function metric(row: IRunRow): string {
+  return row.metric ? `${row.metric} ${number(row.value)}` : '';
+}
+
+/** The row in one sentence, for those who hear it. */
+export function spoken(row: IRunRow, now: number, trans: TranslationBundle): string {
+  return [row.name, progress(row, now, trans), trans.__('on %1', row.target), metric(row), row.attention]
+    .filter(Boolean)
+    .join(', ');
+}
+
+/** Points of a polyline of utilization in a box, one string for each stretch without a hole. */
+export function sparkPoints(spark: readonly number[], width: number, height: number): string[] {
+  const step = spark.length > 1 ? width / (spark.length - 1) : 0;
+  const lines: string[] = [];
+  let line: string[] = [];
+  spark.forEach((value, k) => {
+    if (value < 0) {
+      if (line.length) {
+        lines.push(line.join(' '));
+      }
+      line = [];
+    } else {
+      const y = height - 1 - (Math.min(100, value) / 100) * (height - 2);
+      line.push(`${(k * step).toFixed(1)},${y.toFixed(1)}`);
+    }
+  });
+  if (line.length) {
+    lines.push(line.join(' '));
+  }
+  return lines;
+}
