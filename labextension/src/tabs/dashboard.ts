@@ -1,0 +1,132 @@
+/** The dashboard of one run in the main area. */
+
+import type { Kernel } from '@jupyterlab/services';
+import { Message } from '@lumino/messaging';
+import { ISignal, Signal } from '@lumino/signaling';
+import { PanelLayout, Widget } from '@lumino/widgets';
+import { Refused } from '../client';
+import { IRunHost, living } from '../output/host';
+import { RunOutput } from '../output/renderer';
+import type { IPanelContext } from '../panel/tokens';
+import { RUN_MIME } from '../protocol';
+import { quiet } from './state';
+
+/** The kernel that the tab was opened with; when it is gone, the one that the panel follows. */
+class TabHost implements IRunHost {
+  constructor(private readonly _context: IPanelContext) {
+    this._own = living(_context.model.kernel);
+    _context.model.connectionChanged.connect(this._look, this);
+  }
+
+  readonly saves = false;
+
+  get kernel(): Kernel.IKernelConnection | null {
+    return living(this._own) ?? living(this._context.model.kernel);
+  }
+
+  get kernelChanged(): ISignal<unknown, unknown> {
+    return this._changed;
+  }
+
+  /** Nothing is kept: the notebook's own output does that. */
+  write(): boolean {
+    return false;
+  }
+
+  /** The panel's kernel has answered: it knows the run. */
+  adopt(): void {
+    this._own = living(this._context.model.kernel) ?? this._own;
+    this._changed.emit();
+  }
+
+  dispose(): void {
+    this._context.model.connectionChanged.disconnect(this._look, this);
+    Signal.clearData(this);
+  }
+
+  private _look(): void {
+    const { model } = this._context;
+    if (model.connection.state === 'ready' && living(this._own) === null) {
+      this.adopt();
+    }
+  }
+
+  private _own: Kernel.IKernelConnection | null;
+  private readonly _changed = new Signal<this, void>(this);
+}
+
+export class DashboardTab extends Widget {
+  constructor(
+    private readonly _context: IPanelContext,
+    readonly handle: string
+  ) {
+    super();
+    this.addClass('jp-AmlTab');
+    this.addClass('jp-AmlDashboardTab');
+    this._host = new TabHost(_context);
+    this._state = document.createElement('div');
+    this._state.className = 'jp-AmlTab-state';
+    this._state.setAttribute('role', 'status');
+    this._state.hidden = true;
+    this.node.append(this._state);
+    this.layout = new PanelLayout();
+    _context.model.connectionChanged.connect(this._ask, this);
+    void this._ask();
+  }
+
+  dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    this._context.model.connectionChanged.disconnect(this._ask, this);
+    this._host.dispose();
+    super.dispose();
+  }
+
+  protected onActivateRequest(message: Message): void {
+    super.onActivateRequest(message);
+    this.node.tabIndex = -1;
+    this.node.focus({ preventScroll: true });
+  }
+
+  /** Fetch the record once; from then on it is the output's own affair. */
+  private async _ask(): Promise<void> {
+    const { model, trans } = this._context;
+    if (this._run || this._asking || this.isDisposed) {
+      return;
+    }
+    if (model.connection.state !== 'ready') {
+      this._say(quiet(trans, model.connection, trans.__('the dashboard')));
+      return;
+    }
+    this._asking = true;
+    try {
+      const { record } = await model.request('run', { handle: this.handle });
+      if (this.isDisposed) {
+        return;
+      }
+      this._say('');
+      this._host.adopt();
+      const run = (this._run = new RunOutput(trans, this._host));
+      (this.layout as PanelLayout).addWidget(run);
+      this.title.label = record.name || this.handle;
+      const data = { [RUN_MIME]: record as any };
+      await run.renderModel({ data, metadata: {}, trusted: true, setData: () => undefined });
+      run.openDashboard();
+    } catch (error) {
+      this._say(error instanceof Refused ? error.message : quiet(trans, model.connection, trans.__('the dashboard')));
+    } finally {
+      this._asking = false;
+    }
+  }
+
+  private _say(text: string): void {
+    this._state.textContent = text;
+    this._state.hidden = !text;
+  }
+
+  private readonly _host: TabHost;
+  private readonly _state: HTMLElement;
+  private _run: RunOutput | null = null;
+  private _asking = false;
+}

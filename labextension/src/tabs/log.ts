@@ -1,0 +1,292 @@
+/** The log of one run in the main area: from its end, and on as it grows. */
+
+import { Clipboard } from '@jupyterlab/apputils';
+import { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+import { Refused } from '../client';
+import { bytes } from '../format';
+import type { IPanelContext, IPanelModel } from '../panel/tokens';
+import { TERMINAL } from '../record';
+import { LogLines } from './log_text';
+import { LogPage } from './log_view';
+import { quiet, runLine } from './state';
+
+/** Bytes in one question. */
+const PART = 128 * 1024;
+
+/** Milliseconds between questions about the last bytes of an ended run. */
+const LAST = [500, 1000, 2000, 4000, 8000];
+
+export class LogTab extends Widget {
+  constructor(
+    private readonly _context: IPanelContext,
+    readonly handle: string
+  ) {
+    super();
+    const { trans, model } = _context;
+    this._model = model;
+    this.addClass('jp-AmlTab');
+    this.addClass('jp-AmlLog');
+    // JupyterLab styles the colours of terminals below this class.
+    this.addClass('jp-RenderedText');
+    const bar = document.createElement('div');
+    bar.className = 'jp-AmlLog-bar';
+    this._state = document.createElement('span');
+    this._state.className = 'jp-AmlLog-state';
+    this._state.setAttribute('role', 'status');
+    const button = (label: string, click: () => void) => {
+      const node = document.createElement('button');
+      node.type = 'button';
+      node.className = 'jp-mod-styled jp-mod-minimal';
+      node.textContent = label;
+      node.addEventListener('click', click);
+      return node;
+    };
+    this._follow = button(trans.__('Follow'), () => void this._toEnd());
+    this._wrap = button(trans.__('Wrap'), () => this._setWrap(this._wrap.getAttribute('aria-pressed') !== 'true'));
+    this._copy = button(trans.__('Copy Path'), () => {
+      Clipboard.copyToSystem(this._path);
+      this._say(trans.__('Copied %1', this._path));
+    });
+    this._copy.hidden = true;
+    bar.append(this._state, this._follow, this._wrap, this._copy);
+    this._quiet = document.createElement('div');
+    this._quiet.className = 'jp-AmlTab-state';
+    this._quiet.setAttribute('role', 'status');
+    this._earlier = button(trans.__('Load Earlier'), () => void this._loadEarlier());
+    this._earlier.className = 'jp-AmlLog-earlier jp-mod-styled jp-mod-minimal';
+    this._page = new LogPage(trans);
+    this._page.onFollow = () => this._buttons();
+    this.node.append(bar, this._quiet, this._earlier, this._page.node);
+    this._setWrap(true);
+    this._look = model.look(handle);
+    model.runsChanged.connect(this._changed, this);
+    model.connectionChanged.connect(this._connection, this);
+    this._timer = setInterval(() => this._draw(), 1000);
+    this._draw();
+    void this._read();
+  }
+
+  dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    this._look.dispose();
+    clearInterval(this._timer);
+    clearTimeout(this._again);
+    this._model.runsChanged.disconnect(this._changed, this);
+    this._model.connectionChanged.disconnect(this._connection, this);
+    super.dispose();
+  }
+
+  protected onActivateRequest(message: Message): void {
+    super.onActivateRequest(message);
+    this._page.node.focus({ preventScroll: true });
+  }
+
+  protected onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    if (this._page.follows) {
+      this._page.follow();
+    }
+    this._draw();
+  }
+
+  protected onResize(message: Widget.ResizeMessage): void {
+    super.onResize(message);
+    if (this._page.follows) {
+      this._page.follow();
+    }
+  }
+
+  private _changed(_: IPanelModel, handles: readonly string[]): void {
+    if (!handles.length || handles.includes(this.handle)) {
+      this._draw();
+      const row = this._model.run(this.handle);
+      if (row && (row.log_bytes > this._lines.end || TERMINAL.has(row.state))) {
+        void this._read();
+      }
+    }
+  }
+
+  private _connection(): void {
+    this._draw();
+    void this._read();
+  }
+
+  /** Whether a question makes sense now. */
+  private get _can(): boolean {
+    return !this.isDisposed && !this._reading && this._model.connection.state === 'ready';
+  }
+
+  /** Read on from where we are, or from the end at first. */
+  private async _read(): Promise<void> {
+    if (!this._can || this._ended || this._detached) {
+      return;
+    }
+    this._reading = true;
+    clearTimeout(this._again);
+    try {
+      for (let more = true; more && !this.isDisposed && !this._detached; ) {
+        const first = !this._began;
+        const offset = first ? -PART : this._lines.end;
+        const reply = await this._model.request('log', { handle: this.handle, offset, limit: PART });
+        if (this.isDisposed) {
+          return;
+        }
+        if (first || reply.start !== this._lines.end) {
+          this._lines.reset(reply.start);
+        }
+        this._began = true;
+        this._failure = '';
+        this._path = reply.path || this._path;
+        this._ended = reply.ended;
+        more = !reply.ended && reply.offset > this._lines.end && reply.text !== '';
+        this._lines.append(reply.text, reply.offset);
+        if (reply.text) {
+          this._page.show(this._lines.lines);
+        }
+        // The end is there: ask on only for what is known to have come.
+        more = more && (this._model.run(this.handle)?.log_bytes ?? 0) > reply.offset;
+      }
+      this._askAgain();
+    } catch (error) {
+      this._failure = error instanceof Refused ? error.message : '';
+    } finally {
+      this._reading = false;
+      if (!this.isDisposed) {
+        this._draw();
+      }
+    }
+  }
+
+  /** The last bytes of an ended run may come after the news of its end. */
+  private _askAgain(): void {
+    const row = this._model.run(this.handle);
+    if (row && TERMINAL.has(row.state) && !this._ended && this._last < LAST.length) {
+      this._again = setTimeout(() => void this._read(), LAST[this._last++]);
+    }
+  }
+
+  private async _loadEarlier(): Promise<void> {
+    const { start } = this._lines;
+    if (!this._can || !start) {
+      return;
+    }
+    this._reading = true;
+    try {
+      const from = Math.max(0, start - PART);
+      let [text, at] = ['', from];
+      while (at < start) {
+        const reply = await this._model.request('log', { handle: this.handle, offset: at, limit: start - at });
+        if (this.isDisposed) {
+          return;
+        }
+        if (!reply.text || reply.offset <= at) {
+          break;
+        }
+        text += reply.text;
+        at = reply.offset;
+      }
+      if (text) {
+        // The end makes room for what is earlier.
+        this._detached = !this._lines.prepend(text, from) || this._detached;
+        this._page.show(this._lines.lines);
+      }
+    } catch (error) {
+      this._failure = error instanceof Refused ? error.message : '';
+    } finally {
+      this._reading = false;
+      this._draw();
+    }
+  }
+
+  private async _toEnd(): Promise<void> {
+    if (this._detached) {
+      this._detached = this._began = this._ended = false;
+      this._lines.reset();
+      await this._read();
+    }
+    this._page.follow();
+  }
+
+  private _setWrap(on: boolean): void {
+    this._wrap.setAttribute('aria-pressed', String(on));
+    this._page.wrap = on;
+  }
+
+  private _buttons(): void {
+    this._follow.setAttribute('aria-pressed', String(this._page.follows && !this._detached));
+    this._follow.disabled = this._page.follows && !this._detached;
+  }
+
+  private _draw(): void {
+    if (!this.isVisible && this._drawn) {
+      return;
+    }
+    this._drawn = true;
+    const { trans } = this._context;
+    const model = this._model;
+    const row = model.run(this.handle);
+    if (row && this.title.label !== row.name) {
+      this.title.label = row.name;
+      this.title.caption = trans.__('Log of %1', this.handle);
+    }
+    const parts = [row?.name && row.name !== this.handle ? `${row.name} (${this.handle})` : this.handle];
+    if (row) {
+      parts.push(runLine(trans, row, Date.now() / 1000));
+    }
+    if (this._lines.end) {
+      parts.push(bytes(this._lines.end));
+    }
+    const said = Date.now() < this._saidUntil ? this._said : parts.join(', ');
+    if (this._state.textContent !== said) {
+      this._state.textContent = said;
+      this._state.title = this._path;
+    }
+    const empty = this._began && !this._lines.lines.length;
+    const why =
+      (this._ended ? '' : quiet(trans, model.connection, trans.__('the log'))) ||
+      this._failure ||
+      (empty ? (this._ended ? trans.__('The log is empty.') : trans.__('Nothing has been written yet.')) : '') ||
+      (this._began ? '' : trans.__('Reading the log…'));
+    if (this._quiet.textContent !== why) {
+      this._quiet.textContent = why;
+    }
+    this._quiet.hidden = !why;
+    this._earlier.hidden = !this._lines.start || !this._began;
+    this._earlier.disabled = model.connection.state !== 'ready';
+    this._copy.hidden = !this._path;
+    this._buttons();
+  }
+
+  private _say(text: string): void {
+    this._said = text;
+    this._saidUntil = Date.now() + 2500;
+    this._draw();
+  }
+
+  private readonly _model: IPanelModel;
+  private readonly _state: HTMLElement;
+  private readonly _quiet: HTMLElement;
+  private readonly _follow: HTMLButtonElement;
+  private readonly _wrap: HTMLButtonElement;
+  private readonly _copy: HTMLButtonElement;
+  private readonly _earlier: HTMLButtonElement;
+  private readonly _page: LogPage;
+  private readonly _look: { dispose(): void };
+  private readonly _lines = new LogLines();
+  private readonly _timer: ReturnType<typeof setInterval>;
+  private _again: ReturnType<typeof setTimeout> | undefined;
+  private _path = '';
+  private _failure = '';
+  private _said = '';
+  private _saidUntil = 0;
+  private _last = 0;
+  private _began = false;
+  private _ended = false;
+  private _reading = false;
+  private _drawn = false;
+  /** Earlier lines have pushed the end out: nothing is added until the reader goes back there. */
+  private _detached = false;
+}
