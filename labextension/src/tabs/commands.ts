@@ -1,0 +1,212 @@
+/** Commands that show a run: its cell, its tab, its log, its GPUs, beside another run. */
+
+import type { ILayoutRestorer } from '@jupyterlab/application';
+import { MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
+import type { LabIcon } from '@jupyterlab/ui-components';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import type { Widget } from '@lumino/widgets';
+import { chartIcon, compareIcon, gpuIcon, logIcon, runsIcon } from '../panel/icons';
+import { chosenRuns, selection } from '../panel/selection';
+import { CommandIDs, IPanelContext } from '../panel/tokens';
+import { choiceOf, IN_USE, targetSource } from '../sections/gpu_source';
+import { showCell } from './cell';
+import { CompareTab } from './compare';
+import { DashboardTab } from './dashboard';
+import { LogTab } from './log';
+
+type Args = ReadonlyPartialJSONObject;
+
+const HANDLE = {
+  args: {
+    type: 'object',
+    properties: { handle: { type: 'string', description: 'Handle of the run, such as local/1a2b; else the selected one' } }
+  }
+} as const;
+
+const HANDLES = {
+  args: {
+    type: 'object',
+    properties: {
+      handles: {
+        type: 'array',
+        items: { type: 'string' },
+        minItems: 2,
+        maxItems: 2,
+        description: 'Handles of two runs; else those that are selected'
+      }
+    }
+  }
+} as const;
+
+const TARGET = {
+  args: {
+    type: 'object',
+    properties: { target: { type: 'string', description: 'Name of the target; else the selected one, or the one in use' } }
+  }
+} as const;
+
+/** One run, or empty. */
+const one = (args: Args): string => chosenRuns(args)[0] ?? '';
+
+/** Two runs, or none. */
+function two(args: Args): [string, string] | null {
+  const handles = [...new Set(chosenRuns(args))];
+  return handles.length === 2 ? [handles[0], handles[1]] : null;
+}
+
+let ids = 0;
+
+/** Tabs of one kind: one for each run, opened again after a reload. */
+class Tabs<T extends Widget> {
+  constructor(
+    private readonly _context: IPanelContext,
+    namespace: string,
+    private readonly _icon: LabIcon,
+    private readonly _keyOf: (content: T) => string
+  ) {
+    this.tracker = new WidgetTracker<MainAreaWidget<T>>({ namespace: `jupyter-amltrain-${namespace}` });
+  }
+
+  readonly tracker: WidgetTracker<MainAreaWidget<T>>;
+
+  open(key: string, label: string, make: () => T): MainAreaWidget<T> {
+    const { shell } = this._context.app;
+    let tab = this.tracker.find(found => this._keyOf(found.content) === key);
+    if (!tab) {
+      const content = make();
+      content.title.label = content.title.label || label;
+      content.title.icon = this._icon;
+      content.title.closable = true;
+      tab = new MainAreaWidget<T>({ content });
+      tab.id = `jp-aml-tab-${++ids}`;
+      tab.toolbar.hide();
+      void this.tracker.add(tab);
+      shell.add(tab, 'main', { type: 'Training run' });
+    }
+    shell.activateById(tab.id);
+    return tab;
+  }
+}
+
+/**
+ * Add our commands.
+ *
+ * @returns ids of those that the palette shall have
+ */
+export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer | null): string[] {
+  const { app, model, trans } = context;
+  const { commands } = app;
+  const nameOf = (handle: string) => model.run(handle)?.name || handle;
+  const dashboards = new Tabs<DashboardTab>(context, 'dashboards', runsIcon, content => content.handle);
+  const logs = new Tabs<LogTab>(context, 'logs', logIcon, content => content.handle);
+  const pair = (handles: readonly string[]) => handles.join('\n');
+  const compares = new Tabs<CompareTab>(context, 'compares', compareIcon, content => pair(content.handles));
+  const some = (args: Args) => one(args) !== '';
+
+  commands.addCommand(CommandIDs.runTab, {
+    label: trans.__('Open Dashboard in a Tab'),
+    caption: trans.__('Live charts of the run in the main area'),
+    icon: runsIcon,
+    isEnabled: some,
+    describedBy: HANDLE,
+    execute: args => {
+      const handle = one(args);
+      return handle ? dashboards.open(handle, nameOf(handle), () => new DashboardTab(context, handle)) : undefined;
+    }
+  });
+
+  commands.addCommand(CommandIDs.runOpen, {
+    label: trans.__('Go to Cell'),
+    caption: trans.__('Show the cell of the run; its dashboard in a tab where no open notebook has it'),
+    icon: chartIcon,
+    isEnabled: some,
+    describedBy: HANDLE,
+    execute: async args => {
+      const handle = one(args);
+      if (handle && !(await showCell(app, context.tracker, model.notebook, handle))) {
+        await commands.execute(CommandIDs.runTab, { handle });
+      }
+    }
+  });
+
+  commands.addCommand(CommandIDs.runLogs, {
+    label: trans.__('Open Log'),
+    caption: trans.__('The whole log of the run, followed while it grows'),
+    icon: logIcon,
+    isEnabled: some,
+    describedBy: HANDLE,
+    execute: args => {
+      const handle = one(args);
+      return handle ? logs.open(handle, nameOf(handle), () => new LogTab(context, handle)) : undefined;
+    }
+  });
+
+  commands.addCommand(CommandIDs.runCompare, {
+    label: trans.__('Compare'),
+    caption: trans.__('Two selected runs side by side'),
+    icon: compareIcon,
+    isEnabled: args => two(args) !== null,
+    describedBy: HANDLES,
+    execute: args => {
+      const handles = two(args);
+      return handles
+        ? compares.open(pair(handles), trans.__('%1 and %2', ...handles.map(nameOf)), () => new CompareTab(context, handles))
+        : undefined;
+    }
+  });
+
+  /** Show the panel, then the section. */
+  const reveal = async (source: string) => {
+    await commands.execute(CommandIDs.open);
+    choiceOf(context).reveal(source);
+  };
+
+  commands.addCommand(CommandIDs.runGpus, {
+    label: trans.__('Show GPUs'),
+    caption: trans.__('GPU charts of the run in the side panel'),
+    icon: gpuIcon,
+    isEnabled: some,
+    describedBy: HANDLE,
+    execute: args => (one(args) ? reveal(one(args)) : undefined)
+  });
+
+  const targetName = (args: Args) =>
+    (typeof args.target === 'string' && args.target) || selection.target || model.current;
+  commands.addCommand(CommandIDs.targetGpus, {
+    label: trans.__('Watch GPUs'),
+    caption: trans.__('Sample the GPUs of the target in the side panel'),
+    icon: gpuIcon,
+    isEnabled: args => targetName(args) !== '' && model.connection.state === 'ready',
+    describedBy: TARGET,
+    execute: args => {
+      const name = targetName(args);
+      return name ? reveal(name === model.current ? IN_USE : targetSource(name)) : undefined;
+    }
+  });
+
+  if (restorer) {
+    void restorer.restore(dashboards.tracker, {
+      command: CommandIDs.runTab,
+      args: tab => ({ handle: tab.content.handle }),
+      name: tab => tab.content.handle
+    });
+    void restorer.restore(logs.tracker, {
+      command: CommandIDs.runLogs,
+      args: tab => ({ handle: tab.content.handle }),
+      name: tab => tab.content.handle
+    });
+    void restorer.restore(compares.tracker, {
+      command: CommandIDs.runCompare,
+      args: tab => ({ handles: [...tab.content.handles] }),
+      name: tab => pair(tab.content.handles)
+    });
+  }
+  return [
+    CommandIDs.runOpen,
+    CommandIDs.runTab,
+    CommandIDs.runLogs,
+    CommandIDs.runCompare,
+    CommandIDs.runGpus,
+    CommandIDs.targetGpus
+  ];
+}

@@ -1,0 +1,270 @@
+/** Two runs side by side in the main area. */
+
+import { Widget } from '@lumino/widgets';
+import { LineChart } from '../charts/line';
+import { Refused } from '../client';
+import { number } from '../format';
+import type { IPanelContext, IPanelModel } from '../panel/tokens';
+import type { IRunRecord } from '../protocol';
+import { normalise, TERMINAL } from '../record';
+import { compareRows, IRow, overlays } from './compare_rows';
+import { quiet } from './state';
+
+/** Milliseconds between two looks at a run that goes on. */
+const AGAIN = 5000;
+
+function element<K extends keyof HTMLElementTagNameMap>(tag: K, name: string, content = ''): HTMLElementTagNameMap[K] {
+  const node = document.createElement(tag);
+  if (name) {
+    node.className = name;
+  }
+  node.textContent = content;
+  return node;
+}
+
+export class CompareTab extends Widget {
+  constructor(
+    private readonly _context: IPanelContext,
+    readonly handles: readonly [string, string]
+  ) {
+    super();
+    const { trans, model } = _context;
+    this._model = model;
+    this.addClass('jp-AmlTab');
+    this.addClass('jp-AmlCompare');
+    // The charts are those of an output.
+    this.addClass('jp-AmlRun');
+    this._state = element('div', 'jp-AmlTab-state');
+    this._state.setAttribute('role', 'status');
+    const label = element('label', 'jp-AmlCompare-only');
+    this._only = element('input', '');
+    this._only.type = 'checkbox';
+    this._only.addEventListener('change', () => this._draw(true));
+    label.append(this._only, trans.__('Only differences'));
+    this._table = element('table', 'jp-AmlCompare-table');
+    this._table.setAttribute('aria-label', trans.__('Comparison of two runs'));
+    const scroll = element('div', 'jp-AmlCompare-scroll');
+    scroll.append(this._table);
+    this._key = element('div', 'jp-AmlCompare-key');
+    this._charts = element('div', 'jp-AmlRun-charts');
+    this.node.append(this._state, label, scroll, this._key, this._charts);
+    model.runsChanged.connect(this._changed, this);
+    model.connectionChanged.connect(this._ask, this);
+    void this._ask();
+  }
+
+  dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    clearTimeout(this._timer);
+    this._model.runsChanged.disconnect(this._changed, this);
+    this._model.connectionChanged.disconnect(this._ask, this);
+    this._lines.forEach(chart => chart.dispose());
+    super.dispose();
+  }
+
+  protected onActivateRequest(): void {
+    this.node.tabIndex = -1;
+    this.node.focus({ preventScroll: true });
+  }
+
+  protected onAfterShow(): void {
+    this._later();
+  }
+
+  private _changed(_: IPanelModel, handles: readonly string[]): void {
+    if (!handles.length || this.handles.some(handle => handles.includes(handle))) {
+      this._later();
+    }
+  }
+
+  /** What changes many times a second is asked for now and then. */
+  private _later(): void {
+    if (this._timer === undefined && this.isVisible) {
+      const wait = Math.max(0, this._asked + AGAIN - Date.now());
+      this._timer = setTimeout(() => {
+        this._timer = undefined;
+        void this._ask();
+      }, wait);
+    }
+  }
+
+  private async _ask(): Promise<void> {
+    const { trans } = this._context;
+    const model = this._model;
+    const settled = this._records.every(record => record && record.done && TERMINAL.has(record.state));
+    if (this._asking || this.isDisposed || (settled && this._records.length)) {
+      return;
+    }
+    if (model.connection.state !== 'ready') {
+      this._say(quiet(trans, model.connection, trans.__('the comparison')));
+      return;
+    }
+    this._asking = true;
+    this._asked = Date.now();
+    try {
+      const replies = await Promise.all(this.handles.map(handle => model.request('run', { handle })));
+      if (this.isDisposed) {
+        return;
+      }
+      this._records = replies.map(reply => normalise(reply.record));
+      this._say('');
+      this._draw();
+    } catch (error) {
+      this._say(error instanceof Refused ? error.message : quiet(trans, model.connection, trans.__('the comparison')));
+    } finally {
+      this._asking = false;
+    }
+  }
+
+  private _draw(again = false): void {
+    const { trans } = this._context;
+    const [a, b] = this._records;
+    if (!a || !b) {
+      return;
+    }
+    const names = this._names(a, b);
+    this.title.label = trans.__('%1 and %2', ...names);
+    const all = compareRows(a, b, trans);
+    const shown = this._only.checked ? all.filter(row => row.differs) : all;
+    const key = JSON.stringify([names, shown]);
+    if (key !== this._drawn || again) {
+      this._drawn = key;
+      this._rows(shown, [a, b], names);
+    }
+    this._overlay(a, b, names);
+  }
+
+  private _names(a: IRunRecord, b: IRunRecord): [string, string] {
+    return a.name === b.name ? [a.handle, b.handle] : [a.name, b.name];
+  }
+
+  private _rows(rows: readonly IRow[], records: readonly IRunRecord[], names: readonly string[]): void {
+    const { trans } = this._context;
+    const head = element('thead', '');
+    const top = element('tr', '');
+    // The column of the marks has a name only for those who cannot see it.
+    const corner = element('td', '');
+    const mark = element('th', 'jp-AmlCompare-mark');
+    mark.scope = 'col';
+    mark.setAttribute('aria-label', trans.__('Differs'));
+    top.append(corner, mark);
+    names.forEach((name, i) => {
+      const cell = element('th', 'jp-AmlCompare-run', name);
+      cell.scope = 'col';
+      cell.dataset.side = String(i);
+      if (name !== records[i].handle) {
+        cell.append(element('code', '', records[i].handle));
+      }
+      top.append(cell);
+    });
+    head.append(top);
+    const bodies: HTMLElement[] = [];
+    let group = '';
+    for (const row of rows) {
+      if (row.group !== group || !bodies.length) {
+        group = row.group;
+        const body = element('tbody', '');
+        const line = element('tr', '');
+        const cell = element('th', 'jp-AmlCompare-group', group);
+        cell.colSpan = 4;
+        cell.scope = 'rowgroup';
+        line.append(cell);
+        body.append(line);
+        bodies.push(body);
+      }
+      bodies[bodies.length - 1].append(this._row(row));
+    }
+    if (!rows.length) {
+      const body = element('tbody', '');
+      const line = element('tr', '');
+      const cell = element('td', '', trans.__('The two runs do not differ.'));
+      cell.colSpan = 4;
+      line.append(cell);
+      body.append(line);
+      bodies.push(body);
+    }
+    this._table.replaceChildren(head, ...bodies);
+  }
+
+  private _row(row: IRow): HTMLElement {
+    const { trans } = this._context;
+    const line = element('tr', row.differs ? 'jp-mod-differs' : '');
+    const name = element('th', 'jp-AmlCompare-name', row.name);
+    name.scope = 'row';
+    const mark = element('td', 'jp-AmlCompare-mark', row.differs ? '≠' : '');
+    if (row.differs) {
+      mark.setAttribute('aria-label', trans.__('differs'));
+    }
+    const cell = (value: string) => {
+      const found = element('td', 'jp-AmlCompare-value', value || '–');
+      found.title = value;
+      return found;
+    };
+    line.append(name, mark, cell(row.left), cell(row.right));
+    return line;
+  }
+
+  private _overlay(a: IRunRecord, b: IRunRecord, names: readonly string[]): void {
+    const { trans } = this._context;
+    const found = overlays(a, b);
+    this._key.replaceChildren(
+      ...names.map((name, i) => {
+        const part = element('span', '');
+        const line = element('i', '');
+        line.dataset.side = String(i);
+        part.append(line, name);
+        return part;
+      })
+    );
+    this._key.hidden = !found.length;
+    this._charts.hidden = !found.length;
+    for (const [name, chart] of this._lines) {
+      if (!found.some(overlay => overlay.name === name)) {
+        chart.dispose();
+        this._lines.delete(name);
+      }
+    }
+    for (const { name, x, left, right } of found) {
+      let chart = this._lines.get(name);
+      if (!chart) {
+        this._lines.set(name, (chart = new LineChart()));
+        this._charts.append(chart.node);
+      }
+      chart.update({
+        title: name,
+        last: `${number(a.metrics[name].last)} | ${number(b.metrics[name].last)}`,
+        x,
+        series: [
+          { name: names[0], y: left, colour: 0 },
+          { name: names[1], y: right, colour: 1 }
+        ],
+        xKind: 'integer',
+        yKind: 'number',
+        xFormat: String,
+        yFormat: number,
+        xName: trans.__('step'),
+        fromZero: false
+      });
+    }
+  }
+
+  private _say(text: string): void {
+    this._state.textContent = text;
+    this._state.hidden = !text;
+  }
+
+  private readonly _model: IPanelModel;
+  private readonly _state: HTMLElement;
+  private readonly _only: HTMLInputElement;
+  private readonly _table: HTMLElement;
+  private readonly _key: HTMLElement;
+  private readonly _charts: HTMLElement;
+  private readonly _lines = new Map<string, LineChart>();
+  private _records: IRunRecord[] = [];
+  private _drawn = '';
+  private _asked = 0;
+  private _asking = false;
+  private _timer: ReturnType<typeof setTimeout> | undefined;
+}
