@@ -12,6 +12,8 @@ import { ComputeSection } from '../sections/compute';
 import { addComputeCommands } from '../sections/compute_commands';
 import { GpusSection } from '../sections/gpus';
 import { RunsSection } from '../sections/runs';
+import { SubmitSection } from '../sections/submit';
+import { addSubmitCommands } from '../sections/submit_commands';
 import { DOMAIN, PANEL_ID, PANEL_PLUGIN_ID } from '../tokens';
 import { addPanelCommands, addRunCommands, addRunMenu } from './commands';
 import { PanelModel } from './model';
@@ -48,7 +50,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     statusBar: IStatusBar | null,
     running: IRunningSessionManagers | null,
-    _files: IFileBrowserFactory | null
+    files: IFileBrowserFactory | null
   ): void => {
     const language = translator ?? nullTranslator;
     const trans = language.load(DOMAIN);
@@ -60,10 +62,21 @@ export const panel: JupyterFrontEndPlugin<void> = {
       .then(found => settings.follow(found))
       .catch(error => console.warn('jupyter-amltrain: the settings of the panel cannot be read', error));
 
-    const ids = [...addPanelCommands(context), ...addRunCommands(context), ...addComputeCommands(context)];
+    const ids = [
+      ...addPanelCommands(context),
+      ...addRunCommands(context),
+      ...addComputeCommands(context),
+      ...addSubmitCommands(context, () => showSubmit(), files)
+    ];
     addRunMenu(context);
-    const sections = [new ComputeSection(context), new RunsSection(context), new GpusSection(context)];
+    const submit = new SubmitSection(context);
+    const sections = [new ComputeSection(context), new RunsSection(context), new GpusSection(context), submit];
     const widget = new TrainingPanel(context, sections, language);
+    const showSubmit = () => {
+      app.shell.activateById(PANEL_ID);
+      widget.reveal(submit);
+      return submit;
+    };
     app.shell.add(widget, 'left', { rank: RANK, type: 'Training Runs' });
     restorer?.add(widget, PANEL_ID);
 
