@@ -14,6 +14,7 @@ import { GpusSection } from '../sections/gpus';
 import { RunsSection } from '../sections/runs';
 import { SubmitSection } from '../sections/submit';
 import { addSubmitCommands } from '../sections/submit_commands';
+import { addTabCommands } from '../tabs/commands';
 import { DOMAIN, PANEL_ID, PANEL_PLUGIN_ID } from '../tokens';
 import { addPanelCommands, addRunCommands, addRunMenu } from './commands';
 import { PanelModel } from './model';
@@ -65,6 +66,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
     const ids = [
       ...addPanelCommands(context),
       ...addRunCommands(context),
+      ...addTabCommands(context, restorer),
       ...addComputeCommands(context),
       ...addSubmitCommands(context, () => showSubmit(), files)
     ];
