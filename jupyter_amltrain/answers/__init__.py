@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.answers.compute import ComputeAnswers
 from jupyter_amltrain.answers.events import EventsAnswers
+from jupyter_amltrain.answers.logs import LogAnswers
+from jupyter_amltrain.answers.mlflow import MlflowAnswers
 from jupyter_amltrain.answers.runs import RunAnswers
 from jupyter_amltrain.answers.submit import SubmitAnswers
 from jupyter_amltrain.panel.protocol import Reply, Request
@@ -30,10 +32,17 @@ class Answers:
 
     def __init__(self, controller: Controller, cell_runs: Callable[[], bool] = lambda: False) -> None:
         self._controller = controller
-        self._runs = RunAnswers(controller)
         compute = ComputeAnswers(controller)
         self._events = EventsAnswers(controller, compute, cell_runs)
-        topics = (self._runs, self._events, compute, SubmitAnswers(controller))
+        self._runs = RunAnswers(controller, self._events.notice)
+        topics = (
+            self._runs,
+            self._events,
+            compute,
+            LogAnswers(controller),
+            MlflowAnswers(controller),
+            SubmitAnswers(controller),
+        )
         self._ops: dict[type, Callable[[Any], Coroutine[Any, Any, Reply]]] = {}
         for topic in topics:
             self._ops.update(topic.ops())

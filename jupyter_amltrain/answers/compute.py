@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.backends.registry import forms
 from jupyter_amltrain.commands.compute_lines import line_of
-from jupyter_amltrain.computes import kinds
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import ActReply, KindsReply, Reply
@@ -29,7 +29,7 @@ class ComputeAnswers:
         return {protocol.Kinds: self._kinds, protocol.DoAct: self._act}
 
     async def _kinds(self, asked: protocol.Kinds) -> KindsReply:
-        return KindsReply(kinds=kinds(), submit=self._submit())
+        return KindsReply(kinds=forms(), submit=self._submit())
 
     async def _act(self, asked: protocol.DoAct) -> ActReply:
         line = line_of(asked.verb, asked.target, asked.kind, asked.values)

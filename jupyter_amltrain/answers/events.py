@@ -29,6 +29,11 @@ class EventsAnswers:
             self._events = Events(self._controller, self._compute, self._cell_runs)
         return await self._events.events(asked)
 
+    def notice(self, level: str, text: str, target: str = "") -> None:
+        """Tell all pages something that a person should hear of."""
+        if self._events is not None:
+            self._events.notice(level, text, target)
+
     def close(self) -> None:
         """Send nothing more to any page."""
         if self._events is not None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Coroutine
+import os
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_amltrain.commands.again import again
+from jupyter_amltrain.commands.runs import lost_text, not_ended
+from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import (
+    AgainReply,
     CancelReply,
     DashboardReply,
+    DeleteReply,
     FollowReply,
     Reply,
     RunReply,
@@ -21,6 +27,7 @@ from jupyter_amltrain.panel.protocol import (
 from jupyter_amltrain.runs.painters import Picture
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.spec.record import LogTail, RunRecord, TelemetrySeries
+from jupyter_amltrain.spec.run import Run
 from jupyter_amltrain.widgets.live import LiveDashboards
 
 if TYPE_CHECKING:
@@ -30,17 +37,27 @@ if TYPE_CHECKING:
 PICTURE = 0.5
 #: Pictures that are kept for that.
 KEPT = 8
+#: Seconds that an answer waits for runs to be deleted.
+PATIENCE = 2.0
 #: Runs that a state reply lists.
 RUNS = 500
 
 
 class RunAnswers:
-    """Answers about runs."""
+    """Answers about runs.
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    Parameters
+    ----------
+    notice
+        Tells all pages something later: level, sentence, target.
+    """
+
+    def __init__(self, controller: Controller, notice: Callable[[str, str, str], None]) -> None:
+        self._controller, self._notice = controller, notice
         self.live = LiveDashboards(controller)
         self._pictures: dict[str, asyncio.Task[Picture | None]] = {}
+        self._mourning = False
+        self._stop: Callable[[], None] = lambda: None
 
     def ops(self) -> dict[type, Callable[[Any], Coroutine[Any, Any, Reply]]]:
         """What is answered here."""
@@ -50,10 +67,13 @@ class RunAnswers:
             protocol.Cancel: self._cancel,
             protocol.OpenDashboard: self._dashboard,
             protocol.FollowFeed: self._follow,
+            protocol.DeleteRuns: self._delete,
+            protocol.Again: self._again,
         }
 
     async def close(self) -> None:
         """Close the dashboards of all pages."""
+        self._stop()
         await self.live.close()
 
     async def _get(self, asked: protocol.GetRun) -> RunReply:
@@ -61,6 +81,9 @@ class RunAnswers:
 
     async def _dashboard(self, asked: protocol.OpenDashboard) -> DashboardReply:
         entry = await self._controller.source(asked.handle)
+        if not self._mourning:
+            self._mourning = True
+            self._stop = self._controller.store.when_gone(self.live.forget)
         feed, why = self.live.open(entry, asked.page, asked.window)
         return DashboardReply(feed=feed, why=why)
 
@@ -74,6 +97,53 @@ class RunAnswers:
             return CancelReply(accepted=True, state="completed")
         run = await controller.cancel(await controller.resolve(asked.handle))
         return CancelReply(accepted=True, state=run.status.state.value)
+
+    async def _delete(self, asked: protocol.DeleteRuns) -> DeleteReply:
+        """Remove ended runs, or say what would be lost; the same words as the magic's."""
+        controller = self._controller
+        errors: dict[str, str] = {}
+        runs: list[Run] = []
+        for name in asked.handles:
+            try:
+                run = controller.entry(await controller.resolve(name)).run
+                if not run.status.state.terminal:
+                    raise not_ended(run)
+                runs.append(run)
+            except AmlTrainError as error:
+                errors[name] = str(error)
+        if not asked.confirmed:
+            sizes = [(run, await self._log_size(run)) for run in runs]
+            return DeleteReply(ask=lost_text(sizes) if sizes else "", errors=errors)
+        told = asyncio.Event()
+        work = controller.loop.start(self._delete_all(runs, errors, told), "delete runs")
+        await asyncio.wait({work}, timeout=PATIENCE)
+        told.set()
+        # What takes longer (its MLflow record is made of the folder) is told by `gone` when it is done.
+        return DeleteReply(deleted=tuple(run.handle for run in runs if run.handle not in errors), errors=dict(errors))
+
+    async def _log_size(self, run: Run) -> int:
+        if not run.folder:
+            return 0
+        try:
+            return (await self._controller.backend(run.target).read(run.run_id, "log", -1, 1)).offset
+        except (AmlTrainError, OSError):
+            return 0
+
+    async def _delete_all(self, runs: Sequence[Run], errors: dict[str, str], told: asyncio.Event) -> None:
+        for run in runs:
+            try:
+                await self._controller.delete(run.handle)
+            except AmlTrainError as error:
+                errors[run.handle] = str(error)
+                if told.is_set():
+                    self._notice("error", str(error), run.target)
+
+    async def _again(self, asked: protocol.Again) -> AgainReply:
+        """Submit a run's job once more; the environment is the kernel's."""
+        controller = self._controller
+        run = controller.entry(await controller.resolve(asked.handle)).run
+        spec, secrets = await controller.loop.offload(again, run)
+        return AgainReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
 
     async def _run(self, record: RunRecord) -> RunReply:
         """A record, and for an ended run the picture that the notebook keeps."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.panel.protocol import Reply
+from jupyter_amltrain.commands.compose import compose
+from jupyter_amltrain.errors import UnknownTarget
+from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.panel.protocol import ComposeReply, Reply
 
 if TYPE_CHECKING:
     from jupyter_amltrain.controller import Controller
@@ -19,4 +22,17 @@ class SubmitAnswers:
 
     def ops(self) -> dict[type, Callable[[Any], Coroutine[Any, Any, Reply]]]:
         """What is answered here."""
-        return {}
+        return {protocol.Compose: self._compose}
+
+    async def _compose(self, asked: protocol.Compose) -> ComposeReply:
+        return await self._controller.loop.offload(self._composed, asked)
+
+    def _composed(self, asked: protocol.Compose) -> ComposeReply:
+        """Reads files and parses code: not on the loop."""
+        made = compose(asked.old, asked.values, cell=asked.cell, script=asked.script)
+        if (target := made.values.get("target")) and "target" not in made.errors and "$" not in target:
+            try:
+                self._controller.targets.get(target)
+            except UnknownTarget as error:
+                made.errors["target"] = str(error)
+        return ComposeReply(line=made.line, values=made.values, errors=made.errors)

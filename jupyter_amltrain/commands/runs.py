@@ -23,6 +23,8 @@ LOG_CAP = 200_000
 _HEAD = 20_000
 #: Pause between two looks at a followed log (seconds).
 _LOOK = 0.25
+#: Runs that a question about many names.
+_NAMED = 5
 #: A wait in a terminal says nothing for this time (seconds).
 _SILENCE = 2.0
 
@@ -242,25 +244,33 @@ def delete(names: Sequence[str], force: bool, prog: str = "%aml_runs") -> list[s
     runs = [api.attach(name) for name in names]
     for run in runs:
         if not run.status.state.terminal:
-            raise CommandError(
-                f"{run.handle} is {run.status.state.value}; only ended runs can be deleted.",
-                hint=f"First: {prog} cancel {run.handle}",
-            )
+            raise not_ended(run.run, prog)
     handles = " ".join(run.handle for run in runs)
     if not force:
-        lost = "; ".join(
-            f"{run.handle}: log ({bytes_text(run.record().log.bytes)}), outputs, files in {run.run.folder}"
-            for run in runs
-        )
-        raise CommandError(
-            f"This would be lost for good: {lost}. MLflow's record stays.",
-            hint=f"If that is meant: {prog} delete --force {handles}",
-        )
+        lost = lost_text([(run.run, run.record().log.bytes) for run in runs])
+        raise CommandError(lost, hint=f"If that is meant: {prog} delete --force {handles}")
     said = []
     for run in runs:
         run.delete()
         said.append(f"{run.handle} deleted.")
     return said
+
+
+def not_ended(run: Run, prog: str = "%aml_runs") -> CommandError:
+    """Why a live run cannot be deleted."""
+    return CommandError(
+        f"{run.handle} is {run.status.state.value}; only ended runs can be deleted.",
+        hint=f"First: {prog} cancel {run.handle}",
+    )
+
+
+def lost_text(runs: Sequence[tuple[Run, int]]) -> str:
+    """What deleting runs would cost; each with the bytes of its log."""
+    lost = "; ".join(
+        f"{run.handle}: log ({bytes_text(size)}), outputs, files in {run.folder}" for run, size in runs[:_NAMED]
+    )
+    more = f"; and the same of {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return f"This would be lost for good: {lost}{more}. MLflow's record stays."
 
 
 def ui(project: str | None = None, *, keep: bool = False) -> str:

@@ -143,6 +143,12 @@ class Events:
         self._briefs.pop(handle, None)
         self._wanted.pop(handle, None)
 
+    def notice(self, level: str, text: str, target: str = "") -> None:
+        """Tell all pages something that a person should hear of."""
+        for page in self._pages.values():
+            if page.listens:
+                page.send(Notice, level=level, text=text, target=target)
+
     # ---- beginnings
 
     def _begin(self) -> None:
@@ -231,9 +237,7 @@ class Events:
     def _compute_told(self, level: str, text: str, target: str) -> None:
         self._retarget()
         if text:
-            for page in self._pages.values():
-                if page.listens:
-                    page.send(Notice, level=level, text=text, target=target)
+            self.notice(level, text, target)
 
     def _retarget(self) -> None:
         """Targets may have changed."""

@@ -1,0 +1,63 @@
+"""Forms as data, made of the parsers: the panel's form and the magic's flags cannot drift apart."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+
+from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands.parsers import parser_of
+from jupyter_amltrain.spec.fields import Field
+
+#: Fields that a form shows at once, in this order; the others when they are asked for.
+SHOWN = ("target", "gpus", "param", "name", "out", "timeout", "require-gpu", "wait")
+#: What is no field: help, the script itself, and flags that make another command of it.
+_NONE = ("help", "script", "dry_run")
+_KINDS = {values.count: "int", values.require_gpu: "choice"}
+
+
+def field_name(action: argparse.Action) -> str:
+    """Name of the field that an action of the submit parser is; empty for none."""
+    if action.dest in _NONE or not action.option_strings:
+        return ""
+    return action.option_strings[-1].lstrip("-")
+
+
+@functools.lru_cache(maxsize=1)
+def submit_actions() -> dict[str, argparse.Action]:
+    """Actions of the submit parser by name of their field."""
+    actions = parser_of("submit", "%aml_submit")._actions
+    return {name: action for action in actions if (name := field_name(action))}
+
+
+@functools.lru_cache(maxsize=1)
+def submit_fields() -> tuple[Field, ...]:
+    """What can be given to a submit: first what a form shows, then the rest in the order of the help."""
+    actions = submit_actions()
+    order = [*SHOWN, *(name for name in actions if name not in SHOWN)]
+    return tuple(_field(name, actions[name]) for name in order)
+
+
+def _field(name: str, action: argparse.Action) -> Field:
+    kind = _KINDS.get(action.type, "text")  # type: ignore[arg-type]  # a callable or None
+    if name == "target":
+        kind = "target"
+    elif action.nargs == 0:
+        kind = "bool"
+    elif is_list(action):
+        kind = "list"
+    return Field(
+        name=name,
+        flag=action.option_strings[-1],
+        kind=kind,
+        help=(action.help or "").replace("%%", "%"),
+        default=False if kind == "bool" else None,
+        choices=values.REQUIRE_GPU if kind == "choice" else (),
+        metavar=str(action.metavar or ""),
+        advanced=name not in SHOWN,
+    )
+
+
+def is_list(action: argparse.Action) -> bool:
+    """Whether a flag may be given several times."""
+    return isinstance(action.default, list)
