@@ -153,6 +153,7 @@ def _runs(words: list[str]) -> int:
 
 def _compute(words: list[str]) -> int:
     from jupyter_amltrain.commands import compute
+    from jupyter_amltrain.commands.compute_parser import WORKS
 
     asked = parser_of("compute", "amltrain compute").parse(words)
     value: Any
@@ -162,6 +163,9 @@ def _compute(words: list[str]) -> int:
     elif asked.verb == "use":
         text = compute.use(asked.target)
         value = {"current": asked.target}
+    elif asked.verb in WORKS:  # this process holds the one who does it, so it waits
+        text = compute.carry_out(asked, wait=True, write=lambda line: print(line, file=sys.stderr, flush=True))
+        value = {"said": text}
     else:
         import msgspec
 

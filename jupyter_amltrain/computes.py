@@ -18,12 +18,11 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
-from jupyter_amltrain.backends.registry import target_kinds
+from jupyter_amltrain.backends.registry import forms, target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError
-from jupyter_amltrain.spec.fields import TargetKind
 from jupyter_amltrain.spec.rows import Work
 from jupyter_amltrain.spec.target import LocalTarget
-from jupyter_amltrain.spec.target_fields import NAME, checked, kind_of_type, no_such, whole
+from jupyter_amltrain.spec.target_fields import NAME, checked, no_such, whole
 from jupyter_amltrain.target_list import News, TargetList, removal
 from jupyter_amltrain.target_rows import PAST, Seen, done_text, info_text
 from jupyter_amltrain.targets import stored
@@ -50,11 +49,6 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, str] = {}
     said: str = ""
     begun: bool = False
-
-
-def kinds() -> tuple[TargetKind, ...]:
-    """The kinds of targets that a person can create or attach, as forms."""
-    return tuple(kind_of_type(kind) for kind in target_kinds() if kind.verb)
 
 
 class Computes(TargetList):
@@ -132,7 +126,7 @@ class Computes(TargetList):
         return Done(accepted=True, said="" if seen.stored else f"{seen.target.name} is deleted.")
 
     def _create(self, verb: str, name: str, kind: str, values: dict[str, Any], dry: bool, confirmed: bool) -> Done:
-        there = {made.kind: made for made in kinds() if made.verb == verb}
+        there = {made.kind: made for made in forms() if made.verb == verb}
         if not there:
             raise CommandError(
                 f"No kind of target can be {PAST[verb]} in this version.",
@@ -206,7 +200,8 @@ class Computes(TargetList):
         if forgets or own is None:
             ask = removal(name)
         elif acts[verb].why_not:
-            raise CommandError(f"{name}: {acts[verb].why_not}")
+            why = acts[verb].why_not
+            raise CommandError(f"{name}: {why[:1].lower()}{why[1:]}")
         else:
             ask = own.asks(verb, values, running=self._counts()[0][name])
         if dry or (ask and not confirmed):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 import msgspec
@@ -49,7 +49,7 @@ class TargetList:
         targets: Targets,
         places: Places,
         store: RunStore,
-        forget: Callable[[str], Awaitable[None]],
+        forget: Callable[[str], Coroutine[Any, Any, None]],
     ) -> None:
         self._loop, self._targets, self._places, self._store = loop, targets, places, store
         self._forget = forget
@@ -89,7 +89,7 @@ class TargetList:
         busy = {name for name, seen in self._seen.items() if seen.busy}
         old, self._seen, self._current, self._known = self._seen, {}, current, True
         for target in found:
-            seen = self._seen[target.name] = old.pop(target.name, None) or Seen(target=target)
+            seen = self._seen[target.name] = old.pop(target.name) if target.name in old else Seen(target=target)
             if target.name not in busy:
                 if not seen.stored:  # another kernel could create what we could not
                     seen.stored, seen.work = True, None

@@ -202,8 +202,8 @@ class FakeLifecycle(Provisioned):
         if not self._script.size and self._script.fails != "create":
             return
         self._within_quota(self._script.max_nodes)
-        nodes = self._script.min_nodes if self._cluster else 1
-        await self._work("create", progress, f"Making {self._script.size or 'it'} with {_machines(nodes)}")
+        what = f"a cluster of {_machines(self._script.max_nodes)} at most" if self._cluster else "the machine"
+        await self._work("create", progress, f"Making {what}")
 
     async def start(self, progress: Progress) -> None:
         """See :meth:`Provisioned.start`."""

@@ -8,7 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from jupyter_amltrain.errors import MissingDependency
+from jupyter_amltrain.spec.fields import TargetKind
 from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget
+from jupyter_amltrain.spec.target_fields import kind_of_type
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.base import Backend
@@ -56,3 +58,8 @@ def target_kinds() -> tuple[type[ComputeTarget], ...]:
     from jupyter_amltrain.spec.target import FakeTarget
 
     return (LocalTarget, FakeTarget)
+
+
+def forms() -> tuple[TargetKind, ...]:
+    """The kinds of targets that a person can create or attach, without importing any SDK."""
+    return tuple(kind_of_type(kind) for kind in target_kinds() if kind.verb)

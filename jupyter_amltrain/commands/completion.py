@@ -151,6 +151,8 @@ class _Place:
         return last if last is not None and last.nargs == "+" else None
 
     def _value(self, action: argparse.Action, fragment: str) -> Offers:
+        if offers := getattr(action, "offers", ()):
+            return _matching(fragment, [Offer(choice, "value") for choice in offers])
         if action.dest in ("script", "source", "file"):
             endings = {"script": (".py",), "source": (), "file": (".csv", ".parquet", ".png")}[action.dest]
             return Offers(fragment, list(_paths(fragment, endings)))

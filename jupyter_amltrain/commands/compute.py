@@ -5,68 +5,79 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.tables import pairs, table
-from jupyter_amltrain.errors import TargetError
+from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text
+from jupyter_amltrain.target_rows import PAST, gpus_text, info_text
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
     from jupyter_amltrain.spec.target import TargetInfo
 
 
+#: A service that does not answer within this time is not waited for in a list (seconds).
+PATIENCE = 1.5
+
+
 def listing() -> list[dict[str, Any]]:
-    """Every target as a JSON-able row; only this machine is asked, which is quick."""
+    """Every target as a JSON-able row; what does not answer soon is listed as it is known."""
     import msgspec
 
     from jupyter_amltrain import api
 
-    current = api.current_target()
-    rows = []
-    for target in api.targets():
-        fields = msgspec.to_builtins(target)
-        row: dict[str, Any] = {"target": target.name, "kind": fields.get("kind", ""), "current": target.name == current}
-        if row["kind"] == "local":
-            try:
-                row["info"] = msgspec.to_builtins(api.compute(target.name))
-            except TargetError as error:
-                row["error"] = str(error)
-        rows.append(row)
-    return rows
+    found = []
+    for row in api.compute_rows(PATIENCE):
+        fields = {"target": row.name, **msgspec.to_builtins(row)}
+        del fields["name"], fields["acts"]
+        found.append(fields)
+    return found
 
 
 def listing_text(rows: list[dict[str, Any]]) -> str:
     """The table of ``compute list``."""
     lines = []
     for row in rows:
-        info = row.get("info") or {}
-        slots = ", ".join(
-            f"{s['free']} of {s['total']} {kind}" for kind, s in info.get("slots", {}).items() if s["total"]
-        )
+        nodes, most = row["nodes"], row["max_nodes"]
+        name = row["gpu_name"] or "GPU"
         lines.append(
             [
                 "*" if row["current"] else "",
                 row["target"],
                 row["kind"],
-                "" if info.get("cpus") is None else str(info["cpus"]),
-                "" if info.get("memory") is None else bytes_text(info["memory"]),
-                _gpus(info.get("gpus", ())) or ("none" if info else ""),
-                slots,
-                row.get("error", "") or _work(info),
+                row["state"],
+                row["size"],
+                "" if nodes is None else f"{nodes} of {most}",
+                "" if row["cpus"] is None else str(row["cpus"]),
+                "" if row["memory"] is None else bytes_text(row["memory"]),
+                "" if row["gpus"] is None else f"{row['gpus']} x {name}" if row["gpus"] else "none",
+                _price(row),
+                _now(row),
             ]
         )
-    return table(["", "target", "kind", "CPUs", "memory", "GPUs", "free slots", "now"], lines)
+    head = ["", "target", "kind", "state", "size", "nodes", "CPUs", "memory", "GPUs", "price", "now"]
+    # A column that nobody has anything in says nothing.
+    kept = [i for i in range(len(head)) if not i or any(line[i] for line in lines)]
+    return table([head[i] for i in kept], [[line[i] for i in kept] for line in lines])
 
 
-def _work(info: dict[str, Any]) -> str:
-    if not info:
+def _price(row: dict[str, Any]) -> str:
+    return "" if row["price"] is None else f"{row['price']:.2f} {row['currency']}/h"
+
+
+def _now(row: dict[str, Any]) -> str:
+    work = row["work"] or {}
+    if work.get("error"):
+        return str(work["error"])
+    if work:
+        return str(work["detail"] or f"{work['verb']} goes on")
+    if row["state"] in ("unreachable", "failed"):
+        return str(row["detail"])
+    if row["state"] == "unknown":
         return "%aml_compute test asks"
-    return f"{info.get('running', 0)} running, {info.get('queued', 0)} queued"
-
-
-def _gpus(gpus: Any) -> str:
-    names: dict[str, int] = {}
-    for gpu in gpus:
-        names[str(gpu.get("name") or "GPU")] = names.get(str(gpu.get("name") or "GPU"), 0) + 1
-    return ", ".join(f"{n} x {name}" for name, n in names.items())
+    runs = f"{row['running']} running, {row['queued']} queued"
+    return f"{runs}; {row['quota']}" if row["quota"] else runs
 
 
 def show(name: str | None = None) -> TargetInfo:
@@ -84,7 +95,7 @@ def show_text(info: TargetInfo) -> str:
         ("detail", info.detail),
         ("CPUs", "" if info.cpus is None else str(info.cpus)),
         ("memory", "" if info.memory is None else bytes_text(info.memory)),
-        ("GPUs", _gpus(info.gpus) or info.gpu_note or "none"),
+        ("GPUs", gpus_text(info.gpus) or info.gpu_note or "none"),
     ]
     facts += [
         (f"  {gpu.get('index', '')}", f"{gpu.get('name')}  {bytes_text(gpu.get('memory_total'))}  {gpu.get('uuid')}")
@@ -106,12 +117,7 @@ def show_text(info: TargetInfo) -> str:
 
 def test_text(info: TargetInfo) -> str:
     """One line: can it run jobs now?"""
-    gpus = _gpus(info.gpus) or "no GPU"
-    cpus = "" if info.cpus is None else f", {info.cpus} CPUs"
-    memory = "" if info.memory is None else f", {bytes_text(info.memory)}"
-    if not info.reachable:
-        return f"{info.target}: not reachable. {info.detail}".rstrip()
-    return f"{info.target}: ready{cpus}{memory}, {gpus}; {info.running} running, {info.queued} queued."
+    return info_text(info)
 
 
 def use(name: str) -> str:
@@ -120,3 +126,53 @@ def use(name: str) -> str:
 
     api.use(name)
     return f"{name} is the target in use now, in every notebook."
+
+
+def carry_out(asked: argparse.Namespace, *, wait: bool, write: Callable[[str], None]) -> str:
+    """Create, start, stop, scale or delete a target as a parsed line says; returns what is to be said.
+
+    Parameters
+    ----------
+    write
+        Takes lines about the progress while we `wait`.
+
+    Raises
+    ------
+    CommandError
+        A value is wrong, or ``--yes`` is missing: says what it costs or loses, and what to type.
+    """
+    from jupyter_amltrain import api
+    from jupyter_amltrain.commands.compute_lines import fields_for, line_of
+    from jupyter_amltrain.commands.compute_parser import VALUE
+
+    verb, kind = asked.verb, getattr(asked, "kind", "")
+    name = asked.name if "name" in asked else asked.target
+    values = {key[len(VALUE) :]: value for key, value in vars(asked).items() if key.startswith(VALUE)}
+    done = api.act(verb, name, kind=kind, values=values, confirmed=asked.yes)
+    if done.errors:
+        flags = {field.name: field.flag for field in fields_for(verb, kind)} | {"kind": "--kind", "name": "NAME"}
+        raise CommandError(" ".join(f"{flags.get(k) or k}: {text}" for k, text in done.errors.items()))
+    if done.ask:
+        line = line_of(verb, name, kind, values)
+        raise CommandError(
+            done.ask, hint=f"If that is meant: {line} --yes{' --wait' if getattr(asked, 'wait', False) else ''}"
+        )
+    if not done.begun:
+        return done.said
+    if not wait:
+        return f"{name} is being {PAST[verb]}. %aml_compute list shows how far it is; the line with --wait waits."
+    return wait_for(name, write)
+
+
+def wait_for(name: str, write: Callable[[str], None]) -> str:
+    """Wait for the end of what is being done with a target; returns what is told then."""
+    from jupyter_amltrain import api
+
+    shown = ""
+    while True:
+        said, detail = api.compute_progress(name)
+        if said is not None:
+            return said
+        if detail != shown:
+            shown = detail
+            write(detail)

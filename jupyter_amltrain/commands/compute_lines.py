@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_amltrain.computes import kinds
+from jupyter_amltrain.backends.registry import forms
 from jupyter_amltrain.spec.fields import Field
 from jupyter_amltrain.spec.target_fields import NAME
 
@@ -17,7 +17,7 @@ def fields_for(verb: str, kind: str) -> tuple[Field, ...]:
     """The fields that a verb takes."""
     if verb == "scale":
         return (_SCALE,)
-    return next((made.fields for made in kinds() if made.kind == kind and made.verb == verb), ())
+    return next((made.fields for made in forms() if made.kind == kind and made.verb == verb), ())
 
 
 def line_of(verb: str, target: str, kind: str = "", values: Mapping[str, Any] | None = None) -> str:

@@ -7,10 +7,10 @@ completion of both; the texts differ only by the name in front.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from jupyter_amltrain.commands import values
-from jupyter_amltrain.commands.parsing import HelpWanted, Parser
+from jupyter_amltrain.commands.compute_parser import compute_parser
+from jupyter_amltrain.commands.parsing import HelpWanted, Parser, examples
 
 __all__ = ["COMMANDS", "HelpWanted", "Parser", "parser_of"]
 
@@ -22,7 +22,7 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
     parser = Parser(
         prog=prog,
         description="Run this cell (or a script) as a supervised, tracked run, and return at once.",
-        examples=_examples(
+        examples=examples(
             prog,
             cell=(
                 "%%aml_submit --param lr=0.1 --out accuracy",
@@ -87,7 +87,7 @@ def runs_parser(prog: str = "%aml_runs") -> Parser:
     parser = Parser(
         prog=prog,
         description="List, follow, attach and cancel runs, from any notebook.",
-        examples=_examples(
+        examples=examples(
             prog,
             cell=(
                 "%aml_runs",
@@ -146,40 +146,12 @@ def runs_parser(prog: str = "%aml_runs") -> Parser:
     return parser
 
 
-def compute_parser(prog: str = "%aml_compute") -> Parser:
-    """The parser of ``compute``."""
-    parser = Parser(
-        prog=prog,
-        description="List, check and choose the places where runs can run.",
-        examples=_examples(
-            prog,
-            cell=("%aml_compute", "%aml_compute show local", "%aml_compute use local"),
-            line=("amltrain compute", "amltrain compute show local --json"),
-        ),
-    )
-    magic = prog.startswith("%")
-    for name, description in {
-        "list": "The compute targets; * marks the one in use.",
-        "show": "What a target has: processors, memory, GPUs, slots, and what a run survives there.",
-        "use": "Make a target the default of every notebook.",
-        "test": "Ask a target whether it can run jobs now.",
-    }.items():
-        verb = parser.verb(name, description)
-        if name == "use":
-            verb.add_argument("target", help="name of the target")
-        elif name != "list":
-            verb.add_argument("target", nargs="?", help="name of the target; default the one in use")
-        if not magic:
-            verb.add_argument("--json", action="store_true", help="print JSON")
-    return parser
-
-
 def monitor_parser(prog: str = "%aml_monitor") -> Parser:
     """The parser of ``monitor``."""
     parser = Parser(
         prog=prog,
         description="Watch the GPUs, processors and memory of a target, without a run.",
-        examples=_examples(
+        examples=examples(
             prog,
             cell=("%aml_monitor", "%aml_monitor local --gpus 0,1 --window 30m --rate 2"),
             line=("amltrain monitor", "amltrain monitor local --gpus 0,1", "amltrain monitor --once --json"),
@@ -209,7 +181,3 @@ def parser_of(command: str, prog: str) -> Parser:
     """The parser of one of :data:`COMMANDS`, made once."""
     makers = {"submit": submit_parser, "runs": runs_parser, "compute": compute_parser, "monitor": monitor_parser}
     return makers[command](prog)
-
-
-def _examples(prog: str, *, cell: Sequence[str], line: Sequence[str]) -> str:
-    return "Examples::\n\n" + "\n".join(f"    {x}" for x in (cell if prog.startswith("%") else line))

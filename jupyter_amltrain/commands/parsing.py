@@ -126,6 +126,11 @@ class Parser(argparse.ArgumentParser):
         return f"{sentence.strip()}\n\n{usage}\n\n{positional}options:{flags}"
 
 
+def examples(prog: str, *, cell: Sequence[str], line: Sequence[str]) -> str:
+    """What to copy: into a cell, or into a shell."""
+    return "Examples::\n\n" + "\n".join(f"    {x}" for x in (cell if prog.startswith("%") else line))
+
+
 def _near(word: str, words: Iterable[str]) -> str:
     import difflib
 

@@ -12,13 +12,13 @@ from jupyter_amltrain.commands.parsers import HelpWanted, parser_of
 
 @magics_class
 class ComputeMagics(Magics):
-    """Lists, checks and chooses compute targets."""
+    """Lists, checks, chooses, creates and deletes compute targets."""
 
     shell: Any  # never None here
 
     @line_magic
     def aml_compute(self, line: str) -> None:
-        """List, check and choose the places where runs can run."""
+        """List, check, choose, create and delete the places where runs can run."""
         tokens = values.split(line)
         values.check_expanded(tokens, self.shell.user_ns)
         try:
@@ -27,6 +27,7 @@ class ComputeMagics(Magics):
             print(wanted)
             return
         from jupyter_amltrain.commands import compute
+        from jupyter_amltrain.commands.compute_parser import WORKS
 
         if asked.verb == "list":
             print(compute.listing_text(compute.listing()))
@@ -34,6 +35,8 @@ class ComputeMagics(Magics):
             print(compute.use(asked.target))
         elif asked.verb == "show":
             print(compute.show_text(compute.show(asked.target)))
+        elif asked.verb in WORKS:
+            print(compute.carry_out(asked, wait=asked.wait, write=print))
         else:
             print(compute.test_text(compute.show(asked.target)))
 

@@ -1,0 +1,132 @@
+"""The parser of ``compute``; the flags of create come from the fields of the targets."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from jupyter_amltrain.backends.registry import forms
+from jupyter_amltrain.commands.parsing import HelpWanted, Parser, examples
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.spec.fields import Field, TargetKind
+
+#: What stands before a field's name in a parsed line.
+VALUE = "value_"
+_VERBS = {
+    "list": "The compute targets; * marks the one in use.",
+    "show": "What a target has: processors, memory, GPUs, slots, and what a run survives there.",
+    "use": "Make a target the default of every notebook.",
+    "test": "Ask a target whether it can run jobs now.",
+    "create": "Make a new target.",
+    "attach": "Make a machine that is there already a target.",
+    "start": "Start the machine of a target.",
+    "stop": "Stop the machine of a target; the runs on it end.",
+    "scale": "Say how many machines of a cluster are kept on.",
+    "delete": "Delete a target with its machines.",
+}
+#: Verbs that take a while, and may cost or lose something.
+WORKS = ("create", "attach", "start", "stop", "scale", "delete")
+
+
+class _Nothing(Parser):
+    """The parser of a verb that nothing can be done with in this version."""
+
+    def parse(self, tokens: Sequence[str]) -> NoReturn:
+        if "-h" in tokens or "--help" in tokens:
+            raise HelpWanted(self.format_help())
+        raise CommandError(
+            "No kind of target can be attached in this version.",
+            hint="%aml_compute create NAME --kind fake makes a demonstration.",
+        )
+
+
+def compute_parser(prog: str = "%aml_compute") -> Parser:
+    """The parser of ``compute``."""
+    parser = Parser(
+        prog=prog,
+        description="List, check, choose, create and delete the places where runs can run.",
+        examples=examples(
+            prog,
+            cell=(
+                "%aml_compute",
+                "%aml_compute use local",
+                "%aml_compute create lab --kind fake --size gpu-v100 --max-nodes 4 --yes",
+                "%aml_compute scale lab --nodes 2 --yes --wait",
+                "%aml_compute delete lab",
+            ),
+            line=(
+                "amltrain compute",
+                "amltrain compute show local --json",
+                "amltrain compute create lab --kind fake --size gpu-v100 --yes",
+            ),
+        ),
+    )
+    magic = prog.startswith("%")
+    there = forms()
+    for name, description in _VERBS.items():
+        mine = [kind for kind in there if kind.verb == name]
+        if name in ("create", "attach") and not mine:
+            nothing = _Nothing(prog=f"{prog} {name}", description=description)
+            parser.verbs[name] = nothing
+            continue
+        if name in WORKS and not magic:
+            description = f"{description[:-1]}, and wait until that is done."
+        verb = parser.verb(name, description)
+        if mine:
+            verb.add_argument("name", metavar="NAME", help=mine[0].fields[0].help)
+            _offering(verb.add_argument("--kind", metavar="KIND", default="", help=_kinds_text(mine)), mine)
+            _add_fields(verb, mine)
+        elif name in ("show", "test"):
+            verb.add_argument("target", nargs="?", help="name of the target; default the one in use")
+        elif name != "list":
+            verb.add_argument("target", help="name of the target")
+        if name == "scale":
+            verb.add_argument(
+                "--nodes", dest=f"{VALUE}nodes", metavar="N", default=argparse.SUPPRESS, help="machines to keep on"
+            )
+        if name in WORKS:
+            verb.add_argument("-y", "--yes", action="store_true", help="agree to what it costs or loses")
+            if magic:
+                verb.add_argument("--wait", action="store_true", help="wait until it is done; an error if it fails")
+        if not magic:
+            verb.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _offering(action: argparse.Action, kinds: Sequence[TargetKind]) -> None:
+    action.offers = tuple(kind.kind for kind in kinds)  # type: ignore[attr-defined]
+
+
+def _kinds_text(kinds: Sequence[TargetKind]) -> str:
+    return "; ".join(f"{kind.kind}: {kind.title}" for kind in kinds)
+
+
+def _add_fields(parser: Parser, kinds: Sequence[TargetKind]) -> None:
+    """A flag for each field of any kind; whether the kind at hand has it is checked with the values."""
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    for field in (field for kind in kinds for field in kind.fields):
+        if field.flag and field.flag not in known:
+            known.add(field.flag)
+            _add_field(parser, field)
+
+
+def _add_field(parser: Parser, field: Field) -> None:
+    rest: dict[str, Any] = {"dest": VALUE + field.name, "default": argparse.SUPPRESS}
+    flag, text = field.flag, field.help
+    if field.kind == "bool":
+        rest |= {"action": "store_const", "const": not field.default}
+        if field.default:
+            flag, text = f"--no-{flag[2:]}", f"not: {text}"
+    else:
+        rest["metavar"] = field.metavar or field.name.upper()
+        if field.kind == "list":
+            rest["action"] = "append"
+        choices = tuple(choice for choice in field.choices if choice)
+        if choices:
+            text = f"{text}: {', '.join(choices)}"
+        if field.default not in (None, "", (), []):
+            shown = field.default
+            text = f"{text}; default {f'{shown:g}' if isinstance(shown, float) else shown}"
+    action = parser.add_argument(flag, help=text.replace("%", "%%"), **rest)
+    action.offers = tuple(choice for choice in field.choices if choice)  # type: ignore[attr-defined]
