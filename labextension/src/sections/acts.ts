@@ -84,8 +84,9 @@ export class Acts {
         return null;
       }
       values = given;
-      const outcome = await this.run({ verb: act.verb, target, values });
+      const outcome = await this._run({ verb: act.verb, target, values });
       if (outcome.done || Object.keys(outcome.errors).length === 0) {
+        this._outcome.emit(outcome);
         return outcome;
       }
       errors = outcome.errors;

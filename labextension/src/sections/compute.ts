@@ -35,8 +35,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     this._list.addEventListener('keydown', event => this._key(event));
     this._outcome.hidden = true;
     this._outcome.setAttribute('role', 'status');
-    this._top = new Widget({ node: element('div', '', '', this._outcome) });
-    this.addWidget(this._top);
+    this.addWidget(new Widget({ node: element('div', 'jp-AmlCompute-top', '', this._outcome) }));
     this.addWidget(new Widget({ node: element('div', '', '', this._empty, this._list) }));
     this._addButtons();
     model.targetsChanged.connect(this._draw, this);
@@ -69,7 +68,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     const form = (this._new = new NewTarget(this._context));
     form.closed.connect(() => this._closeNew());
     form.enable(this._whyNot());
-    this.insertWidget(0, form);
+    this.insertWidget(1, form);
     void form.load();
     form.node.scrollIntoView({ block: 'nearest' });
   }
@@ -318,7 +317,6 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   private readonly _list = element('div', 'jp-AmlCompute-list');
   private readonly _empty = element('div', 'jp-AmlCompute-empty');
   private readonly _outcome = element('div', 'jp-AmlOutcome');
-  private readonly _top: Widget;
   private _new: NewTarget | null = null;
   private _selected = '';
   private _open = false;

@@ -7,6 +7,7 @@ import type { IPanelContext } from '../panel/tokens';
 import type { IActReply, IField, ITargetKind } from '../protocol';
 import { Acts, Checker, IWanted } from './acts';
 import { verbText } from './compute_text';
+import { caret } from './controls';
 import { allow, button, element, say } from './dom';
 import { FieldForm } from './form';
 
@@ -56,7 +57,7 @@ export class NewTarget extends Widget {
       'jp-AmlForm-field',
       '',
       element('div', 'jp-AmlForm-head', '', label),
-      element('div', 'jp-select-wrapper', '', choose)
+      element('div', 'jp-select-wrapper', '', choose, caret())
     );
     this._create_ = button(trans.__('Create'), 'accept', () => void this._create());
     const cancel = button(trans.__('Cancel'), 'reject', () => this._closed.emit());

@@ -6,6 +6,7 @@ import { ago, json } from '../format';
 import type { IAct, ITargetRow } from '../protocol';
 import { details, facts, price, stateText, verbText, workText } from './compute_text';
 import { targetIcon } from './compute_icons';
+import { labelText } from './fields';
 import { allow, button, element, say } from './dom';
 
 /** What a row asks of its list. */
@@ -145,8 +146,12 @@ export class TargetView {
     say(this._sentence, row.detail);
     this._sentence.hidden = row.detail === '';
     const known = details(row, trans);
-    const stored = Object.entries(row.fields).filter(([name, value]) => value !== null && value !== '' && name !== 'name');
-    const lines = [...known, ...stored.map(([name, value]): [string, string] => [name, json(value, 200)])];
+    const stored = Object.entries(row.fields)
+      .filter(([, value]) => value !== null && value !== '')
+      .map(([name, value]): [string, string] => [labelText(name), json(value, 200)])
+      // What the row says already needs no second line.
+      .filter(([, text]) => text !== row.name && !known.some(([, other]) => other === text));
+    const lines = [...known, ...stored];
     const signature = JSON.stringify(lines);
     if (signature !== this._drawn) {
       this._drawn = signature;

@@ -117,7 +117,7 @@ function select(options: [string, string][], none: string, changed: () => void):
 }
 
 /** The arrow that JupyterLab puts on its selects. */
-function caret(): HTMLElement {
+export function caret(): HTMLElement {
   const node = element('span', 'jp-AmlForm-caret');
   node.setAttribute('aria-hidden', 'true');
   caretDownEmptyIcon.element({ container: node });

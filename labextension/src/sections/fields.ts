@@ -89,7 +89,12 @@ export function sortErrors(
 
 /** A label from a flag or a name: `--max-nodes` is `Max nodes`, `gpus` is `GPUs`. */
 export function labelOf(field: IField): string {
-  const words = (field.flag.replace(/^-+/, '') || field.name).replace(/[-_]+/g, ' ').trim();
+  return labelText(field.flag.replace(/^-+/, '') || field.name);
+}
+
+/** A name of the kernel's as a person reads it: `max_nodes` is `Max nodes`. */
+export function labelText(name: string): string {
+  const words = name.replace(/[-_]+/g, ' ').trim();
   const spelled = words.replace(/\b(gpus?|cpus?|ssh|url|id|ip|ssd|gb)\b/gi, found => {
     const upper = found.toUpperCase();
     return upper.endsWith('US') ? `${upper.slice(0, -1)}s` : upper;
