@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.registry import forms
 from jupyter_amltrain.commands.compute_lines import line_of
+from jupyter_amltrain.commands.forms import submit_fields
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import ActReply, KindsReply, Reply
-from jupyter_amltrain.spec.fields import Field
 from jupyter_amltrain.spec.rows import TargetRow
 from jupyter_amltrain.target_list import News
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 class ComputeAnswers:
     """Answers about targets; see :class:`~jupyter_amltrain.panel.events.Compute` for the rest."""
 
-    def __init__(self, controller: Controller, submit: Callable[[], tuple[Field, ...]] = tuple) -> None:
-        self._controller, self._submit = controller, submit
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
 
     def ops(self) -> dict[type, Callable[[Any], Coroutine[Any, Any, Reply]]]:
         """What is answered here."""
         return {protocol.Kinds: self._kinds, protocol.DoAct: self._act}
 
     async def _kinds(self, asked: protocol.Kinds) -> KindsReply:
-        return KindsReply(kinds=forms(), submit=self._submit())
+        return KindsReply(kinds=forms(), submit=submit_fields())
 
     async def _act(self, asked: protocol.DoAct) -> ActReply:
         line = line_of(asked.verb, asked.target, asked.kind, asked.values)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 
 from jupyter_amltrain.commands import values
-from jupyter_amltrain.commands.compute_parser import compute_parser
 from jupyter_amltrain.commands.parsing import HelpWanted, Parser, examples
 
 __all__ = ["COMMANDS", "HelpWanted", "Parser", "parser_of"]
@@ -144,6 +143,13 @@ def runs_parser(prog: str = "%aml_runs") -> Parser:
     if not magic:
         listing.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def compute_parser(prog: str = "%aml_compute") -> Parser:
+    """The parser of ``compute``."""
+    from jupyter_amltrain.commands import compute_parser  # it knows the targets' fields, and loading us must be quick
+
+    return compute_parser.compute_parser(prog)
 
 
 def monitor_parser(prog: str = "%aml_monitor") -> Parser:
