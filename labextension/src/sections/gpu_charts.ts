@@ -10,6 +10,9 @@ import { GpuField, GpuStore } from './gpu_store';
 /** GPUs that have a line each. */
 export const LINES = 4;
 
+/** Lines are told apart by their dashes too. */
+export const DASHES: readonly (readonly number[])[] = [[], [6, 2], [2, 2], [8, 2, 2, 2]];
+
 const HEIGHT = 64;
 const SMALL = 34;
 
@@ -159,8 +162,7 @@ export class FieldPlot extends LinePlot {
     if (store.count <= LINES) {
       for (let g = 0; g < store.count; g++) {
         context.strokeStyle = store.count === 1 ? this._own : colours.get(`--jp-amlrun-c${g}`);
-        // Lines are told apart by their dashes too.
-        context.setLineDash([[], [6, 2], [2, 2], [8, 2, 2, 2]][g]);
+        context.setLineDash([...DASHES[g]]);
         line(context, store, room, 100, i => store.value(field, i, g));
       }
       context.setLineDash([]);
@@ -226,7 +228,12 @@ export class HostPlot extends LinePlot {
 
   protected draw(context: CanvasRenderingContext2D, store: GpuStore, room: IRoom): void {
     const top = this._top(store);
-    grid(context, room, this.colours, [[0, '0'], [1, this._what === 'cpu' ? String(Math.round(top)) : '']]);
+    const gib = top / 2 ** 30;
+    const most = this._what === 'cpu' ? String(Math.round(top)) : gib >= 1 ? `${Math.round(gib)}G` : '';
+    grid(context, room, this.colours, [
+      [0, '0'],
+      [1, most]
+    ]);
     context.lineWidth = 1.25;
     context.strokeStyle = this.colours.get(this._what === 'cpu' ? '--jp-accent-color1' : '--jp-amlrun-c4');
     line(context, store, room, top, i => this._get(store, i));
@@ -245,7 +252,7 @@ export class HostPlot extends LinePlot {
       top = value > top ? value : top;
     }
     // A little air, in steps: the scale shall not move with each tick.
-    return this._what === 'cpu' ? 100 * Math.ceil(top / 100) : top * 1.1;
+    return this._what === 'cpu' ? 100 * Math.ceil(top / 100) : 2 ** 30 * Math.ceil((1.05 * top) / 2 ** 30);
   }
 
   private _get(store: GpuStore, i: number): number {

@@ -27,13 +27,16 @@ export function nodesOf(labels: readonly string[]): { node: number; first: numbe
   return found;
 }
 
-/** Tops of all rows, a pixel between nodes; the last entry is the height. */
+/** CSS pixels of the page between nodes. */
+const GAP = 2;
+
+/** Tops of all rows; the last entry is the height. */
 export function topsOf(labels: readonly string[]): number[] {
   const high = rowHeight(labels.length);
   const tops: number[] = [];
   let y = 0;
   nodesOf(labels).forEach(({ rows }, n) => {
-    y += n ? 1 : 0;
+    y += n ? GAP : 0;
     for (let r = 0; r < rows; r++) {
       tops.push(y);
       y += high;
@@ -83,7 +86,7 @@ export class HeatPlot extends Plot {
   protected rowAt(store: GpuStore, y: number): number {
     const high = rowHeight(store.count);
     for (let g = 0; g < store.count; g++) {
-      if (y >= this._tops[g] && y < this._tops[g] + high + 1) {
+      if (y >= this._tops[g] && y < this._tops[g] + high + GAP) {
         return g;
       }
     }
@@ -162,6 +165,7 @@ export class HeatPlot extends Plot {
     this._done = store.total;
   }
 
+  /** Names at the left, the nodes' marked off there: a line across would be lost on what is busy. */
   private _labels(context: CanvasRenderingContext2D, store: GpuStore, room: IRoom): void {
     context.fillStyle = this.colours.get('--jp-content-font-color2');
     context.textAlign = 'right';
@@ -179,7 +183,7 @@ export class HeatPlot extends Plot {
       if (nodes.length > 1) {
         write(`n${node}`, this._tops[first] + (rows * high) / 2);
         if (first) {
-          context.fillRect(2, this._tops[first] - 1, room.left + room.width - 2, 1);
+          context.fillRect(2, this._tops[first] - GAP / 2 - 0.5, LEFT - 4, 1);
         }
       } else {
         for (let g = first; g < first + rows; g++) {

@@ -2,7 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes } from '../format';
-import { labelOf, percent } from './gpu_charts';
+import { DASHES, labelOf, LINES, percent } from './gpu_charts';
 import { GpuStore } from './gpu_store';
 
 /** More of them are a heat map alone. */
@@ -12,6 +12,21 @@ function part(parent: HTMLElement, tag: string, name: string): HTMLElement {
   const node = document.createElement(tag);
   node.className = `jp-AmlGpus-${name}`;
   parent.append(node);
+  return node;
+}
+
+const NS = 'http://www.w3.org/2000/svg';
+
+/** The line of a GPU in the charts above: its colour and its dashes. */
+function key(gpu: number): SVGElement {
+  const node = document.createElementNS(NS, 'svg');
+  node.setAttribute('class', 'jp-AmlGpus-key');
+  node.setAttribute('aria-hidden', 'true');
+  const line = document.createElementNS(NS, 'path');
+  line.setAttribute('d', 'M0 4H22');
+  line.setAttribute('stroke-dasharray', DASHES[gpu].join(' ') || 'none');
+  line.style.stroke = `var(--jp-amlrun-c${gpu})`;
+  node.append(line);
   return node;
 }
 
@@ -46,6 +61,9 @@ export class GpuList {
     if (!row) {
       row = document.createElement('li');
       const head = part(row, 'div', 'listHead');
+      if (g < LINES) {
+        head.append(key(g));
+      }
       part(head, 'span', 'listLabel');
       part(head, 'span', 'listName');
       const line = part(row, 'div', 'listLine');
@@ -56,6 +74,8 @@ export class GpuList {
       part(line, 'span', 'listMemory');
       this.node.append(row);
     }
+    const mark = row.querySelector('.jp-AmlGpus-key');
+    mark?.toggleAttribute('hidden', store.count < 2 || store.count > LINES);
     const find = (name: string) => (row as HTMLElement).querySelector(`.jp-AmlGpus-${name}`) as HTMLElement;
     const na = this._trans.__('n/a');
     const i = store.latest;

@@ -221,10 +221,6 @@ export class LogTab extends Widget {
   }
 
   private _draw(): void {
-    if (!this.isVisible && this._drawn) {
-      return;
-    }
-    this._drawn = true;
     const { trans } = this._context;
     const model = this._model;
     const row = model.run(this.handle);
@@ -232,6 +228,10 @@ export class LogTab extends Widget {
       this.title.label = row.name;
       this.title.caption = trans.__('Log of %1', this.handle);
     }
+    if (!this.isVisible && this._drawn) {
+      return;
+    }
+    this._drawn = true;
     const parts = [row?.name && row.name !== this.handle ? `${row.name} (${this.handle})` : this.handle];
     if (row) {
       parts.push(runLine(trans, row, Date.now() / 1000));
