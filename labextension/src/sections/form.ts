@@ -24,6 +24,8 @@ export interface IFormOptions {
   /** Choices of `target` fields. */
   readonly targets?: readonly ITargetChoice[];
   readonly values?: Values;
+  /** Little room: help is a tooltip, not a text. */
+  readonly compact?: boolean;
 }
 
 let forms = 0;
@@ -40,6 +42,8 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     this._trans = options.trans;
     this._targets = options.targets ?? [];
     this.addClass('jp-AmlForm');
+    this._compact = options.compact ?? false;
+    this.toggleClass('jp-mod-compact', this._compact);
     const form = this.node as HTMLFormElement;
     form.noValidate = true;
     form.autocomplete = 'off';
@@ -221,7 +225,7 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
       head.classList.add('jp-AmlForm-tick');
       node.append(head);
     } else {
-      if (field.metavar && field.kind !== 'target') {
+      if (field.metavar && field.kind !== 'target' && field.kind !== 'choice') {
         head.append(element('span', 'jp-AmlForm-unit', field.metavar));
       }
       node.append(head, control.node);
@@ -231,6 +235,10 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
       const help = element('div', 'jp-AmlForm-help', field.help);
       help.id = `${id}-help`;
       described.push(help.id);
+      if (this._compact) {
+        node.title = field.flag ? `${field.flag}: ${field.help}` : field.help;
+        label.title = '';
+      }
       node.append(help);
     }
     input.setAttribute('aria-describedby', described.join(' '));
@@ -260,6 +268,7 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
   }
 
   private readonly _trans: TranslationBundle;
+  private readonly _compact: boolean;
   private _targets: readonly ITargetChoice[];
   private _parts: IPart[] = [];
   private readonly _id = (forms += 1);

@@ -25,7 +25,7 @@ export class SubmitSection extends PanelWithToolbar {
     this._trans = trans;
     this.addClass('jp-AmlSubmit');
     this.title.label = trans.__('Submit');
-    this._form = new FieldForm({ fields: [], trans });
+    this._form = new FieldForm({ fields: [], trans, compact: true });
     this._checker = new Checker<IComposeReply>(() => this._compose());
     this._checker.answered.connect((_, reply) => this._answered(reply));
     this._checker.failed.connect((_, text) => {
@@ -51,8 +51,9 @@ export class SubmitSection extends PanelWithToolbar {
     this._source.append(this._title, this._code);
     const what = element('div', 'jp-AmlSubmit-what', '', this._modes, this._fileField, this._source, this._note);
     const buttons = element('div', 'jp-AmlForm-buttons', '', this._write, this._run);
-    const parts = [what, this._form.node, this._line, this._wrong, this._queued, buttons];
-    this.addWidget(new Widget({ node: element('div', 'jp-AmlSubmit-body', '', ...parts) }));
+    const foot = element('div', 'jp-AmlSubmit-foot', '', this._wrong, this._line, this._queued, buttons);
+    this.addWidget(new Widget({ node: element('div', 'jp-AmlSubmit-body', '', what, this._form.node) }));
+    this.addWidget(new Widget({ node: foot }));
     this.toolbar.addItem(
       'clear',
       new ToolbarButton({ icon: cleaningIcon, tooltip: trans.__('Clear the form'), onClick: () => this._clear() })
