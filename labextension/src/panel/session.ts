@@ -226,6 +226,15 @@ export class Session {
     if (turn !== this._turn || this._disposed) {
       return;
     }
+    if (found.kind === 'ready') {
+      this._lastSeen = this._timers.now();
+      this._setBusy(found.busy);
+      await this._subscribe(turn);
+      if (turn === this._turn) {
+        this._asking = false;
+      }
+      return;
+    }
     this._asking = false;
     if (found.kind === 'not-responding') {
       this._set(this._starting ? 'starting' : 'not-responding');
@@ -233,10 +242,7 @@ export class Session {
       return;
     }
     this._lastSeen = this._timers.now();
-    if (found.kind === 'ready') {
-      this._setBusy(found.busy);
-      await this._subscribe(turn);
-    } else if (found.kind === 'not-loaded') {
+    if (found.kind === 'not-loaded') {
       this._drop();
       this._set(this._state === 'missing' ? 'missing' : 'not-loaded', this._detailOf('missing'));
     } else {

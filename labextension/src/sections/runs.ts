@@ -107,7 +107,7 @@ export class RunsSection extends PanelWithToolbar {
     this._words.title = trans.__('Words of the name, handle, target, state, experiment or parameters (lr=0.1)');
     this._words.setAttribute('aria-label', trans.__('Filter runs'));
     this._words.addEventListener('input', () => this._draw());
-    this._state = element('select', 'jp-AmlRuns-states jp-mod-styled');
+    this._state = element('select', 'jp-AmlRuns-states');
     this._state.setAttribute('aria-label', trans.__('State of the runs that are listed'));
     const options: [StateFilter, string][] = [
       ['all', trans.__('All')],

@@ -1,0 +1,213 @@
+import * as assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { gpuFrame, meanUtil } from '../src/panel/frames';
+import { look, seen, word } from '../src/panel/look';
+import { Rows, Watch } from '../src/panel/rows';
+import type { ConnectionState, IConnection } from '../src/panel/tokens';
+import type { IRunRow, ITargetRow } from '../src/protocol';
+import { filterRuns, select, windowOf } from '../src/sections/runs_filter';
+import { elapsed, progress, secondsOf, sparkPoints, spoken } from '../src/sections/runs_text';
+
+const fill = (text: string, args: unknown[]) => text.replace(/%(\d+)/g, (_, k) => String(args[Number(k) - 1]));
+const trans = {
+  __: (text: string, ...args: unknown[]) => fill(text, args),
+  _n: (one: string, many: string, n: number, ...args: unknown[]) => fill(n === 1 ? one : many, [n, ...args])
+} as any;
+
+function row(handle: string, more: Partial<IRunRow> = {}): IRunRow {
+  return {
+    handle: `local/${handle}`,
+    name: handle,
+    target: 'local',
+    experiment: '',
+    state: 'running',
+    detail: '',
+    reason: '',
+    exit_code: null,
+    error: '',
+    created: 100,
+    started: 110,
+    ended: null,
+    phase: 'running',
+    phase_start: 110,
+    cancel_requested: false,
+    reachable: true,
+    gpus: 0,
+    metric: '',
+    value: null,
+    spark: [],
+    verdict: '',
+    attention: '',
+    log_bytes: 0,
+    known: true,
+    again: false,
+    tracking: '',
+    params: {},
+    ...more
+  };
+}
+
+const snapshot = (runs: IRunRow[], targets: ITargetRow[] = []) => ({
+  type: 'snapshot' as const,
+  seq: 0,
+  current: 'local',
+  targets,
+  runs,
+  more: 0,
+  version: 2
+});
+const changes = (runs: IRunRow[], gone: string[] = []) => ({
+  type: 'changes' as const,
+  seq: 1,
+  runs,
+  gone,
+  targets: null,
+  current: null,
+  renew: false
+});
+
+test('rows are frozen, newest first, and the same objects while nothing changes', () => {
+  const rows = new Rows();
+  rows.snapshot(snapshot([row('a', { created: 1 }), row('b', { created: 2 })]));
+  const [b, a] = rows.runs;
+  assert.deepEqual([b.name, a.name], ['b', 'a']);
+  assert.ok(Object.isFrozen(a));
+  rows.snapshot(snapshot([row('a', { created: 1 }), row('b', { created: 2, metric: 'loss', value: 1 })]));
+  assert.equal(rows.run('local/a'), a);
+  assert.notEqual(rows.run('local/b'), b);
+  const change = rows.changes(changes([row('a', { created: 1 }), row('c', { created: 3 })], ['local/b', 'local/x']));
+  assert.deepEqual(change.runs, ['local/c', 'local/b']);
+  assert.deepEqual(
+    rows.runs.map(run => run.name),
+    ['c', 'a']
+  );
+  assert.equal(rows.changes(changes([row('a', { created: 1 })])).runs, null);
+});
+
+test('an end is told once, and not of runs that had ended when we came', () => {
+  const watch = new Watch();
+  const told = (...rows: IRunRow[]) => watch.see(rows).map(({ row, what }) => `${row.name} ${what}`);
+  assert.deepEqual(told(row('a'), row('old', { state: 'failed', attention: 'It failed.' })), []);
+  assert.deepEqual(told(row('a', { state: 'completed' })), ['a ended']);
+  assert.deepEqual(told(row('a', { state: 'completed' })), []);
+  // The same handle in another state root is another run.
+  assert.deepEqual(told(row('a', { created: 5, state: 'completed' })), []);
+});
+
+test('attention is told when it is new, once for each sentence', () => {
+  const watch = new Watch();
+  const told = (more: Partial<IRunRow>) => watch.see([row('a', more)]).map(({ what }) => what);
+  assert.deepEqual(told({}), []);
+  assert.deepEqual(told({ attention: 'Idle GPUs.' }), ['attention']);
+  assert.deepEqual(told({}), []);
+  assert.deepEqual(told({ attention: 'Idle GPUs.' }), []);
+  assert.deepEqual(told({ attention: 'No answer.' }), ['attention']);
+});
+
+test('the filter finds words in names, targets, states and parameters', () => {
+  const rows = [
+    row('bert', { params: { lr: '0.1' }, state: 'failed' }),
+    row('gpt', { target: 'cluster', params: { lr: '0.01' } }),
+    row('resnet', { state: 'completed', experiment: 'Vision' })
+  ];
+  const names = (words: string, state: 'all' | 'live' | 'failed' = 'all') =>
+    filterRuns(rows, words, state).map(run => run.name);
+  assert.deepEqual(names(''), ['bert', 'gpt', 'resnet']);
+  assert.equal(filterRuns(rows, ' ', 'all'), rows);
+  assert.deepEqual(names('CLUSTER'), ['gpt']);
+  assert.deepEqual(names('lr=0.1'), ['bert']);
+  assert.deepEqual(names('vision resnet'), ['resnet']);
+  assert.deepEqual(names('', 'live'), ['gpt']);
+  assert.deepEqual(names('', 'failed'), ['bert']);
+  assert.deepEqual(names('gpt', 'failed'), []);
+});
+
+test('only the rows around the window are drawn', () => {
+  assert.deepEqual(windowOf(0, 200, 40, 500, 2), [0, 7]);
+  assert.deepEqual(windowOf(4000, 200, 40, 500, 2), [98, 107]);
+  assert.deepEqual(windowOf(20000, 200, 40, 500, 2), [498, 500]);
+  assert.deepEqual(windowOf(20000, 200, 40, 3, 2), [3, 3]);
+  assert.deepEqual(windowOf(0, 0, 40, 0), [0, 0]);
+});
+
+test('clicks choose one, a range, or another one', () => {
+  const all = ['a', 'b', 'c', 'd'];
+  assert.deepEqual(select(all, ['a'], 'a', 'c', 'one'), ['c']);
+  assert.deepEqual(select(all, ['b'], 'b', 'd', 'range'), ['b', 'c', 'd']);
+  assert.deepEqual(select(all, ['c'], 'c', 'a', 'range'), ['c', 'b', 'a']);
+  assert.deepEqual(select(all, ['a'], 'gone', 'c', 'range'), ['c']);
+  assert.deepEqual(select(all, ['a'], 'a', 'c', 'toggle'), ['a', 'c']);
+  assert.deepEqual(select(all, ['a', 'c'], 'c', 'a', 'toggle'), ['c']);
+});
+
+test('time goes on for live runs only', () => {
+  assert.equal(secondsOf(row('a'), 130), 20);
+  assert.equal(secondsOf(row('a', { state: 'completed', ended: 115 }), 130), 5);
+  assert.equal(secondsOf(row('a', { state: 'queued', started: null }), 130), 30);
+  assert.equal(secondsOf(row('a', { state: 'failed', started: null, ended: 120 }), 130), null);
+  assert.equal(elapsed(59.2), '59 s');
+  assert.equal(elapsed(60), '1 min 00 s');
+  assert.equal(progress(row('a', { phase: 'warm-up' }), 130, trans), 'running · warm-up 20 s');
+  assert.equal(progress(row('a', { cancel_requested: true }), 130, trans), 'canceling 20 s');
+  assert.equal(
+    spoken(row('a', { metric: 'loss', value: 0.25, attention: 'Idle.' }), 130, trans),
+    'a, running 20 s, on local, loss 0.25, Idle.'
+  );
+});
+
+test('a sparkline has a stretch for each side of a hole', () => {
+  assert.deepEqual(sparkPoints([0, 100, -1, 50], 30, 12), ['0.0,11.0 10.0,1.0', '30.0,6.0']);
+  assert.deepEqual(sparkPoints([], 30, 12), []);
+});
+
+test('ticks of GPUs come out of unaligned buffers, and broken ones are dropped', () => {
+  const bytes = new Uint8Array(3 + 16);
+  new DataView(bytes.buffer).setFloat64(3, 7, true);
+  new DataView(bytes.buffer).setFloat64(11, 8, true);
+  const view = (part: ArrayBuffer) => new DataView(part);
+  const head = { type: 'gpus', seq: 1, source: 'x', n: 2 } as any;
+  const util = Uint8Array.from([10, 20, 30, 255]).buffer;
+  const host = new Float32Array(4).buffer;
+  const frame = gpuFrame(head, [new DataView(bytes.buffer, 3, 16), view(util), view(util), view(host)]);
+  assert.deepEqual([...frame!.t], [7, 8]);
+  assert.equal(meanUtil(frame!), 30);
+  assert.equal(gpuFrame({ ...head, n: 3 }, [view(util)]), null);
+  assert.equal(meanUtil(gpuFrame({ ...head, n: 0 }, [])!), null);
+});
+
+test('every state but ready says something; what can be done has a button', () => {
+  const states: Record<Exclude<ConnectionState, 'ready'>, string | null> = {
+    'no-notebook': 'new-notebook',
+    'no-kernel': 'choose-kernel',
+    'other-language': 'choose-kernel',
+    starting: null,
+    connecting: null,
+    'not-loaded': 'connect',
+    loading: null,
+    missing: 'connect',
+    'other-version': 'retry',
+    'not-responding': null,
+    reconnecting: 'retry',
+    dead: 'restart'
+  };
+  const connection = (state: ConnectionState): IConnection => ({
+    state,
+    detail: '',
+    lastSeen: 88000,
+    busy: true,
+    kernelName: 'Python 3',
+    notebook: 'a.ipynb'
+  });
+  for (const [state, remedy] of Object.entries(states)) {
+    const found = look(connection(state as ConnectionState), trans);
+    assert.ok(found && found.title, state);
+    assert.equal(found.remedy, remedy, state);
+    assert.equal(found.label !== '', remedy !== null, state);
+    assert.ok(word(connection(state as ConnectionState), trans));
+  }
+  assert.equal(look(connection('ready'), trans), null);
+  assert.match(look(connection('missing'), trans)!.text, /Python 3/);
+  assert.equal(look(connection('missing'), trans)!.copy, '%pip install jupyter-amltrain');
+  assert.match(look(connection('loading'), trans)!.text, /waits for the cell/);
+  assert.equal(seen(connection('not-responding'), 100000, trans), 'last seen 12 s ago');
+});

@@ -1,0 +1,369 @@
+import * as assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { IGreeting, NoAnswer, Refused } from '../src/client';
+import { IDifference } from '../src/panel/rows';
+import { ILoaded, IPort, ISessionOwner, ITimers, Session } from '../src/panel/session';
+import type { IWants } from '../src/panel/events';
+import type { IRunRow, PanelEvent } from '../src/protocol';
+
+/** Timers that go on when they are told to. */
+class Clock implements ITimers {
+  set(run: () => void, ms: number): unknown {
+    const timer = { run, at: this.time + ms };
+    this._timers.push(timer);
+    return timer;
+  }
+
+  clear(timer: unknown): void {
+    this._timers = this._timers.filter(other => other !== timer);
+  }
+
+  now(): number {
+    return this.time;
+  }
+
+  async pass(ms: number): Promise<void> {
+    const end = this.time + ms;
+    for (;;) {
+      const next = this._timers.filter(timer => timer.at <= end).sort((a, b) => a.at - b.at)[0];
+      if (!next) {
+        break;
+      }
+      this.time = Math.max(this.time, next.at);
+      this.clear(next);
+      next.run();
+      await settle();
+    }
+    this.time = end;
+    await settle();
+  }
+
+  get waiting(): number {
+    return this._timers.length;
+  }
+
+  time = 1_000_000;
+  private _timers: { run: () => void; at: number }[] = [];
+}
+
+const settle = () => new Promise<void>(resolve => setImmediate(resolve));
+
+/** A kernel that is what the test says. */
+class FakeKernel implements IPort {
+  status = 'idle';
+  connected = true;
+  kind: IGreeting['kind'] = 'ready';
+  cellRuns = false;
+  detail = '';
+  loaded: ILoaded[] = [];
+  greetings: number[] = [];
+  asked: Record<string, unknown>[] = [];
+  comms: string[] = [];
+  snapshots = true;
+  refusal: Error | null = null;
+  seq = -1;
+  /** Resolves a load that is waited for. */
+  finish: (answer: ILoaded) => void = () => undefined;
+
+  readonly client = {
+    greet: async (ms: number): Promise<IGreeting> => {
+      this.greetings.push(ms);
+      return { kind: this.kind, busy: this.cellRuns, detail: this.detail };
+    },
+    request: async (op: string, payload: any): Promise<any> => {
+      this.asked.push({ op, ...payload });
+      if (this.refusal) {
+        throw this.refusal;
+      }
+      const snapshot = op === 'events' && this.snapshots && (payload.seq !== this.seq || this.seq < 0);
+      if (snapshot) {
+        setImmediate(() => this.snapshot());
+      }
+      return { version: 2, ok: true, snapshot, why: '', known: true };
+    }
+  } as unknown as IPort['client'];
+
+  listen(comm: string, got: (event: unknown, buffers: DataView[]) => void): { dispose(): void } {
+    this.comms.push(comm);
+    this.seq = -1;
+    this._got = got;
+    return { dispose: () => (this._got = () => undefined) };
+  }
+
+  load(): Promise<ILoaded> {
+    const next = this.loaded.shift();
+    return next ? Promise.resolve(next) : new Promise(resolve => (this.finish = resolve));
+  }
+
+  send(event: Record<string, unknown>, seq = this.seq + 1): void {
+    this.seq = seq;
+    this._got({ seq, ...event }, []);
+  }
+
+  snapshot(runs: IRunRow[] = []): void {
+    this.send({ type: 'snapshot', current: 'local', targets: [], runs, more: 0, version: 2 });
+  }
+
+  get events(): Record<string, unknown>[] {
+    return this.asked.filter(request => request.op === 'events');
+  }
+
+  private _got: (event: unknown, buffers: DataView[]) => void = () => undefined;
+}
+
+const PANEL: IWants = { shown: 'panel', gpus: '', looks: [], details: [], meter: 0 };
+
+function made() {
+  const kernel = new FakeKernel();
+  const clock = new Clock();
+  const states: string[] = [];
+  const differences: IDifference[] = [];
+  const events: PanelEvent[] = [];
+  let ids = 0;
+  const owner: ISessionOwner = {
+    stateChanged: () => {
+      if (states[states.length - 1] !== session.state) {
+        states.push(session.state);
+      }
+    },
+    rowsChanged: difference => void differences.push(difference),
+    event: event => void events.push(event),
+    gpuWhy: () => undefined
+  };
+  const session: Session = new Session(kernel, owner, () => `comm-${ids++}`, clock);
+  session.want(PANEL);
+  return { kernel, clock, session, states, differences, events };
+}
+
+async function ready() {
+  const all = made();
+  all.session.begin();
+  await settle();
+  await settle();
+  assert.equal(all.session.state, 'ready');
+  return all;
+}
+
+const beat = { type: 'beat', renew: false };
+
+test('a kernel with us is asked once, sends a snapshot, and is ready', async () => {
+  const { kernel, session, clock } = await ready();
+  assert.deepEqual(kernel.greetings, [8000]);
+  assert.equal(kernel.events.length, 1);
+  assert.equal(kernel.events[0].seq, -1);
+  assert.equal(session.rows.known, true);
+  assert.equal(clock.waiting, 0);
+});
+
+test('a kernel without us offers Connect and is asked again after each cell', async () => {
+  const { kernel, session } = made();
+  kernel.kind = 'not-loaded';
+  session.begin();
+  await settle();
+  assert.equal(session.state, 'not-loaded');
+  session.cell(true);
+  await settle();
+  assert.equal(kernel.greetings.length, 1);
+  kernel.kind = 'ready';
+  session.cell(false);
+  await settle();
+  await settle();
+  assert.equal(session.state, 'ready');
+});
+
+test('another version is said with its sentence', async () => {
+  const { kernel, session } = made();
+  kernel.kind = 'other-version';
+  kernel.detail = 'The kernel speaks version 1.';
+  session.begin();
+  await settle();
+  assert.deepEqual([session.state, session.detail], ['other-version', 'The kernel speaks version 1.']);
+});
+
+test('connect loads the extension; a failed cell before it is no failure of ours', async () => {
+  const { kernel, session, states } = made();
+  kernel.kind = 'not-loaded';
+  session.begin();
+  await settle();
+  kernel.loaded = [{ status: 'aborted', ename: '', evalue: '' }];
+  const done = session.connect();
+  await settle();
+  assert.equal(session.state, 'loading');
+  kernel.kind = 'ready';
+  kernel.finish({ status: 'ok', ename: '', evalue: '' });
+  await done;
+  await settle();
+  assert.deepEqual(states, ['not-loaded', 'loading', 'ready']);
+});
+
+test('a missing package is told from one that fails to load', async () => {
+  const { kernel, session } = made();
+  kernel.kind = 'not-loaded';
+  session.begin();
+  await settle();
+  kernel.loaded = [{ status: 'error', ename: 'ModuleNotFoundError', evalue: "No module named 'jupyter_amltrain'" }];
+  await session.connect();
+  assert.equal(session.state, 'missing');
+  // A cell that ends (pip, say) leaves the advice on the screen.
+  session.cell(false);
+  await settle();
+  assert.equal(session.state, 'missing');
+  kernel.loaded = [{ status: 'error', ename: 'ImportError', evalue: 'too old' }];
+  await session.connect();
+  assert.deepEqual([session.state, session.detail], ['not-loaded', 'ImportError: too old']);
+});
+
+test('beats keep a busy kernel alive; silence is asked about, then said, then over', async () => {
+  const { kernel, session, clock, states } = await ready();
+  session.cell(true);
+  for (let k = 0; k < 10; k++) {
+    await clock.pass(2000);
+    kernel.send(beat);
+  }
+  assert.equal(kernel.greetings.length, 1);
+  const lastSeen = session.lastSeen;
+  kernel.kind = 'not-responding';
+  await clock.pass(4900);
+  assert.equal(session.state, 'ready');
+  await clock.pass(200);
+  assert.equal(session.state, 'not-responding');
+  assert.equal(session.lastSeen, lastSeen);
+  await clock.pass(9500);
+  assert.equal(kernel.greetings.length, 5);
+  kernel.kind = 'ready';
+  kernel.cellRuns = true;
+  await clock.pass(3000);
+  assert.deepEqual(states, ['ready', 'not-responding', 'ready']);
+  assert.equal(session.busy, true);
+});
+
+test('an event ends the silence at once', async () => {
+  const { kernel, session, clock } = await ready();
+  session.cell(true);
+  kernel.kind = 'not-responding';
+  await clock.pass(6000);
+  assert.equal(session.state, 'not-responding');
+  kernel.send(beat);
+  assert.equal(session.state, 'ready');
+});
+
+test('an idle kernel, or one that nobody looks at, may be silent', async () => {
+  const { kernel, session, clock } = await ready();
+  await clock.pass(60000);
+  session.want({ ...PANEL, shown: 'status' });
+  session.cell(true);
+  await clock.pass(60000);
+  assert.equal(kernel.greetings.length, 1);
+  assert.equal(session.state, 'ready');
+});
+
+test('a request without an answer asks whether the kernel is there', async () => {
+  const { kernel, session } = await ready();
+  kernel.kind = 'not-responding';
+  kernel.refusal = new NoAnswer('no answer in 4 s');
+  await assert.rejects(session.request('cancel', { handle: 'local/a' }), NoAnswer);
+  await settle();
+  assert.equal(session.state, 'not-responding');
+});
+
+test('a refusal is an answer', async () => {
+  const { kernel, session } = await ready();
+  kernel.refusal = new Refused('No run local/a.');
+  await assert.rejects(session.request('cancel', { handle: 'local/a' }), Refused);
+  await settle();
+  assert.equal(session.state, 'ready');
+});
+
+test('a gap is asked about once, and what follows waits for the snapshot', async () => {
+  const { kernel, events } = await ready();
+  kernel.snapshots = false;
+  kernel.send(beat, 5);
+  kernel.send(beat, 6);
+  await settle();
+  assert.equal(kernel.events.length, 2);
+  assert.equal(kernel.events[1].seq, 0);
+  assert.equal(events.length, 0);
+  kernel.snapshot();
+  kernel.send(beat);
+  assert.equal(events.length, 1);
+});
+
+test('the kernel asks whether we are there, and is told', async () => {
+  const { kernel } = await ready();
+  kernel.send({ type: 'beat', renew: true });
+  await settle();
+  assert.equal(kernel.events.length, 2);
+  assert.equal(kernel.events[1].seq, 1);
+});
+
+test('wishes go out once, the last of them counts', async () => {
+  const { kernel, session } = await ready();
+  session.want({ ...PANEL, gpus: 'local/a' });
+  session.want({ ...PANEL, gpus: 'local/b' });
+  session.want({ ...PANEL, gpus: 'local/c' });
+  await settle();
+  assert.deepEqual(
+    kernel.events.map(request => request.gpus),
+    ['', 'local/a', 'local/c']
+  );
+  session.want({ ...PANEL, gpus: 'local/c' });
+  await settle();
+  assert.equal(kernel.events.length, 3);
+});
+
+test('a restart forgets the comm and begins anew', async () => {
+  const { kernel, session, states } = await ready();
+  session.statusChanged('restarting');
+  assert.equal(session.state, 'starting');
+  session.connectionChanged(false);
+  assert.equal(session.state, 'starting');
+  kernel.kind = 'not-loaded';
+  session.connectionChanged(true);
+  await settle();
+  assert.equal(session.state, 'not-loaded');
+  kernel.kind = 'ready';
+  session.cell(false);
+  await settle();
+  await settle();
+  assert.deepEqual(kernel.comms, ['comm-0', 'comm-1']);
+  assert.equal(states[states.length - 1], 'ready');
+});
+
+test('a lost server keeps the rows and is found again with the same comm', async () => {
+  const { kernel, session, states } = await ready();
+  session.connectionChanged(false);
+  assert.equal(session.state, 'reconnecting');
+  session.connectionChanged(true);
+  await settle();
+  await settle();
+  assert.deepEqual(states, ['ready', 'reconnecting', 'ready']);
+  assert.deepEqual(kernel.comms, ['comm-0']);
+  assert.equal(kernel.events[1].seq, 0);
+});
+
+test('a dead kernel is dead until it is restarted', async () => {
+  const { session, clock } = await ready();
+  session.statusChanged('dead');
+  session.connectionChanged(false);
+  assert.equal(session.state, 'dead');
+  assert.equal(clock.waiting, 0);
+  session.statusChanged('restarting');
+  assert.equal(session.state, 'starting');
+});
+
+test('nothing is left when it is disposed of', async () => {
+  const { kernel, session, clock } = await ready();
+  session.cell(true);
+  session.dispose();
+  assert.equal(clock.waiting, 0);
+  kernel.snapshot();
+  await clock.pass(60000);
+  assert.equal(kernel.greetings.length, 1);
+});
+
+test('a page without a panel in view hears of the end', async () => {
+  const { kernel, session } = await ready();
+  session.want({ shown: '', gpus: '', looks: [], details: [], meter: 0 });
+  await settle();
+  assert.equal(kernel.events[1].shown, '');
+});
