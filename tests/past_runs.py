@@ -30,8 +30,7 @@ def write_runs(root: Path, count: int, newest: float, *, gpus: int = 2, seconds:
     telemetry = root / "made-once"
     shutil.copytree(GOLDEN / "golden-22222", telemetry)
     shutil.rmtree(telemetry / "telemetry")
-    (telemetry / "telemetry").mkdir()
-    write_node(telemetry / "telemetry", gpus=gpus, seconds=seconds)
+    write_node(telemetry, gpus=gpus, seconds=seconds)
     ids = []
     for i in range(count):
         begin = newest - 600.0 * i

@@ -27,6 +27,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.monitors = Monitors()
+        self.closers: list[Any] = []
 
 
 def test_a_monitor_is_stopped_from_its_page() -> None:

@@ -1,0 +1,163 @@
+"""The panel's events in a real kernel: they come while a cell runs, and leave no trace in its cells."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jupyter_amltrain.panel import protocol
+from tests.past_runs import write_runs
+from tests.places import kernel_of
+
+from .harness import DEADLINE, Kernel
+
+FAKES = {"wide": {"running": 600.0, "period": 0.1, "gpus": 64}, "quick": {"queued": 0.0, "running": 0.2}}
+
+
+class Page:
+    """A page's end: requests by control, events by IOPub."""
+
+    def __init__(self, live: Kernel) -> None:
+        self.live, self.client = live, live.client
+        self.events: dict[str, list[dict[str, Any]]] = {}
+        self.at: dict[str, list[float]] = {}
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        message = self.client.session.msg("amltrain_request", {"version": protocol.VERSION, "op": op, **fields})
+        self.client.control_channel.send(message)
+        end = time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            reply = self.client.control_channel.get_msg(timeout=DEADLINE)
+            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                assert reply["content"]["ok"], reply["content"]
+                return dict(reply["content"])
+        raise AssertionError(op)
+
+    def want(self, comm: str = "c", **wants: Any) -> dict[str, Any]:
+        wants.setdefault("seq", len(self.events.get(comm, ())) - 1)
+        return self.ask("events", comm=comm, **wants)
+
+    def listen(self, seconds: float, done: Callable[[], Any] = lambda: False) -> None:
+        """Take what comes until `done()` or for so long."""
+        end = time.monotonic() + seconds
+        while not done() and time.monotonic() < end:
+            try:
+                message = self.client.get_iopub_msg(timeout=0.1)
+            except Exception:  # queue.Empty
+                continue
+            content = message["content"]
+            if message["msg_type"] == "comm_msg" and "seq" in content["data"]:
+                event = {**content["data"], "buffers": [bytes(b) for b in message["buffers"]]}
+                self.events.setdefault(content["comm_id"], []).append(event)
+                self.at.setdefault(content["comm_id"], []).append(time.monotonic())
+            assert message["msg_type"] not in ("comm_open", "comm_close") or not content["comm_id"].startswith("c")
+
+    def until(self, done: Callable[[], Any]) -> None:
+        self.listen(DEADLINE, done)
+        assert done(), {comm: [e["type"] for e in events] for comm, events in self.events.items()}
+
+    def kinds(self, comm: str = "c") -> list[str]:
+        return [event["type"] for event in self.events.get(comm, ())]
+
+    def rows(self, comm: str = "c") -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for event in self.events.get(comm, ()):
+            if event["type"] in ("snapshot", "changes"):
+                found = {} if event["type"] == "snapshot" else found
+                found |= {row["name"]: row for row in event["runs"]}
+        return found
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    rows = {name: {"kind": "fake", "name": name, **fields} for name, fields in FAKES.items()}
+    (home / "targets.json").write_text(json.dumps({"schema": 1, "current": "local", "targets": rows}))
+    with kernel_of(tmp_path) as live:
+        yield Page(live)
+
+
+def test_a_run_of_a_magic_is_there_within_a_second_though_its_cell_goes_on(page: Page) -> None:
+    page.want()
+    page.until(lambda: "snapshot" in page.kinds())
+    assert page.events["c"][0]["seq"] == 0 and page.events["c"][0]["current"] == "local"
+    page.live.client.execute(
+        "import jupyter_amltrain as aml, time\naml.submit('pass', target='quick', name='seen')\n"
+        "open('submitted', 'w').write(str(time.monotonic()))\nx = 0\nwhile True: x += 1"
+    )
+    page.until(lambda: "seen" in page.rows())
+    heard = page.at["c"][-1]
+    page.until(lambda: page.rows()["seen"]["state"] == "completed" and page.kinds().count("beat") >= 2)
+    submitted = float(Path("submitted").read_text())
+    assert heard - submitted < 1.0
+    beats = [at for at, kind in zip(page.at["c"], page.kinds(), strict=True) if kind == "beat"]
+    assert 1.0 < beats[1] - beats[0] < 6.0
+    assert [event["seq"] for event in page.events["c"]] == list(range(len(page.events["c"])))
+    page.live.manager.interrupt_kernel()
+
+
+def test_two_comms_get_the_same_and_a_hidden_one_nothing_of_64_gpus(page: Page) -> None:
+    for comm in ("c1", "c2"):
+        page.want(comm)
+    page.want("c3", shown="status")
+    page.until(lambda: all("snapshot" in page.kinds(comm) for comm in ("c1", "c2", "c3")))
+    page.live.run("%%aml_submit --target wide --name streaming --as run\npass")
+    page.want("c1", gpus=page.live.run("print(run.handle)").stdout.strip())
+    page.until(lambda: page.kinds("c1").count("gpus") >= 4)
+    page.until(lambda: page.rows("c3").get("streaming", {}).get("started"))
+    count = len(page.events["c3"])
+    page.listen(3.0)
+    assert len(page.events["c3"]) == count
+    assert set(page.rows("c1")) == set(page.rows("c2")) == {"streaming"}
+    gpus = [event for event in page.events["c1"] if event["type"] == "gpus"]
+    assert gpus[0]["first"] and len(gpus[0]["labels"]) == 64
+    for event in gpus:
+        assert [len(b) for b in event["buffers"]] == [8 * event["n"], 64 * event["n"], 64 * event["n"], 8 * event["n"]]
+    t = np.concatenate([np.frombuffer(event["buffers"][0]) for event in gpus])
+    assert (np.diff(t) > 0).all()
+
+
+def test_no_hook_fires_for_events(page: Page) -> None:
+    page.live.run(
+        "fired = []\nip = get_ipython()\n"
+        "for name in ('pre_execute', 'post_execute', 'pre_run_cell', 'post_run_cell'):\n"
+        "    ip.events.register(name, lambda *info, name=name: fired.append(name))"
+    )
+    page.live.run("fired.clear()")
+    page.want()
+    page.until(lambda: "snapshot" in page.kinds())
+    page.want(gpus="target:wide", looks=[], details=[])
+    page.until(lambda: page.kinds().count("gpus") >= 2)
+    page.want(shown="")
+    text = page.live.run("print(fired)").stdout
+    assert text == "['post_execute', 'post_run_cell', 'pre_execute', 'pre_run_cell']\n"
+
+
+def test_500_past_runs(page: Page, tmp_path: Path) -> None:
+    write_runs(tmp_path / "home", 500, time.time(), gpus=1, seconds=5)
+    begun = time.monotonic()
+    page.want()
+    page.until(lambda: len(page.rows()) and sum(len(e.get("runs", ())) for e in page.events["c"]) >= 500)
+    assert time.monotonic() - begun < 10
+    assert page.events["c"][0]["type"] == "snapshot"
+
+
+def test_unloaded_it_is_silent_and_loaded_again_it_begins_anew(page: Page) -> None:
+    page.want(gpus="target:wide")
+    page.until(lambda: page.kinds().count("gpus") >= 2)
+    page.live.run("%unload_ext jupyter_amltrain")
+    page.listen(1.0)
+    count = len(page.events["c"])
+    page.listen(2.0)
+    assert len(page.events["c"]) == count
+    page.live.run("%load_ext jupyter_amltrain")
+    assert page.want()["snapshot"]
+    page.until(lambda: page.kinds().count("snapshot") == 2)
+    assert page.events["c"][-1]["seq"] == 0
