@@ -109,12 +109,12 @@ class FakeLifecycle(Provisioned):
     def _nodes(self, busy: int) -> int:
         """Machines of a cluster that are on; `busy` of them are used now."""
         now = time.monotonic()
-        if busy:
-            self._used = now
+        if busy:  # it brings machines on, and they stay until they have been idle for long enough
+            self._used, self._kept = now, max(self._kept, busy)
         kept = self._kept
         if now - self._used > self._script.idle_minutes * 60:
             kept = self._kept = self._script.min_nodes
-        return min(self._script.max_nodes, max(kept, busy))
+        return min(self._script.max_nodes, kept)
 
     @abc.abstractmethod
     def _busy(self) -> int:

@@ -142,5 +142,5 @@ class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
         if self.min_nodes > self.max_nodes:
-            return {"min_nodes": f"{self.min_nodes} are more than the {self.max_nodes} machines at most."}
+            return {"min_nodes": f"{self.min_nodes} is more than there are at most ({self.max_nodes})."}
         return {}

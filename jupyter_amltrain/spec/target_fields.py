@@ -58,11 +58,10 @@ def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
     """What can be given for a target of that type, in the order of the form; its name is the first."""
     found = [NAME]
     texts = described(target_type)
-    hints = typing.get_type_hints(target_type, include_extras=True)
     for name, (kind, extra, default, required) in _parts(target_type).items():
         if name == NAME.name:
             continue
-        choices = tuple(str(value) for value in _literals(hints[name])) if isinstance(kind, LiteralType) else ()
+        choices = tuple(str(value) for value in kind.values) if isinstance(kind, LiteralType) else ()
         found.append(
             Field(
                 name=name,
@@ -158,7 +157,7 @@ def whole(value: Any, low: int, high: int | None) -> tuple[int, str]:
 @functools.lru_cache(maxsize=32)
 def _parts(target_type: type[ComputeTarget]) -> dict[str, tuple[Type, dict[str, Any], Any, bool]]:
     """By field: its type, what a form wants to know beside, its default as JSON, whether it must be given."""
-    shape = type_info(target_type)
+    shape, hints = type_info(target_type), typing.get_type_hints(target_type, include_extras=True)
     assert isinstance(shape, StructType)
     found: dict[str, tuple[Type, dict[str, Any], Any, bool]] = {}
     for field in shape.fields:
@@ -170,6 +169,8 @@ def _parts(target_type: type[ComputeTarget]) -> dict[str, tuple[Type, dict[str, 
                 kind = kind.type
             else:  # of a kind or nothing
                 kind = next(part for part in kind.types if not isinstance(part, NoneType))
+        if isinstance(kind, LiteralType):
+            kind = LiteralType(values=_literals(hints[field.name]))
         default = field.default
         if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()

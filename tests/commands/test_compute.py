@@ -1,0 +1,195 @@
+"""``compute`` in a cell and in a shell: create, start, stop, scale, delete."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.cli import main
+from jupyter_amltrain.commands import compute
+from jupyter_amltrain.commands.compute_lines import line_of
+from jupyter_amltrain.commands.compute_parser import VALUE
+from jupyter_amltrain.commands.parsers import HelpWanted, parser_of
+from jupyter_amltrain.errors import CommandError, QuotaExceeded
+from jupyter_amltrain.spec.fields import Field
+from jupyter_amltrain.spec.target import FakeTarget
+from jupyter_amltrain.spec.target_fields import checked, fields_of
+
+from ..places import until
+
+
+def parse(line: str, prog: str = "%aml_compute") -> argparse.Namespace:
+    return parser_of("compute", prog).parse(line.split())
+
+
+def typed(line: str) -> str:
+    """What a magic's line prints."""
+    lines: list[str] = []
+    asked = parse(line)
+    said = compute.carry_out(asked, wait=asked.wait, write=lines.append)
+    return "\n".join([*lines, said])
+
+
+def table() -> list[str]:
+    return compute.listing_text(compute.listing()).splitlines()
+
+
+def test_flags_come_from_the_fields() -> None:
+    asked = parse("create big --kind fake --size gpu-v100 --max-nodes 4 --low-priority --idle-minutes=2")
+    given = {k[len(VALUE) :]: v for k, v in vars(asked).items() if k.startswith(VALUE)}
+    assert given == {"size": "gpu-v100", "max_nodes": "4", "low_priority": True, "idle_minutes": "2"}
+    create = parser_of("compute", "%aml_compute").verbs["create"]
+    flags = {flag for action in create._actions for flag in action.option_strings}
+    fields = [field for field in fields_of(FakeTarget) if field.flag]
+    assert {field.flag for field in fields} <= flags
+    text = " ".join(create.format_help().split())
+    assert all(field.help in text for field in fields)  # the form says the same
+    assert "default 15" in text and "gpu-8xa100" in text
+
+
+def test_a_flag_that_is_on_is_turned_off() -> None:
+    from jupyter_amltrain.commands.compute_parser import _add_field
+    from jupyter_amltrain.commands.parsing import Parser
+
+    parser = Parser(prog="p", description="d")
+    _add_field(parser, Field(name="shell", flag="--shell", kind="bool", default=True, help="Open one"))
+    _add_field(parser, Field(name="tags", flag="--tags", kind="list", default=()))
+    given = vars(parser.parse(["--no-shell", "--tags", "a", "--tags", "b"]))
+    assert given[f"{VALUE}shell"] is False and given[f"{VALUE}tags"] == ["a", "b"]
+    assert not [name for name in vars(parser.parse([])) if name.startswith(VALUE)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("create", "the following arguments are required: NAME"),
+        ("create big --kind fake --sise 3", "unknown flag --sise. Did you mean --size"),
+        ("create big --kind fake --size", "expected one argument, SIZE"),
+        ("scale", "the following arguments are required: target"),
+        ("attach vm --host here", "No kind of target can be attached in this version."),
+        ("attach", "No kind of target can be attached in this version."),
+        ("delete a b", "'b' is one argument too many"),
+        ("creat big", "Did you mean create?"),
+    ],
+)
+def test_lines_that_are_refused(line: str, message: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        parse(line)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", ["create", "attach", "scale", "delete"])
+def test_help(verb: str) -> None:
+    with pytest.raises(HelpWanted) as caught:
+        parse(f"{verb} --help")
+    assert "\n\nusage: %aml_compute" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({}, "%aml_compute create big --kind fake"),
+        ({"size": "", "max_nodes": 1, "low_priority": False, "name": "big"}, "%aml_compute create big --kind fake"),
+        (
+            {"size": "gpu-v100", "max_nodes": 4, "low_priority": True, "idle_minutes": 30.0, "quota": "8"},
+            "%aml_compute create big --kind fake --size gpu-v100 --max-nodes 4 --idle-minutes 30 --low-priority"
+            " --quota 8",
+        ),
+        ({"size": "a b"}, "%aml_compute create big --kind fake --size 'a b'"),
+    ],
+)
+def test_what_a_click_does_can_be_typed(values: dict[str, Any], line: str) -> None:
+    assert line_of("create", "big", "fake", values) == line
+    if "'" not in line:
+        asked = parse(line.partition(" ")[2])
+        again = {k[len(VALUE) :]: v for k, v in vars(asked).items() if k.startswith(VALUE)}
+        assert checked(FakeTarget, "big", again) == checked(FakeTarget, "big", values)
+    assert line_of("scale", "big", values={"nodes": 4}) == "%aml_compute scale big --nodes 4"
+    assert line_of("dismiss", "big") == ""
+
+
+def test_the_life_of_a_target_in_a_notebook(api: Any) -> None:
+    line = "create big --kind fake --size gpu-v100 --max-nodes 4"
+    with pytest.raises(CommandError) as caught:
+        typed(line)
+    assert str(caught.value) == (
+        "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; goes to 0 nodes after 15 min idle."
+        f" If that is meant: %aml_compute {line} --yes"
+    )
+    said = typed(f"{line} --provisioning 0.5 --yes")
+    assert said == "big is being created. %aml_compute list shows how far it is; the line with --wait waits."
+    until(lambda: "0 of 4" in table()[-1])
+    header, _, big = table()
+    assert header.split() == ["target", "kind", "state", "size", "nodes", "CPUs", "memory", "GPUs", "price", "now"]
+    assert "1 x Fake V100 16GB" in big and "0.00 USD/h" in big and "0 running, 0 queued" in big
+    said = typed("scale big --nodes 2 --yes --wait")
+    assert said.splitlines()[-1] == "big is scaled to 2 machines." and "Going from 0 to 2 machines" in said
+    assert "6.12 USD/h" in table()[-1]
+    assert compute.use("big") and table()[-1].startswith("*")
+    with pytest.raises(CommandError, match=r"--nodes: 9 is not a whole number from 0 to 4\."):
+        typed("scale big --nodes 9")
+    with pytest.raises(CommandError, match=r"Deletes 'big': .* If that is meant: %aml_compute delete big --yes --wait"):
+        typed("delete big --wait")
+    assert typed("delete big --yes --wait").endswith("big is deleted.")
+    assert len(table()) == 2 and table()[-1].startswith("*  local")
+
+
+def test_the_magic_and_the_form_use_the_same_words(api: Any) -> None:
+    values = {"size": "gpu-v10", "max_nodes": "99", "min_nodes": "x"}
+    wrong = checked(FakeTarget, "b", values)[1]
+    with pytest.raises(CommandError) as caught:
+        typed("create b --kind fake --size gpu-v10 --max-nodes 99 --min-nodes x")
+    assert set(wrong) == {"name", *values}
+    for field in wrong:
+        assert f"{'NAME' if field == 'name' else '--' + field.replace('_', '-')}: {wrong[field]}" in str(caught.value)
+
+
+def test_a_failure_is_an_error_of_who_waits_and_stands_in_the_list(api: Any) -> None:
+    with pytest.raises(QuotaExceeded, match="used up"):
+        typed("create bad --kind fake --size cpu-4 --fails create --yes --wait")
+    assert "failed" in table()[-1] and "used up" in table()[-1]
+    assert typed("delete bad") == "bad is deleted."
+    with pytest.raises(CommandError, match="--kind: There is no kind of target 'fak' here. Did you mean fake"):
+        typed("create bad --kind fak")
+    with pytest.raises(CommandError, match="'local' cannot be deleted"):
+        typed("delete local --yes")
+
+
+def test_plain_functions(api: Any) -> None:
+    with pytest.raises(CommandError, match=r"Costs 0.23 USD per hour until it is stopped. .* confirmed=True"):
+        api.create_target("one", "fake", size="cpu-4")
+    assert api.create_target("one", "fake", size="cpu-4", confirmed=True) == "one is created."
+    assert api.stop_target("one") == "one is stopped."
+    assert api.start_target("one", confirmed=True) == "one is started."
+    assert api.create_target("one", "fake", size="cpu-4") == "one is there already with these settings."
+    with pytest.raises(CommandError, match="size: 'cpu-5' is none of the choices. Did you mean cpu-4"):
+        api.create_target("two", "fake", size="cpu-5")
+    with pytest.raises(CommandError, match="cannot be scaled"):
+        api.scale_target("one", 2)
+    assert [row.state for row in api.compute_rows()] == ["ready", "ready"]
+    assert api.delete_target("one", confirmed=True) == "one is deleted."
+
+
+def test_in_a_terminal_it_waits(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["compute", "create", "big", "--kind", "fake", "--size", "cpu-4"]
+    assert main(line) == 2
+    error = capsys.readouterr().err
+    assert error.endswith("If that is meant: amltrain compute create big --kind fake --size cpu-4 --yes\n")
+    assert main([*line, "--provisioning", "0.2", "--yes"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "big is created.\n" and said.err.startswith("Making the machine: 0 %")
+    assert main(["compute", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["target"], row["state"], row["size"]) for row in rows] == [
+        ("local", "ready", ""),
+        ("big", "ready", "cpu-4"),
+    ]
+    assert main(["compute", "delete", "big", "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"said": "big is deleted."}
+    assert main([*line, "--fails", "create", "--yes"]) == 1  # the target refused
+    assert main(["compute", "attach", "vm"]) == 2
+    assert main(["compute", "create", "big", "--kind", "fake", "--wait"]) == 2  # it waits anyway

@@ -1,0 +1,90 @@
+"""What every backend must do that can make, start, stop, scale and delete its target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.lifecycle import Provisioned, ProvisionState
+from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.loop import LoopThread
+
+from .backend import DEADLINE, Call
+
+STATES = {"ready", "stopped", "creating", "starting", "stopping", "scaling", "deleting", "failed", "unknown"}
+
+
+class LifecycleContract:
+    """Subclasses define the fixtures ``loop``, `single` (one machine), `cluster` (up to 4 machines, none kept on),
+    and `refused` (its service will not make it)."""
+
+    @pytest.fixture
+    def call(self, loop: LoopThread) -> Call[Any]:
+        return lambda coro: loop.call(coro, DEADLINE)
+
+    def _verbs(self, call: Call[Any], target: Provisioned) -> dict[str, str]:
+        """What can be done now, and what cannot, with the reason."""
+        return {act.verb: act.why_not for act in target.acts(call(target.state()))}
+
+    def test_the_life_of_a_single_machine(self, call: Call[Any], single: Provisioned) -> None:
+        told: list[str] = []
+        call(single.create(told.append))
+        call(single.create(told.append))  # it is there: taken over
+        state = call(single.state())
+        assert state.state == "ready" and state.nodes is None and state.max_nodes is None
+        assert self._verbs(call, single)["stop"] == "" and self._verbs(call, single)["start"]
+        call(single.stop(told.append))
+        call(single.stop(told.append))
+        assert call(single.state()).state == "stopped"
+        assert self._verbs(call, single)["start"] == "" and self._verbs(call, single)["stop"]
+        call(single.start(told.append))
+        call(single.start(told.append))
+        assert call(single.state()).state == "ready" and "scale" not in self._verbs(call, single)
+        call(single.remove(told.append))
+        call(single.remove(told.append))
+        assert told and all(text and "\n" not in text for text in told)
+
+    def test_the_life_of_a_cluster(self, call: Call[Any], cluster: Provisioned) -> None:
+        told: list[str] = []
+        call(cluster.create(told.append))
+        state = call(cluster.state())
+        assert (state.state, state.nodes, state.max_nodes) == ("ready", 0, 4)
+        act = next(act for act in cluster.acts(state) if act.verb == "scale")
+        assert [field.name for field in act.fields] == ["nodes"] and act.fields[0].required
+        assert not {"start", "stop"} & self._verbs(call, cluster).keys()
+        call(cluster.scale(2, told.append))
+        assert call(cluster.state()).nodes == 2
+        call(cluster.scale(0, told.append))
+        call(cluster.remove(told.append))
+
+    def test_what_it_costs_and_loses_is_said_before(self, single: Provisioned, cluster: Provisioned) -> None:
+        for target, verb, values in (
+            (single, "create", {}),
+            (single, "start", {}),
+            (cluster, "create", {}),
+            (cluster, "scale", {"nodes": 3}),
+        ):
+            assert "Costs" in target.asks(verb, values, running=0)
+        assert "2 running runs" in single.asks("stop", {}, running=2) and single.asks("stop", {}, running=0) == ""
+        assert cluster.asks("scale", {"nodes": 0}, running=0) == ""
+        for running in (0, 1, 2):
+            assert cluster.asks("delete", {}, running=running)
+
+    def test_prices_follow_the_machines(self, call: Call[Any], cluster: Provisioned) -> None:
+        call(cluster.create(lambda text: None))
+        call(cluster.scale(3, lambda text: None))
+        state = call(cluster.state())
+        assert state.price_node > 0 and state.currency
+        assert state.price == pytest.approx(3 * state.price_node)
+        assert state.state in STATES and state.size and state.cpus
+
+    def test_a_refusal_is_one_sentence(self, call: Call[Any], refused: Provisioned) -> None:
+        with pytest.raises(AmlTrainError) as caught:
+            call(refused.create(lambda text: None))
+        assert "\n" not in str(caught.value) and caught.value.hint
+
+    def test_acts_need_no_state(self, single: Provisioned, cluster: Provisioned) -> None:
+        for target in (single, cluster):
+            acts = target.acts(ProvisionState())
+            assert acts[-1].verb == "delete" and not any(act.ask for act in acts)

@@ -1,0 +1,108 @@
+"""The page's requests about targets: forms, and what is done with a click."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.answers import Answers
+from jupyter_amltrain.answers.compute import ComputeAnswers
+from jupyter_amltrain.controller import Controller
+from jupyter_amltrain.panel.protocol import ActReply, DoAct, Kinds, KindsReply
+from jupyter_amltrain.state import StateRoot
+
+from .places import DEADLINE, until
+
+VALUES = {"size": "gpu-v100", "max_nodes": 4, "low_priority": False}
+LINE = "%aml_compute create big --kind fake --size gpu-v100 --max-nodes 4"
+
+
+class Page:
+    def __init__(self, home: Path) -> None:
+        self.controller = Controller(StateRoot(home))
+        self.answers = Answers(self.controller)
+        self.compute = ComputeAnswers(self.controller)
+
+    def ask(self, request: Any) -> Any:
+        return self.controller.loop.call(self.answers.answer(request), DEADLINE)
+
+    def act(self, verb: str, target: str = "big", **rest: Any) -> ActReply:
+        reply = self.ask(DoAct(verb=verb, target=target, **rest))
+        assert isinstance(reply, ActReply) and reply.ok
+        return reply
+
+    def state(self, name: str) -> str:
+        _, rows = self.controller.loop.call(self.compute.rows())
+        return next((row.state for row in rows if row.name == name), "gone")
+
+
+@pytest.fixture
+def page(home: Path) -> Iterator[Page]:
+    made = Page(home)
+    yield made
+    made.controller.close()
+
+
+def test_forms(page: Page) -> None:
+    reply = page.ask(Kinds())
+    assert isinstance(reply, KindsReply)
+    assert [(kind.kind, kind.verb, kind.title) for kind in reply.kinds] == [
+        ("fake", "create", "Demonstration (runs nothing)")
+    ]
+    assert [field.name for field in reply.kinds[0].fields][:4] == ["name", "size", "max_nodes", "min_nodes"]
+    assert reply.submit
+
+
+def test_a_click_asks_first_and_tells_the_line(page: Page) -> None:
+    form: dict[str, Any] = {"kind": "fake", "values": VALUES}
+    for dry in (True, False):
+        reply = page.act("create", **form, dry=dry)
+        assert not reply.accepted and "12.24 USD per hour" in reply.ask and reply.line == f"{LINE} --yes"
+    reply = page.act("create", **form, confirmed=True)
+    assert reply.accepted and not reply.ask and reply.line == f"{LINE} --yes"
+    until(lambda: page.state("big") == "ready")
+    reply = page.act("use")
+    assert reply.accepted and reply.said == "big is the target in use now, in every notebook."
+    assert reply.line == "%aml_compute use big"
+    reply = page.act("scale", values={"nodes": 5})
+    assert reply.errors == {"nodes": "5 is not a whole number from 0 to 4."} and not reply.accepted
+    assert "logs of its runs are lost" in page.act("delete").ask
+    assert page.act("delete", confirmed=True).accepted
+    until(lambda: page.state("big") == "gone")
+
+
+def test_what_is_wrong_comes_by_field(page: Page) -> None:
+    wrong = page.act("create", "x", kind="fake", values={"size": "gpu", "max_nodes": 0}, dry=True).errors
+    assert set(wrong) == {"name", "size", "max_nodes"}
+    for verb, target in (
+        ("delete", "local"),
+        ("scale", "local"),
+        ("use", "nothing"),
+        ("attach", "vm"),
+        ("fly", "local"),
+    ):
+        errors = page.act(verb, target).errors
+        assert list(errors) == [""] and "\n" not in errors[""]
+    assert page.act("create", kind="", values={}).errors.keys() == {"kind"}
+
+
+def test_who_listens_is_told(page: Page) -> None:
+    told: list[tuple[str, str, str]] = []
+
+    async def listen() -> Any:
+        return page.compute.listen(lambda *news: told.append(news))
+
+    end = page.controller.loop.call(listen())
+    page.act("create", kind="fake", values={"fails": "create"}, confirmed=True)
+    until(lambda: page.state("big") == "failed")
+    assert ("", "", "") in told
+    assert [(level, name) for level, text, name in told if text] == [("error", "big")]
+    assert page.act("dismiss").accepted and page.state("big") == "gone"
+    end()
+    count = len(told)
+    page.act("create", kind="fake")
+    until(lambda: page.state("big") == "ready")
+    assert len(told) == count
