@@ -1,0 +1,116 @@
+"""The line of a submit: written from a form, read back, checked as the magic would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands.compose import compose, quote, words
+from jupyter_amltrain.commands.forms import SHOWN, submit_actions, submit_fields
+from jupyter_amltrain.commands.submit import understand
+
+TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=30)
+
+
+def spec_of(line: str) -> Any:
+    return understand(values.split(line.removeprefix("%%aml_submit")), "x = 1", prog="%%aml_submit").spec
+
+
+def test_the_form_has_every_flag_and_shows_the_usual_ones_first() -> None:
+    fields = submit_fields()
+    assert [field.name for field in fields if not field.advanced] == list(SHOWN)
+    flags = {flag for action in submit_actions().values() for flag in action.option_strings}
+    assert {field.flag for field in fields} == flags and all(field.help for field in fields)
+    kinds = {field.name: field.kind for field in fields}
+    assert kinds["param"] == "list" and kinds["gpus"] == "int" and kinds["wait"] == "bool"
+    assert kinds["target"] == "target" and kinds["require-gpu"] == "choice" and kinds["timeout"] == "text"
+
+
+def test_a_form_becomes_a_line_and_the_line_a_form() -> None:
+    form = {"target": "local", "gpus": 0, "param": ["lr=0.1", "name=a b"], "out": ["a", "b"], "wait": True}
+    made = compose("", form, cell="a = b = 1")
+    assert made.line == '%%aml_submit --target local --param lr=0.1 --param "name=a b" --out a --out b --gpus 0 --wait'
+    assert made.values == form and made.errors == {}
+    assert compose(made.line, None, cell="a = b = 1").values == form
+    assert spec_of(made.line).params == {"lr": 0.1, "name": "a b"}
+
+
+def test_what_a_person_typed_stays_where_it_says_the_same() -> None:
+    old = "%%aml_submit  --param 'lr=0.1'   --frobnicate 3 --name \"$who\" --gpus=1"
+    made = compose(old, {"param": ["lr=0.1", "n=2"], "name": "$who", "gpus": 2, "timeout": "2h"}, cell="pass")
+    assert made.line == (
+        "%%aml_submit --param 'lr=0.1' --param n=2 --frobnicate 3 --name \"$who\" --gpus 2 --timeout 2h"
+    )
+    gone = compose(old, {}, cell="pass")
+    assert gone.line == "%%aml_submit --frobnicate 3"
+    assert "unknown flag --frobnicate" in gone.errors[""]
+
+
+def test_the_line_form_keeps_its_name_script_and_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("pass\n")
+    (tmp_path / "my train.py").write_text("pass\n")
+    made = compose("run = %aml_submit train.py --gpus 1 -- --verbose 'a b'", {"gpus": 2})
+    assert made.line == "run = %aml_submit train.py --gpus 2 -- --verbose 'a b'" and made.errors == {}
+    made = compose("", {"wait": True}, script="my train.py")
+    assert made.line == '%aml_submit "my train.py" --wait' and made.errors == {}
+    assert compose("%aml_submit train.py", {}, script="my train.py").line == '%aml_submit "my train.py"'
+    missing = compose("", {}, script="none.py")
+    assert list(missing.errors) == [""] and "Cannot read the script 'none.py'" in missing.errors[""]
+
+
+@pytest.mark.parametrize(
+    ("form", "cell", "field", "said"),
+    [
+        ({"gpus": "many"}, "pass", "gpus", "not a whole number"),
+        ({"timeout": "soon"}, "pass", "timeout", "not a time"),
+        ({"require-gpu": "stopp"}, "pass", "require-gpu", "Did you mean"),
+        ({"param": ["lr"]}, "pass", "param", "has no '='"),
+        ({"param": ["1x=2"]}, "pass", "param", "--param"),
+        ({"out": ["1a"]}, "pass", "out", "not a variable name"),
+        ({"name": "a/b"}, "pass", "name", "no '/'"),
+        ({"name": "x" * 65}, "pass", "name", "1 to 64"),
+        ({"name": "two\nlines"}, "pass", "name", "line break"),
+        ({"name": ["a", "b"]}, "pass", "name", "one value"),
+        ({"env-var": ["API_TOKEN=hf_abcdefghijklmnopqrstuvwxyz"]}, "pass", "env-var", "looks like a secret"),
+        ({"color": "red"}, "pass", "color", "no field"),
+        ({}, "", "", "the cell is empty"),
+        ({}, "x = (", "", "Cell line 2"),
+        ({}, "!ls", "", "'!' is IPython's"),
+        ({}, "input()", "", "waits for a keyboard"),
+    ],
+)
+def test_each_error_is_at_its_field(form: dict[str, Any], cell: str, field: str, said: str) -> None:
+    made = compose("", form, cell=cell)
+    assert list(made.errors) == [field] and said in made.errors[field] and "\n" not in made.errors[field]
+
+
+def test_names_of_the_notebook_are_never_looked_up() -> None:
+    made = compose("", {"param": ["lr=$lr", "n={n}"], "gpus": "$count", "target": "$where"}, cell="pass")
+    assert made.errors == {} and made.values["gpus"] == "$count"
+    assert made.line == '%%aml_submit --target "$where" --param "lr=$lr" --param "n={n}" --gpus "$count"'
+
+
+def test_a_broken_line_says_so() -> None:
+    assert "No closing quotation" in compose('%%aml_submit --name "x', None, cell="pass").errors[""]
+    assert "no line of a submit" in compose("%%bash", {}, cell="pass").errors[""]
+
+
+@given(st.lists(TEXT, max_size=5))
+def test_words_are_found_as_they_were_quoted(texts: list[str]) -> None:
+    quoted = [quote(text) for text in texts]
+    assert values.split(" ".join(quoted) + " ;") == texts
+    assert words(" ".join([*quoted, "end"])) == [*quoted, "end"]
+
+
+@given(TEXT.filter(lambda text: "$" not in text and "{" not in text), TEXT.filter(lambda text: "$" not in text))
+def test_any_text_comes_back(name: str, value: str) -> None:
+    made = compose("", {"experiment": name, "tag": [f"k={value}"]}, cell="pass")
+    assert made.errors == {}, made
+    assert made.values == {"experiment": name.strip(), "tag": [f"k={value}".strip()]} or not name.strip()
+    assert compose(made.line, made.values, cell="pass").line == made.line
