@@ -77,6 +77,9 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     const moved = name !== this._selected;
     this._selected = name;
     this._open = open;
+    if (open) {
+      void this._learnDefaults();
+    }
     this._draw();
     if (moved) {
       this._context.app.commands.notifyCommandChanged();
@@ -102,6 +105,10 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
 
   dismiss(name: string): void {
     void this._acts.run({ verb: 'dismiss', target: name });
+  }
+
+  isDefault(kind: string, name: string, value: unknown): boolean {
+    return this._defaults.has(`${kind} ${name} ${JSON.stringify(value)}`);
   }
 
   dispose(): void {
@@ -140,6 +147,25 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     if (this.isVisible) {
       this._draw();
       this._timer = window.setInterval(() => this._views.forEach(view => view.tick()), 1000);
+    }
+  }
+
+  /** What targets have unless they are told otherwise: the details leave it out. */
+  private async _learnDefaults(): Promise<void> {
+    const { model } = this._context;
+    if (model.connection.state !== 'ready' || this._kernel === model.kernel) {
+      return;
+    }
+    this._kernel = model.kernel;
+    try {
+      const { kinds } = await model.kinds();
+      this._defaults = new Set(
+        kinds.flatMap(({ kind, fields }) => fields.map(field => `${kind} ${field.name} ${JSON.stringify(field.default)}`))
+      );
+      this._draw();
+    } catch {
+      // Then the details are longer.
+      this._kernel = null;
     }
   }
 
@@ -228,8 +254,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
       if (!outcome.done) {
         return; // The form shows it.
       }
-      this._selected = outcome.wanted.target;
-      this._open = true;
+      this.select(outcome.wanted.target, true);
     }
     if (outcome.wanted.verb === 'dismiss' && outcome.done) {
       return;
@@ -318,6 +343,8 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   private readonly _empty = element('div', 'jp-AmlCompute-empty');
   private readonly _outcome = element('div', 'jp-AmlOutcome');
   private _new: NewTarget | null = null;
+  private _defaults = new Set<string>();
+  private _kernel: IPanelModel['kernel'] = null;
   private _selected = '';
   private _open = false;
   private _timer = 0;

@@ -16,6 +16,8 @@ export interface IRowHost {
   use(name: string): void;
   perform(name: string, act: IAct): void;
   dismiss(name: string): void;
+  /** The stored value is what a target of this kind has anyway. */
+  isDefault(kind: string, name: string, value: unknown): boolean;
 }
 
 /** Acts whose button warns by its colour. */
@@ -50,7 +52,7 @@ export class TargetView {
     const head = element('div', 'jp-AmlTarget-head', '', this._caret, this._icon, this._name, this._badge, this._price);
     const state = element('div', 'jp-AmlTarget-facts', '', this._dot, this._state, this._facts);
     this._work.append(this._spinner, this._workText, this._dismiss);
-    this._detail.append(this._sentence, this._table, this._checked, this._acts);
+    this._detail.append(this._sentence, this._acts, this._table, this._checked);
     this._summary.append(head, state, this._work);
     this.node.append(this._summary, this._detail);
     this._caret.addEventListener('click', event => {
@@ -144,10 +146,10 @@ export class TargetView {
     const { trans } = this._host;
     const row = this._row;
     say(this._sentence, row.detail);
-    this._sentence.hidden = row.detail === '';
+    this._sentence.hidden = row.detail === '' || row.detail === row.work?.detail;
     const known = details(row, trans);
     const stored = Object.entries(row.fields)
-      .filter(([, value]) => value !== null && value !== '')
+      .filter(([name, value]) => value !== null && value !== '' && !this._host.isDefault(row.kind, name, value))
       .map(([name, value]): [string, string] => [labelText(name), json(value, 200)])
       // What the row says already needs no second line.
       .filter(([, text]) => text !== row.name && !known.some(([, other]) => other === text));
