@@ -65,10 +65,10 @@ def why_not(run: Run) -> str:
     """Why MLflow's page cannot show a run, one sentence; empty when it can."""
     if run.tracking == "direct" or run.spec.tracking == "direct":
         return f"{run.handle} was recorded by the tracking server that its script chose: look for it there."
-    if not run.project:
-        return f"The folder that {run.handle} was submitted from is not known, so neither is its MLflow store."
     if not run.status.state.terminal:
         return "MLflow's record of a run is written when it has ended."
+    if not run.project:
+        return f"No MLflow store is known for {run.handle}: its target leaves no record."
     if run.tracking.startswith("failed"):
         return f"MLflow's record of {run.handle} could not be written: {run.tracking.partition(':')[2].strip()}"
     if run.tracking != "imported":

@@ -1,0 +1,227 @@
+"""Answers about runs over a real controller: delete, again, log, MLflow's page, the submit's line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_amltrain.answers import Answers
+from jupyter_amltrain.answers import mlflow as mlflow_answers
+from jupyter_amltrain.answers.logs import cut
+from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.panel import protocol
+from tests.places import DEADLINE, api_of, until
+
+TARGETS = {"quick": {"queued": 0.0, "running": 0.05}, "endless": {"running": 600.0}}
+
+
+class House:
+    """A controller and who answers for it."""
+
+    def __init__(self, api: Any) -> None:
+        self.api, self.controller = api, api.controller()
+        self.answers = Answers(self.controller)
+
+    def ask(self, request: protocol.Request) -> Any:
+        return self.controller.loop.call(self.answers.answer(request), DEADLINE)
+
+    def ended(self, script: str = "print('here')", **more: Any) -> Any:
+        run = self.api.submit(script, **more)
+        try:
+            return run.wait(DEADLINE)
+        except AmlTrainError:
+            return run
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder = tmp_path_factory.mktemp("answers")
+    with api_of(folder) as api:
+        (folder / "home").mkdir(mode=0o700, exist_ok=True)
+        rows = {name: {"kind": "fake", "name": name, **fields} for name, fields in TARGETS.items()}
+        (folder / "home" / "targets.json").write_text(json.dumps({"schema": 1, "current": "local", "targets": rows}))
+        yield House(api)
+
+
+# ---- delete
+
+
+def test_delete_says_what_would_be_lost_and_then_does_it(house: House) -> None:
+    run = house.ended()
+    live = house.api.submit("pass", target="endless")
+    asked = (run.handle, live.handle, "local/none-22222")
+    reply = house.ask(protocol.DeleteRuns(handles=asked))
+    assert reply.deleted == () and "This would be lost for good" in reply.ask and "MLflow's record stays" in reply.ask
+    assert f"{run.handle}: log (5 B), outputs, files in {run.run.folder}" in reply.ask
+    assert (
+        "only ended runs can be deleted" in reply.errors[live.handle] and "No run" in reply.errors["local/none-22222"]
+    )
+    assert Path(run.run.folder).is_dir()
+    reply = house.ask(protocol.DeleteRuns(handles=asked, confirmed=True))
+    assert reply.deleted == (run.handle,) and set(reply.errors) == {live.handle, "local/none-22222"}
+    until(lambda: not Path(run.run.folder).exists())
+    assert house.ask(protocol.Cancel(handle=live.handle)).accepted
+
+
+def test_the_words_are_the_magics(house: House) -> None:
+    from jupyter_amltrain.commands import runs
+
+    run = house.ended()
+    with pytest.raises(CommandError) as caught:
+        runs.delete([run.handle], force=False)
+    assert str(caught.value).startswith(house.ask(protocol.DeleteRuns(handles=(run.handle,))).ask)
+
+
+def test_a_deleted_run_has_no_dashboard(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[str] = []
+    monkeypatch.setattr(house.answers._runs.live, "forget", forgotten.append)
+    run = house.ended()
+    house.answers._runs._mourning = False
+    house.ask(protocol.OpenDashboard(handle=run.handle, page="p"))
+    house.ask(protocol.DeleteRuns(handles=(run.handle,), confirmed=True))
+    until(lambda: forgotten == [run.handle])
+
+
+# ---- again
+
+
+def test_again_is_the_same_job(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "s3cret")
+    script = "import os\nprint(lr, os.environ['MY_SECRET'] == 's3cret')"
+    run = house.ended(script, params={"lr": 0.5}, secrets={"MY_SECRET": "s3cret"}, name="twice")
+    handle = house.ask(protocol.Again(handle=run.handle)).handle
+    assert handle != run.handle and handle.startswith("local/twice-")
+    other = house.api.attach(handle).wait(DEADLINE)
+    assert other.logs().strip() == "0.5 True" and other.spec == run.spec
+    monkeypatch.delenv("MY_SECRET")
+    with pytest.raises(AmlTrainError, match="--secret MY_SECRET"):
+        house.ask(protocol.Again(handle=run.handle))
+
+
+def test_again_of_code_that_has_changed_is_refused_or_taken_from_the_copy(house: House, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('first')\n")
+    run = house.ended(str(tmp_path / "train.py"))
+    handle = house.ask(protocol.Again(handle=run.handle)).handle
+    assert house.api.attach(handle).wait(DEADLINE).logs().strip() == "first"
+    copied = house.ended("train.py", source=tmp_path)
+    (tmp_path / "train.py").write_text("print('second')\n")
+    with pytest.raises(CommandError, match="cannot run again as it was") as caught:
+        house.ask(protocol.Again(handle=run.handle))
+    assert str(tmp_path / "train.py") in str(caught.value) and "\n" not in str(caught.value)
+    handle = house.ask(protocol.Again(handle=copied.handle)).handle
+    assert house.api.attach(handle).wait(DEADLINE).logs().strip() == "first"
+    os.remove(tmp_path / "train.py")
+    with pytest.raises(CommandError, match="cannot be read any more"):
+        house.ask(protocol.Again(handle=run.handle))
+
+
+def test_again_on_a_target_without_a_folder_here(house: House) -> None:
+    run = house.ended("pass", target="quick")
+    assert house.ask(protocol.Again(handle=run.handle)).handle.startswith("quick/run-")
+
+
+# ---- log
+
+
+def test_a_log_is_read_in_parts_that_fit_together(house: House) -> None:
+    text = "".join(f"{i} äöü € 😀\rline\n" for i in range(400))
+    run = house.ended(f"import sys\nsys.stdout.write({text!r})")
+    found, offset, parts = "", 0, 0
+    while True:
+        reply = house.ask(protocol.GetLog(handle=run.handle, offset=offset, limit=101))
+        assert reply.start == offset and reply.offset - reply.start == len(reply.text.encode())
+        found, offset, parts = found + reply.text, reply.offset, parts + 1
+        if reply.ended:
+            break
+    assert found == text and parts > 50 and reply.path.endswith("rank-0.txt")
+    tail = house.ask(protocol.GetLog(handle=run.handle, offset=-200))
+    assert tail.ended and text.endswith(tail.text) and text[: -len(tail.text)].endswith("\n")
+    assert tail.offset == len(text.encode()) and tail.offset - tail.start == len(tail.text.encode()) <= 200
+    whole = house.ask(protocol.GetLog(handle=run.handle, offset=-(10**6), limit=10**9))
+    assert whole.text == text and whole.start == 0
+
+
+def test_a_live_log_has_not_ended(house: House) -> None:
+    run = house.api.submit("pass", target="endless")
+    reply = until(lambda: (r := house.ask(protocol.GetLog(handle=run.handle))).text and r)
+    assert reply.text == "fake: started\n" and not reply.ended
+    again = house.ask(protocol.GetLog(handle=run.handle, offset=reply.offset))
+    assert again.text == "" and again.start == again.offset == reply.offset
+    house.ask(protocol.Cancel(handle=run.handle))
+
+
+@given(st.text(max_size=40), st.integers(0, 60), st.integers(0, 60))
+def test_any_cut_keeps_characters_whole(text: str, first: int, last: int) -> None:
+    data = text.encode("utf-8", "replace")[first:last]
+    found, skipped, left = cut(data, whole=False)
+    assert found.encode() == data[skipped : len(data) - left] and skipped <= 3 and left <= 3
+
+
+def test_bytes_that_are_no_text_do_not_hold_it_up() -> None:
+    assert cut(b"\xff\xfe a", whole=False) == ("�� a", 0, 0)
+    assert cut(b"abc\xf0\x9f", whole=True) == ("abc�", 0, 0)
+    assert cut(b"\x80\x80\x80\x80", whole=False)[1] == 3
+
+
+# ---- MLflow
+
+
+def test_mlflows_page_is_started_once_and_leads_to_the_run(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = house.ended("import mlflow\nmlflow.log_metric('loss', 1)")
+    until(lambda: house.api.attach(run.handle).run.tracking == "imported", "the MLflow record")
+    started: list[str] = []
+    gate = asyncio.Event()
+
+    async def open_ui(project: str) -> dict[str, Any]:
+        started.append(project)
+        await gate.wait()
+        return {"url": "http://127.0.0.1:5999/"}
+
+    monkeypatch.setattr(house.controller, "open_ui", open_ui)
+    monkeypatch.setattr(mlflow_answers, "PATIENCE", 0.05)
+    for _ in range(3):
+        assert house.ask(protocol.OpenMlflow(handle=run.handle)) == protocol.MlflowReply()
+    assert started == [run.spec.project]
+
+    async def let() -> None:
+        gate.set()
+
+    house.controller.loop.call(let())
+    reply = until(lambda: (r := house.ask(protocol.OpenMlflow(handle=run.handle))).url and r)
+    place = reply.url.removeprefix("http://127.0.0.1:5999/#/experiments/").split("/")
+    assert place[0].isdigit() and place[1:] == ["runs", run.run.tracking_id]
+
+    async def broken(project: str) -> dict[str, Any]:
+        raise CommandError("MLflow's page needs the full mlflow package.")
+
+    monkeypatch.setattr(house.controller, "open_ui", broken)
+    assert "full mlflow package" in house.ask(protocol.OpenMlflow(handle=run.handle)).why
+
+
+def test_why_a_run_has_no_page_yet(house: House) -> None:
+    run = house.api.submit("pass", target="endless")
+    assert "written when it has ended" in house.ask(protocol.OpenMlflow(handle=run.handle)).why
+    house.ask(protocol.Cancel(handle=run.handle))
+
+
+# ---- the submit's line
+
+
+def test_a_line_is_composed_and_its_target_checked(house: House) -> None:
+    reply = house.ask(protocol.Compose(cell="x = 1", values={"target": "quick", "gpus": 1}))
+    assert reply.line == "%%aml_submit --target quick --gpus 1" and reply.errors == {}
+    reply = house.ask(protocol.Compose(cell="x = 1", values={"target": "quik"}))
+    assert "Did you mean quick?" in reply.errors["target"]
+
+
+def test_the_forms_come_together(house: House) -> None:
+    reply = house.ask(protocol.Kinds())
+    assert {field.name for field in reply.submit} >= {"target", "gpus", "param", "wait"}
