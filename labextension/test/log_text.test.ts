@@ -56,11 +56,11 @@ test('earlier text goes before; the newest lines make room', () => {
   assert.equal(log.prepend('one\nha', 0), true);
   assert.deepEqual(texts(log), ['one', 'half', 'three']);
   assert.deepEqual([log.start, log.end], [0, 15]);
-  const full = new LogLines(2);
-  full.reset(4);
-  full.append('c\nd', 7);
-  assert.equal(full.prepend('a\nb\n', 0), false);
-  assert.deepEqual([texts(full), full.start, full.end], [['a', 'b'], 0, 4]);
+  const full = new LogLines(4);
+  full.reset(10);
+  full.append('f\ng\nh\ni', 17);
+  assert.equal(full.prepend('a\nb\nc\nd\ne\n', 0), false);
+  assert.deepEqual([texts(full), full.start, full.end], [['d', 'e', 'f', 'g'], 6, 14]);
 });
 
 test('a long line is cut between characters', () => {

@@ -93,25 +93,31 @@ export class LogLines {
     this._drop();
   }
 
-  /** Text that goes before what is there, from byte `start` up to it; the newest lines make room. */
+  /**
+   * Text that goes before what is there, from byte `start` up to it.
+   *
+   * Where not all has room, what is next to the old beginning stays: somebody reads there.
+   *
+   * @returns false when the newest lines have made room
+   */
   prepend(text: string, start: number): boolean {
     const whole = text.split('\n');
     const last = whole.pop() as string;
-    const lines = whole.map(part => this._line(part, sizeOf(part) + 1));
+    let early = whole.map(part => this._line(part, sizeOf(part) + 1));
     const [first, ...rest] = this.lines;
-    if (last && first) {
-      lines.push(this._line(last + first.text, sizeOf(last) + first.bytes), ...rest);
-    } else {
-      lines.push(...this.lines);
-    }
-    this.start = start;
+    const old = last && first ? [this._line(last + first.text, sizeOf(last) + first.bytes), ...rest] : this.lines;
+    const room = Math.max(this._kept - old.length, this._kept >> 1);
+    const dropped = Math.max(0, early.length - room);
+    this.start = start + early.slice(0, dropped).reduce((sum, line) => sum + line.bytes, 0);
+    early = early.slice(dropped);
+    const lines = [...early, ...old];
     this.lines = lines.slice(0, this._kept);
-    const all = this.lines.length === lines.length;
-    if (!all) {
+    if (this.lines.length < lines.length) {
       this._open = '';
-      this.end = start + this.lines.reduce((sum, line) => sum + line.bytes, 0);
+      this.end = this.start + this.lines.reduce((sum, line) => sum + line.bytes, 0);
+      return false;
     }
-    return all;
+    return true;
   }
 
   private _line(raw: string, bytes: number): ILine {

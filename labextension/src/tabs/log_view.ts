@@ -44,10 +44,10 @@ export class LogPage {
   /** Show these lines; one with the same key is left as it is, with what is selected in it. */
   show(lines: readonly ILine[]): void {
     const wanted = new Set(lines.map(line => line.key));
-    const fromEnd = this.node.scrollHeight - this.node.scrollTop;
-    const before = this._nodes.keys().next().value;
-    const earlier = before !== undefined && lines.length > 0 && lines[0].key !== before && wanted.has(before);
     const old = this._nodes;
+    // What is read stays where it is while lines come and go before it.
+    const anchor = this._follows ? undefined : this._anchor(wanted);
+    const was = anchor?.offsetTop ?? 0;
     old.forEach((node, key) => {
       if (!wanted.has(key)) {
         node.remove();
@@ -74,10 +74,24 @@ export class LogPage {
     }
     if (this._follows) {
       this.follow();
-    } else if (earlier) {
-      // What is read stays where it is when lines come before it.
-      this.node.scrollTop = this.node.scrollHeight - fromEnd;
+    } else if (anchor) {
+      this.node.scrollTop += anchor.offsetTop - was;
     }
+  }
+
+  /** The first line in view that stays. */
+  private _anchor(wanted: ReadonlySet<number>): HTMLElement | undefined {
+    const top = this.node.scrollTop + this.node.offsetTop;
+    let found: HTMLElement | undefined;
+    for (const [key, node] of this._nodes) {
+      if (wanted.has(key)) {
+        found = node;
+        if (node.offsetTop + node.offsetHeight > top) {
+          return node;
+        }
+      }
+    }
+    return found;
   }
 
   private _line(line: ILine): HTMLElement {
