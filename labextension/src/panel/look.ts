@@ -136,7 +136,10 @@ export function look(connection: IConnection, trans: TranslationBundle): ILook |
       return made(
         'quiet',
         trans.__('Kernel not responding'),
-        detail || trans.__('It sits in one long call. Runs go on, and the panel comes back by itself.')
+        detail ||
+          (connection.lastSeen
+            ? trans.__('It sits in one long call. Runs go on, and the panel comes back by itself.')
+            : trans.__('It sits in one long call or still starts. The panel comes back by itself.'))
       );
     case 'reconnecting':
       return made(

@@ -105,6 +105,7 @@ export class Session {
       this._forget();
       this._busy = false;
       this._restarting = true;
+      this._young = true;
       this._set('starting');
     } else if (this._restarting && status !== 'unknown') {
       this._restarting = false;
@@ -215,7 +216,7 @@ export class Session {
   }
 
   private get _starting(): boolean {
-    return this._restarting || this._port.status === 'starting';
+    return this._restarting || this._young || this._port.status === 'starting';
   }
 
   private async _probe(ms: number): Promise<void> {
@@ -226,6 +227,7 @@ export class Session {
     if (turn !== this._turn || this._disposed) {
       return;
     }
+    this._young = this._young && found.kind === 'not-responding';
     if (found.kind === 'ready') {
       this._lastSeen = this._timers.now();
       this._setBusy(found.busy);
@@ -431,6 +433,8 @@ export class Session {
   private _lastSeen = 0;
   private _busy = false;
   private _restarting = false;
+  /** Restarted, and has not answered since. */
+  private _young = false;
   private _asking = false;
   private _disposed = false;
   /** Answers to questions of an earlier turn are of no use. */

@@ -10,13 +10,12 @@ import { filterRuns, StateFilter } from './runs_filter';
 import { RunDetail } from './runs_detail';
 import { RunsList } from './runs_list';
 
+/** As many as there is room for in a narrow panel; all are in the menu and below the list. */
 const TOOLBAR = [
   CommandIDs.runOpen,
   CommandIDs.runLogs,
   CommandIDs.runCancel,
   CommandIDs.runAgain,
-  CommandIDs.runCompare,
-  CommandIDs.runMlflow,
   CommandIDs.runDelete
 ];
 

@@ -5,13 +5,14 @@ import { bytes } from '../format';
 import { isLive } from '../panel/rows';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
+import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IRunRow } from '../protocol';
 import { Widget } from '@lumino/widgets';
 import { element, say } from './dom';
-import { metric, progress, stateWord } from './runs_text';
+import { attention, metric, progress, stateWord } from './runs_text';
 
 /** Buttons in this order; which of them are there is the commands' affair. */
-const ACTIONS = [
+const ACTIONS: readonly string[] = [
   CommandIDs.runTab,
   CommandIDs.runLogs,
   CommandIDs.runCancel,
@@ -21,6 +22,20 @@ const ACTIONS = [
   CommandIDs.runCompare,
   CommandIDs.runDelete
 ];
+
+/** Words that fit below a narrow list. */
+function labels(trans: TranslationBundle): Record<string, string> {
+  return {
+    [CommandIDs.runTab]: trans.__('Dashboard'),
+    [CommandIDs.runLogs]: trans.__('Logs'),
+    [CommandIDs.runCancel]: trans.__('Cancel…'),
+    [CommandIDs.runAgain]: trans.__('Run again'),
+    [CommandIDs.runGpus]: trans.__('GPUs'),
+    [CommandIDs.runMlflow]: trans.__('MLflow'),
+    [CommandIDs.runCompare]: trans.__('Compare'),
+    [CommandIDs.runDelete]: trans.__('Delete…')
+  };
+}
 
 export class RunDetail extends Widget {
   constructor(private readonly _context: IPanelContext) {
@@ -93,7 +108,8 @@ export class RunDetail extends Widget {
       return shown;
     };
     this._state = add(trans.__('State'), this._sentence(row));
-    add(trans.__('Attention'), row.attention, 'jp-mod-warn');
+    const matter = attention(row);
+    add(trans.__('Attention'), matter.includes(row.error) && row.error && !isLive(row) ? '' : matter, 'jp-mod-warn');
     add(trans.__('Error'), row.error, 'jp-mod-error');
     add(trans.__('Target'), row.gpus ? trans._n('%2, %1 GPU', '%2, %1 GPUs', row.gpus, row.gpus, row.target) : row.target);
     add(trans.__('Metric'), metric(row));
@@ -118,7 +134,7 @@ export class RunDetail extends Widget {
   }
 
   private _onCommands(_: unknown, change: { id?: string }): void {
-    if (!change.id || (ACTIONS as string[]).includes(change.id)) {
+    if (!change.id || ACTIONS.includes(change.id)) {
       this._drawActions();
     }
   }
@@ -131,9 +147,10 @@ export class RunDetail extends Widget {
       return;
     }
     this._shown = key;
+    const words = labels(this._context.trans);
     this._actions.replaceChildren(
       ...shown.map(id => {
-        const made = element('button', 'jp-AmlRuns-action jp-mod-styled jp-mod-minimal', commands.label(id));
+        const made = element('button', 'jp-AmlRuns-action jp-mod-styled jp-mod-minimal', words[id]);
         made.type = 'button';
         made.title = commands.caption(id);
         made.dataset.command = id;

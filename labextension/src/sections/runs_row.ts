@@ -4,7 +4,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { isLive } from '../panel/rows';
 import type { IRunRow } from '../protocol';
 import { element, say } from './dom';
-import { metric, progress, sparkPoints, spoken, stateWord, when } from './runs_text';
+import { attention, metric, progress, sparkPoints, spoken, stateWord, when } from './runs_text';
 
 /** Pixels; the same in runs.css. */
 export const ROW_HEIGHT = 44;
@@ -83,7 +83,7 @@ export class RowView {
 
   /** What needs attention is more than a number. */
   private _drawMetric(row: IRunRow): void {
-    say(this._metric, row.attention || metric(row));
+    say(this._metric, attention(row) || metric(row));
     this._metric.classList.toggle('jp-mod-warn', row.attention !== '');
   }
 

@@ -57,6 +57,12 @@ export function when(row: IRunRow, now: number, trans: TranslationBundle): strin
   return trans.__('%1 ago', ago(now - (row.ended ?? row.created)));
 }
 
+/** What is the matter, without the name that stands above it. */
+export function attention(row: IRunRow): string {
+  const named = `${row.handle} failed: `;
+  return row.attention.startsWith(named) ? row.attention.slice(named.length) : row.attention;
+}
+
 export function metric(row: IRunRow): string {
   return row.metric ? `${row.metric} ${number(row.value)}` : '';
 }
