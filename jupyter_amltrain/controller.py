@@ -7,9 +7,7 @@ It imports no IPython. Everything here runs on the loop thread (R1); callers ent
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -20,6 +18,7 @@ from jupyter_amltrain.backends.base import Backend, Plan
 from jupyter_amltrain.backends.registry import target_kinds
 from jupyter_amltrain.computes import Computes
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError, UnknownRun
+from jupyter_amltrain.finder import RunFinder
 from jupyter_amltrain.launches import Launches, snapshot_of
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.monitors import Monitors
@@ -27,7 +26,6 @@ from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.places import Places
 from jupyter_amltrain.runs.directory import RunDirectory
 from jupyter_amltrain.runs.imports import Imports
-from jupyter_amltrain.runs.lookup import match
 from jupyter_amltrain.runs.painters import Paint, Painters
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.runs.row import Brief, brief_of
@@ -35,7 +33,7 @@ from jupyter_amltrain.runs.settling import outcome, read_log, settled
 from jupyter_amltrain.runs.store import Entry, RunStore
 from jupyter_amltrain.spec.job import JobSpec, validated
 from jupyter_amltrain.spec.record import RunRecord
-from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus, make_handle, split_handle
+from jupyter_amltrain.spec.run import Run, RunHandle, RunStatus, split_handle
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.targets import Targets
@@ -61,7 +59,8 @@ class Controller:
         self.places = Places(self.loop, self.root, self.targets, self.store, self._outcome, self._over)
         self.computes = Computes(self.loop, self.targets, self.places, self.store, self._forget)
         self._settled: dict[RunHandle, asyncio.Event] = {}
-        self._directory = RunDirectory(self.store, self.imports)
+        directory = RunDirectory(self.store, self.imports)
+        self._finder = RunFinder(self.targets, self.computes, self.places, self.store, directory)
         self._launches = Launches(self.loop, self.store, self._launched)
         self._painters = Painters(self.store, self.imports.picture)
         self.monitors = Monitors(self.loop, self.backend)
@@ -112,24 +111,7 @@ class Controller:
     ) -> RunHandle:
         """Check, allot an id, start one task for the rest, and return the handle at once."""
         name, spec = await self.prepare(spec, target)
-        missing = [s for s in spec.secrets if s not in (secrets or {})]
-        if missing:
-            raise CommandError(
-                f"--secret {missing[0]}: no value for it.",
-                hint=f"Set it in the kernel's environment or keyring: %env {missing[0]}=...",
-            )
-        run_id = new_run_id(spec.name)
-        handle = make_handle(name, run_id)
-        run = Run(
-            handle=handle,
-            spec=spec,
-            status=RunStatus(state=RunState.PREPARING),
-            created=time.time(),
-            project=spec.project,
-        )
-        self.store.put(run)
-        self._launches.start(self.backend(name), run, dict(environ or {}), dict(secrets or {}))
-        return handle
+        return self._launches.begin(self.backend(name), spec, dict(environ or {}), dict(secrets or {}))
 
     async def accepted(self, handle: RunHandle) -> Run:
         """Wait until the target has accepted the run; raises what refused it."""
@@ -148,30 +130,11 @@ class Controller:
 
     async def runs(self, target: str | None = None) -> list[Run]:
         """Every run of `target` (default: of all targets that answer), newest first."""
-        if target is not None:
-            self.targets.get(target)  # UnknownTarget before anything is asked
-        names = [target] if target else [t.name for t in await self.list_targets()]
-        for name in names:
-            try:
-                await self._directory.read(self.backend(name))
-            except TargetError:
-                if target is not None:
-                    raise
-            self.places.wake(name)
-        return self._directory.runs(names)
+        return await self._finder.runs(target)
 
     async def refresh(self, target: str | None = None) -> None:
         """Take in the runs of every target (or of one), all at once; a silent one costs the others no time."""
-        names = [target] if target else [t.name for t in await self.list_targets()]
-
-        async def take(name: str) -> None:
-            try:
-                await self._directory.read(self.backend(name))
-                self.places.wake(name)
-            except (AmlTrainError, OSError) as error:
-                log.info("runs of %s: %s", name, error)
-
-        await asyncio.gather(*map(take, names))
+        await self._finder.refresh(target)
 
     async def brief(self, handle: RunHandle) -> Brief:
         """What the streams of an ended run say in a list; they are read and not kept."""
@@ -184,29 +147,8 @@ class Controller:
         return brief_of(scratch)
 
     async def resolve(self, text: str = "last") -> RunHandle:
-        """``last``, a handle, a run id, or the unambiguous beginning of one.
-
-        Raises
-        ------
-        UnknownRun
-            Names the near matches.
-        """
-        text = text.strip()
-        if "/" in text:
-            target, run_id = split_handle(text)
-            handle = make_handle(target, run_id)
-            if self.store.get(handle) is not None or await self._directory.find(self.backend(target), run_id):
-                self.places.wake(target)
-                return handle
-        runs = await self.runs()
-        try:
-            return match(text, [run.handle for run in runs])
-        except UnknownRun:
-            # A folder that cannot be listed, of a newer schema say, tells why when it is asked for.
-            for place in await self.list_targets() if text.isprintable() and "/" not in text else ():
-                with contextlib.suppress(TargetError):
-                    await self.backend(place.name).find(text)
-            raise
+        """``last``, a handle, a run id, or the unambiguous beginning of one; else ``UnknownRun``."""
+        return await self._finder.resolve(text)
 
     def entry(self, handle: RunHandle) -> Entry:
         """The entry of a resolved handle."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
 
 import msgspec
 
 from jupyter_amltrain.backends.base import Backend
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.runs.store import RunStore
 from jupyter_amltrain.snapshot import Snapshot, take
 from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus
+from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus, make_handle
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,25 @@ class Launches:
         self._loop, self._store, self._done = loop, store, done
         self._tasks: dict[RunHandle, asyncio.Task[None]] = {}
         self._refused: dict[RunHandle, Exception] = {}
+
+    def begin(self, backend: Backend, spec: JobSpec, environ: dict[str, str], secrets: dict[str, str]) -> RunHandle:
+        """Allot an id to a checked job and start one task for the rest."""
+        missing = [s for s in spec.secrets if s not in secrets]
+        if missing:
+            raise CommandError(
+                f"--secret {missing[0]}: no value for it.",
+                hint=f"Set it in the kernel's environment or keyring: %env {missing[0]}=...",
+            )
+        run = Run(
+            handle=make_handle(backend.target.name, new_run_id(spec.name)),
+            spec=spec,
+            status=RunStatus(state=RunState.PREPARING),
+            created=time.time(),
+            project=spec.project,
+        )
+        self._store.put(run)
+        self.start(backend, run, environ, secrets)
+        return run.handle
 
     def start(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
         """Begin to hand over `run`, which the store has as preparing."""

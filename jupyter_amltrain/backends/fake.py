@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.backends.base import MONITORS, Backend, Chunk, News, Plan, RunChanges, monitor_of, stream_of
-from jupyter_amltrain.backends.fake_lifecycle import FakeLifecycle, found, scripted
+from jupyter_amltrain.backends.fake_lifecycle import FakeLifecycle
+from jupyter_amltrain.backends.fake_sizes import found, scripted
 from jupyter_amltrain.backends.fake_telemetry import FakeNode, uuid_of
 from jupyter_amltrain.errors import CommandError, ResultMissing, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread

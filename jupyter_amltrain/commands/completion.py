@@ -165,10 +165,10 @@ class _Place:
             names = dict.fromkeys(n for n in _ASSIGNED.findall(self.cell) if n not in taken)
             return _matching(typed, [Offer(name, "variable") for name in reversed(names)])
         if action.dest == "target":
-            names = self.known.look().targets()
+            there = self.known.look().targets()
             if self.verb in ("start", "stop", "scale", "delete"):  # this machine stays as it is
-                names.remove("local")
-            return _matching(fragment, [Offer(name, "target") for name in names])
+                there.remove("local")
+            return _matching(fragment, [Offer(name, "target") for name in there])
         if action.dest == "run":
             return self._runs(fragment)
         if "|" in (choices := str(action.metavar or "")) and choices.islower():

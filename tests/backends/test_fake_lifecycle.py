@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.backends.fake import FakeBackend
-from jupyter_amltrain.backends.fake_lifecycle import SIZES
+from jupyter_amltrain.backends.fake_sizes import SIZES
 from jupyter_amltrain.errors import CapacityError, QuotaExceeded, TargetError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
