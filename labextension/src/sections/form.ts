@@ -40,7 +40,7 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
   constructor(options: IFormOptions) {
     super({ node: element('form') });
     this._trans = options.trans;
-    this._targets = options.targets ?? [];
+    this._targets = (options.targets ?? []).map(({ name, current }) => ({ name, current }));
     this.addClass('jp-AmlForm');
     this._compact = options.compact ?? false;
     this.toggleClass('jp-mod-compact', this._compact);
@@ -110,8 +110,9 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
 
   /** Choices of the `target` fields have changed. */
   setTargets(targets: readonly ITargetChoice[]): void {
-    if (JSON.stringify(targets) !== JSON.stringify(this._targets)) {
-      this._targets = targets.map(({ name, current }) => ({ name, current }));
+    const choices = targets.map(({ name, current }) => ({ name, current }));
+    if (JSON.stringify(choices) !== JSON.stringify(this._targets)) {
+      this._targets = choices;
       if (this._parts.some(part => part.field.kind === 'target')) {
         this.setFields(this.fields);
       }

@@ -146,6 +146,10 @@ export class SubmitSection extends PanelWithToolbar {
       this._notebook = notebook;
       this._connected();
     } else {
+      if (this._subject && this.isVisible) {
+        // A cell that ran has another number.
+        this._drawSubject(subjectOf(notebook, this._mode, this._file.value, this._trans));
+      }
       this._enable();
     }
   }
@@ -160,6 +164,9 @@ export class SubmitSection extends PanelWithToolbar {
 
   private _targets(): void {
     this._form.setTargets(this._context.model.targets);
+    if (this._reply) {
+      this._answered(this._reply);
+    }
   }
 
   /** The fields are asked for once for each connection; the model remembers them. */
