@@ -36,9 +36,12 @@ class ControlDoor:
         self._shell.kernel.control_handlers.pop(_REQUEST, None)
         self._shell.events.unregister("pre_run_cell", self._begin)
         self._shell.events.unregister("post_run_cell", self._end)
-        answers, self._known = self._known[1], (None, None)
+        (controller, answers), self._known = self._known, (None, None)
         if answers is not None:  # pages hear no more; runs go on
-            answers.post(answers.close())
+            from jupyter_amltrain import session
+
+            if session.existing() is controller:
+                answers.post(answers.close())
 
     def _begin(self, info: Any = None) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.panel import looks, protocol, streams
 from jupyter_amltrain.panel import page as pages
-from jupyter_amltrain.panel import protocol, streams
 from jupyter_amltrain.panel.meters import Meters
 from jupyter_amltrain.panel.news import News
 from jupyter_amltrain.panel.page import Page
 from jupyter_amltrain.panel.protocol import Beat, Changes, EventsReply, Notice, Snapshot
-from jupyter_amltrain.runs.row import Brief, row_of
-from jupyter_amltrain.runs.store import Entry, RunStore
+from jupyter_amltrain.runs.row import row_of
+from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.spec.rows import RunRow, TargetRow
 from jupyter_amltrain.spec.run import Run, RunHandle
 from jupyter_amltrain.state import StateRoot
@@ -32,28 +32,17 @@ RUNS, ROWS = 500, 100
 BEAT = 2.0
 #: The first snapshot waits so long for what the targets know (seconds).
 LISTED = 1.0
-#: Live runs that are read because a panel shows them: the newest.
-LIVE = 16
-#: Handles of a request whose details are read; details that are kept.
-DETAILS, BRIEFS = 30, 2000
 #: Comms that are kept: pages come back, and some never say goodbye.
 PAGES = 24
 
 
-class Sources(streams.Sources, Protocol):
+class Sources(streams.Sources, looks.Sources, Protocol):
     """Who knows the runs; the controller is one."""
 
-    store: RunStore
     root: StateRoot
-
-    def look(self, handle: RunHandle, more: int) -> None:
-        """Count a looker of a run in (1) or out (-1)."""
 
     async def refresh(self, target: str | None = None) -> None:
         """Take in the runs that the targets have (or one of them has); never fails for one that is silent."""
-
-    async def brief(self, handle: RunHandle) -> Brief:
-        """What the streams of an ended run say, read without keeping them."""
 
 
 class Compute(Protocol):
@@ -90,12 +79,9 @@ class Events:
         self._streams = streams.Streams(sources)
         self._meters = Meters(self._streams, sources, lambda: self._targets[0])
         self._targets: tuple[str, tuple[TargetRow, ...]] = ("", ())
-        self._briefs: dict[str, Brief] = {}
-        self._wanted: dict[str, None] = {}  # handles whose details are to be read
-        self._details: asyncio.Task[None] | None = None
-        self._looked: set[str] = set()
-        self._live: set[str] = set()
-        self._relooking = False
+        self._looks = looks.Looks(sources, lambda: self._pages.values())
+        self._details = looks.Details(sources, self._changed_row)
+        self._retargeting, self._retarget_again = False, False
         self._stops: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._listed: asyncio.Task[None] | None = None
@@ -114,7 +100,7 @@ class Events:
         page = self._pages.get(wants.comm)
         fresh = page is None
         if page is None:
-            page = self._pages[wants.comm] = Page(wants.comm, self._send)
+            page = self._pages[wants.comm] = Page(wants.comm, self._send, self._lost)
             for old in sorted(self._pages.values(), key=lambda p: p.asked)[:-PAGES]:
                 self._forget(old.comm)
         before = page.wants
@@ -129,19 +115,13 @@ class Events:
         if snapshot and not page.pending:
             page.pending = True
             self._sources.loop.start(self._snapshot(page), f"snapshot for {wants.comm}")
-            self._streams.again(page)
-        self._relook()
-        self._want(wants.details)
+        self._looks.update()
+        self._details.want(wants.details)
         if page.seen:
             self._ticking()
         why = await self._streams.follow(page, wants.gpus if page.seen else "")
         await self._meters.want(page, wants.meter)
         return EventsReply(snapshot=snapshot, why=why)
-
-    def deleted(self, handle: str) -> None:
-        """A run was removed: forget what we knew of it."""
-        self._briefs.pop(handle, None)
-        self._wanted.pop(handle, None)
 
     def notice(self, level: str, text: str, target: str = "") -> None:
         """Tell all pages something that a person should hear of."""
@@ -171,13 +151,11 @@ class Events:
             self._tasks.append(self._sources.loop.start(self._beats(), "beats"))
 
     async def _beats(self) -> None:
-        """While a panel is seen: say that we are alive when a cell runs; forget who is gone."""
+        """While a panel is seen: say that we are alive when a cell runs."""
         while any(page.seen for page in self._pages.values()):
             await asyncio.sleep(BEAT)
             for page in list(self._pages.values()):
-                if page.lost:
-                    self._forget(page.comm)
-                elif page.seen and page.listens and self._cell_runs():
+                if page.seen and page.listens and self._cell_runs():
                     page.send(Beat)
 
     # ---- snapshots
@@ -191,6 +169,7 @@ class Events:
             if self._pages.get(page.comm) is page:
                 self._send_snapshot(page)
             page.pending = False
+        self._streams.again(page)
         self._flush(page)
 
     def _send_snapshot(self, page: Page) -> None:
@@ -205,7 +184,7 @@ class Events:
         page.send(Snapshot, current=current, targets=targets, runs=rows, more=max(0, len(entries) - RUNS))
 
     def _row(self, entry: Entry) -> RunRow:
-        return row_of(entry, None if entry.read else self._briefs.get(entry.run.handle))
+        return row_of(entry, None if entry.read else self._details.of(entry.run.handle))
 
     def _ask(self, page: Page) -> None:
         """Have a page say again what it has."""
@@ -216,18 +195,17 @@ class Events:
 
     def _told(self, run: Run) -> None:
         """The store has something new of a run."""
-        live = not run.status.state.terminal
-        if live != (run.handle in self._live):
-            (self._live.add if live else self._live.discard)(run.handle)
-            self._relook_soon()
+        self._looks.told(run)
+        self._changed_row(run.handle)
+
+    def _changed_row(self, handle: str) -> None:
         for page in self._pages.values():
-            page.dirty.add(run.handle)
+            page.dirty.add(handle)
             self._soon(page)
 
     def _gone(self, handle: RunHandle) -> None:
-        self._live.discard(handle)
-        self._looked.discard(handle)
-        self.deleted(handle)
+        self._looks.gone(handle)
+        self._details.forget(handle)
         for page in self._pages.values():
             page.dirty.discard(handle)
             if page.rows.pop(handle, None) is not None:
@@ -241,7 +219,23 @@ class Events:
 
     def _retarget(self) -> None:
         """Targets may have changed."""
-        self._sources.loop.start(self._read_targets(), "targets for the panel")
+        if self._retargeting:
+            self._retarget_again = True
+        else:
+            self._retargeting = True
+            self._tasks.append(self._sources.loop.start(self._retargeted(), "targets for the panel"))
+
+    async def _retargeted(self) -> None:
+        try:
+            while True:
+                self._retarget_again = False
+                await self._read_targets()
+                if not self._retarget_again:
+                    break
+                await asyncio.sleep(1 / pages.RATE)
+        finally:
+            self._retargeting = False
+            self._tasks = [task for task in self._tasks if not task.done() and task is not asyncio.current_task()]
 
     async def _read_targets(self) -> None:
         try:
@@ -302,57 +296,6 @@ class Events:
         rows.sort(key=lambda row: row.created, reverse=True)
         return rows, bool(page.dirty)
 
-    # ---- who is looked at
-
-    def _relook_soon(self) -> None:
-        if not self._relooking and self._pages:
-            self._relooking = True
-            asyncio.get_running_loop().call_soon(self._relook)
-
-    def _relook(self) -> None:
-        """Look at what pages follow, and at the newest live runs while a panel is seen."""
-        self._relooking = False
-        wanted = {handle for page in self._pages.values() if page.wants.shown for handle in page.wants.looks}
-        if any(page.seen for page in self._pages.values()):
-            live = [entry.run for entry in self._sources.store.entries() if entry.run.handle in self._live]
-            live.sort(key=lambda run: run.created)
-            wanted |= {run.handle for run in live[-LIVE:]}
-        wanted = {handle for handle in wanted if self._sources.store.get(RunHandle(handle)) is not None}
-        for handle in wanted - self._looked:
-            self._sources.look(RunHandle(handle), 1)
-        for handle in self._looked - wanted:
-            if self._sources.store.get(RunHandle(handle)) is not None:
-                self._sources.look(RunHandle(handle), -1)
-        self._looked = wanted
-
-    # ---- details of past runs
-
-    def _want(self, handles: tuple[str, ...]) -> None:
-        for handle in handles[:DETAILS]:
-            entry = self._sources.store.get(RunHandle(handle))
-            ended = entry is not None and entry.run.status.state.terminal
-            if entry is not None and ended and not entry.read and handle not in self._briefs:
-                self._wanted.pop(handle, None)  # what is in view now comes first
-                self._wanted[handle] = None
-        for old in list(self._wanted)[: -2 * DETAILS]:
-            del self._wanted[old]
-        if self._wanted and (self._details is None or self._details.done()):
-            self._details = self._sources.loop.start(self._read_details(), "details for the panel")
-
-    async def _read_details(self) -> None:
-        while self._wanted:
-            handle, _ = self._wanted.popitem()
-            try:
-                self._briefs[handle] = await self._sources.brief(RunHandle(handle))
-            except (AmlTrainError, OSError) as error:
-                log.info("%s", error)
-                self._briefs[handle] = Brief()  # it cannot be read: asking again would find the same
-            for old in list(self._briefs)[:-BRIEFS]:
-                del self._briefs[old]
-            for page in self._pages.values():
-                page.dirty.add(handle)
-                self._soon(page)
-
     # ---- ends
 
     def _forget(self, comm: str) -> None:
@@ -364,7 +307,12 @@ class Events:
             page.timer.cancel()
         self._streams.forget(page)
         self._meters.forget(page)
-        self._relook()
+        self._looks.update()
+
+    def _lost(self, page: Page) -> None:
+        """It was asked often enough."""
+        if self._pages.get(page.comm) is page:
+            self._forget(page.comm)
 
     def close(self) -> None:
         """Send nothing more."""
@@ -374,9 +322,10 @@ class Events:
         for stop in self._stops:
             stop()
         self._stops.clear()
-        for task in [*self._tasks, *(task for task in (self._details, self._listed) if task is not None)]:
+        for task in [*self._tasks, *([self._listed] if self._listed is not None else [])]:
             task.cancel()
         self._tasks.clear()
+        self._details.close()
         self._meters.close()
         self._streams.close()
 

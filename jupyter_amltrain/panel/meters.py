@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from jupyter_amltrain.panel.streams import TARGET, Streams
 
 #: A meter is told no more often (seconds).
 LEAST = 1.0
+#: A target that could not be sampled is tried again after this (seconds).
+RETRY = 30.0
 
 
 class Sources(Protocol):
@@ -47,15 +50,16 @@ class Meters:
     async def _tell(self, page: Page) -> None:
         source = ""
         last: tuple[str, int, float | None] | None = None
+        failed = 0.0  # monotonic seconds when the target last could not be sampled
         try:
             while page.wants.meter:
                 wanted = f"{TARGET}{self._current()}" if self._current() else ""
-                if wanted != source:
+                if wanted != source or (failed and time.monotonic() - failed > RETRY):
                     if source:
                         self._streams.unmeter(source)
-                    source = wanted
-                    if source:
-                        await self._streams.meter(source)
+                    source, failed = wanted, 0.0
+                    if source and await self._streams.meter(source):
+                        failed = time.monotonic()
                 gpus, util = self._streams.mean(source)
                 told = (source[len(TARGET) :], gpus, util)
                 # Nothing new of a target that cannot tell is not worth a message.

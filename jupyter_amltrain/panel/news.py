@@ -24,6 +24,10 @@ from jupyter_amltrain.transports.inotify import FolderChanges
 LOOK, FAR = 2.0, 30.0
 #: Listings a second while other kernels submit without end.
 _RATE, _BURST = 2.0, 4
+#: Seconds after which a folder that has come is listed again.
+_AFTER = (0.5, 3.0)
+#: News of everything in a row, with nothing new, that make us take the time of change alone.
+_DULL = 8
 
 
 class Sources(Protocol):
@@ -59,22 +63,32 @@ class News:
     async def run(self) -> None:
         """Take in what is new until cancelled."""
         changes = FolderChanges()
-        times = await self._times()
-        asked = time.monotonic()
+        times, asked, dull = await self._times(), time.monotonic(), 0
+        later: list[float] = []  # monotonic seconds of listings that are due
         try:
             while True:
-                begun = time.monotonic()
-                found = await changes.wait((self._runs, self._home), LOOK)
-                told = bool(found) and time.monotonic() - begun < LOOK
-                if not told and not self._seen():
-                    continue
-                if pause := self._pace.wait():
+                now = time.monotonic()
+                pause = max(0.0, min([LOOK, *(due - now for due in later)]))
+                if dull < _DULL:
+                    found = await changes.wait((self._runs, self._home), pause)
+                else:  # nobody tells us: it always says that there may be news
                     await asyncio.sleep(pause)
+                    found = ()
+                due = [at for at in later if at <= time.monotonic()]
+                later = [at for at in later if at not in due]
+                if not found and not due and not self._seen():
+                    continue
+                if wait := self._pace.wait():
+                    await asyncio.sleep(wait)
                     self._pace.wait()
                 before, times = times, await self._times()
+                dull = dull + 1 if len(found) == 2 and times == before else 0 if dull < _DULL else dull
                 if times[1] != before[1]:
                     self._retarget()
                 if times[0] != before[0]:
+                    # A folder is there before what tells of its run is.
+                    later = [time.monotonic() + after for after in _AFTER]
+                if due or times[0] != before[0]:
                     await self._sources.refresh(LOCAL.name)
                 if self._seen() and time.monotonic() - asked > FAR:
                     asked = time.monotonic()

@@ -6,6 +6,7 @@ never open ours, so that nothing has to pass the kernel's main thread, and only 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ class Page:
     ----------
     comm
         Id of its comm.
+    lost
+        Called when it was asked often enough whether it is there, and did not answer.
 
     Attributes
     ----------
@@ -53,9 +56,9 @@ class Page:
         Handles of runs that have changed, and that were removed, since the last event.
     """
 
-    def __init__(self, comm: str, send: Send) -> None:
+    def __init__(self, comm: str, send: Send, lost: Callable[[Page], None] = lambda page: None) -> None:
         self.comm = comm
-        self._send = send
+        self._send, self._lost = send, lost
         self.wants = protocol.Events(comm=comm, shown="")
         self.seq = 0  #: number of the next event
         self.pending = False
@@ -106,11 +109,8 @@ class Page:
         self._send(self.comm, event, buffers)
         if silent and kind not in _ASKING and now - self._last_question > SILENT / 3:
             self.send(Changes)  # only such events go out: ask by an empty one
-
-    @property
-    def lost(self) -> bool:
-        """Whether it was asked often enough without an answer."""
-        return self._questions >= QUESTIONS and time.monotonic() - self._first_question >= PATIENCE
+        elif self._questions >= QUESTIONS and now - self._first_question >= PATIENCE:
+            asyncio.get_running_loop().call_soon(self._lost, self)
 
 
 def send(comm: str, event: Event, buffers: Sequence[bytes] = ()) -> None:

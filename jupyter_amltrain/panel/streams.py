@@ -85,8 +85,6 @@ class Streams:
         stream = self._stream(source)
         if page not in stream.pages:
             stream.pages[page] = _Reader()
-        else:
-            self.again(page)
         why = await self._opened(stream)
         self._kick(stream, page)
         return why

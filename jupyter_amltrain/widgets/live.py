@@ -226,23 +226,25 @@ class LiveDashboards:
             live.ended = True
             dashboard.feed.done = True
 
-    def _close(self, live: _Live) -> None:
+    def _close(self, live: _Live) -> asyncio.Task[None] | None:
         self._hide(live)
         if live.stop is not None:
             live.stop()
         if live.dashboard is not None:
             dashboard, live.dashboard = live.dashboard, None
-            self._sources.loop.start(self._closed(dashboard), "close a dashboard")
+            return self._sources.loop.start(self._closed(dashboard), "close a dashboard")
+        return None
 
     async def _closed(self, dashboard: Dashboard) -> None:
         await self._sources.loop.offload(dashboard.close)
 
     async def close(self) -> None:
         """Close all of them: nobody will feed them any more."""
-        for key in list(self._all):
-            self._close(self._all.pop(key))
         if self._beat is not None:
             self._beat.cancel()
+        ends = [end for key in list(self._all) if (end := self._close(self._all.pop(key))) is not None]
+        if ends:
+            await asyncio.wait(ends, timeout=2.0)
 
     def forget(self, handle: str) -> None:
         """Close every dashboard of a run."""
