@@ -156,7 +156,7 @@ def attach(handle: str = "last") -> TrackedRun:
 
 def compute(name: str | None = None) -> TargetInfo:
     """What a check of a target finds; default the target in use."""
-    return controller().loop.call(controller().info(name), ANSWER)
+    return controller().loop.call(controller().computes.check(name), ANSWER)
 
 
 def monitor(

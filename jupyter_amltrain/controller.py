@@ -34,7 +34,7 @@ from jupyter_amltrain.runs.store import Entry, RunStore
 from jupyter_amltrain.spec.job import JobSpec, validated
 from jupyter_amltrain.spec.record import RunRecord
 from jupyter_amltrain.spec.run import Run, RunHandle, RunStatus, split_handle
-from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
+from jupyter_amltrain.spec.target import ComputeTarget
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.targets import Targets
 
@@ -76,10 +76,6 @@ class Controller:
     async def list_targets(self) -> list[ComputeTarget]:
         """Every target."""
         return await self.computes.refresh()
-
-    async def info(self, name: str | None = None) -> TargetInfo:
-        """What a check of the target finds; default the current one."""
-        return await self.computes.check(name)
 
     async def _forget(self, name: str) -> None:
         """A target is gone, and with it its runs, its monitors and its backend."""

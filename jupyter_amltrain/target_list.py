@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -24,6 +25,9 @@ from jupyter_amltrain.target_rows import PAST, Seen, row_of
 from jupyter_amltrain.targets import LOCAL, Targets
 
 log = logging.getLogger(__name__)
+
+#: While a panel listens, the stored targets are looked at this often (seconds): one `stat`.
+WATCH = 2.0
 
 
 class News(NamedTuple):
@@ -58,12 +62,26 @@ class TargetList:
         self._writes = 0
         self._known = False
         self._listeners: list[Callable[[News | None], None]] = []
+        self._watching: asyncio.Task[Any] | None = None
 
     def listen(self, fn: Callable[[News | None], None]) -> Callable[[], None]:
         """Call `fn` on the loop when a row has changed, with news when a work has ended; never blocks."""
         self._loop.check()
         self._listeners.append(fn)
+        if self._watching is None or self._watching.done():
+            self._watching = self._loop.start(self._watch(), "watch targets.json")
         return lambda: self._listeners.remove(fn) if fn in self._listeners else None
+
+    async def _watch(self) -> None:
+        """While somebody listens: another kernel's changes are told too."""
+        mark = None
+        while self._listeners:
+            new = await self._loop.offload(self._targets.mark)
+            if new != mark:
+                mark = new
+                with contextlib.suppress(AmlTrainError):  # a torn file is told to who asks for it
+                    await self.refresh()
+            await asyncio.sleep(WATCH)
 
     def _tell(self, news: News | None = None) -> None:
         for fn in tuple(self._listeners):

@@ -76,6 +76,14 @@ class Targets:
         found, current = self.all(), self.current
         return found, current if any(target.name == current for target in found) else LOCAL.name
 
+    def mark(self) -> tuple[int, int] | None:
+        """Differs after every change; ``None`` while there is no file."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino
+
     def add(self, target: ComputeTarget) -> None:
         """Store a new target; nothing happens when it is there with the same fields.
 

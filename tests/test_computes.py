@@ -281,3 +281,15 @@ def test_a_test_ends_with_a_notice(kernel: Kernel) -> None:
     assert kernel.act("test", "one").begun
     assert kernel.finished("one") == kernel.told()[-1][1]
     assert kernel.told()[-1][1].startswith("one: ready, 6 CPUs, 112.0 GiB, 1 x Fake V100 16GB")
+
+
+def test_who_listens_hears_of_other_kernels(kernel: Kernel, other: Kernel) -> None:
+    other.rows()
+    other.news.clear()
+    kernel.create("big", **CLUSTER)
+    until(lambda: other.news)  # nobody asked
+    assert [row.name for row in other.controller.loop.call(_rows(other))] == ["local", "big"]
+
+
+async def _rows(kernel: Kernel) -> tuple[TargetRow, ...]:
+    return kernel.controller.computes.rows()
