@@ -171,6 +171,19 @@ test('a kernel without us offers Connect and is asked again after each cell', as
   assert.equal(session.state, 'ready');
 });
 
+test('a cell that ends while we ask may have loaded us', async () => {
+  const { kernel, session } = made();
+  kernel.kind = 'not-loaded';
+  session.begin();
+  session.cell(false);
+  kernel.kind = 'ready';
+  for (let k = 0; k < 4; k++) {
+    await settle();
+  }
+  assert.equal(session.state, 'ready');
+  assert.equal(kernel.greetings.length, 2);
+});
+
 test('another version is said with its sentence', async () => {
   const { kernel, session } = made();
   kernel.kind = 'other-version';

@@ -64,7 +64,8 @@ export function addRunCommands(context: IPanelContext): string[] {
         buttons: [
           Dialog.cancelButton({ label: trans.__('Keep Running') }),
           Dialog.warnButton({ label: trans._n('Cancel Run', 'Cancel Runs', rows.length) })
-        ]
+        ],
+        defaultButton: 0
       });
       if (!sure.button.accept) {
         return;
@@ -83,7 +84,14 @@ export function addRunCommands(context: IPanelContext): string[] {
   const again = async (rows: readonly IRunRow[]) => {
     const { handle } = await model.request('again', { handle: rows[0].handle });
     Notification.success(trans.__('Submitted again as %1', handle), { autoClose: 5000 });
-    selection.runs = [handle];
+    const choose = () => {
+      if (model.run(handle)) {
+        model.runsChanged.disconnect(choose);
+        selection.runs = [handle];
+      }
+    };
+    model.runsChanged.connect(choose);
+    choose();
   };
 
   const remove = async (rows: readonly IRunRow[]) => {
@@ -94,7 +102,8 @@ export function addRunCommands(context: IPanelContext): string[] {
       const sure = await showDialog({
         title: trans._n('Delete run?', 'Delete %1 runs?', rows.length, rows.length),
         body: rows.length > 1 ? `${first.ask}\n\n${names(rows)}` : first.ask,
-        buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Delete') })]
+        buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Delete') })],
+        defaultButton: 0
       });
       if (!sure.button.accept) {
         return;

@@ -1,7 +1,7 @@
 /** What a person is told without having looked. */
 
 import { Notification } from '@jupyterlab/apputils';
-import { elapsed, secondsOf } from '../sections/runs_text';
+import { bare, elapsed, secondsOf } from '../sections/runs_text';
 import type { INotice, IRunRow } from '../protocol';
 import { CommandIDs, IPanelContext, ITransition } from './tokens';
 
@@ -31,7 +31,7 @@ export function notifyTransitions(context: IPanelContext): void {
         Notification.info(trans.__('%1 was canceled%2', row.name, took), { autoClose: SHORT });
         break;
       default: {
-        const why = row.error || row.reason || row.detail;
+        const why = bare(row, row.error || row.attention || row.reason || row.detail);
         const what = row.state === 'lost' ? trans.__('%1 is lost%2', row.name, took) : trans.__('%1 failed%2', row.name, took);
         Notification.error(why ? `${what}: ${why}` : what, { autoClose: false, actions: actions(row) });
       }

@@ -11,8 +11,8 @@ import { isStale, Remedy } from './look';
 import { HeaderView, StateView } from './states';
 import { CommandIDs, IPanelContext } from './tokens';
 
-/** Place of the runs among the sections. */
-const RUNS = 1;
+/** Of compute, runs, GPUs and submit to each other. */
+const SIZES = [2, 5, 3, 0];
 
 export class TrainingPanel extends SidePanel {
   constructor(
@@ -33,11 +33,10 @@ export class TrainingPanel extends SidePanel {
     this.header.addWidget(this.toolbar);
     this._state = new StateView(model, trans, remedy => void this._heal(remedy));
     (this.layout as PanelLayout).insertWidget(1, this._state);
-    sections.forEach(section => this.addWidget(section));
     // Until a person changes it: runs have most of the room, and the form of a submit waits to be opened.
-    const accordion = this.content as AccordionPanel;
-    accordion.setRelativeSizes(sections.map((_, k) => (k === RUNS ? 2 : 1)));
-    accordion.collapse(sections.length - 1);
+    sections[sections.length - 1].hide();
+    sections.forEach(section => this.addWidget(section));
+    (this.content as AccordionPanel).setRelativeSizes(SIZES.slice(0, sections.length));
     model.connectionChanged.connect(this._draw, this);
     this._draw();
   }

@@ -136,6 +136,8 @@ export class Session {
   /** A cell has begun or ended: not one of our own questions. */
   cell(runs: boolean): void {
     this._setBusy(runs);
+    // The answer that is on its way may be older than the cell's end.
+    this._ranWhileAsking = this._ranWhileAsking || (this._asking && !runs);
     if (!runs && (this._state === 'not-loaded' || this._state === 'missing')) {
       // It may have loaded us. `missing` stays until we are there.
       void this._probe(HELLO);
@@ -223,6 +225,7 @@ export class Session {
     const turn = ++this._turn;
     this._stopTimer();
     this._asking = true;
+    this._ranWhileAsking = false;
     const found = await this._port.client.greet(ms);
     if (turn !== this._turn || this._disposed) {
       return;
@@ -247,6 +250,9 @@ export class Session {
     if (found.kind === 'not-loaded') {
       this._drop();
       this._set(this._state === 'missing' ? 'missing' : 'not-loaded', this._detailOf('missing'));
+      if (this._ranWhileAsking) {
+        void this._probe(HELLO);
+      }
     } else {
       this._drop();
       this._set('other-version', found.detail);
@@ -436,6 +442,7 @@ export class Session {
   /** Restarted, and has not answered since. */
   private _young = false;
   private _asking = false;
+  private _ranWhileAsking = false;
   private _disposed = false;
   /** Answers to questions of an earlier turn are of no use. */
   private _turn = 0;

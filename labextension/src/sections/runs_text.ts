@@ -57,10 +57,15 @@ export function when(row: IRunRow, now: number, trans: TranslationBundle): strin
   return trans.__('%1 ago', ago(now - (row.ended ?? row.created)));
 }
 
-/** What is the matter, without the name that stands above it. */
-export function attention(row: IRunRow): string {
+/** A sentence about the run without its name, where that stands beside it. */
+export function bare(row: IRunRow, sentence: string): string {
   const named = `${row.handle} failed: `;
-  return row.attention.startsWith(named) ? row.attention.slice(named.length) : row.attention;
+  return sentence.startsWith(named) ? sentence.slice(named.length) : sentence;
+}
+
+/** What is the matter, if anything. */
+export function attention(row: IRunRow): string {
+  return bare(row, row.attention);
 }
 
 export function metric(row: IRunRow): string {
