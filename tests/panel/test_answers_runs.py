@@ -56,18 +56,19 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 def test_delete_says_what_would_be_lost_and_then_does_it(house: House) -> None:
     run = house.ended()
+    folder = Path(run.run.folder)
     live = house.api.submit("pass", target="endless")
     asked = (run.handle, live.handle, "local/none-22222")
     reply = house.ask(protocol.DeleteRuns(handles=asked))
     assert reply.deleted == () and "This would be lost for good" in reply.ask and "MLflow's record stays" in reply.ask
-    assert f"{run.handle}: log (5 B), outputs, files in {run.run.folder}" in reply.ask
+    assert f"{run.handle}: log (5 B), outputs, files in {folder}" in reply.ask
     assert (
         "only ended runs can be deleted" in reply.errors[live.handle] and "No run" in reply.errors["local/none-22222"]
     )
-    assert Path(run.run.folder).is_dir()
+    assert folder.is_dir()
     reply = house.ask(protocol.DeleteRuns(handles=asked, confirmed=True))
     assert reply.deleted == (run.handle,) and set(reply.errors) == {live.handle, "local/none-22222"}
-    until(lambda: not Path(run.run.folder).exists())
+    until(lambda: not folder.exists())
     assert house.ask(protocol.Cancel(handle=live.handle)).accepted
 
 
