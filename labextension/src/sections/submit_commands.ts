@@ -12,7 +12,7 @@ function selectedScript(files: IFileBrowserFactory | null): string {
   return items.length === 1 && items[0].type !== 'directory' && /\.py$/i.test(items[0].path) ? items[0].path : '';
 }
 
-/** Commands of the Submit section and their context menus; the ids go into the palette. */
+/** Commands of the Submit section; the ids go into the palette. */
 export function addSubmitCommands(
   context: IPanelContext,
   show: () => SubmitSection,
@@ -58,8 +58,7 @@ export function addSubmitCommands(
     }
   });
 
-  app.contextMenu.addItem({ command: CommandIDs.submitCell, selector: '.jp-Notebook .jp-CodeCell', rank: 9 });
-  app.contextMenu.addItem({ command: CommandIDs.submitSelected, selector: '.jp-Notebook .jp-CodeCell', rank: 9.1 });
-  app.contextMenu.addItem({ command: CommandIDs.submitFile, selector: '.jp-DirListing-item[data-isdir="false"]', rank: 4.1 });
+  // The other two lie in the settings' schema, where a person can move them.
+  app.contextMenu.addItem({ command: CommandIDs.submitSelected, selector: '.jp-Notebook .jp-CodeCell', rank: 11.6 });
   return [CommandIDs.submitCell, CommandIDs.submitSelected, CommandIDs.submitFile];
 }
