@@ -207,3 +207,11 @@ def test_other_series_make_another_dashboard(house: House, tmp_path: Path) -> No
     new, _ = house.open(entry, "page")
     dashboard = house.live._all[(entry.run.handle, "page")].dashboard
     assert new != old and dashboard is not None and len(dashboard.plan.gpus) == 3
+
+
+def test_closing_closes_every_dashboard(house: House, tmp_path: Path) -> None:
+    entry, _ = fed(tmp_path)
+    house.open(entry, "one")
+    house.open(entry, "two")
+    house.loop.call(house.live.close(), DEADLINE)
+    assert house.sources.lookers == {entry.run.handle: 0} and not house.live._all
