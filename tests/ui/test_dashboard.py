@@ -27,6 +27,9 @@ from tests.ui.lab import (
 )
 
 GPUS = 64
+PICTURED = """mime => [...jupyterapp.shell.currentWidget.content.model.cells]
+    .flatMap(cell => cell.outputs ? cell.outputs.toJSON() : [])
+    .some(output => output.data?.[mime] && output.data['image/png'])"""
 PIXEL = 1.2  # percent: a figure's axis of 0 to 100 is some 140 pixels high
 TARGETS = {"pair": {"queued": 0.2, "running": 600.0, "gpus": 4, "nodes": 2, "period": 0.25}}
 
@@ -179,6 +182,7 @@ def test_through_a_reload_while_a_cell_runs(
     again = NotebookPage(page)
     again.interrupt()
     ended(again, run)
+    eventually("its picture has come", lambda: page.evaluate(PICTURED, RECORD_MIME))  # drawn behind the first answer
     again.save()
     (output,) = [o for cell in gpu_lab.read(name)["cells"] for o in cell["outputs"] if RECORD_MIME in o.get("data", {})]
     record = output["data"][RECORD_MIME]
