@@ -10,6 +10,8 @@ export interface IPending {
 
 /** The control channel of one kernel (see kernel.ts); a fake one in the tests. */
 export interface IControlChannel {
+  /** False while messages may be held back (but `kernel_info_request` is not); absent: never. */
+  readonly direct?: boolean;
   send(type: string, content: Record<string, unknown>): IPending;
 }
 
@@ -21,6 +23,8 @@ export class Refused extends Error {}
 
 /** Milliseconds after which silence makes us ask the second question. */
 const SOON = 400;
+/** As long as JupyterLab holds messages back after it has connected, and some. */
+const HELD_BACK = 3500;
 
 /** What a probe has found. */
 export interface IGreeting {
@@ -113,16 +117,34 @@ export class Client {
     if (early) {
       return early;
     }
-    const info = ask(this._channel, 'kernel_info_request', {}, ms).then(
-      () => true,
-      () => false
-    );
+    const info = this._answersInfo(ms);
     const first = await Promise.race([hello, info]);
     if (first !== null && typeof first === 'object') {
       return first;
     }
     const answered = await info;
-    const late = answered ? await Promise.race([hello, wait(Math.min(ms, SOON))]) : await hello;
+    let late = answered ? await Promise.race([hello, wait(Math.min(ms, SOON))]) : await hello;
+    if (answered && !late && this._channel.direct === false) {
+      // The first question may not have been sent yet.
+      late = await Promise.race([hello, wait(Math.min(ms, HELD_BACK))]);
+    }
     return late ?? { kind: answered ? 'not-loaded' : 'not-responding', busy: false, detail: '' };
+  }
+
+  /** Whether the second question is answered; until the kernel is connected it cannot be sent. */
+  private async _answersInfo(ms: number): Promise<boolean> {
+    const end = Date.now() + ms;
+    for (let left = ms; left > 0; left = end - Date.now()) {
+      try {
+        await ask(this._channel, 'kernel_info_request', {}, left);
+        return true;
+      } catch (error) {
+        if (error instanceof NoAnswer) {
+          return false;
+        }
+        await new Promise(resolve => setTimeout(resolve, Math.min(left, SOON)));
+      }
+    }
+    return false;
   }
 }

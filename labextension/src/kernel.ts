@@ -4,7 +4,19 @@ import { Kernel, KernelMessage } from '@jupyterlab/services';
 import { Client, IControlChannel, IPending, KernelKind } from './client';
 
 class ControlChannel implements IControlChannel {
-  constructor(private readonly _kernel: Kernel.IKernelConnection) {}
+  constructor(private readonly _kernel: Kernel.IKernelConnection) {
+    _kernel.info.then(
+      () => {
+        this._direct = true;
+      },
+      () => undefined
+    );
+  }
+
+  /** Until the kernel has answered JupyterLab's own question, ours wait. */
+  get direct(): boolean {
+    return this._direct;
+  }
 
   send(type: string, content: Record<string, unknown>): IPending {
     const message = KernelMessage.createMessage({
@@ -23,6 +35,8 @@ class ControlChannel implements IControlChannel {
     });
     return { reply, dispose: () => future.dispose() };
   }
+
+  private _direct = false;
 }
 
 /** What is known of one kernel, shared by all outputs of its notebook. */

@@ -57,3 +57,28 @@ test('probe tells a kernel without us from one that does not respond', async () 
   assert.equal(await new Client(channel({ kernel_info_request: () => ({}) }).fake).probe(10), 'not-loaded');
   assert.equal(await new Client(channel({}).fake).probe(10), 'not-responding');
 });
+
+test('a question that cannot be sent yet is asked again', async () => {
+  let tries = 0;
+  const fake: IControlChannel = {
+    send(type) {
+      if (type === REQUEST || ++tries > 1) {
+        return { reply: type === REQUEST ? new Promise(() => undefined) : Promise.resolve({}), dispose: () => undefined };
+      }
+      throw new Error('Could not send message: status is not connected');
+    }
+  };
+  assert.equal(await new Client(fake).probe(3000), 'not-loaded');
+  assert.equal(tries, 2);
+});
+
+test('a first question that was held back is waited for', async () => {
+  const fake: IControlChannel = {
+    direct: false,
+    send: type => ({
+      reply: new Promise(resolve => setTimeout(() => resolve(type === REQUEST ? hello() : {}), type === REQUEST ? 1500 : 0)),
+      dispose: () => undefined
+    })
+  };
+  assert.equal(await new Client(fake).probe(3000), 'ready');
+});
