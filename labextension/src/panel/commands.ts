@@ -249,10 +249,10 @@ function openPage(url: string, ready: string, label: string): void {
   if (!/^https?:/.test(url)) {
     throw new Error(url);
   }
-  const opened = window.open('', '_blank');
+  const opened = window.open(url, '_blank');
   if (opened) {
+    // `noopener` would hide whether the browser has forbidden it.
     opened.opener = null;
-    opened.location.replace(url);
     return;
   }
   const callback = () => void window.open(url, '_blank', 'noopener');

@@ -9,7 +9,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IRunRow } from '../protocol';
 import { Widget } from '@lumino/widgets';
 import { element, say } from './dom';
-import { attention, metric, progress, stateWord } from './runs_text';
+import { attention, bare, metric, progress, stateWord } from './runs_text';
 
 /** Buttons in this order; which of them are there is the commands' affair. */
 const ACTIONS: readonly string[] = [
@@ -109,8 +109,9 @@ export class RunDetail extends Widget {
     };
     this._state = add(trans.__('State'), this._sentence(row));
     const matter = attention(row);
-    add(trans.__('Attention'), matter.includes(row.error) && row.error && !isLive(row) ? '' : matter, 'jp-mod-warn');
-    add(trans.__('Error'), row.error, 'jp-mod-error');
+    const error = bare(row, row.error);
+    add(trans.__('Attention'), matter === error ? '' : matter, 'jp-mod-warn');
+    add(trans.__('Error'), error, 'jp-mod-error');
     add(trans.__('Target'), row.gpus ? trans._n('%2, %1 GPU', '%2, %1 GPUs', row.gpus, row.gpus, row.target) : row.target);
     add(trans.__('Metric'), metric(row));
     add(trans.__('GPU use'), row.verdict);
