@@ -11,14 +11,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Locator, Page
 
 RECORD_MIME = "application/vnd.amltrain.run+json"
-DEADLINE = 90.0  # seconds, for whatever has to happen on a busy machine
+DEADLINE = float(os.environ.get("AMLTRAIN_UI_DEADLINE", 90))  # seconds, for whatever has to happen on a busy machine
 MS = 1000 * DEADLINE
 
 
@@ -51,9 +51,19 @@ def code_cell(source: str, outputs: list[dict[str, Any]] | None = None) -> dict[
 
 
 class LabServer:
-    """One JupyterLab process with a home, settings and state of its own under `folder`."""
+    """One JupyterLab process with a home, settings and state of its own under `folder`.
 
-    def __init__(self, folder: Path, **more: str) -> None:
+    Parameters
+    ----------
+    arguments
+        More words for its command line.
+    app
+        Module of the application: ``jupyterlab``, or ``notebook`` for Notebook 7.
+    **more
+        Environment variables.
+    """
+
+    def __init__(self, folder: Path, arguments: Sequence[str] = (), app: str = "jupyterlab", **more: str) -> None:
         self.folder = folder
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir(parents=True)
@@ -74,6 +84,8 @@ class LabServer:
             "AMLTRAIN_QUEUE": str(folder / "queue"),
             **more,
         }
+        if "AMLTRAIN_UI_BUNDLE" in os.environ:  # a bundle of one's own, while another is being built in the checkout
+            self.environment["JUPYTER_PATH"] = os.environ["AMLTRAIN_UI_BUNDLE"]
         options = {
             "ServerApp.port": self.port,
             "ServerApp.port_retries": 0,
@@ -85,7 +97,7 @@ class LabServer:
             "LabApp.user_settings_dir": folder / "settings",
             "LabApp.workspaces_dir": folder / "workspaces",
         }
-        argv = [sys.executable, "-m", "jupyterlab"]
+        argv = [sys.executable, "-m", app, *arguments]
         argv += [f"--{name}={value}" for name, value in options.items()]
         # The question about news covers a corner of every screenshot.
         quiet = folder / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
@@ -104,6 +116,28 @@ class LabServer:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+    def kernelspec(self, name: str, display: str, language: str = "python", site: str = "") -> None:
+        """Add a kernel: ipykernel under another name, whose interpreter runs the code `site` when it starts."""
+        folder = self.folder / "data" / "kernels" / name
+        folder.mkdir(parents=True)
+        (folder / "sitecustomize.py").write_text(site)
+        paths = [str(folder), os.environ.get("PYTHONPATH", "")] if site else [os.environ.get("PYTHONPATH", "")]
+        spec = {
+            "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            "display_name": display,
+            "language": language,
+            "env": {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        }
+        (folder / "kernel.json").write_text(json.dumps(spec))
+
+    def put_targets(self, targets: dict[str, dict[str, Any]], current: str = "local") -> None:
+        """Write the file of targets before any kernel reads it."""
+        state = self.folder / "state"
+        state.mkdir(exist_ok=True)
+        (state / "schema.json").write_text('{"schema":1}')
+        named = {name: {"name": name, **fields} for name, fields in targets.items()}
+        (state / "targets.json").write_text(json.dumps({"schema": 1, "current": current, "targets": named}))
 
     def write(self, name: str, cells: list[dict[str, Any]], kernel: str | None = "python3") -> str:
         """Put a notebook into the server's folder and return its name."""

@@ -1,0 +1,60 @@
+"""The side panel in a real JupyterLab: its runs, and what a magic and a click see of each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
+from tests.ui.panel import PanelPage
+
+TARGETS = {
+    "quick": {"kind": "fake", "queued": 0.1, "running": 1.0},
+    "long": {"kind": "fake", "queued": 0.1, "running": 3600.0, "gpus": 8, "period": 0.25},
+}
+
+
+@pytest.fixture(scope="module")
+def notebook(page: Page, lab: LabServer) -> NotebookPage:
+    lab.put_targets(TARGETS)
+    return open_notebook(page, lab, lab.write("panel.ipynb", []))
+
+
+@pytest.fixture(scope="module")
+def panel(notebook: NotebookPage) -> PanelPage:
+    return PanelPage(notebook.page).open().connect()
+
+
+def submitted(notebook: NotebookPage, target: str, name: str, code: str = "pass", **params: object) -> str:
+    """Submit a cell by the magic; its handle."""
+    words = " ".join(f"--param {key}={value}" for key, value in params.items())
+    notebook.cell(f"%%aml_submit --target {target} --name {name} {words}\n{code}")
+    return str(next(r["handle"] for r in reversed(notebook.records()) if r["handle"].startswith(f"{target}/{name}-")))
+
+
+def test_a_run_of_a_magic_appears_and_ends(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+    handle = submitted(notebook, "quick", "first", lr=0.5)
+    panel.wait_run(handle, "completed")
+    panel.select(handle)
+    expect(panel.node.locator(".jp-AmlRuns-facts")).to_contain_text("lr=0.5")
+    expect(panel.status_item).to_contain_text("No runs", timeout=MS)
+    eventually("the end is told", lambda: any("first" in text for text in panel.notifications()))
+    panel.page.screenshot(path=shots / "panel.png")
+
+
+def test_a_run_is_canceled_while_a_cell_runs(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+    handle = submitted(notebook, "long", "victim")
+    panel.wait_run(handle, "running")
+    expect(panel.status_item).to_contain_text("1 running", timeout=MS)
+    prompt = notebook.sleeping_cell()
+    panel.select(handle)
+    panel.action("run-cancel").click()
+    assert "victim will be stopped" in panel.confirm("Cancel Run")
+    panel.wait_run(handle, "canceled")
+    assert prompt.inner_text() == "[*]:"
+    eventually("the page says busy again", lambda: notebook.kernel_status() == "busy")
+    panel.page.screenshot(path=shots / "panel-busy.png")
+    notebook.interrupt()
+    eventually("the cell has ended", lambda: notebook.kernel_status() == "idle")
