@@ -100,8 +100,8 @@ def test_connect_loads_the_extension(notebook: NotebookPage, panel: PanelPage, s
     panel.connect()
     expect(panel.state_view).to_be_hidden(timeout=MS)
     expect(panel.target("local")).to_contain_text("in use", timeout=MS)
-    notebook.cell("print(get_ipython().execution_count, 'jupyter_amltrain' in get_ipython().extension_manager.loaded)")
-    assert "1 True" in notebook.outputs_text()  # what Connect ran is no cell
+    notebook.cell("ip = get_ipython(); print(len(ip.user_ns['In']), 'jupyter_amltrain' in ip.extension_manager.loaded)")
+    assert "2 True" in notebook.outputs_text()  # In[0] is empty, In[1] this cell: what Connect ran is none
 
 
 def test_loading_by_hand_is_noticed(notebook: NotebookPage, panel: PanelPage) -> None:
