@@ -58,3 +58,38 @@ def test_a_run_is_canceled_while_a_cell_runs(notebook: NotebookPage, panel: Pane
     panel.page.screenshot(path=shots / "panel-busy.png")
     notebook.interrupt()
     eventually("the cell has ended", lambda: notebook.kernel_status() == "idle")
+
+
+def test_a_change_by_a_magic_and_by_a_click_while_the_cell_goes_on(notebook: NotebookPage, panel: PanelPage) -> None:
+    notebook.cell(
+        "import time\nfrom jupyter_amltrain import api\nip = get_ipython()\n"
+        "ip.run_line_magic('aml_compute', 'use long')\n"
+        "while api.current_target() == 'long': time.sleep(0.05)\n"
+        "print('back to', api.current_target())",
+        wait=False,
+    )
+    expect(panel.target("long")).to_contain_text("in use", timeout=MS)
+    panel.target("local").locator(".jp-AmlTarget-summary").dblclick()
+    expect(panel.target("local")).to_contain_text("in use", timeout=MS)
+    eventually("the cell has seen it", lambda: "back to local" in notebook.outputs_text())
+
+
+def test_an_inline_figure_is_not_lost_while_the_panel_is_open(notebook: NotebookPage, panel: PanelPage) -> None:
+    handle = submitted(notebook, "long", "streaming")
+    panel.wait_run(handle, "running")
+    panel.select(handle)
+    panel.command("run-gpus")
+    expect(panel.gpus).to_contain_text("%", timeout=MS)
+    for i in range(3):
+        notebook.cell(
+            "%matplotlib inline\nimport matplotlib.pyplot as plt, time\n"
+            f"figure, axes = plt.subplots(figsize=(1, 1)); axes.plot([1, {i}]); time.sleep(1)"
+        )
+    pictures = notebook.page.evaluate(
+        """() => [...jupyterapp.shell.currentWidget.content.model.cells].slice(-3)
+            .map(cell => cell.outputs.toJSON().filter(output => output.data?.['image/png']).length)"""
+    )
+    assert pictures == [1, 1, 1]
+    panel.command("run-cancel", handle=handle)
+    panel.confirm("Cancel Run")
+    panel.wait_run(handle, "canceled")
