@@ -2,7 +2,8 @@ import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { IGreeting, NoAnswer, Refused } from '../src/client';
 import { IDifference } from '../src/panel/rows';
-import { ILoaded, IPort, ISessionOwner, ITimers, Session } from '../src/panel/session';
+import { ILoaded, IPort, ISessionOwner, ITimers } from '../src/panel/peer';
+import { Session } from '../src/panel/session';
 import type { IWants } from '../src/panel/events';
 import type { IRunRow, PanelEvent } from '../src/protocol';
 
@@ -51,7 +52,6 @@ const settle = () => new Promise<void>(resolve => setImmediate(resolve));
 /** A kernel that is what the test says. */
 class FakeKernel implements IPort {
   status = 'idle';
-  connected = true;
   kind: IGreeting['kind'] = 'ready';
   cellRuns = false;
   detail = '';

@@ -11,7 +11,8 @@ import { NotebookFollower } from './follow';
 import { gpuFrame, meanUtil } from './frames';
 import { feedSession, KernelPort } from './port';
 import { IDifference, Watch } from './rows';
-import { ISessionOwner, Session } from './session';
+import type { ISessionOwner } from './peer';
+import { Session } from './session';
 import type { ConnectionState, IConnection, IGpuFrame, IPanelModel, IPanelSettings, ITransition } from './tokens';
 
 /** Milliseconds in which wishes are gathered before the kernel is told. */

@@ -2,9 +2,9 @@
 
 import { Kernel, KernelMessage } from '@jupyterlab/services';
 import { linkOf } from '../kernel';
-import { EVENTS } from '../protocol';
 import { LOAD_COMMAND } from '../tokens';
-import { ILoaded, IPort, Session } from './session';
+import type { ILoaded, IPort } from './peer';
+import type { Session } from './session';
 
 export class KernelPort implements IPort {
   constructor(readonly kernel: Kernel.IKernelConnection) {}
@@ -17,20 +17,18 @@ export class KernelPort implements IPort {
     return this.kernel.isDisposed ? 'dead' : this.kernel.status;
   }
 
-  get connected(): boolean {
-    return this.kernel.connectionStatus === 'connected';
-  }
-
   listen(id: string, got: (event: unknown, buffers: DataView[]) => void): { dispose(): void } {
-    // Never opened by a message: the kernel makes its side when it is asked for events.
-    const comm = this.kernel.createComm(EVENTS, id);
-    comm.onMsg = message => {
-      const views = (message.buffers ?? []).map(part =>
-        part instanceof ArrayBuffer ? new DataView(part) : new DataView(part.buffer, part.byteOffset, part.byteLength)
-      );
-      got(message.content.data, views);
+    // Not by a comm object: of several notebooks with one kernel only the first may make one.
+    const take = (_: unknown, message: KernelMessage.IIOPubMessage) => {
+      if (KernelMessage.isCommMsgMsg(message) && message.content.comm_id === id) {
+        const views = (message.buffers ?? []).map(part =>
+          part instanceof ArrayBuffer ? new DataView(part) : new DataView(part.buffer, part.byteOffset, part.byteLength)
+        );
+        got(message.content.data, views);
+      }
     };
-    return { dispose: () => comm.dispose() };
+    this.kernel.iopubMessage.connect(take);
+    return { dispose: () => this.kernel.iopubMessage.disconnect(take) };
   }
 
   async load(): Promise<ILoaded> {

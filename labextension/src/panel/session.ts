@@ -1,112 +1,88 @@
 /** How it stands with one kernel, from its signs of life and our questions. No DOM, no JupyterLab. */
 
-import { Client, NoAnswer, Refused } from '../client';
+import { NoAnswer, Refused } from '../client';
 import type { IOperations, PanelEvent } from '../protocol';
-import { isEvent, IWants, NOTHING, payload, Sequence } from './events';
-import { IDifference, Rows } from './rows';
-import type { ConnectionState } from './tokens';
+import { Asking } from './asking';
+import type { IWants } from './events';
+import { loadInto } from './loading';
+import { IPort, ISessionOwner, ITimers, TIMERS } from './peer';
+import type { Rows } from './rows';
+import { Standing } from './standing';
+import { Subscription } from './subscription';
 
 /** After a page was loaded JupyterLab holds messages back for up to 3 s while a cell runs. */
 const FIRST = 8000;
 /** A kernel in which a cell runs sends something every 2 s. */
 const SILENCE = 5000;
 const HELLO = 2000;
-const AGAIN = 3000;
 
-export interface ILoaded {
-  readonly status: string;
-  readonly ename: string;
-  readonly evalue: string;
-}
-
-/** One kernel connection, as a session needs it (see port.ts); a fake one in the tests. */
-export interface IPort {
-  readonly client: Pick<Client, 'greet' | 'request'>;
-  /** Jupyter's word for the kernel. */
-  readonly status: string;
-  readonly connected: boolean;
-  /** Listen to what the kernel sends on a comm of this id. */
-  listen(comm: string, got: (event: unknown, buffers: DataView[]) => void): { dispose(): void };
-  /** Run the line that loads the extension. */
-  load(): Promise<ILoaded>;
-}
-
-export interface ITimers {
-  set(run: () => void, ms: number): unknown;
-  clear(timer: unknown): void;
-  now(): number;
-}
-
-const TIMERS: ITimers = {
-  set: (run, ms) => setTimeout(run, ms),
-  clear: timer => clearTimeout(timer as number),
-  now: () => Date.now()
-};
-
-/** Who is told. */
-export interface ISessionOwner {
-  stateChanged(): void;
-  rowsChanged(difference: IDifference): void;
-  event(event: PanelEvent, buffers: DataView[]): void;
-  gpuWhy(why: string): void;
-}
-
-export class Session {
+export class Session extends Standing {
   constructor(
     private readonly _port: IPort,
     private readonly _owner: ISessionOwner,
-    private readonly _newId: () => string,
+    newId: () => string,
     private readonly _timers: ITimers = TIMERS
-  ) {}
-
-  readonly rows = new Rows();
-
-  get state(): ConnectionState {
-    return this._state;
+  ) {
+    super();
+    this._asking = new Asking(_port, _timers);
+    this._events = new Subscription(_port, _owner, {
+      newId,
+      now: () => _timers.now(),
+      request: (op, values) => this.request(op, values),
+      heard: event => this._got(event)
+    });
   }
 
-  get detail(): string {
-    return this._detail;
-  }
-
-  /** Milliseconds since 1970; 0 for never. */
-  get lastSeen(): number {
-    return this._lastSeen;
-  }
-
-  get busy(): boolean {
-    return this._busy;
+  get rows(): Rows {
+    return this._events.rows;
   }
 
   /** Ask the kernel what it is. */
   begin(): void {
     this._forget();
-    this._busy = this._port.status === 'busy';
+    this.setBusy(this._port.status === 'busy');
     if (this._port.status === 'dead' || this._port.status === 'terminating') {
-      this._set('dead');
+      this.stand('dead');
       return;
     }
-    this._set(this._starting ? 'starting' : 'connecting');
+    this.stand(this._starting ? 'starting' : 'connecting');
     void this._probe(FIRST);
   }
 
-  dispose(): void {
+  /** Ask anew, whatever is believed; rows that are seen stay until the new ones are there. */
+  refresh(): void {
+    if (this.state !== 'ready' && this.state !== 'not-responding' && this.state !== 'reconnecting') {
+      this.begin();
+      return;
+    }
+    this._events.bye();
     this._forget();
+    void this._probe(HELLO);
+  }
+
+  /** The page goes away. */
+  bye(): void {
+    this._events.bye();
+  }
+
+  dispose(): void {
     this._disposed = true;
+    this._forget();
   }
 
   /** Jupyter has another word for the kernel. */
   statusChanged(status: string): void {
     if (status === 'dead' || status === 'terminating') {
       this._forget();
-      this._busy = false;
-      this._set('dead');
+      this.setBusy(false);
+      this._restarting = false;
+      this.stand('dead');
     } else if (status === 'restarting' || status === 'autorestarting') {
       this._forget();
-      this._busy = false;
+      this.setBusy(false);
       this._restarting = true;
       this._young = true;
-      this._set('starting');
+      this.stand('starting');
     } else if (this._restarting && status !== 'unknown') {
       this._restarting = false;
       this.begin();
@@ -115,30 +91,28 @@ export class Session {
 
   /** The page has lost the server, or found it again. */
   connectionChanged(connected: boolean): void {
-    if (this._state === 'dead') {
+    if (this.state === 'dead') {
       return;
     }
     if (!connected) {
-      this._turn += 1;
-      this._asking = false;
-      this._stopTimer();
-      if (!this._restarting && this._state !== 'starting' && this._state !== 'connecting') {
-        this._set('reconnecting');
+      this._cease();
+      if (!this._restarting && this.state !== 'starting' && this.state !== 'connecting') {
+        this.stand('reconnecting');
       }
     } else if (this._restarting) {
       this._restarting = false;
       this.begin();
-    } else if (!this._asking) {
+    } else if (!this._asking.busy) {
       void this._probe(FIRST);
     }
   }
 
   /** A cell has begun or ended: not one of our own questions. */
   cell(runs: boolean): void {
-    this._setBusy(runs);
+    this.setBusy(runs);
     // The answer that is on its way may be older than the cell's end.
-    this._ranWhileAsking = this._ranWhileAsking || (this._asking && !runs);
-    if (!runs && (this._state === 'not-loaded' || this._state === 'missing')) {
+    this._asking.ranMeanwhile ||= !runs;
+    if (!runs && !this._asking.busy && (this.state === 'not-loaded' || this.state === 'missing')) {
       // It may have loaded us. `missing` stays until we are there.
       void this._probe(HELLO);
     }
@@ -146,23 +120,25 @@ export class Session {
 
   /** Anything came from the kernel. */
   heard(): void {
-    this._lastSeen = this._timers.now();
-    if (this._state === 'not-responding' && !this._asking) {
+    this.seen(this._timers.now());
+    if (this.state === 'not-responding' && !this._asking.busy) {
       void this._probe(HELLO);
     }
   }
 
   /** What the page wants of the events from now on. */
   want(wants: IWants): void {
-    const before = JSON.stringify(this._wants);
-    this._wants = wants;
+    const before = JSON.stringify(this._events.wants);
+    this._events.wants = wants;
     if (before === JSON.stringify(wants)) {
       return;
     }
-    if (this._comm && this._state === 'ready') {
-      void this._send();
+    if (this.state === 'ready') {
+      void this._events.tell();
+    } else if (this._postponed && this._events.wanted) {
+      void this._probe(HELLO);
     }
-    this._watch();
+    this.said();
   }
 
   async request<K extends keyof IOperations>(
@@ -177,7 +153,7 @@ export class Session {
     } catch (error) {
       if (error instanceof Refused) {
         this.heard();
-      } else if (error instanceof NoAnswer && this._state === 'ready') {
+      } else if (error instanceof NoAnswer && this.state === 'ready' && !this._asking.busy) {
         void this._probe(HELLO);
       }
       throw error;
@@ -186,34 +162,18 @@ export class Session {
 
   /** Load the extension in the kernel. */
   async connect(): Promise<void> {
-    if (this._state !== 'not-loaded' && this._state !== 'missing') {
+    if (this.state !== 'not-loaded' && this.state !== 'missing') {
       return;
     }
-    const turn = ++this._turn;
-    this._stopTimer();
-    this._set('loading');
-    let answer = await this._load();
-    if (turn === this._turn && answer.status === 'aborted') {
-      // A cell before us failed, and took with it what waited behind.
-      answer = await this._load();
-    }
-    if (turn !== this._turn) {
-      return;
-    }
-    if (answer.status === 'ok') {
+    this._cease();
+    const turn = this._asking.turn;
+    const still = () => turn === this._asking.turn;
+    this.stand('loading');
+    const { state, detail } = await loadInto(this._port, still);
+    if (still() && state === 'ready') {
       await this._probe(FIRST);
-    } else if (answer.ename === 'ModuleNotFoundError' && answer.evalue.includes('jupyter_amltrain')) {
-      this._set('missing', answer.evalue);
-    } else {
-      this._set('not-loaded', [answer.ename, answer.evalue].filter(Boolean).join(': '));
-    }
-  }
-
-  private async _load(): Promise<ILoaded> {
-    try {
-      return await this._port.load();
-    } catch (error) {
-      return { status: 'error', ename: '', evalue: error instanceof Error ? error.message : String(error) };
+    } else if (still()) {
+      this.stand(state, detail);
     }
   }
 
@@ -222,235 +182,124 @@ export class Session {
   }
 
   private async _probe(ms: number): Promise<void> {
-    const turn = ++this._turn;
-    this._stopTimer();
-    this._asking = true;
-    this._ranWhileAsking = false;
-    const found = await this._port.client.greet(ms);
-    if (turn !== this._turn || this._disposed) {
+    this._postponed = false;
+    const found = await this._asking.greet(ms);
+    if (!found) {
       return;
     }
+    const { turn } = this._asking;
     this._young = this._young && found.kind === 'not-responding';
-    if (found.kind === 'ready') {
-      this._lastSeen = this._timers.now();
-      this._setBusy(found.busy);
-      await this._subscribe(turn);
-      if (turn === this._turn) {
-        this._asking = false;
-      }
-      return;
-    }
-    this._asking = false;
     if (found.kind === 'not-responding') {
-      this._set(this._starting ? 'starting' : 'not-responding');
-      this._later(AGAIN, () => void this._probe(HELLO));
+      this._asking.done(turn);
+      this.stand(this._starting ? 'starting' : 'not-responding');
+      this._again();
       return;
     }
-    this._lastSeen = this._timers.now();
-    if (found.kind === 'not-loaded') {
-      this._drop();
-      this._set(this._state === 'missing' ? 'missing' : 'not-loaded', this._detailOf('missing'));
-      if (this._ranWhileAsking) {
-        void this._probe(HELLO);
-      }
-    } else {
-      this._drop();
-      this._set('other-version', found.detail);
+    this._asking.answered();
+    this.seen(this._timers.now());
+    if (found.kind === 'ready') {
+      this.setBusy(found.busy);
+      await this._subscribe(turn);
+      this._asking.done(turn);
+      this.said();
+      return;
+    }
+    this._asking.done(turn);
+    this._events.drop();
+    if (found.kind === 'other-version') {
+      this.stand('other-version', found.detail);
+      return;
+    }
+    const missing = this.state === 'missing';
+    this.stand(missing ? 'missing' : 'not-loaded', missing ? this.detail : '');
+    if (this._asking.ranMeanwhile) {
+      void this._probe(HELLO);
     }
   }
 
-  private _detailOf(state: ConnectionState): string {
-    return this._state === state ? this._detail : '';
-  }
-
+  /** The kernel is there: say what is wanted. */
   private async _subscribe(turn: number): Promise<void> {
-    if (!this._comm) {
-      const id = this._newId();
-      this._sequence = new Sequence();
-      try {
-        const listener = this._port.listen(id, (event, buffers) => this._got(id, event, buffers));
-        this._comm = { id, dispose: () => listener.dispose() };
-      } catch (error) {
-        this._set('not-responding', error instanceof Error ? error.message : String(error));
-        this._later(AGAIN, () => void this._probe(HELLO));
-        return;
-      }
-    }
-    if (this._wants.shown === '') {
-      this._set('ready');
-      return;
-    }
-    const sent = await this._send();
-    if (turn !== this._turn || this._disposed) {
+    const sent = await this._events.tell();
+    if (turn !== this._asking.turn) {
       return;
     }
     if (!sent) {
-      this._set(this.rows.known ? 'not-responding' : 'connecting', this._failure);
-      this._later(AGAIN, () => void this._probe(HELLO));
-    } else if (this.rows.known) {
-      this._set('ready');
+      this.stand(this.rows.known ? 'not-responding' : 'connecting', this._events.failure);
+      this._again();
+    } else if (this.rows.known || !this._events.wanted) {
+      this.stand('ready');
     } else {
       // The snapshot makes us ready; should it be lost, we ask again.
-      this._later(AGAIN, () => void this._probe(HELLO));
+      this._again();
     }
   }
 
-  /** Say what we want; the last word counts, one at a time. */
-  private async _send(): Promise<boolean> {
-    if (this._sending) {
-      this._unsent = true;
-      return this._sending;
+  private _got(event: PanelEvent | null): void {
+    this.seen(this._timers.now());
+    this._asking.answered();
+    if (event?.type === 'beat') {
+      this.setBusy(true);
     }
-    this._sending = this._sendAll();
-    const done = await this._sending;
-    this._sending = null;
-    return done;
-  }
-
-  private async _sendAll(): Promise<boolean> {
-    do {
-      this._unsent = false;
-      const comm = this._comm;
-      if (!comm) {
-        return false;
-      }
-      try {
-        const wants = this._wants;
-        const reply = await this.request('events', payload(comm.id, this._sequence.last, wants));
-        if (comm === this._comm && wants.gpus) {
-          this._owner.gpuWhy(reply.why);
-        }
-      } catch (error) {
-        this._failure = error instanceof Refused ? error.message : '';
-        return false;
-      }
-    } while (this._unsent);
-    this._failure = '';
-    return true;
-  }
-
-  private _got(comm: string, event: unknown, buffers: DataView[]): void {
-    if (comm !== this._comm?.id || !isEvent(event)) {
-      return;
-    }
-    this._lastSeen = this._timers.now();
-    if (!this._sequence.take(event)) {
-      this._gap();
-      return;
-    }
-    this._gapAt = 0;
-    if (event.type === 'snapshot') {
-      this._owner.rowsChanged(this.rows.snapshot(event));
-    } else if (event.type === 'changes') {
-      this._owner.rowsChanged(this.rows.changes(event));
-    } else {
-      if (event.type === 'beat') {
-        this._setBusy(true);
-      }
-      this._owner.event(event, buffers);
-    }
-    if (this._state !== 'ready' && this.rows.known) {
-      this._turn += 1;
-      this._asking = false;
-      this._stopTimer();
-      this._set('ready');
-    }
-    if ('renew' in event && event.renew) {
-      void this._send();
+    if (event && this.state !== 'ready' && this.rows.known) {
+      this._cease();
+      this.stand('ready');
+      this._events.catchUp();
     }
   }
 
-  /** Events are missing: what comes next is of no use before the snapshot. */
-  private _gap(): void {
-    const now = this._timers.now();
-    if (now - this._gapAt > HELLO) {
-      this._gapAt = now;
-      void this._send();
-    }
-  }
-
-  private _setBusy(busy: boolean): void {
-    if (this._busy !== busy) {
-      this._busy = busy;
+  protected changed(): void {
+    if (!this._disposed) {
       this._owner.stateChanged();
     }
-    this._watch();
   }
 
   /** While a cell runs and we are seen, silence means something. */
-  private _watch(): void {
-    if (this._state !== 'ready' || !this._busy || this._wants.shown !== 'panel' || this._timer !== undefined) {
+  private get _listening(): boolean {
+    return this.state === 'ready' && this.busy && this._events.wants.shown === 'panel';
+  }
+
+  protected said(): void {
+    if (!this._listening || this._asking.busy || this._asking.planned || this._disposed) {
       return;
     }
-    const left = Math.max(this._lastSeen + SILENCE - this._timers.now(), 100);
-    this._later(left, () => {
-      if (this._state !== 'ready' || !this._busy || this._wants.shown !== 'panel') {
-        return;
-      }
-      if (this._timers.now() - this._lastSeen >= SILENCE) {
+    const left = Math.max(this.lastSeen + SILENCE - this._timers.now(), 100);
+    this._asking.later(left, () => {
+      if (this._listening && this._timers.now() - this.lastSeen >= SILENCE) {
         void this._probe(HELLO);
       } else {
-        this._watch();
+        this.said();
       }
     });
   }
 
-  private _set(state: ConnectionState, detail = ''): void {
-    const changed = state !== this._state || detail !== this._detail;
-    this._state = state;
-    this._detail = detail;
-    if (changed && !this._disposed) {
-      this._owner.stateChanged();
-    }
-    this._watch();
+  /** Ask once more, later; where nobody looks then, as soon as somebody does. */
+  private _again(): void {
+    this._asking.again(() => {
+      this._postponed = !this._events.wanted;
+      if (!this._postponed) {
+        void this._probe(HELLO);
+      }
+    });
   }
 
-  private _later(ms: number, run: () => void): void {
-    this._stopTimer();
-    this._timer = this._timers.set(() => {
-      this._timer = undefined;
-      run();
-    }, ms);
+  private _cease(): void {
+    this._asking.cease();
+    this._postponed = false;
   }
 
-  private _stopTimer(): void {
-    if (this._timer !== undefined) {
-      this._timers.clear(this._timer);
-      this._timer = undefined;
-    }
-  }
-
-  private _drop(): void {
-    this._comm?.dispose();
-    this._comm = null;
-  }
-
-  /** Whatever was asked is of no use now. */
+  /** Whatever was asked is of no use now, and who answered is another. */
   private _forget(): void {
-    this._turn += 1;
-    this._asking = false;
-    this._stopTimer();
-    this._drop();
+    this._cease();
+    this._asking.answered();
+    this._events.drop();
   }
 
-  private _state: ConnectionState = 'connecting';
-  private _detail = '';
-  private _failure = '';
-  private _lastSeen = 0;
-  private _busy = false;
+  private readonly _asking: Asking;
+  private readonly _events: Subscription;
   private _restarting = false;
   /** Restarted, and has not answered since. */
   private _young = false;
-  private _asking = false;
-  private _ranWhileAsking = false;
   private _disposed = false;
-  /** Answers to questions of an earlier turn are of no use. */
-  private _turn = 0;
-  private _timer: unknown;
-  private _wants: IWants = NOTHING;
-  private _comm: { id: string; dispose(): void } | null = null;
-  private _sequence = new Sequence();
-  private _sending: Promise<boolean> | null = null;
-  private _unsent = false;
-  private _gapAt = 0;
+  /** Nobody looked when it was time to ask again. */
+  private _postponed = false;
 }
