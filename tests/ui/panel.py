@@ -103,8 +103,8 @@ class PanelPage:
             self.row(other).click(modifiers=["Control"])
 
     def action(self, command: str) -> Locator:
-        """A button below the list, for the selected run."""
-        return self.node.locator(f".jp-AmlRuns-action[data-command='jupyter-amltrain:{command}']")
+        """A button for the selected run, in the toolbar of the section or below the list."""
+        return self.node.locator(f"[data-command='jupyter-amltrain:{command}']")
 
     def confirm(self, label: str | re.Pattern[str]) -> str:
         """Agree to the open dialog by the button `label`; returns what it asked."""
@@ -113,6 +113,66 @@ class PanelPage:
         dialog.get_by_role("button", name=label).click()
         expect(dialog).to_have_count(0, timeout=MS)
         return text
+
+    def filter(self, words: str = "", state: str = "all") -> str:
+        """List only some runs; what the count says of them."""
+        self.node.locator(".jp-AmlRuns-words").fill(words)
+        self.node.locator(".jp-AmlRuns-states").select_option(state)
+        return self.node.locator(".jp-AmlRuns-count").inner_text()
+
+    def selected(self) -> list[str]:
+        """Handles of the selected rows in view, from above."""
+        chosen: list[str] = self.node.locator(".jp-AmlRuns-row[aria-selected='true']").evaluate_all(
+            "rows => rows.map(row => row.dataset.handle)"
+        )
+        return [handle for handle in self.handles() if handle in chosen]
+
+    def press(self, *keys: str) -> None:
+        """Press keys with the focus on the list of runs."""
+        rows = self.node.locator(".jp-AmlRuns-rows")
+        rows.focus()
+        for key in keys:
+            rows.press(key)
+
+    def menu(self, handle: str) -> Locator:
+        """Open the context menu of a row."""
+        self.row(handle).click(button="right")
+        menu = self.page.locator(".lm-Menu")
+        expect(menu).to_be_visible(timeout=MS)
+        return menu
+
+    def choose(self, handle: str, label: str) -> None:
+        """Choose an item of a row's context menu."""
+        self.menu(handle).get_by_text(label, exact=True).click()
+
+    def dialog(self) -> Locator:
+        """The open question."""
+        found = self.page.locator(".jp-Dialog")
+        expect(found).to_be_visible(timeout=MS)
+        return found
+
+    def toast(self, text: str) -> Locator:
+        """The notification that has this text."""
+        found = self.page.locator(".jp-toastContainer .Toastify__toast", has_text=text)
+        expect(found).to_be_visible(timeout=MS)
+        return found
+
+    def quiet(self) -> None:
+        """Dismiss every notification."""
+        self.page.locator(".jp-toastContainer .jp-Notification-Toast-Close").evaluate_all(
+            "buttons => buttons.forEach(button => button.click())"
+        )
+        expect(self.page.locator(".jp-toastContainer .Toastify__toast")).to_have_count(0, timeout=MS)
+
+    def drag_to_width(self, width: int) -> None:
+        """Drag the edge of the left area until the panel is so many CSS pixels wide."""
+        box = self.node.bounding_box()
+        assert box is not None
+        edge = box["x"] + box["width"]
+        self.page.mouse.move(edge + 1, box["y"] + box["height"] / 2)
+        self.page.mouse.down()
+        self.page.mouse.move(box["x"] + width + 1, box["y"] + box["height"] / 2, steps=4)
+        self.page.mouse.up()
 
     def time_to_cancel(self, handle: str) -> float:
         """Milliseconds from the confirmed click to the row that says canceled."""
@@ -156,6 +216,61 @@ class PanelPage:
         if row.locator(".jp-AmlTarget-detail").is_hidden():
             row.locator(".jp-AmlTarget-summary").click()
         return row
+
+    @property
+    def outcome(self) -> Locator:
+        """What came of the last act on a target."""
+        return self.node.locator(".jp-AmlOutcome")
+
+    @property
+    def new_target(self) -> Locator:
+        """The form for a new target."""
+        return self.node.locator(".jp-AmlNew")
+
+    def act(self, name: str, verb: str) -> Locator:
+        """A button in the open details of a target."""
+        return self.target(name).locator(f".jp-AmlTarget-acts [data-verb='{verb}']")
+
+    @staticmethod
+    def field(form: Locator, name: str) -> Locator:
+        """A field of a form with its label, help and error."""
+        return form.locator(f".jp-AmlForm-field[data-field='{name}']")
+
+    def fill(self, form: Locator, **values: str) -> None:
+        """Type or choose values of a form."""
+        for name, value in values.items():
+            given = self.field(form, name).locator("input, select").last
+            if given.evaluate("node => node.tagName") == "SELECT":
+                given.select_option(value)
+            else:
+                given.fill(value)
+
+    def error(self, form: Locator, name: str) -> Locator:
+        """The error below a field."""
+        return self.field(form, name).locator(".jp-AmlForm-error")
+
+    # ---- its look
+
+    def section(self, title: str, open: bool = True) -> Locator:
+        """Expand (or collapse) a section by its title; returns the title."""
+        found = self.node.locator(".jp-AccordionPanel-title", has_text=re.compile(f"^{title}"))
+        if (found.get_attribute("aria-expanded") == "true") != open:
+            found.click()
+        expect(found).to_have_attribute("aria-expanded", str(open).lower(), timeout=MS)
+        return found
+
+    def width(self, pixels: int) -> None:
+        """Drag the edge of the sidebar until the panel is so wide."""
+        box = self.node.bounding_box()
+        assert box is not None
+        handle = self.page.locator("#jp-main-split-panel > .lm-SplitPanel-handle:not(.lm-mod-hidden)").first
+        at = handle.bounding_box()
+        assert at is not None
+        x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
+        self.page.mouse.move(x, y)
+        self.page.mouse.down()
+        self.page.mouse.move(x + pixels - box["width"], y, steps=4)
+        self.page.mouse.up()
 
     def notifications(self) -> list[str]:
         """Messages of JupyterLab's notifications, newest last."""

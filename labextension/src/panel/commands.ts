@@ -14,7 +14,7 @@ import { CommandIDs, IPanelContext } from './tokens';
 const LISTED = 10;
 /** Milliseconds; MLflow's server takes a while the first time. */
 const MLFLOW_PAUSE = 700;
-const MLFLOW_LIMIT = 60000;
+const MLFLOW_LIMIT = 120000;
 
 const DESCRIBED = {
   args: {
@@ -115,7 +115,7 @@ export function addRunCommands(context: IPanelContext): string[] {
       failed(trans._n('A run was not deleted', '%1 runs were not deleted', errors.length, errors.length), errors.join(' '));
     }
     if (reply.deleted.length > 0) {
-      Notification.success(trans._n('Deleted %2', 'Deleted %1 runs', reply.deleted.length, reply.deleted.length, reply.deleted[0]), {
+      Notification.success(trans._n('Deleted %2', 'Deleted %1 runs', reply.deleted.length, reply.deleted[0]), {
         autoClose: 3000
       });
     }
@@ -146,7 +146,7 @@ export function addRunCommands(context: IPanelContext): string[] {
       waiting = waiting || Notification.emit(trans.__('MLflow is starting…'), 'in-progress', { autoClose: false });
       if (Date.now() > end) {
         Notification.dismiss(waiting);
-        throw new Error(trans.__('Its server has not started within a minute.'));
+        throw new Error(trans.__('Its server has not started within two minutes.'));
       }
       await new Promise(resolve => setTimeout(resolve, MLFLOW_PAUSE));
     }
@@ -245,9 +245,11 @@ function names(rows: readonly IRunRow[]): string {
 }
 
 /** Open a page that cannot reach back; a browser that forbids it gets a button. */
-function openPage(url: string, ready: string, label: string): void {
-  if (!/^https?:/.test(url)) {
-    throw new Error(url);
+function openPage(address: string, ready: string, label: string): void {
+  // Behind a hub it is a path of the hub.
+  const { href: url, protocol } = new URL(address, window.location.href);
+  if (protocol !== 'http:' && protocol !== 'https:') {
+    throw new Error(address);
   }
   const opened = window.open(url, '_blank');
   if (opened) {

@@ -2,40 +2,23 @@
 
 import { Clipboard } from '@jupyterlab/apputils';
 import { bytes } from '../format';
+import { compareIcon, gpuIcon, linkIcon, runsIcon } from '../panel/icons';
 import { isLive } from '../panel/rows';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
-import type { TranslationBundle } from '@jupyterlab/translation';
+import { copyIcon, type LabIcon } from '@jupyterlab/ui-components';
 import type { IRunRow } from '../protocol';
 import { Widget } from '@lumino/widgets';
 import { element, say } from './dom';
 import { attention, bare, metric, progress, stateWord } from './runs_text';
 
-/** Buttons in this order; which of them are there is the commands' affair. */
-const ACTIONS: readonly string[] = [
-  CommandIDs.runTab,
-  CommandIDs.runLogs,
-  CommandIDs.runCancel,
-  CommandIDs.runAgain,
-  CommandIDs.runGpus,
-  CommandIDs.runMlflow,
-  CommandIDs.runCompare,
-  CommandIDs.runDelete
+/** What is not in the toolbar of the section; which of them are there is the commands' affair. */
+const ACTIONS: readonly [string, LabIcon][] = [
+  [CommandIDs.runTab, runsIcon],
+  [CommandIDs.runGpus, gpuIcon],
+  [CommandIDs.runMlflow, linkIcon],
+  [CommandIDs.runCompare, compareIcon]
 ];
-
-/** Words that fit below a narrow list. */
-function labels(trans: TranslationBundle): Record<string, string> {
-  return {
-    [CommandIDs.runTab]: trans.__('Dashboard'),
-    [CommandIDs.runLogs]: trans.__('Logs'),
-    [CommandIDs.runCancel]: trans.__('Cancel…'),
-    [CommandIDs.runAgain]: trans.__('Run again'),
-    [CommandIDs.runGpus]: trans.__('GPUs'),
-    [CommandIDs.runMlflow]: trans.__('MLflow'),
-    [CommandIDs.runCompare]: trans.__('Compare'),
-    [CommandIDs.runDelete]: trans.__('Delete…')
-  };
-}
 
 export class RunDetail extends Widget {
   constructor(private readonly _context: IPanelContext) {
@@ -46,7 +29,7 @@ export class RunDetail extends Widget {
     this._title = element('div', 'jp-AmlRuns-detailTitle');
     this._facts = element('dl', 'jp-AmlRuns-facts');
     this._actions = element('div', 'jp-AmlRuns-actions');
-    this.node.append(this._title, this._actions, this._facts);
+    this.node.append(element('div', 'jp-AmlRuns-detailHead', '', this._title, this._actions), this._facts);
     selection.changed.connect(this.refresh, this);
     _context.app.commands.commandChanged.connect(this._onCommands, this);
     this.refresh();
@@ -71,7 +54,8 @@ export class RunDetail extends Widget {
     if (key !== this._key) {
       this._key = key;
       const one = rows.length === 1 ? rows[0] : null;
-      say(this._title, one ? one.name : trans._n('%1 run', '%1 runs', rows.length, rows.length));
+      say(this._title, one ? one.name : trans._n('%1 run', '%1 runs', rows.length));
+      this._title.title = one ? one.handle : rows.map(row => row.handle).join('\n');
       this._facts.replaceChildren(...(one ? this._factsOf(one) : []));
     }
     this._drawActions();
@@ -89,7 +73,10 @@ export class RunDetail extends Widget {
     const { trans } = this._context;
     const parts = [progress(row, Date.now() / 1000, trans)];
     if (!isLive(row)) {
-      parts.push(row.reason || row.detail, row.exit_code === null ? '' : trans.__('exit code %1', row.exit_code));
+      const code = row.exit_code === null ? '' : trans.__('exit code %1', row.exit_code);
+      // What the word says already, or the code, is not said again.
+      const reason = row.reason === 'exit' || row.reason === row.state ? '' : row.reason;
+      parts.push(reason || row.detail, row.state === 'completed' ? '' : code);
     } else {
       parts.push(row.reachable ? row.detail : trans.__('its target does not answer'));
     }
@@ -112,9 +99,9 @@ export class RunDetail extends Widget {
     const error = bare(row, row.error);
     add(trans.__('Attention'), matter === error ? '' : matter, 'jp-mod-warn');
     add(trans.__('Error'), error, 'jp-mod-error');
-    add(trans.__('Target'), row.gpus ? trans._n('%2, %1 GPU', '%2, %1 GPUs', row.gpus, row.gpus, row.target) : row.target);
+    add(trans.__('Target'), row.gpus ? trans._n('%2, %1 GPU', '%2, %1 GPUs', row.gpus, row.target) : row.target);
     add(trans.__('Metric'), metric(row));
-    add(trans.__('GPU use'), row.verdict);
+    add(trans.__('GPU use'), matter ? '' : row.verdict);
     const params = Object.entries(row.params).map(([name, value]) => `${name}=${value}`);
     add(trans.__('Parameters'), params.join('  '), 'jp-mod-code');
     add(trans.__('Experiment'), row.experiment);
@@ -123,9 +110,7 @@ export class RunDetail extends Widget {
     add(trans.__('Submitted'), row.created ? began.toLocaleString() : '');
     const handle = add(trans.__('Handle'), row.handle, 'jp-mod-code');
     if (handle) {
-      const copy = element('button', 'jp-AmlRuns-copy jp-mod-styled jp-mod-minimal', trans.__('Copy'));
-      copy.type = 'button';
-      copy.setAttribute('aria-label', trans.__('Copy handle %1', row.handle));
+      const copy = iconButton(copyIcon, trans.__('Copy handle %1', row.handle));
       copy.addEventListener('click', () => Clipboard.copyToSystem(row.handle));
       handle.append(' ', copy);
     }
@@ -135,25 +120,24 @@ export class RunDetail extends Widget {
   }
 
   private _onCommands(_: unknown, change: { id?: string }): void {
-    if (!change.id || ACTIONS.includes(change.id)) {
+    if (!change.id || ACTIONS.some(([id]) => id === change.id)) {
       this._drawActions();
     }
   }
 
   private _drawActions(): void {
     const { commands } = this._context.app;
-    const shown = ACTIONS.filter(id => commands.hasCommand(id) && commands.isVisible(id) && commands.isEnabled(id));
-    const key = shown.join();
+    const shown = ACTIONS.filter(
+      ([id]) => commands.hasCommand(id) && commands.isVisible(id) && commands.isEnabled(id)
+    );
+    const key = shown.map(([id]) => id).join();
     if (key === this._shown) {
       return;
     }
     this._shown = key;
-    const words = labels(this._context.trans);
     this._actions.replaceChildren(
-      ...shown.map(id => {
-        const made = element('button', 'jp-AmlRuns-action jp-mod-styled jp-mod-minimal', words[id]);
-        made.type = 'button';
-        made.title = commands.caption(id);
+      ...shown.map(([id, icon]) => {
+        const made = iconButton(icon, commands.label(id, { short: true }));
         made.dataset.command = id;
         made.addEventListener('click', () => void commands.execute(id));
         return made;
@@ -167,4 +151,13 @@ export class RunDetail extends Widget {
   private _state: HTMLElement | null = null;
   private _key = '';
   private _shown = '-';
+}
+
+function iconButton(icon: LabIcon, label: string): HTMLButtonElement {
+  const made = element('button', 'jp-AmlRuns-action');
+  made.type = 'button';
+  made.title = label;
+  made.setAttribute('aria-label', label);
+  icon.element({ container: made, width: '16px', height: '16px' });
+  return made;
 }

@@ -12,6 +12,8 @@ import { select, windowOf } from './runs_filter';
 import { idOf, ROW_HEIGHT, RowView } from './runs_row';
 
 const SECOND = 1000;
+/** Rows that stay in view whatever is said of the selected one. */
+const LEAST = 3;
 
 /** What a person does with a row, beyond choosing it. */
 export interface IListActions {
@@ -98,6 +100,7 @@ export class RunsList extends Widget {
     const height = `${count * ROW_HEIGHT}px`;
     if (this._rows.style.height !== height) {
       this._rows.style.height = height;
+      this.node.style.minHeight = `${Math.min(LEAST, count) * ROW_HEIGHT}px`;
     }
     const wanted = new Map(this._all.slice(from, to).map((row, k) => [row.handle, from + k]));
     const free: RowView[] = [];

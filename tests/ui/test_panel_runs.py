@@ -1,0 +1,314 @@
+"""The section of runs in a real JupyterLab: everything that can be seen of a run and done with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.conftest import end_all
+from tests.past_runs import write_runs
+from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
+from tests.ui.panel import PanelPage
+
+thorough = pytest.mark.thorough
+
+TARGETS = {
+    "quick": {"kind": "fake", "queued": 0.1, "running": 0.5},
+    "long": {"kind": "fake", "queued": 0.1, "running": 3600.0, "gpus": 2, "period": 0.25},
+    "busy": {"kind": "fake", "queued": 3600.0},
+    "broken": {"kind": "fake", "queued": 0.1, "running": 0.5, "exit_code": 3},
+    "lazy": {"kind": "fake", "queued": 0.1, "running": 3600.0, "gpus": 1, "idle": True, "period": 0.25},
+}
+PAST = 40
+SCRIPT = """import sys, time
+import mlflow
+for step in range(3):
+    mlflow.log_metric("accuracy", 0.5 + step / 10, step=step)
+    print("step", step, flush=True)
+"""
+
+Submit = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """A server of its own, with runs of the past."""
+    folder = tmp_path_factory.mktemp("runs")
+    server = LabServer(folder / "lab")
+    server.put_targets(TARGETS)
+    write_runs(server.folder / "state", PAST, time.time() - 3600)
+    (server.notebooks / "train.py").write_text(SCRIPT)
+    yield server
+    server.close()
+    end_all(server.folder / "state")
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(
+        viewport={"width": 1200, "height": 950}, permissions=["clipboard-read", "clipboard-write"]
+    )
+    context.set_default_timeout(MS)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def notebook(page: Page, lab: LabServer) -> NotebookPage:
+    return open_notebook(page, lab, lab.write("runs.ipynb", []))
+
+
+@pytest.fixture(scope="module")
+def panel(notebook: NotebookPage) -> PanelPage:
+    panel = PanelPage(notebook.page).open().connect()
+    expect(panel.rows.first).to_be_visible(timeout=MS)
+    return panel
+
+
+@pytest.fixture
+def submit(notebook: NotebookPage, panel: PanelPage) -> Iterator[Submit]:
+    """Submits a cell by the magic and returns the handle; what still runs ends with the test."""
+
+    def send(target: str, name: str, *words: str, code: str = "pass") -> str:
+        notebook.cell(f"%%aml_submit --target {target} --name {name} {' '.join(words)}\n{code}")
+        found = [r["handle"] for r in notebook.records() if re.fullmatch(rf"{target}/{name}-\w+", r["handle"])]
+        handle = str(found[-1])
+        expect(panel.row(handle)).to_be_visible(timeout=MS)
+        return handle
+
+    panel.filter()
+    yield send
+    panel.filter()
+    notebook.cell(
+        "import jupyter_amltrain as _a\nfor _run in _a.runs():\n    _run.status.state.terminal or _run.cancel()"
+    )
+    expect(panel.status_item).to_contain_text("No runs", timeout=MS)
+    panel.quiet()
+
+
+def shell(lab: LabServer, *words: str) -> str:
+    """What ``amltrain`` says in another process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "jupyter_amltrain.cli", *words],
+        env=lab.environment,
+        cwd=lab.notebooks,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_run_of_another_process_appears_with_all_that_is_known(
+    lab: LabServer, panel: PanelPage, shots: Path
+) -> None:
+    handle = shell(lab, "submit", "train.py", "--name", "shell", "--param", "lr=0.25")
+    row = panel.row(handle)
+    panel.wait_run(handle, "completed")
+    expect(row.locator(".jp-AmlRuns-metric")).to_have_text("accuracy 0.7", timeout=MS)
+    expect(row.locator(".jp-AmlRuns-progress")).to_have_text(re.compile(r"completed \d+ s"))
+    expect(row.locator(".jp-AmlRuns-when")).to_contain_text("ago")
+    panel.select(handle)
+    facts = panel.node.locator(".jp-AmlRuns-facts")
+    for said in ("lr=0.25", "accuracy 0.7", "local", handle):
+        expect(facts).to_contain_text(said, timeout=MS)
+    shell(lab, "runs", "delete", handle, "--force")
+    expect(row).to_have_count(0, timeout=MS)
+    expect(panel.node.locator(".jp-AmlRuns-detail")).to_be_hidden(timeout=MS)
+
+
+def test_a_live_run_tells_its_state_its_time_and_its_gpus(submit: Submit, panel: PanelPage) -> None:
+    handle = submit("long", "lively")
+    panel.wait_run(handle, "running")
+    row = panel.row(handle)
+    seen = row.locator(".jp-AmlRuns-progress")
+    expect(seen).to_have_text(re.compile(r"running \d+ s"), timeout=MS)
+    before = seen.inner_text()
+    eventually("time goes on", lambda: seen.inner_text() != before)
+    expect(row.locator(".jp-AmlRuns-metric")).to_have_text("loss 0.5", timeout=MS)
+    expect(row.locator(".jp-AmlRuns-spark polyline").first).to_be_attached(timeout=MS)
+    assert "running" in (row.get_attribute("aria-label") or "")
+
+
+def test_filters_by_words_and_by_state(submit: Submit, panel: PanelPage) -> None:
+    live = submit("long", "needle", "--param", "lr=0.125")
+    panel.wait_run(live, "running")
+    total = int(panel.filter())
+    assert panel.filter("NEEDLE lr=0.125") == f"1 of {total}"
+    assert panel.handles() == [live]
+    assert panel.filter(state="live") == f"1 of {total}"
+    count = panel.filter("resnet", "failed")
+    eventually("only failed ones", lambda: panel.handles() and panel.rows.first.get_attribute("data-state") == "failed")
+    assert all(re.match(r"local/resnet-", handle) for handle in panel.handles())
+    assert count.endswith(f"of {total}") and not count.startswith("0")
+    assert panel.filter("nothing like it") == f"0 of {total}"
+    panel.node.get_by_role("button", name="Clear Filter").click()
+    eventually("all are there again", lambda: len(panel.handles()) > 5)
+    assert panel.filter() == str(total)
+
+
+def test_everything_by_keyboard(panel: PanelPage) -> None:
+    panel.filter()
+    panel.press("Home")
+    eventually("rows are there", lambda: len(panel.handles()) > 5)
+    first, second, third, *_ = panel.handles()
+    assert panel.selected() == [first]
+    panel.press("ArrowDown")
+    assert panel.selected() == [second]
+    panel.press("Shift+ArrowDown")
+    assert panel.selected() == [second, third]
+    panel.press("ArrowUp", "ArrowUp")
+    assert panel.selected() == [first]
+    panel.press("End")
+    eventually("the last one is in view", lambda: panel.selected() == panel.handles()[-1:])
+    assert panel.handles()[-1] == f"local/ablation-{PAST - 1:05d}"
+    panel.press("PageUp")
+    eventually("a page up", lambda: panel.selected() != panel.handles()[-1:])
+    panel.press("Home")
+    eventually("the first one is in view", lambda: panel.handles()[0] == first)
+    panel.select(first, third)
+    assert panel.selected() == [first, third]
+    panel.press("Space")
+    assert panel.selected() == [first]
+    panel.select(first)
+    panel.row(third).click(modifiers=["Shift"])
+    expect(panel.row(second)).to_have_attribute("aria-selected", "true")
+    panel.press("Home", "Shift+F10")
+    menu = panel.page.locator(".lm-Menu")
+    expect(menu).to_be_visible(timeout=MS)
+    panel.page.keyboard.press("Escape")
+    expect(menu).to_have_count(0)
+    panel.press("Delete")
+    assert "would be lost for good" in panel.dialog().inner_text()
+    panel.confirm("Cancel")
+    expect(panel.row(first)).to_be_visible()
+    panel.press("ContextMenu")
+    expect(menu).to_be_visible(timeout=MS)
+    panel.page.keyboard.press("Escape")
+
+
+def test_the_menu_of_a_row_fits_its_run(submit: Submit, panel: PanelPage, shots: Path) -> None:
+    def offered(handle: str) -> set[str]:
+        menu = panel.menu(handle)
+        found = menu.locator(".lm-Menu-item[data-type='command']:not(.lm-mod-disabled) .lm-Menu-itemLabel")
+        labels = set(found.all_inner_texts())
+        panel.page.screenshot(path=shots / "runs-menu.png")
+        panel.page.keyboard.press("Escape")
+        return labels
+
+    always = {"Go to Cell", "Open Dashboard in a Tab", "Open Log", "Show GPUs", "Run Again", "Copy Handle", "Open in MLflow"}
+    live = submit("long", "menu")
+    panel.wait_run(live, "running")
+    assert offered(live) == {*always, "Cancel…"}
+    assert offered(panel.handles()[1]) == {*always, "Delete…"}
+
+
+def test_a_queued_run_is_canceled_without_a_question_and_a_running_one_is_not(submit: Submit, panel: PanelPage) -> None:
+    queued = submit("busy", "patient")
+    panel.wait_run(queued, "queued")
+    panel.choose(queued, "Cancel…")
+    panel.wait_run(queued, "canceled")
+    assert not panel.page.locator(".jp-Dialog").is_visible()
+    running = submit("long", "stays")
+    panel.wait_run(running, "running")
+    panel.choose(running, "Cancel…")
+    assert "stays will be stopped" in panel.dialog().inner_text()
+    panel.confirm("Keep Running")
+    expect(panel.row(running)).to_have_attribute("data-state", "running")
+    panel.select(running)
+    panel.action("run-cancel").click()
+    panel.dialog()
+    panel.confirm("Cancel Run")
+    panel.wait_run(running, "canceled")
+
+
+def test_run_again_submits_the_same_and_selects_it(submit: Submit, panel: PanelPage) -> None:
+    handle = submit("quick", "twice", "--param", "lr=0.75")
+    panel.wait_run(handle, "completed")
+    panel.select(handle)
+    panel.action("run-again").click()
+    panel.toast("Submitted again as quick/twice-")
+    eventually("the new one is selected", lambda: panel.selected() and panel.selected() != [handle])
+    (new,) = panel.selected()
+    assert new.startswith("quick/twice-")
+    expect(panel.node.locator(".jp-AmlRuns-facts")).to_contain_text("lr=0.75")
+    panel.wait_run(new, "completed")
+
+
+def test_runs_are_deleted_after_the_kernels_sentence(
+    submit: Submit, notebook: NotebookPage, panel: PanelPage, shots: Path
+) -> None:
+    first, second, third = (submit("quick", name) for name in ("one", "two", "three"))
+    for handle in (first, second, third):
+        panel.wait_run(handle, "completed")
+    panel.choose(first, "Delete…")
+    text = panel.dialog().inner_text()
+    assert "This would be lost for good" in text and first in text and "MLflow's record stays" in text
+    panel.page.screenshot(path=shots / "runs-delete.png")
+    panel.confirm("Delete")
+    expect(panel.row(first)).to_have_count(0, timeout=MS)
+    panel.toast(f"Deleted {first}")
+    panel.select(second, third)
+    panel.press("Delete")
+    text = panel.dialog().inner_text()
+    assert "Delete 2 runs?" in text and second in text and third in text
+    panel.confirm("Delete")
+    for handle in (second, third):
+        expect(panel.row(handle)).to_have_count(0, timeout=MS)
+    assert panel.selected() == []
+    fourth = submit("quick", "four")
+    panel.wait_run(fourth, "completed")
+    panel.select(fourth)
+    notebook.cell(f"%aml_runs delete {fourth} --force")
+    expect(panel.row(fourth)).to_have_count(0, timeout=MS)
+    expect(panel.node.locator(".jp-AmlRuns-detail")).to_be_hidden(timeout=MS)
+
+
+def test_the_handle_is_copied(panel: PanelPage) -> None:
+    def clipboard() -> str:
+        return str(panel.page.evaluate("() => navigator.clipboard.readText()"))
+
+    panel.filter()
+    eventually("rows are there", lambda: len(panel.handles()) > 3)
+    first, second, *_ = panel.handles()
+    panel.choose(first, "Copy Handle")
+    eventually("it is copied", lambda: clipboard() == first)
+    panel.select(second)
+    panel.node.get_by_role("button", name=f"Copy handle {second}").click()
+    eventually("it is copied", lambda: clipboard() == second)
+
+
+def test_ends_are_told_with_what_can_be_done(submit: Submit, panel: PanelPage, shots: Path) -> None:
+    panel.quiet()
+    good, bad = submit("quick", "good"), submit("broken", "bad")
+    for handle, word in ((good, "good completed"), (bad, "bad failed")):
+        expect(panel.toast(word)).to_be_visible()
+    panel.page.screenshot(path=shots / "runs-toasts.png")
+    panel.toast("bad failed").get_by_role("button", name="Logs").click()
+    log = panel.page.locator(".jp-AmlLog:visible")
+    expect(log.locator(".jp-AmlLog-text")).to_contain_text("fake: ended", timeout=MS)
+    panel.page.evaluate("() => jupyterapp.shell.currentWidget.close()")
+    expect(panel.row(bad).locator(".jp-AmlRuns-metric")).to_contain_text("exited with code 3", timeout=MS)
+    panel.select(bad)
+    expect(panel.node.locator(".jp-AmlRuns-facts .jp-mod-error")).to_contain_text("exited with code 3")
+    assert panel.node.locator(".jp-AmlRuns-facts").inner_text().count("exited with code 3") == 1
+
+
+def test_unused_gpus_are_told(submit: Submit, panel: PanelPage, shots: Path) -> None:
+    handle = submit("lazy", "waster", "--gpu-grace", "1")
+    toast = panel.toast("waster: Its GPUs are not used")
+    expect(toast).to_be_visible()
+    expect(panel.row(handle)).to_have_class(re.compile("jp-mod-attention"))
+    expect(panel.row(handle).locator(".jp-AmlRuns-metric")).to_contain_text("GPUs are not used")
+    panel.select(handle)
+    panel.settle()
+    panel.page.screenshot(path=shots / "runs-attention.png")

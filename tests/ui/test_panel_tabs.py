@@ -1,0 +1,327 @@
+"""What the panel opens in the main area: a run's cell, its dashboard, its log, two runs compared, MLflow's page."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.conftest import end_all
+from tests.past_runs import write_runs
+from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
+from tests.ui.panel import PanelPage
+
+thorough = pytest.mark.thorough
+
+TARGETS = {"long": {"kind": "fake", "queued": 0.1, "running": 3600.0, "gpus": 2, "period": 0.25}}
+
+#: Writes what it is told by a file, so that a test decides when a log grows.
+TOLD = r"""
+import os, sys, time
+place, at = sys.argv[1], 0
+while True:
+    if os.path.exists(place):
+        text = open(place, newline="").read()
+        if "END" in text[at:]:
+            break
+        sys.stdout.write(text[at:])
+        sys.stdout.flush()
+        at = len(text)
+    time.sleep(0.05)
+"""
+LINES = 20_000
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """A server of its own, with runs of the past, one of them with a long log."""
+    folder = tmp_path_factory.mktemp("tabs")
+    server = LabServer(folder / "lab")
+    server.put_targets(TARGETS)
+    state = server.folder / "state"
+    past = write_runs(state, 3, time.time() - 3600)
+    (state / "runs" / past[2] / "log").write_text("".join(f"line {k}\n" for k in range(LINES)))
+    yield server
+    server.close()
+    end_all(state)
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1200, "height": 950})
+    context.set_default_timeout(MS)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def notebook(page: Page, lab: LabServer) -> NotebookPage:
+    return open_notebook(page, lab, lab.write("tabs.ipynb", []))
+
+
+@pytest.fixture(scope="module")
+def panel(notebook: NotebookPage) -> PanelPage:
+    panel = PanelPage(notebook.page).open().connect()
+    expect(panel.rows.first).to_be_visible(timeout=MS)
+    return panel
+
+
+class Told:
+    """A run of a real process whose log grows when the test says so."""
+
+    def __init__(self, notebook: NotebookPage, lab: LabServer, name: str) -> None:
+        self.place = lab.notebooks / f"{name}.txt"
+        source = TOLD.replace("sys.argv[1]", repr(str(self.place)))
+        notebook.cell(f"%%aml_submit --target local --name {name}\n{source}")
+        self.handle = str(notebook.records()[-1]["handle"])
+
+    def say(self, text: str) -> None:
+        with self.place.open("a", newline="") as file:
+            file.write(text)
+
+    def end(self) -> None:
+        self.say("END")
+
+
+@pytest.fixture(scope="module")
+def told(notebook: NotebookPage, panel: PanelPage, lab: LabServer) -> Iterator[Told]:
+    run = Told(notebook, lab, "told")
+    panel.wait_run(run.handle, "running")
+    yield run
+    lab.end_runs()
+
+
+def log_of(panel: PanelPage, handle: str) -> Locator:
+    """Open the log of a run."""
+    panel.command("run-logs", handle=handle)
+    tab = panel.page.locator(".jp-AmlLog:visible")
+    expect(tab.locator(".jp-AmlLog-state")).to_contain_text(handle, timeout=MS)
+    return tab
+
+
+def close(panel: PanelPage) -> None:
+    """Close the tab in front."""
+    panel.page.evaluate("() => jupyterapp.shell.currentWidget.close()")
+
+
+def title(panel: PanelPage) -> str:
+    """Of the tab in front."""
+    return str(panel.page.evaluate("() => jupyterapp.shell.currentWidget.title.label"))
+
+
+def place(text: Locator, words: str) -> float:
+    """CSS pixels of a line below the upper edge of the log."""
+    found: float = text.evaluate(
+        """(node, words) => {
+            const line = [...node.children].find(child => child.textContent === words);
+            return line ? line.getBoundingClientRect().top - node.getBoundingClientRect().top : NaN;
+        }""",
+        words,
+    )
+    return found
+
+
+def at_end(text: Locator) -> bool:
+    """Whether the end is in view."""
+    return bool(text.evaluate("node => node.scrollHeight - node.scrollTop - node.clientHeight < 4"))
+
+
+def test_a_log_is_followed_until_one_scrolls_up(told: Told, panel: PanelPage, shots: Path) -> None:
+    tab = log_of(panel, told.handle)
+    text = tab.locator(".jp-AmlLog-text")
+    told.say("".join(f"row {k}\n" for k in range(200)))
+    expect(text).to_contain_text("row 199", timeout=MS)
+    assert at_end(text)
+    follow = tab.get_by_role("button", name="Follow")
+    expect(follow).to_have_attribute("aria-pressed", "true")
+    text.hover()
+    panel.page.mouse.wheel(0, -600)
+    expect(follow).to_have_attribute("aria-pressed", "false")
+    before = place(text, "row 170")
+    told.say("row 200\n")
+    expect(text).to_contain_text("row 200", timeout=MS)
+    assert place(text, "row 170") == before
+    follow.click()
+    expect(follow).to_have_attribute("aria-pressed", "true")
+    assert at_end(text)
+    told.say("\x1b[31mred\x1b[0m plain\n" + "".join(f"\r{k:3d} %" for k in range(0, 101, 10)))
+    expect(text.locator(".ansi-red-fg")).to_have_text("red", timeout=MS)
+    expect(text.locator("> :last-child")).to_have_text("100 %", timeout=MS)
+    told.say("\n" + "wide " * 300 + "\n")
+    expect(text).to_contain_text("wide wide", timeout=MS)
+    assert not text.evaluate("node => node.scrollWidth > node.clientWidth")
+    tab.get_by_role("button", name="Wrap").click()
+    assert text.evaluate("node => node.scrollWidth > node.clientWidth")
+    tab.get_by_role("button", name="Wrap").click()
+    panel.settle()
+    panel.page.screenshot(path=shots / "tab-log.png")
+    told.end()
+    expect(tab.locator(".jp-AmlLog-state")).to_contain_text("completed", timeout=MS)
+    expect(text.locator("> :last-child")).to_contain_text("wide")
+    close(panel)
+
+
+def test_a_long_log_is_bounded_and_keeps_the_readers_place(panel: PanelPage, shots: Path) -> None:
+    handle = "local/bert-base-00002"
+    tab = log_of(panel, handle)
+    text = tab.locator(".jp-AmlLog-text")
+    expect(text).to_contain_text(f"line {LINES - 1}", timeout=MS)
+    assert at_end(text)
+    first = text.locator("> :first-child")
+    earlier = tab.get_by_role("button", name="Load Earlier")
+    text.evaluate("node => node.scrollTo(0, 0)")
+    words = first.inner_text()
+    panel.page.screenshot(path=shots / "tab-log-earlier.png")
+    for _ in range(3):
+        words, count = first.inner_text(), text.locator("> *").count()
+        text.evaluate("node => node.scrollTo(0, 0)")
+        before = place(text, words)
+        earlier.click()
+        eventually("there is more above", lambda w=words: first.inner_text() != w)
+        assert abs(place(text, words) - before) <= 1, (words, before, place(text, words), count)
+        assert text.locator("> *").count() <= 5000
+    while earlier.is_visible():
+        words = first.inner_text()
+        earlier.click()
+        eventually("there is more above", lambda w=words: first.inner_text() != w)
+    assert first.inner_text() == "line 0"
+    assert text.locator("> *").count() <= 5000
+    tab.get_by_role("button", name="Follow").click()
+    expect(text.locator("> :last-child")).to_have_text(f"line {LINES - 1}", timeout=MS)
+    assert at_end(text)
+    close(panel)
+
+
+def test_a_run_is_found_in_its_cell(notebook: NotebookPage, panel: PanelPage, page: Page, lab: LabServer) -> None:
+    notebook.cell("%%aml_submit --target long --name here\npass")
+    handle = str(notebook.records()[-1]["handle"])
+    for _ in range(15):
+        notebook.cell("print('\\n' * 20)")
+    output = page.locator(f".jp-AmlRun:has-text('{handle}')").first
+    expect(output).not_to_be_in_viewport()
+    panel.row(handle).dblclick()
+    expect(output).to_be_in_viewport(timeout=MS)
+    expect(page.locator(".jp-Cell.jp-AmlFlash")).to_have_count(1, timeout=MS)
+    expect(page.locator(".jp-Cell.jp-AmlFlash")).to_have_count(0, timeout=MS)
+    notebook.save()
+    other = open_notebook(page, lab, lab.write("other.ipynb", []))
+    try:
+        panel.connect()
+        panel.command("run-open", handle=handle)
+        eventually("the first notebook is in front", lambda: title(panel) == "tabs.ipynb")
+        expect(page.locator(".jp-Cell.jp-AmlFlash")).to_have_count(1, timeout=MS)
+    finally:
+        page.evaluate("() => jupyterapp.commands.execute('docmanager:open', {path: 'other.ipynb'})")
+        eventually("the second notebook is in front", lambda: title(panel) == "other.ipynb")
+        other.close()
+        eventually("the first notebook is in front", lambda: title(panel) == "tabs.ipynb")
+        panel.wait_state("ready")
+        lab_runs_end(notebook, panel)
+
+
+def lab_runs_end(notebook: NotebookPage, panel: PanelPage) -> None:
+    """Cancel what the kernel's targets in memory still run."""
+    notebook.cell(
+        "import jupyter_amltrain as _a\nfor _run in _a.runs():\n    _run.status.state.terminal or _run.cancel()"
+    )
+    expect(panel.status_item).to_contain_text("No runs", timeout=MS)
+    panel.quiet()
+
+
+def test_a_run_without_a_cell_opens_in_a_tab(panel: PanelPage, shots: Path) -> None:
+    handle = "local/digits-00000"
+    panel.row(handle).dblclick()
+    tab = panel.page.locator(".jp-AmlDashboardTab:visible")
+    expect(tab).to_contain_text("loss", timeout=MS)
+    eventually("it has the run's name", lambda: title(panel) == "digits")
+    panel.settle(2)
+    panel.page.screenshot(path=shots / "tab-dashboard.png")
+    close(panel)
+
+
+def test_two_runs_are_compared(panel: PanelPage, shots: Path) -> None:
+    a, b = "local/digits-00000", "local/resnet-00001"
+    panel.select(a, b)
+    panel.action("run-compare").click()
+    tab = panel.page.locator(".jp-AmlCompare:visible")
+    expect(tab.locator(".jp-AmlCompare-run").first).to_contain_text(a, timeout=MS)
+    differing = tab.locator("tr.jp-mod-differs")
+    expect(differing.filter(has_text="lr")).to_have_count(1)
+    expect(tab.locator("figure").first).to_be_visible()
+    total = tab.locator("tbody tr").count()
+    tab.get_by_label("Only differences").check()
+    eventually("only differences", lambda: tab.locator("tbody tr").count() < total)
+    panel.settle()
+    panel.page.screenshot(path=shots / "tab-compare.png")
+    close(panel)
+
+
+@thorough
+def test_tabs_are_there_again_after_a_reload(panel: PanelPage, page: Page, notebook: NotebookPage) -> None:
+    one, two = "local/digits-00000", "local/resnet-00001"
+    panel.command("run-tab", handle=one)
+    expect(page.locator(".jp-AmlDashboardTab:visible")).to_contain_text("loss", timeout=MS)
+    panel.command("run-logs", handle=two)
+    expect(page.locator(".jp-AmlLog:visible")).to_contain_text(two, timeout=MS)
+    panel.command("run-compare", handles=[one, two])
+    expect(page.locator(".jp-AmlCompare:visible")).to_contain_text(two, timeout=MS)
+    page.evaluate("() => jupyterapp.commands.execute('docmanager:open', {path: 'tabs.ipynb'})")
+    notebook.save()
+    page.evaluate("() => jupyterapp.shell.saveState?.()")
+    panel.settle(2)
+    page.goto(re.sub(r"/lab.*", "/lab", page.url))
+    page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.context?.path === 'tabs.ipynb'")
+    for kind, words in (("DashboardTab", "loss"), ("Log", two), ("Compare", two)):
+        node = page.locator(f".jp-Aml{kind}")
+        expect(node).to_have_count(1, timeout=MS)
+        page.evaluate(
+            "name => { for (const w of jupyterapp.shell.widgets('main'))"
+            " if (w.node.querySelector(name)) jupyterapp.shell.activateById(w.id); }",
+            f".jp-Aml{kind}",
+        )
+        expect(node).to_contain_text(words, timeout=MS)
+        close(panel)
+
+
+@thorough
+def test_mlflow_shows_the_run(
+    notebook: NotebookPage, panel: PanelPage, page: Page, lab: LabServer, shots: Path
+) -> None:
+    if shutil.which("mlflow") is None:
+        pytest.importorskip("mlflow.server")
+    notebook.cell("%%aml_submit --target local --name recorded --wait\nimport mlflow\nmlflow.log_metric('f1', 0.5)")
+    handle = str(notebook.records()[-1]["handle"])
+    panel.wait_run(handle, "completed")
+    panel.select(handle)
+
+    def opens() -> Page | None:
+        panel.action("run-mlflow").click()
+        begin = time.monotonic()
+        while time.monotonic() < begin + 60:
+            if len(page.context.pages) > 1:
+                return page.context.pages[-1]
+            button = page.locator(".jp-toastContainer").get_by_role("button", name="Open")
+            if button.is_visible():
+                button.click()
+            if any("being written" in text for text in panel.notifications()):
+                panel.quiet()
+                panel.action("run-mlflow").click()
+            page.wait_for_timeout(100)
+        return None
+
+    begin = time.monotonic()
+    popup = opens()
+    assert popup is not None
+    print("MLflow's page after", time.monotonic() - begin)
+    record = notebook.records()[-1]
+    popup.wait_for_load_state()
+    expect(popup.locator("body")).to_contain_text("f1", timeout=60_000)
+    assert re.search(r"#/experiments/\d+/runs/\w{32}", popup.url), (popup.url, record)
+    popup.screenshot(path=shots / "tab-mlflow.png")
+    popup.close()
+    notebook.cell("%aml_runs ui --stop", wait=True)
