@@ -7,24 +7,22 @@ see :class:`~jupyter_amltrain.panel.protocol.Events`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.panel import looks, protocol, streams
 from jupyter_amltrain.panel import page as pages
+from jupyter_amltrain.panel.compute_rows import Compute, ComputeRows
 from jupyter_amltrain.panel.meters import Meters
 from jupyter_amltrain.panel.news import News
 from jupyter_amltrain.panel.page import Page
 from jupyter_amltrain.panel.protocol import Beat, Changes, EventsReply, Notice, Snapshot
 from jupyter_amltrain.runs.row import row_of
 from jupyter_amltrain.runs.store import Entry
-from jupyter_amltrain.spec.rows import RunRow, TargetRow
+from jupyter_amltrain.spec.rows import RunRow
 from jupyter_amltrain.spec.run import Run, RunHandle
 from jupyter_amltrain.state import StateRoot
-
-log = logging.getLogger(__name__)
 
 #: Runs of a snapshot, rows of one message of changes.
 RUNS, ROWS = 500, 100
@@ -45,21 +43,6 @@ class Sources(streams.Sources, looks.Sources, Protocol):
         """Take in the runs that the targets have (or one of them has); never fails for one that is silent."""
 
 
-class Compute(Protocol):
-    """Who knows the targets."""
-
-    async def rows(self) -> tuple[str, tuple[TargetRow, ...]]:
-        """Name of the target in use, and all of them as they are known; asks no target."""
-
-    def listen(self, told: Callable[[str, str, str], None]) -> Callable[[], None]:
-        """Call `told` on the loop when a row may have changed; returns the end of it.
-
-        Its arguments are of a work that has ended and a person should hear of: level,
-        sentence, name of the target (see :class:`~jupyter_amltrain.panel.protocol.Notice`);
-        the sentence is empty for any other change.
-        """
-
-
 class Events:
     """The pages of one kernel.
 
@@ -77,11 +60,10 @@ class Events:
         self._sources, self._compute, self._cell_runs, self._send = sources, compute, cell_runs, send
         self._pages: dict[str, Page] = {}
         self._streams = streams.Streams(sources)
-        self._meters = Meters(self._streams, sources, lambda: self._targets[0])
-        self._targets: tuple[str, tuple[TargetRow, ...]] = ("", ())
+        self._targets = ComputeRows(compute, sources.loop, self._retargeted)
+        self._meters = Meters(self._streams, sources, lambda: self._targets.now[0])
         self._looks = looks.Looks(sources, lambda: self._pages.values())
         self._details = looks.Details(sources, self._changed_row)
-        self._retargeting, self._retarget_again = False, False
         self._stops: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._listed: asyncio.Task[None] | None = None
@@ -120,7 +102,7 @@ class Events:
         if page.seen:
             self._ticking()
         why = await self._streams.follow(page, wants.gpus if page.seen else "")
-        await self._meters.want(page, wants.meter)
+        await self._meters.want(page)
         return EventsReply(snapshot=snapshot, why=why)
 
     def notice(self, level: str, text: str, target: str = "") -> None:
@@ -142,7 +124,7 @@ class Events:
         ]
         start = self._sources.loop.start
         self._listed = start(self._sources.refresh(), "runs for the panel")
-        news = News(self._sources, lambda: any(p.seen for p in self._pages.values()), self._retarget)
+        news = News(self._sources, lambda: any(p.seen for p in self._pages.values()), self._targets.again)
         self._tasks.append(start(news.run(), "news for the panel"))
 
     def _ticking(self) -> None:
@@ -164,7 +146,7 @@ class Events:
         try:
             if self._listed is not None and not self._listed.done():
                 await asyncio.wait({self._listed}, timeout=LISTED)
-            await self._read_targets()
+            await self._targets.read()
         finally:
             if self._pages.get(page.comm) is page:
                 self._send_snapshot(page)
@@ -176,15 +158,14 @@ class Events:
         entries = sorted(self._sources.store.entries(), key=lambda entry: entry.run.created, reverse=True)
         rows = tuple(self._row(entry) for entry in entries[:RUNS])
         page.rows = {row.handle: row for row in rows}
-        page.targets = self._targets
+        page.targets = current, targets = self._targets.now
         page.dirty.clear()
         page.gone.clear()
         page.pace.wait()
-        current, targets = self._targets
         page.send(Snapshot, current=current, targets=targets, runs=rows, more=max(0, len(entries) - RUNS))
 
     def _row(self, entry: Entry) -> RunRow:
-        return row_of(entry, None if entry.read else self._details.of(entry.run.handle))
+        return row_of(entry, self._details.of(entry.run.handle))
 
     def _ask(self, page: Page) -> None:
         """Have a page say again what it has."""
@@ -196,16 +177,19 @@ class Events:
     def _told(self, run: Run) -> None:
         """The store has something new of a run."""
         self._looks.told(run)
+        self._targets.told(run)
         self._changed_row(run.handle)
 
     def _changed_row(self, handle: str) -> None:
         for page in self._pages.values():
             page.dirty.add(handle)
+            page.gone.discard(handle)
             self._soon(page)
 
     def _gone(self, handle: RunHandle) -> None:
         self._looks.gone(handle)
         self._details.forget(handle)
+        self._targets.gone(handle)
         for page in self._pages.values():
             page.dirty.discard(handle)
             if page.rows.pop(handle, None) is not None:
@@ -213,40 +197,13 @@ class Events:
                 self._soon(page)
 
     def _compute_told(self, level: str, text: str, target: str) -> None:
-        self._retarget()
+        self._targets.again()
         if text:
             self.notice(level, text, target)
 
-    def _retarget(self) -> None:
-        """Targets may have changed."""
-        if self._retargeting:
-            self._retarget_again = True
-        else:
-            self._retargeting = True
-            self._tasks.append(self._sources.loop.start(self._retargeted(), "targets for the panel"))
-
-    async def _retargeted(self) -> None:
-        try:
-            while True:
-                self._retarget_again = False
-                await self._read_targets()
-                if not self._retarget_again:
-                    break
-                await asyncio.sleep(1 / pages.RATE)
-        finally:
-            self._retargeting = False
-            self._tasks = [task for task in self._tasks if not task.done() and task is not asyncio.current_task()]
-
-    async def _read_targets(self) -> None:
-        try:
-            found = await self._compute.rows()
-        except AmlTrainError as error:
-            log.info("%s", error)
-            return
-        if found != self._targets:
-            self._targets = found
-            for page in self._pages.values():
-                self._soon(page)
+    def _retargeted(self) -> None:
+        for page in self._pages.values():
+            self._soon(page)
 
     def _soon(self, page: Page) -> None:
         """Send what is new when it may be sent."""
@@ -267,11 +224,12 @@ class Events:
         if page.gone:
             fields["gone"] = tuple(page.gone)
             page.gone.clear()
-        if page.targets != self._targets and (page.seen or page.targets[0] != self._targets[0]):
-            if page.seen and page.targets[1] != self._targets[1]:
-                fields["targets"] = self._targets[1]
-            fields["current"] = self._targets[0]
-            page.targets = self._targets
+        current, targets = self._targets.now
+        if page.targets != self._targets.now and (page.seen or page.targets[0] != current):
+            if page.seen and page.targets[1] != targets:
+                fields["targets"] = targets
+            fields["current"] = current
+            page.targets = self._targets.now
         if fields:
             page.pace.wait()
             page.send(Changes, **fields)
@@ -315,8 +273,10 @@ class Events:
             self._forget(page.comm)
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Send nothing more, after a word to the pages: who comes after us must be asked anew."""
         self._closed = True
+        for page in self._pages.values():
+            page.send(Changes, renew=True)
         for comm in list(self._pages):
             self._forget(comm)
         for stop in self._stops:
@@ -325,6 +285,7 @@ class Events:
         for task in [*self._tasks, *([self._listed] if self._listed is not None else [])]:
             task.cancel()
         self._tasks.clear()
+        self._targets.close()
         self._details.close()
         self._meters.close()
         self._streams.close()

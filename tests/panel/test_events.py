@@ -371,10 +371,11 @@ def test_nonsense_is_refused_in_one_sentence(house: House) -> None:
             house.ask(comm, seq=-1)
 
 
-def test_after_the_end_nothing_is_sent(house: House) -> None:
+def test_after_the_end_a_word_that_it_is_one_and_nothing_more(house: House) -> None:
     house.open(gpus="target:wide")
     until(lambda: house.heard(Gpus))
     house.on(house.events.close)
+    assert house.sent["c"][-1][1].renew  # who was loaded again meanwhile is found by asking
     count = len(house.sent["c"])
     house.submit("quick")
     house.call(asyncio.sleep(1))
