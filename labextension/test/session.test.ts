@@ -61,6 +61,8 @@ class FakeKernel implements IPort {
   comms: string[] = [];
   snapshots = true;
   refusal: Error | null = null;
+  /** Requests are never answered. */
+  hang = false;
   seq = -1;
   /** Resolves a load that is waited for. */
   finish: (answer: ILoaded) => void = () => undefined;
@@ -72,6 +74,9 @@ class FakeKernel implements IPort {
     },
     request: async (op: string, payload: any): Promise<any> => {
       this.asked.push({ op, ...payload });
+      if (this.hang) {
+        return new Promise(() => undefined);
+      }
       if (this.refusal) {
         throw this.refusal;
       }
@@ -379,4 +384,127 @@ test('a page without a panel in view hears of the end', async () => {
   session.want({ shown: '', gpus: '', looks: [], details: [], meter: 0 });
   await settle();
   assert.equal(kernel.events[1].shown, '');
+});
+
+test('a kernel asks twice before our answer is through, and is answered once', async () => {
+  const { kernel } = await ready();
+  kernel.send({ type: 'beat', renew: true });
+  kernel.send({ type: 'beat', renew: true });
+  await settle();
+  await settle();
+  assert.equal(kernel.events.length, 2);
+});
+
+test('what was asked before a restart holds nothing up after it', async () => {
+  const { kernel, session } = await ready();
+  kernel.hang = true;
+  session.want({ ...PANEL, gpus: 'local/a' });
+  session.statusChanged('restarting');
+  kernel.hang = false;
+  session.statusChanged('idle');
+  await settle();
+  await settle();
+  assert.equal(session.state, 'ready');
+  assert.deepEqual(
+    kernel.events.map(request => request.comm),
+    ['comm-0', 'comm-0', 'comm-1']
+  );
+});
+
+test('a restart while we ask: the answer of the old kernel says nothing of the new one', async () => {
+  const { kernel, session } = made();
+  kernel.kind = 'not-loaded';
+  session.begin();
+  session.statusChanged('restarting');
+  await settle();
+  assert.equal(session.state, 'starting');
+});
+
+test('what was wanted while the kernel did not answer is said when it is back', async () => {
+  const { kernel, session, clock } = await ready();
+  session.cell(true);
+  kernel.kind = 'not-responding';
+  await clock.pass(6000);
+  session.want({ ...PANEL, gpus: 'local/a' });
+  assert.equal(kernel.events.length, 1);
+  kernel.send(beat);
+  await settle();
+  assert.equal(kernel.events[1].gpus, 'local/a');
+});
+
+test('nobody looks: a kernel that does not answer is left alone until somebody does', async () => {
+  const { kernel, session, clock } = await ready();
+  session.cell(true);
+  kernel.kind = 'not-responding';
+  await clock.pass(6000);
+  session.want({ ...PANEL, shown: '' });
+  await clock.pass(60000);
+  const asked = kernel.greetings.length;
+  await clock.pass(60000);
+  assert.equal(kernel.greetings.length, asked);
+  assert.equal(clock.waiting, 0);
+  kernel.kind = 'ready';
+  session.want(PANEL);
+  await settle();
+  await settle();
+  assert.equal(session.state, 'ready');
+});
+
+test('left while it did not answer, a kernel hears that nobody listens when it is back', async () => {
+  const { kernel, session, clock } = await ready();
+  session.cell(true);
+  kernel.kind = 'not-responding';
+  await clock.pass(6000);
+  session.want({ ...PANEL, shown: '' });
+  kernel.send({ type: 'changes', runs: [], gone: [], targets: null, current: null, renew: false });
+  await settle();
+  assert.equal(kernel.events[kernel.events.length - 1].shown, '');
+});
+
+test('a kernel that sleeps for an hour is not asked a thousand times', async () => {
+  const { kernel, session, clock } = await ready();
+  session.cell(true);
+  kernel.kind = 'not-responding';
+  await clock.pass(3_600_000);
+  assert.ok(kernel.greetings.length < 150, `${kernel.greetings.length}`);
+});
+
+test('refreshed, the rows stay in view and the old comm is ended', async () => {
+  const { kernel, session, states } = await ready();
+  session.refresh();
+  await settle();
+  await settle();
+  assert.deepEqual(states, ['ready']);
+  assert.deepEqual(
+    kernel.events.map(request => [request.comm, request.shown]),
+    [
+      ['comm-0', 'panel'],
+      ['comm-0', ''],
+      ['comm-1', 'panel']
+    ]
+  );
+});
+
+test('a page that goes away says so, whatever is on its way', async () => {
+  const { kernel, session } = await ready();
+  kernel.hang = true;
+  session.want({ ...PANEL, gpus: 'local/a' });
+  session.bye();
+  assert.equal(kernel.events[2].shown, '');
+});
+
+test('Connect pressed while we ask does not keep us from asking later', async () => {
+  const { kernel, session } = made();
+  kernel.kind = 'not-loaded';
+  session.begin();
+  await settle();
+  session.cell(false);
+  kernel.loaded = [{ status: 'error', ename: 'ImportError', evalue: 'too old' }];
+  await session.connect();
+  assert.equal(session.state, 'not-loaded');
+  kernel.kind = 'ready';
+  session.cell(false);
+  await settle();
+  await settle();
+  assert.equal(session.state, 'ready');
 });

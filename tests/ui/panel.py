@@ -9,7 +9,7 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
-from tests.ui.lab import MS, eventually
+from tests.ui.lab import DEADLINE, MS, eventually
 
 #: Milliseconds since 1970 at which the mark of the target in use moved, and to which.
 WATCH_CURRENT = """
@@ -68,7 +68,7 @@ class PanelPage:
         """How it stands with the kernel."""
         return self.node.get_attribute("data-state") or ""
 
-    def wait_state(self, state: str, deadline: float = 90.0) -> None:
+    def wait_state(self, state: str, deadline: float = DEADLINE) -> None:
         """Wait for a connection state."""
         eventually(f"the panel is {state}, not {self.state}", lambda: self.state == state, deadline)
 

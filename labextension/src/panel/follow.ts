@@ -5,6 +5,9 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
 import { ISignal, Signal } from '@lumino/signaling';
 
+/** Milliseconds in which Jupyter has begun to start a kernel, or has asked a person for one. */
+const UNDECIDED = 2000;
+
 export class NotebookFollower {
   constructor(private readonly _tracker: INotebookTracker) {
     _tracker.currentChanged.connect(this._pick, this);
@@ -26,6 +29,25 @@ export class NotebookFollower {
 
   get kernel(): Kernel.IKernelConnection | null {
     return this.context?.session?.kernel ?? null;
+  }
+
+  /** There is no kernel, and one is on its way. */
+  get kernelComes(): boolean {
+    const { context } = this;
+    const status = context?.kernelDisplayStatus;
+    if (!context || this.kernel || status !== 'initializing') {
+      this._decide();
+      return !this.kernel && (status === 'starting' || status === 'restarting');
+    }
+    if (!context.hasNoKernel) {
+      this._decide();
+      return true;
+    }
+    // Jupyter says this until a kernel is chosen, also of a notebook for which none was wanted.
+    if (!this._undecided) {
+      this._undecided = { until: Date.now() + UNDECIDED, timer: setTimeout(() => this._tell(), UNDECIDED + 1) };
+    }
+    return Date.now() < this._undecided.until;
   }
 
   /** The notebook, its kernel, or what Jupyter says of it has changed. */
@@ -55,7 +77,13 @@ export class NotebookFollower {
     this._tell();
   }
 
+  private _decide(): void {
+    clearTimeout(this._undecided?.timer);
+    this._undecided = null;
+  }
+
   private _leave(): void {
+    this._decide();
     const context = this.context;
     if (context) {
       context.kernelChanged.disconnect(this._tell, this);
@@ -71,5 +99,6 @@ export class NotebookFollower {
   }
 
   private _notebook: NotebookPanel | null = null;
+  private _undecided: { until: number; timer: ReturnType<typeof setTimeout> } | null = null;
   private readonly _changed = new Signal<NotebookFollower, void>(this);
 }

@@ -2,31 +2,17 @@
 
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
-import { UUID } from '@lumino/coreutils';
 import { Signal } from '@lumino/signaling';
 import { NoAnswer } from '../client';
 import type { IKindsReply, INotice, IOperations, IRunRow, ITargetRow, PanelEvent } from '../protocol';
-import { IWants, NOTHING } from './events';
+import { NOTHING } from './events';
 import { NotebookFollower } from './follow';
 import { gpuFrame, meanUtil } from './frames';
-import { feedSession, KernelPort } from './port';
+import { Languages } from './language';
 import { IDifference, Watch } from './rows';
-import type { ISessionOwner } from './peer';
-import { Session } from './session';
+import { IFollowed, Sessions } from './sessions';
 import type { ConnectionState, IConnection, IGpuFrame, IPanelModel, IPanelSettings, ITransition } from './tokens';
-
-/** Milliseconds in which wishes are gathered before the kernel is told. */
-const GATHER = 60;
-const DETAILS_AFTER = 250;
-
-interface IFollowed {
-  readonly session: Session;
-  readonly feed: { dispose(): void };
-  kinds: Promise<IKindsReply> | null;
-  gpuWhy: string;
-  /** Connect was pressed by the setting: once for each life of a kernel. */
-  pressed: boolean;
-}
+import { Wants } from './wants';
 
 export class PanelModel implements IPanelModel {
   constructor(
@@ -35,9 +21,21 @@ export class PanelModel implements IPanelModel {
   ) {
     this._follower = new NotebookFollower(tracker);
     this._follower.changed.connect(this._refollow, this);
-    document.addEventListener('visibilitychange', () => this._gather());
+    this._wants = new Wants(
+      () => document.visibilityState === 'visible',
+      () => _settings.statusBarSeconds
+    );
+    this._wants.changed.connect(() => this._followed?.session.want(this._wants.now));
+    document.addEventListener('visibilitychange', () => this._wants.gather());
+    // Gone, perhaps for good: the kernel need not find out by itself.
+    window.addEventListener('pagehide', () => this._followed?.session.bye());
+    window.addEventListener('pageshow', event => {
+      if (event.persisted) {
+        this._followed?.session.refresh();
+      }
+    });
     _settings.changed.connect(() => {
-      this._gather();
+      this._wants.gather();
       this._autoConnect();
     });
     this._refollow();
@@ -80,7 +78,7 @@ export class PanelModel implements IPanelModel {
   }
 
   get gpuSource(): string {
-    return this._gpus;
+    return this._wants.gpus;
   }
 
   get gpuWhy(): string {
@@ -131,54 +129,23 @@ export class PanelModel implements IPanelModel {
     if (kernel && !kernel.isDisposed && kernel.connectionStatus === 'disconnected') {
       void kernel.reconnect().catch(() => undefined);
     }
-    this._followed?.session.begin();
+    this._followed?.session.refresh();
   }
 
   setShown(shown: boolean): void {
-    this._shown = shown;
-    this._gather();
+    this._wants.shown = shown;
   }
 
   watchGpus(source: string): void {
-    if (source !== this._gpus) {
-      this._gpus = source;
-      this._gather();
-    }
+    this._wants.gpus = source;
   }
 
   look(handle: string): { dispose(): void } {
-    const mark = { handle };
-    this._looks.add(mark);
-    this._gather();
-    return {
-      dispose: () => {
-        if (this._looks.delete(mark)) {
-          this._gather();
-        }
-      }
-    };
+    return this._wants.look(handle);
   }
 
   details(handles: readonly string[]): void {
-    const wanted = handles.filter(handle => this.run(handle)?.known === false);
-    clearTimeout(this._detailTimer);
-    this._detailTimer = setTimeout(() => {
-      this._details = wanted;
-      this._gather();
-    }, DETAILS_AFTER);
-  }
-
-  private get _wants(): IWants {
-    const panel = this._shown && document.visibilityState === 'visible';
-    const looks = [...new Set([...this._looks].map(mark => mark.handle))];
-    return panel
-      ? { shown: 'panel', gpus: this._gpus, looks, details: this._details, meter: 0 }
-      : { ...NOTHING, shown: 'status', meter: this._settings.statusBarSeconds };
-  }
-
-  private _gather(): void {
-    clearTimeout(this._gathering);
-    this._gathering = setTimeout(() => this._followed?.session.want(this._wants), GATHER);
+    this._wants.details(handles.filter(handle => this.run(handle)?.known === false));
   }
 
   /** The notebook or its kernel may be another. */
@@ -187,18 +154,19 @@ export class PanelModel implements IPanelModel {
     if (kernel !== this._kernel) {
       this._followed?.session.want(NOTHING);
       if (this._kernel?.isDisposed) {
-        this._end(this._kernel);
+        this._sessions.end(this._kernel);
       }
       this._kernel = kernel;
-      this._details = [];
+      this._wants.forget();
       this._meter = null;
       this._followed = null;
     }
-    this._language = this._languageOf(kernel);
+    const context = this._follower.context;
+    this._language = kernel && context ? this._languages.of(kernel, context) : '';
     if (kernel && !this._followed && this._language === 'python') {
-      const old = this._sessions.get(kernel);
-      this._followed = old ?? this._make(kernel);
-      this._followed.session.want(this._wants);
+      const old = this._sessions.find(kernel);
+      this._followed = old ?? this._sessions.make(kernel);
+      this._followed.session.want(this._wants.now);
       if (!old) {
         this._followed.session.begin();
       }
@@ -210,83 +178,6 @@ export class PanelModel implements IPanelModel {
       this.targetsChanged.emit();
     }
     this._tell();
-  }
-
-  /** `python`, the name of another language, or empty while it is not known. */
-  private _languageOf(kernel: Kernel.IKernelConnection | null): string {
-    const context = this._follower.context;
-    if (!kernel || !context) {
-      return '';
-    }
-    const specs = context.specsManager.specs;
-    const spec = specs?.kernelspecs[kernel.name];
-    if (spec) {
-      return spec.language.toLowerCase();
-    }
-    if (!this._askedSpec.has(kernel)) {
-      this._askedSpec.set(kernel, 'python');
-      void kernel.spec.then(found => {
-        this._askedSpec.set(kernel, found?.language?.toLowerCase() ?? 'python');
-        this._refollow();
-      });
-      return '';
-    }
-    return this._askedSpec.get(kernel) ?? '';
-  }
-
-  private _make(kernel: Kernel.IKernelConnection): IFollowed {
-    const mine = () => this._kernel === kernel;
-    const owner: ISessionOwner = {
-      stateChanged: () => {
-        if (followed.session.state !== 'ready' && followed.session.state !== 'not-responding') {
-          followed.kinds = null;
-        }
-        if (mine()) {
-          this._tell();
-        }
-      },
-      rowsChanged: difference => {
-        if (mine()) {
-          this._rowsChanged(followed, difference);
-        }
-      },
-      event: (event, buffers) => {
-        if (mine()) {
-          this._event(event, buffers);
-        }
-      },
-      gpuWhy: why => {
-        if (followed.gpuWhy !== why) {
-          followed.gpuWhy = why;
-          if (mine()) {
-            this.targetsChanged.emit();
-          }
-        }
-      }
-    };
-    const session = new Session(new KernelPort(kernel), owner, () => UUID.uuid4());
-    const followed: IFollowed = {
-      session,
-      feed: feedSession(kernel, session),
-      kinds: null,
-      gpuWhy: '',
-      pressed: false
-    };
-    this._sessions.set(kernel, followed);
-    kernel.disposed.connect(() => {
-      // The one that is followed stays to be looked at: a dead kernel's connection is disposed of.
-      if (!mine()) {
-        this._end(kernel);
-      }
-    });
-    return followed;
-  }
-
-  private _end(kernel: Kernel.IKernelConnection): void {
-    const followed = this._sessions.get(kernel);
-    followed?.feed.dispose();
-    followed?.session.dispose();
-    this._sessions.delete(kernel);
   }
 
   private _rowsChanged(followed: IFollowed, difference: IDifference): void {
@@ -328,13 +219,11 @@ export class PanelModel implements IPanelModel {
   }
 
   private get _state(): ConnectionState {
-    const context = this._follower.context;
-    if (!context) {
+    if (!this._follower.context) {
       return 'no-notebook';
     }
-    const display = context.kernelDisplayStatus;
     if (!this._kernel) {
-      return display === 'initializing' || display === 'starting' || display === 'restarting' ? 'starting' : 'no-kernel';
+      return this._follower.kernelComes ? 'starting' : 'no-kernel';
     }
     if (!this._followed) {
       return this._language ? 'other-language' : 'connecting';
@@ -357,7 +246,8 @@ export class PanelModel implements IPanelModel {
       this._connection = now;
       this.connectionChanged.emit(this.connection);
     }
-    if (followed && now.state !== 'not-loaded' && now.state !== 'loading' && now.state !== 'missing') {
+    // Only a restart: who unloads the extension by hand wants it unloaded.
+    if (followed && now.state === 'starting') {
       followed.pressed = false;
     }
     this._autoConnect();
@@ -365,17 +255,25 @@ export class PanelModel implements IPanelModel {
 
   private _autoConnect(): void {
     const followed = this._followed;
-    if (followed && this._settings.autoConnect && followed.session.state === 'not-loaded' && !followed.pressed) {
+    if (followed?.session.state === 'ready') {
+      followed.pressed = true;
+    } else if (followed && this._settings.autoConnect && followed.session.state === 'not-loaded' && !followed.pressed) {
       followed.pressed = true;
       void followed.session.connect();
     }
   }
 
   private readonly _follower: NotebookFollower;
-  private readonly _sessions = new Map<Kernel.IKernelConnection, IFollowed>();
-  private readonly _askedSpec = new WeakMap<Kernel.IKernelConnection, string>();
+  private readonly _wants: Wants;
+  private readonly _sessions = new Sessions({
+    follows: kernel => kernel === this._kernel,
+    stateChanged: () => this._tell(),
+    rowsChanged: (followed, difference) => this._rowsChanged(followed, difference),
+    event: (event, buffers) => this._event(event, buffers),
+    gpuWhyChanged: () => this.targetsChanged.emit()
+  });
+  private readonly _languages = new Languages(() => this._refollow());
   private readonly _watch = new Watch();
-  private readonly _looks = new Set<{ handle: string }>();
   private _kernel: Kernel.IKernelConnection | null = null;
   private _followed: IFollowed | null = null;
   private _language = '';
@@ -387,10 +285,5 @@ export class PanelModel implements IPanelModel {
     kernelName: '',
     notebook: ''
   };
-  private _shown = false;
-  private _gpus = '';
-  private _details: readonly string[] = [];
   private _meter: number | null = null;
-  private _detailTimer: ReturnType<typeof setTimeout> | undefined;
-  private _gathering: ReturnType<typeof setTimeout> | undefined;
 }

@@ -102,7 +102,13 @@ export class TrainingPanel extends SidePanel {
     } else if (context && remedy === 'choose-kernel') {
       await new SessionContextDialogs({ translator: this._translator }).selectKernel(context);
     } else if (context) {
-      await context.restartKernel();
+      const kernel = context.session?.kernel;
+      if (kernel && !kernel.isDisposed && kernel.status !== 'dead') {
+        await context.restartKernel();
+      } else {
+        // Jupyter does not restart what is dead: another takes its place.
+        await context.changeKernel({ name: kernel?.name ?? context.prevKernelName });
+      }
     }
   }
 
