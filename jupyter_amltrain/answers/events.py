@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.panel import protocol
-from jupyter_amltrain.panel.events import Compute, Events
+from jupyter_amltrain.panel.compute_rows import Compute
+from jupyter_amltrain.panel.events import Events
 from jupyter_amltrain.panel.protocol import EventsReply, Reply
 
 if TYPE_CHECKING:

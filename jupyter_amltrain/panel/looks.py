@@ -109,7 +109,8 @@ class Details:
         for handle in list(handles)[:DETAILS]:
             entry = self._sources.store.get(RunHandle(handle))
             ended = entry is not None and entry.run.status.state.terminal
-            if entry is not None and ended and not entry.read and handle not in self._known:
+            told = entry is None or entry.read or entry.brief is not None or handle in self._known
+            if ended and not told:
                 self._wanted.pop(handle, None)
                 self._wanted[handle] = None
         for old in list(self._wanted)[: -2 * DETAILS]:

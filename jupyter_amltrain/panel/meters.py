@@ -39,12 +39,13 @@ class Meters:
         self._streams, self._sources, self._current = streams, sources, current
         self._all: dict[Page, asyncio.Task[None]] = {}
 
-    async def want(self, page: Page, seconds: float) -> None:
-        """Let a page have a meter every so many seconds; 0 for none."""
-        there = page in self._all
-        if there and not seconds:
+    async def want(self, page: Page) -> None:
+        """Let a page have the meter that it wants now: it may have spoken again while it was answered."""
+        task = self._all.get(page)
+        there = task is not None and not task.done()
+        if not page.wants.meter:
             self.forget(page)
-        elif seconds and not there:
+        elif not there:
             self._all[page] = self._sources.loop.start(self._tell(page), f"meter of {page.comm}")
 
     async def _tell(self, page: Page) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -24,6 +25,8 @@ TARGET = "target:"
 PATIENCE = 1.5
 #: Seconds between two looks at what no tick tells: the driver's note, the end.
 LOOK = 2.0
+#: A monitor of ours that ended is not begun again sooner than this after its begin (seconds).
+AGAIN = 30.0
 
 
 class Sources(Protocol):
@@ -47,6 +50,7 @@ class _Stream:
 
     def __init__(self, source: str) -> None:
         self.source = source
+        self.since = time.monotonic()
         self.entry: Entry | None = None
         self.why = ""
         self.pages: dict[Page, _Reader] = {}
@@ -139,7 +143,7 @@ class Streams:
                 entry = await self._sampled(stream, stream.source[len(TARGET) :])
             else:
                 entry = await self._sources.source(stream.source)
-        except AmlTrainError as error:
+        except (AmlTrainError, OSError) as error:
             stream.why = str(error)
             self._tell(stream)
             return
@@ -177,7 +181,8 @@ class Streams:
             for stream in list(self._all.values()):
                 entry = stream.entry
                 over = entry is not None and entry.kind == "monitor" and entry.run.status.state.terminal
-                if over and (stream.pages or stream.meters):
+                lasted = not stream.opened or time.monotonic() - stream.since > AGAIN
+                if over and lasted and (stream.pages or stream.meters):
                     # Somebody closed the monitor that we shared: begin one of our own.
                     self._replace(stream)
                 else:
