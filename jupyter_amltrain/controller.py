@@ -26,6 +26,7 @@ from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.places import Places
 from jupyter_amltrain.runs.directory import RunDirectory
 from jupyter_amltrain.runs.imports import Imports
+from jupyter_amltrain.runs.kept import KeptStreams
 from jupyter_amltrain.runs.painters import Paint, Painters
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.runs.row import Brief, brief_of
@@ -58,6 +59,7 @@ class Controller:
         self.imports = Imports(self.loop, self.root, self._imported)
         self.places = Places(self.loop, self.root, self.targets, self.store, self._outcome, self._over)
         self.computes = Computes(self.loop, self.targets, self.places, self.store, self._forget)
+        self.kept = KeptStreams(self.store)
         self._settled: dict[RunHandle, asyncio.Event] = {}
         directory = RunDirectory(self.store, self.imports)
         self._finder = RunFinder(self.targets, self.computes, self.places, self.store, directory)
@@ -82,13 +84,16 @@ class Controller:
         await self.monitors.close_of(name)
         for handle in await self.places.drop(name):
             self._event(handle).set()
+            del self._settled[handle]  # who waits has it
 
     # ---- submitting
 
     async def prepare(self, spec: JobSpec, target: str | None) -> tuple[str, JobSpec]:
         """Check `spec` and name its target; sends nothing."""
         self.loop.check()
-        name = target or self.targets.current
+        if not target:
+            await self.computes.refresh()  # another kernel may have changed the one in use
+        name = target or self.computes.current
         self.backend(name)
         return name, validated(spec)
 
@@ -175,6 +180,7 @@ class Controller:
         elif not entry.run.status.state.terminal:  # its target would have it in a moment
             raise CommandError(f"{handle} has not ended.", hint=f"First: %aml_runs cancel {handle}")
         self.store.remove(handle)
+        self._settled.pop(handle, None)
 
     async def wait(self, handle: RunHandle) -> Run:
         """Wait until the run has ended and its values came home."""
@@ -186,8 +192,9 @@ class Controller:
                 await event.wait()
             finally:
                 entry.lookers -= 1
-        await self.settle(handle)
-        await self._painters.painted(entry.run)
+        if self.store.get(handle) is entry:  # else it ended with its target
+            await self.settle(handle)
+            await self._painters.painted(entry.run)
         return entry.run
 
     def _event(self, handle: RunHandle) -> asyncio.Event:
@@ -230,11 +237,11 @@ class Controller:
         """Bring all that is known of a run up to date: status, streams, values."""
         entry = self.entry(handle)
         if entry.run.folder:
-            backend = self.backend(entry.run.target)
             try:
                 if not entry.run.status.state.terminal:
                     await self.places.look(entry.run.target, [entry.run.run_id])
-                self.store.amend(handle, **await settled(backend, entry))
+                with self.kept.reading(handle):
+                    self.store.amend(handle, **await settled(self.backend(entry.run.target), entry))
                 if entry.run.status.state.terminal and self.imports.ask(entry.run):
                     # Its kernel may have died before this.
                     self.loop.start(self.imports.run(handle), f"import {handle}")
@@ -280,6 +287,7 @@ class Controller:
             # The worker does one thing at a time: first what somebody looks at.
             await self._painters.painted(self.entry(handle).run)
             await self.imports.run(handle)
+        self.kept.read(handle)
 
     def _imported(self, handle: RunHandle, state: str) -> None:
         self.store.amend(handle, tracking=state)

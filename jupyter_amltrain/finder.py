@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 
 from jupyter_amltrain.errors import AmlTrainError, TargetError, UnknownRun, UnknownTarget
 from jupyter_amltrain.places import Places
@@ -29,30 +30,37 @@ class RunFinder:
 
     async def runs(self, target: str | None = None) -> list[Run]:
         """Every run of `target` (default: of all targets that answer), newest first."""
-        if target is not None:
-            self._targets.get(target)  # UnknownTarget before anything is asked
-        names = [target] if target else [t.name for t in await self._computes.refresh()]
-        for name in names:
-            try:
-                await self._directory.read(self._places.backend(name))
-            except (TargetError, UnknownTarget):  # it does not answer, or was deleted just now
-                if target is not None:
-                    raise
-            self._places.wake(name)
-        return self._directory.runs(names)
+        names = [there.name for there in await self._computes.refresh()]
+        if target is None:
+            await self._take(names)
+            return self._directory.runs(names)
+        if target not in names:
+            self._targets.get(target)  # names the near matches
+        await self._read(target)
+        return self._directory.runs([target])
 
     async def refresh(self, target: str | None = None) -> None:
-        """Take in the runs of every target (or of one), all at once; a silent one costs the others no time."""
-        names = [target] if target else [t.name for t in await self._computes.refresh()]
+        """Take in the runs of every target (or of one); never fails for one that is silent."""
+        try:
+            await self._take([target] if target else [there.name for there in await self._computes.refresh()])
+        except AmlTrainError as error:  # targets.json cannot be read: told to who asks for targets
+            log.info("%s", error)
+
+    async def _take(self, names: Iterable[str]) -> None:
+        """Take in the runs of targets, all at once: a silent one costs the others no time."""
 
         async def take(name: str) -> None:
             try:
-                await self._directory.read(self._places.backend(name))
-                self._places.wake(name)
+                await self._read(name)
             except (AmlTrainError, OSError) as error:
                 log.info("runs of %s: %s", name, error)
 
         await asyncio.gather(*map(take, names))
+
+    async def _read(self, name: str) -> None:
+        backend = self._places.backend(name)
+        await self._directory.read(backend, lambda: self._places.live(name) is backend)
+        self._places.wake(name)
 
     async def resolve(self, text: str = "last") -> RunHandle:
         """``last``, a handle, a run id, or the unambiguous beginning of one.

@@ -94,10 +94,13 @@ class Launches:
             self._refused[handle] = error.with_traceback(None)
         else:
             entry = self._store.get(handle)
-            canceled = entry is not None and entry.run.cancel_requested
+            if entry is None:  # its target was deleted meanwhile
+                return
+            canceled = entry.run.cancel_requested
             self._store.put(msgspec.structs.replace(launched, created=run.created))
             if canceled:  # asked for while it was being packed
                 await backend.cancel(run.run_id)
         finally:
             self._tasks.pop(handle, None)
-        self._done(handle)
+        if self._store.get(handle) is not None:
+            self._done(handle)

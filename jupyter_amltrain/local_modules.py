@@ -6,10 +6,10 @@ import ast
 import functools
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from jupyter_amltrain import syntax
 from jupyter_amltrain.errors import SubmitError
 
 _SKIPPED = frozenset({"__pycache__", ".git", ".venv", "node_modules", ".ipynb_checkpoints"})
@@ -142,9 +142,7 @@ def _imports_of_file(path: str, mtime_ns: int, size: int) -> tuple[tuple[int, st
 def _imports(text: bytes) -> tuple[tuple[int, str], ...]:
     """``(level, dotted name)`` of every import; of ``from a import b`` both a and a.b."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+        tree = syntax.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return ()  # it may be for another Python; if it is wrong, the run says so best
     found: dict[tuple[int, str], None] = {}

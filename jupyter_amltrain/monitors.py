@@ -189,7 +189,8 @@ class Monitors:
         """End those of a target that is gone."""
         for handle, watch in list(self._all.items()):
             if watch.entry.run.target == target:
-                await self.close(handle)
+                with contextlib.suppress(AmlTrainError):  # it ends by itself
+                    await self.close(handle)
 
     async def close_all(self) -> None:
         """End all of them, at the same time: whoever closes us does not wait for long."""

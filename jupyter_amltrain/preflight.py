@@ -6,9 +6,9 @@ import ast
 import io
 import re
 import tokenize
-import warnings
 from collections.abc import Iterator
 
+from jupyter_amltrain import syntax
 from jupyter_amltrain.errors import PreflightError
 
 # What IPython, and only IPython, understands. Each is tried on lines of a text that
@@ -68,15 +68,11 @@ class _Checker:
             lineno = self.text.count("\n", 0, error.start) + 1
             raise self.error(lineno, "half of a character (a lone surrogate).", "Type it anew.") from None
         try:
-            with warnings.catch_warnings():
-                # "invalid escape sequence" is the job's to say, with its own line.
-                warnings.simplefilter("ignore")
-                tree = ast.parse(self.text)
-                self.check_top_level(tree)
-                if any(word in self.text for word in _KEYBOARD_WORDS):
-                    self.check_keyboard(tree)
-                # What the grammar lets through: `break` outside a loop and the like.
-                compile(tree, "<cell>", "exec", dont_inherit=True)
+            tree = syntax.parse(self.text)
+            self.check_top_level(tree)
+            if any(word in self.text for word in _KEYBOARD_WORDS):
+                self.check_keyboard(tree)
+            syntax.check(tree)
         except SyntaxError as error:
             self.check_ipython()
             raise self.syntax(error) from None

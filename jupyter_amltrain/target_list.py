@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 #: While a panel listens, the stored targets are looked at this often (seconds): one `stat`.
 WATCH = 2.0
+#: A service is asked again for a target's machines when something has happened and its answer is older (seconds).
+FRESH = 15.0
 
 
 class News(NamedTuple):
@@ -60,6 +62,7 @@ class TargetList:
         self._seen: dict[str, Seen] = {}
         self._current = LOCAL.name
         self._writes = 0
+        self._leaving: set[str] = set()  #: targets that are gone and being forgotten
         self._known = False
         self._listeners: list[Callable[[News | None], None]] = []
         self._watching: asyncio.Task[Any] | None = None
@@ -113,10 +116,17 @@ class TargetList:
                     seen.stored, seen.work = True, None
                 seen.target = target
         self._seen.update({name: seen for name, seen in old.items() if seen.busy or not seen.stored})
-        for name in self._places.changed(found, busy):
-            self._loop.start(self._forget(name), f"forget {name}")
+        for name in set(self._places.changed(found, busy)) - self._leaving:
+            self._leaving.add(name)
+            self._loop.start(self._let_go(name), f"forget {name}")
         if before != (found, current):
             self._tell()
+
+    async def _let_go(self, name: str) -> None:
+        try:
+            await self._forget(name)
+        finally:
+            self._leaving.discard(name)
 
     async def _write(self, change: Callable[[Any], None], value: Any) -> None:
         self._writes += 1
@@ -126,10 +136,12 @@ class TargetList:
             self._writes += 1
 
     def shown(self) -> None:
-        """Somebody looks at the list: ask in the background what was never asked."""
+        """Somebody looks at the list: ask in the background what was never asked, and what may scale by itself."""
         self.ensure()
+        now = time.time()
         for name, seen in self._seen.items():
-            if not seen.checked_at and not seen.checking and not seen.busy:
+            old = not seen.checked_at or (seen.state is not None and not 0 <= now - seen.checked_at < FRESH)
+            if old and not seen.checking and not seen.busy:
                 self._loop.start(self._ask(name), f"check {name}")
 
     async def listed(self, patience: float) -> None:

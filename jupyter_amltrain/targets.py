@@ -67,8 +67,8 @@ class Targets:
 
     def use(self, name: str) -> None:
         """Make `name` the target of every kernel from now on."""
-        self.get(name)
         with locked(self._path.with_suffix(".lock")):
+            self.get(name)
             write_json(self._path, {**self._read(), "current": name})
 
     def read(self) -> tuple[list[ComputeTarget], str]:

@@ -232,18 +232,21 @@ class TrackedRun:
         """
         run = controller().loop.call(controller().wait(self.handle), timeout)
         if run.status.state is not RunState.COMPLETED:
-            error = self.error()
+            error = self._error(run)
             if error is not None:
                 raise error
         return self
 
     def error(self) -> AmlTrainError | None:
         """The exception that :meth:`wait` raises, or ``None``."""
+        return self._error(self.run)
+
+    def _error(self, run: Run) -> AmlTrainError | None:
         log = ""
-        if self.run.folder:
+        if run.folder and run.status.reason != "deleted":  # with its target, and its log with it
             data = controller().loop.call(controller().logs(self.handle, _QUOTE), ANSWER)
             log = data.decode("utf-8", "replace")
-        return as_error(self.run, log)
+        return as_error(run, log)
 
     def cancel(self) -> None:
         """Ask for the end; returns when requested. Ended runs are left alone."""

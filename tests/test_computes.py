@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_amltrain.computes import Done
 from jupyter_amltrain.controller import Controller
-from jupyter_amltrain.errors import AmlTrainError, CommandError, QuotaExceeded, UnknownRun, UnknownTarget
+from jupyter_amltrain.errors import AmlTrainError, CommandError, QuotaExceeded, UnknownTarget
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.rows import TargetRow
 from jupyter_amltrain.spec.run import RunHandle
@@ -239,8 +239,8 @@ def test_a_deleted_target_takes_its_runs_along(kernel: Kernel, home: Path) -> No
     assert kernel.finished("big") == "big is deleted."
     assert set(kernel.rows()) == {"local"} and kernel.rows()["local"].current
     assert stored(home) == {"schema": 1, "current": "local", "targets": {}}
-    with pytest.raises(UnknownRun):  # who waited for it is told
-        waiting.result(DEADLINE)
+    end = waiting.result(DEADLINE)  # who waited for it is told
+    assert end.status.reason == "deleted" and end.error == f"{handle} ended with its target."
     assert controller.loop.call(controller.runs()) == []
     with pytest.raises(UnknownTarget):
         controller.loop.call(controller.submit(JobSpec(name="x", script="pass"), "big"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_amltrain.commands.again import again
-from jupyter_amltrain.commands.runs import lost_text, not_ended
+from jupyter_amltrain.commands.runs import NAMED, lost_text, not_ended
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import (
@@ -112,7 +112,7 @@ class RunAnswers:
             except AmlTrainError as error:
                 errors[name] = str(error)
         if not asked.confirmed:
-            sizes = [(run, await self._log_size(run)) for run in runs]
+            sizes = [(run, await self._log_size(run) if i < NAMED else 0) for i, run in enumerate(runs)]
             return DeleteReply(ask=lost_text(sizes) if sizes else "", errors=errors)
         told = asyncio.Event()
         work = controller.loop.start(self._delete_all(runs, errors, told), "delete runs")

@@ -24,7 +24,7 @@ _HEAD = 20_000
 #: Pause between two looks at a followed log (seconds).
 _LOOK = 0.25
 #: Runs that a question about many names.
-_NAMED = 5
+NAMED = 5
 #: A wait in a terminal says nothing for this time (seconds).
 _SILENCE = 2.0
 
@@ -247,7 +247,7 @@ def delete(names: Sequence[str], force: bool, prog: str = "%aml_runs") -> list[s
             raise not_ended(run.run, prog)
     handles = " ".join(run.handle for run in runs)
     if not force:
-        lost = lost_text([(run.run, run.record().log.bytes) for run in runs])
+        lost = lost_text([(run.run, run.record().log.bytes if i < NAMED else 0) for i, run in enumerate(runs)])
         raise CommandError(lost, hint=f"If that is meant: {prog} delete --force {handles}")
     said = []
     for run in runs:
@@ -265,11 +265,11 @@ def not_ended(run: Run, prog: str = "%aml_runs") -> CommandError:
 
 
 def lost_text(runs: Sequence[tuple[Run, int]]) -> str:
-    """What deleting runs would cost; each with the bytes of its log."""
+    """What deleting runs would cost; each with the bytes of its log, which the first :data:`NAMED` are asked for."""
     lost = "; ".join(
-        f"{run.handle}: log ({bytes_text(size)}), outputs, files in {run.folder}" for run, size in runs[:_NAMED]
+        f"{run.handle}: log ({bytes_text(size)}), outputs, files in {run.folder}" for run, size in runs[:NAMED]
     )
-    more = f"; and the same of {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    more = f"; and the same of {len(runs) - NAMED} more" if len(runs) > NAMED else ""
     return f"This would be lost for good: {lost}{more}. MLflow's record stays."
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import keyword
 import re
@@ -10,6 +9,7 @@ import shlex
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
+from jupyter_amltrain import syntax
 from jupyter_amltrain.errors import CommandError
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -20,6 +20,8 @@ _EXPANDABLE = re.compile(r"\$(?P<dollar>[A-Za-z_]\w*)|\{(?P<brace>[A-Za-z_]\w*)\
 _SECRET_WORDS = frozenset(
     ["PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "TOKEN", "APIKEY", "CREDENTIAL", "CREDENTIALS", "PAT"]
 )
+#: In a parameter's name they are mostly a tokenizer's or a patience.
+_NO_SECRET_PARAM = frozenset(["TOKEN", "PAT"])
 _SECRET_PAIRS = frozenset({"API KEY", "ACCESS KEY", "PRIVATE KEY", "ACCOUNT KEY", "CONNECTION STRING", "SAS KEY"})
 _SECRET_VALUE = re.compile(
     r"AKIA[0-9A-Z]{16}|gh[pousr]_\w{20}|github_pat_|hf_[A-Za-z0-9]{20}|sk-[\w-]{16}|glpat-"
@@ -82,6 +84,12 @@ def duration(text: str) -> float:
     if text[-1] not in _UNITS:
         return float(text)
     return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)([smhd])", text))
+
+
+def duration_text(seconds: float) -> str:
+    """``2h``: the shortest text that :func:`duration` reads as so many seconds."""
+    unit = next(unit for unit in "dhms" if unit == "s" or seconds % _UNITS[unit] == 0)
+    return f"{seconds / _UNITS[unit]:g}{unit}"
 
 
 def count(text: str) -> int:
@@ -158,6 +166,11 @@ def out(text: str) -> list[str]:
 def param(text: str) -> tuple[str, Any]:
     """``k=v`` with a JSON or Python literal, or plain text, as value."""
     name, value = _pair("--param", "lr=0.1")(text)
+    if looks_secret(name, value, _SECRET_WORDS - _NO_SECRET_PARAM):
+        raise CommandError(
+            f"--param {name} looks like a secret, and its value would be stored with the run.",
+            hint=f"Write --secret {name}, and in the code: os.environ[{name!r}]",
+        )
     return name, parameter_value(value, name)
 
 
@@ -170,7 +183,7 @@ def parameter_value(text: str, name: str = "") -> Any:
         A Python literal that JSON cannot hold.
     """
     value: Any = text
-    for read in (json.loads, ast.literal_eval):
+    for read in (json.loads, syntax.literal):
         try:
             value = read(text)
             break
@@ -230,12 +243,12 @@ def env_var(text: str) -> tuple[str, str]:
     return name, value
 
 
-def looks_secret(name: str, value: str) -> bool:
-    """Whether an environment variable is better handed over by ``--secret``."""
+def looks_secret(name: str, value: str, telling: frozenset[str] = _SECRET_WORDS) -> bool:
+    """Whether a value is better handed over by ``--secret``; one of `telling` in its name says so."""
     if _SECRET_VALUE.search(value):
         return True
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper().split("_")
-    named = not _SECRET_WORDS.isdisjoint(words) or any(
+    named = not telling.isdisjoint(words) or any(
         f"{a} {b}" in _SECRET_PAIRS for a, b in zip(words, words[1:], strict=False)
     )
     # PAD_TOKEN=0, USE_TOKEN=true, TOKEN_FILE=/run/x: no secrets by themselves.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -24,26 +24,34 @@ class RunDirectory:
     def __init__(self, store: RunStore, imports: Imports) -> None:
         self._store, self._imports = store, imports
 
-    async def read(self, backend: Backend) -> None:
+    async def read(self, backend: Backend, there: Callable[[], bool] = lambda: True) -> None:
         """Take in all runs of a target; drop ended ones that it no longer has.
 
         An ended run does not change: of those that are known nothing is read.
+
+        Parameters
+        ----------
+        there
+            Asked when the target has answered: whether it has not been deleted meanwhile.
         """
-        asked, target = time.time(), backend.target.name
+        asked, began, target = time.time(), time.monotonic(), backend.target.name
         known = {
             entry.run.run_id
             for entry in self._store.entries()
             if entry.run.target == target and entry.run.folder and entry.run.status.state.terminal
         }
         ids, found = await backend.roster(known)
-        await self._adopt(found)
+        if not there():
+            return
+        await self._adopt(found, began)
         self._forget(target, ids, asked)
 
     async def find(self, backend: Backend, run_id: str) -> bool:
         """Take in one run; False when the target has no such run."""
+        began = time.monotonic()
         run = await backend.find(run_id)
         if run is not None:
-            await self._adopt([run])
+            await self._adopt([run], began)
         return run is not None
 
     def runs(self, targets: Sequence[str]) -> list[Run]:
@@ -51,12 +59,15 @@ class RunDirectory:
         known = [entry.run for entry in self._store.entries() if entry.run.target in targets]
         return sorted(known, key=lambda run: run.created, reverse=True)
 
-    async def _adopt(self, runs: Sequence[Run]) -> None:
+    async def _adopt(self, runs: Sequence[Run], began: float) -> None:
+        """Take in what a target told when it was asked at `began` (monotonic seconds)."""
         ended = [run for run in runs if run.status.state.terminal and self._store.get(run.handle) is None]
         tracked = {run.handle: run for run in await self._imports.known(ended)} if ended else {}
         for number, run in enumerate(runs, 1):
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
+            if self._store.removed_since(run.handle, began):
+                continue
             if self._store.get(run.handle) is None:
                 run = tracked.get(run.handle, run)
                 if run.status.state.terminal:

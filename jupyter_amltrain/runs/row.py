@@ -35,12 +35,14 @@ def row_of(entry: Entry, brief: Brief | None = None) -> RunRow:
     Parameters
     ----------
     brief
-        What its streams said when they were read for this; default what `entry` holds of them.
+        What its streams said when they were read for this, for an `entry` that does not hold them.
     """
     run, status = entry.run, entry.run.status
-    known = brief is not None or entry.read
-    if brief is None:
-        brief = brief_of(entry) if entry.read else Brief()
+    if entry.read:
+        brief = brief_of(entry)
+    brief = brief or entry.brief
+    known = brief is not None
+    brief = brief or Brief()
     done = status.state.terminal
     last = status.phases[-1] if status.phases and not done else None
     return RunRow(

@@ -16,6 +16,9 @@ from jupyter_amltrain.spec.run import Run, RunHandle, RunStatus, advances
 
 Unsubscribe = Callable[[], None]
 
+#: Removed runs that are remembered, for lists that were being read at that time.
+_REMOVED = 1000
+
 
 class Entry:
     """One run and what arrived of its streams. Touched by the loop thread only."""
@@ -31,6 +34,7 @@ class Entry:
         self.kind = "run"  #: or monitor
         self.lookers = 0  #: how many want its streams
         self.read = False  #: whether its streams were read
+        self.brief: Any = None  #: what a row says of streams that were let go of
         self.spark: tuple[int, bool, tuple[int, ...]] = (0, False, ())  #: of the last row: ticks, ended, numbers
         self.changed_at = time.monotonic()
 
@@ -43,6 +47,7 @@ class RunStore:
         self._entries: dict[RunHandle, Entry] = {}
         self._subscribers: list[Callable[[Run], None]] = []
         self._mourners: list[Callable[[RunHandle], None]] = []
+        self._removed: dict[RunHandle, float] = {}  #: monotonic seconds
 
     def put(self, run: Run) -> bool:
         """Store what was observed; returns whether anything changed."""
@@ -88,8 +93,15 @@ class RunStore:
         """Forget a run that was deleted on its target."""
         self._loop.check()
         if self._entries.pop(handle, None) is not None:
+            self._removed[handle] = time.monotonic()
+            for old in list(self._removed)[:-_REMOVED]:
+                del self._removed[old]
             for fn in tuple(self._mourners):
                 fn(handle)
+
+    def removed_since(self, handle: RunHandle, moment: float) -> bool:
+        """Whether a run was removed after `moment` (monotonic seconds): what was read before may still show it."""
+        return self._removed.get(handle, -1.0) >= moment
 
     def entries(self) -> Iterator[Entry]:
         """All entries, oldest first."""

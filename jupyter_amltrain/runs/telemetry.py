@@ -259,6 +259,11 @@ class RunTelemetry:
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     @property
+    def heard(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._listeners)
+
+    @property
     def last_t(self) -> float | None:
         """Unix seconds of the newest tick of any node."""
         return max((node.last_t for node in self.nodes() if node.last_t is not None), default=None)
