@@ -15,6 +15,7 @@ from jupyter_amltrain.answers.logs import LogAnswers
 from jupyter_amltrain.answers.mlflow import MlflowAnswers
 from jupyter_amltrain.answers.runs import RunAnswers
 from jupyter_amltrain.answers.submit import SubmitAnswers
+from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.panel.protocol import Reply, Request
 
 if TYPE_CHECKING:
@@ -28,11 +29,18 @@ class Answers:
     ----------
     cell_runs
         Whether a cell runs at this moment; may be asked on the loop.
+    defaults
+        What holds now where a line that submits says nothing; may be asked on any thread.
     """
 
-    def __init__(self, controller: Controller, cell_runs: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        cell_runs: Callable[[], bool] = lambda: False,
+        defaults: Callable[[], Defaults] = Defaults,
+    ) -> None:
         self._controller = controller
-        compute = ComputeAnswers(controller)
+        compute = ComputeAnswers(controller, defaults)
         self._events = EventsAnswers(controller, compute, cell_runs)
         self._runs = RunAnswers(controller, self._events.notice)
         topics = (
@@ -41,7 +49,7 @@ class Answers:
             compute,
             LogAnswers(controller),
             MlflowAnswers(controller),
-            SubmitAnswers(controller),
+            SubmitAnswers(controller, defaults),
         )
         self._ops: dict[type, Callable[[Any], Coroutine[Any, Any, Reply]]] = {}
         for topic in topics:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.registry import forms
 from jupyter_amltrain.commands.compute_lines import line_of
 from jupyter_amltrain.commands.forms import submit_fields
+from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import ActReply, KindsReply, Reply
@@ -19,17 +20,23 @@ if TYPE_CHECKING:
 
 
 class ComputeAnswers:
-    """Answers about targets; see :class:`~jupyter_amltrain.panel.events.Compute` for the rest."""
+    """Answers about targets; see :class:`~jupyter_amltrain.panel.compute_rows.Compute` for the rest.
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    Parameters
+    ----------
+    defaults
+        What holds now where a line that submits says nothing.
+    """
+
+    def __init__(self, controller: Controller, defaults: Callable[[], Defaults] = Defaults) -> None:
+        self._controller, self._defaults = controller, defaults
 
     def ops(self) -> dict[type, Callable[[Any], Coroutine[Any, Any, Reply]]]:
         """What is answered here."""
         return {protocol.Kinds: self._kinds, protocol.DoAct: self._act}
 
     async def _kinds(self, asked: protocol.Kinds) -> KindsReply:
-        return KindsReply(kinds=forms(), submit=submit_fields())
+        return KindsReply(kinds=forms(), submit=submit_fields(self._defaults()))
 
     async def _act(self, asked: protocol.DoAct) -> ActReply:
         line = line_of(asked.verb, asked.target, asked.kind, asked.values)
@@ -61,7 +68,7 @@ class ComputeAnswers:
         return computes.current, computes.rows()
 
     def listen(self, told: Callable[[str, str, str], None]) -> Callable[[], None]:
-        """See :meth:`jupyter_amltrain.panel.events.Compute.listen`."""
+        """See :meth:`jupyter_amltrain.panel.compute_rows.Compute.listen`."""
 
         def heard(news: News | None) -> None:
             told(*(news or News("", "", "")))

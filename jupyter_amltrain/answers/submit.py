@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.compose import compose
+from jupyter_amltrain.commands.submit import Defaults
+from jupyter_amltrain.commands.values import left_over
 from jupyter_amltrain.errors import UnknownTarget
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import ComposeReply, Reply
@@ -15,10 +17,16 @@ if TYPE_CHECKING:
 
 
 class SubmitAnswers:
-    """Answers about lines that submit."""
+    """Answers about lines that submit.
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    Parameters
+    ----------
+    defaults
+        What holds now where a line says nothing.
+    """
+
+    def __init__(self, controller: Controller, defaults: Callable[[], Defaults]) -> None:
+        self._controller, self._defaults = controller, defaults
 
     def ops(self) -> dict[type, Callable[[Any], Coroutine[Any, Any, Reply]]]:
         """What is answered here."""
@@ -29,8 +37,10 @@ class SubmitAnswers:
 
     def _composed(self, asked: protocol.Compose) -> ComposeReply:
         """Reads files and parses code: not on the loop."""
-        made = compose(asked.old, asked.values, cell=asked.cell, script=asked.script)
-        if (target := made.values.get("target")) and "target" not in made.errors and "$" not in target:
+        defaults = self._defaults()
+        made = compose(asked.old, asked.values, cell=asked.cell, script=asked.script, defaults=defaults)
+        target = made.values.get("target") or defaults.target
+        if target and "target" not in made.errors and not left_over([target]):
             try:
                 self._controller.targets.get(target)
             except UnknownTarget as error:

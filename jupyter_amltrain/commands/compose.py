@@ -41,7 +41,14 @@ class _Item:
     text: str = ""
 
 
-def compose(old: str, given: Mapping[str, Any] | None, *, cell: str | None = None, script: str = "") -> Composed:
+def compose(
+    old: str,
+    given: Mapping[str, Any] | None,
+    *,
+    cell: str | None = None,
+    script: str = "",
+    defaults: submit.Defaults | None = None,
+) -> Composed:
     """Write a line that says what `given` does, or only read `old`.
 
     Parameters
@@ -54,6 +61,8 @@ def compose(old: str, given: Mapping[str, Any] | None, *, cell: str | None = Non
         Code below the line; ``None`` for the form with a script.
     script
         The script of that form; empty keeps the old line's.
+    defaults
+        What holds where the line says nothing.
     """
     magic = "%%aml_submit" if cell is not None else "%aml_submit"
     errors: dict[str, str] = {}
@@ -74,7 +83,7 @@ def compose(old: str, given: Mapping[str, Any] | None, *, cell: str | None = Non
         line = old.strip()
     found = _said(items, errors)
     if not errors:
-        errors |= _checked(items, rest, cell, magic)
+        errors |= _checked(items, rest, cell, magic, defaults)
     return Composed(line, found, errors)
 
 
@@ -264,7 +273,9 @@ def _said(items: Sequence[_Item], errors: dict[str, str]) -> dict[str, Any]:
     return said
 
 
-def _checked(items: Sequence[_Item], rest: str, cell: str | None, magic: str) -> dict[str, str]:
+def _checked(
+    items: Sequence[_Item], rest: str, cell: str | None, magic: str, defaults: submit.Defaults | None
+) -> dict[str, str]:
     """What the magic would say to the line and the code, by field."""
     tokens: list[str] = []
     for item in items:
@@ -273,7 +284,7 @@ def _checked(items: Sequence[_Item], rest: str, cell: str | None, magic: str) ->
         tokens += values.split(f"{item.raw} ;") if item.raw else []
     tokens += values.split(rest) if rest else []
     try:
-        submit.understand(tokens, cell, prog=magic)
+        submit.understand(tokens, cell, prog=magic, defaults=defaults)
     except HelpWanted:
         return {}
     except AmlTrainError as error:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+
+import msgspec
 
 from jupyter_amltrain.commands import values
 from jupyter_amltrain.commands.parsers import parser_of
+from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.spec.fields import Field
 
 #: Fields that a form shows at once, in this order; the others when they are asked for.
-SHOWN = ("target", "gpus", "param", "name", "out", "timeout", "require-gpu", "wait")
+SHOWN = ("target", "param", "gpus")
+#: The first of the others: what is asked for most.
+_NEXT = ("name", "out", "timeout", "require-gpu", "wait")
 #: What is no field: help, the script itself, and flags that make another command of it.
 _NONE = ("help", "script", "dry_run")
 _KINDS = {values.count: "int", values.require_gpu: "choice"}
@@ -30,11 +36,27 @@ def submit_actions() -> dict[str, argparse.Action]:
     return {name: action for action in actions if (name := field_name(action))}
 
 
+def submit_fields(defaults: Defaults | None = None) -> tuple[Field, ...]:
+    """What can be given to a submit: first what a form shows, then the rest in the order of the help.
+
+    Parameters
+    ----------
+    defaults
+        What holds where nothing is given.
+    """
+    given = dataclasses.asdict(defaults) if defaults is not None else {}
+    given["timeout"] = values.duration_text(given["timeout"]) if given.get("timeout") else None
+    return tuple(
+        msgspec.structs.replace(field, default=given[field.name]) if given.get(field.name) else field
+        for field in _fields()
+    )
+
+
 @functools.lru_cache(maxsize=1)
-def submit_fields() -> tuple[Field, ...]:
-    """What can be given to a submit: first what a form shows, then the rest in the order of the help."""
+def _fields() -> tuple[Field, ...]:
     actions = submit_actions()
-    order = [*SHOWN, *(name for name in actions if name not in SHOWN)]
+    first = (*SHOWN, *_NEXT)
+    order = [*first, *(name for name in actions if name not in first)]
     return tuple(_field(name, actions[name]) for name in order)
 
 

@@ -56,7 +56,7 @@ class _Extension:
         ip.register_magics(*self.magics)
         ip.events.register("pre_run_cell", self.home.collect)
         completion.install(ip)
-        self.door = ControlDoor(ip) if hasattr(ip, "kernel") else None
+        self.door = ControlDoor(ip, self.config.defaults) if hasattr(ip, "kernel") else None
         if self.door is not None:
             self.door.install()
 

@@ -10,6 +10,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jupyter_amltrain.commands.submit import Defaults
     from jupyter_amltrain.panel.requests import Requests
 
 #: The same as ``panel.protocol.REQUEST``, which cannot be imported yet.
@@ -17,10 +20,16 @@ _REQUEST = "amltrain_request"
 
 
 class ControlDoor:
-    """Answers ``amltrain_request`` on one kernel."""
+    """Answers ``amltrain_request`` on one kernel.
 
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
+    Parameters
+    ----------
+    defaults
+        What holds where a line that submits says nothing.
+    """
+
+    def __init__(self, shell: Any, defaults: Callable[[], Defaults]) -> None:
+        self._shell, self._defaults = shell, defaults
         self._requests: Requests | None = None
         self._cell_runs = True  # the cell that loads us
         self._known: tuple[Any, Any] = (None, None)  # controller, who answers for it
@@ -70,5 +79,5 @@ class ControlDoor:
 
         controller = api.controller()
         if self._known[0] is not controller:
-            self._known = (controller, Answers(controller, self._runs))
+            self._known = (controller, Answers(controller, self._runs, self._defaults))
         return self._known[1]

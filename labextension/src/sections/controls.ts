@@ -36,7 +36,7 @@ export function makeControl(
       return select(field.choices.map(name => [name, name]), unset(field, trans), changed);
     case 'target': {
       const current = targets.find(target => target.current);
-      const none = current ? trans.__('In use: %1', current.name) : unset(field, trans);
+      const none = current && !field.default ? trans.__('In use: %1', current.name) : unset(field, trans);
       return select(targets.map(({ name }) => [name, name]), none, changed);
     }
     case 'list':
