@@ -99,7 +99,7 @@ def test_who_listens_is_told(page: Page) -> None:
     page.act("create", kind="fake", values={"fails": "create"}, confirmed=True)
     until(lambda: page.state("big") == "failed")
     assert ("", "", "") in told
-    assert [(level, name) for level, text, name in told if text] == [("error", "big")]
+    until(lambda: [(level, name) for level, text, name in told if text] == [("error", "big")])
     assert page.act("dismiss").accepted and page.state("big") == "gone"
     end()
     count = len(told)

@@ -182,12 +182,14 @@ def test_in_a_terminal_it_waits(home: Path, capsys: pytest.CaptureFixture[str]) 
     assert main([*line, "--provisioning", "0.2", "--yes"]) == 0
     said = capsys.readouterr()
     assert said.out == "big is created.\n" and said.err.startswith("Making the machine: 0 %")
-    assert main(["compute", "list", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [(row["target"], row["state"], row["size"]) for row in rows] == [
-        ("local", "ready", ""),
-        ("big", "ready", "cpu-4"),
-    ]
+
+    def listed() -> list[tuple[str, str, str]]:
+        assert main(["compute", "list", "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        return [(row["target"], row["state"], row["size"]) for row in rows]
+
+    # What does not answer soon is listed as it is known.
+    until(lambda: listed() == [("local", "ready", ""), ("big", "ready", "cpu-4")])
     assert main(["compute", "delete", "big", "--yes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"said": "big is deleted."}
     assert main([*line, "--fails", "create", "--yes"]) == 1  # the target refused
