@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import end_all
 from tests.past_runs import write_runs
-from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
+from tests.ui.lab import MS, LabServer, NotebookPage, attach, eventually, open_notebook
 from tests.ui.panel import PanelPage
 
 thorough = pytest.mark.thorough
@@ -170,7 +169,11 @@ def test_everything_by_keyboard(panel: PanelPage) -> None:
     assert panel.selected() == [first]
     panel.press("End")
     eventually("the last one is in view", lambda: panel.selected() == panel.handles()[-1:])
-    assert panel.handles()[-1] == f"local/ablation-{PAST - 1:05d}"
+    last = panel.row(f"local/ablation-{PAST - 1:05d}")
+    expect(last).to_have_attribute("aria-selected", "true")
+    # What is read from the disk only for those who look.
+    expect(last.locator(".jp-AmlRuns-metric")).to_have_text("loss 0.25", timeout=MS)
+    expect(last.locator(".jp-AmlRuns-spark polyline").first).to_be_attached(timeout=MS)
     panel.press("PageUp")
     eventually("a page up", lambda: panel.selected() != panel.handles()[-1:])
     panel.press("Home")
@@ -312,3 +315,113 @@ def test_unused_gpus_are_told(submit: Submit, panel: PanelPage, shots: Path) -> 
     panel.select(handle)
     panel.settle()
     panel.page.screenshot(path=shots / "runs-attention.png")
+
+
+def test_several_runs_allow_only_what_fits_several(panel: PanelPage) -> None:
+    panel.filter()
+    eventually("rows are there", lambda: len(panel.handles()) > 3)
+    first, second, third, *_ = panel.handles()
+    panel.select(first, second)
+    eventually("two can be compared", lambda: panel.enabled("run-compare"))
+    assert panel.enabled("run-delete")
+    for command in ("run-open", "run-tab", "run-logs", "run-again", "run-mlflow", "run-cancel"):
+        assert not panel.enabled(command), command
+    panel.row(third).click(modifiers=["Control"])
+    eventually("three cannot be compared", lambda: not panel.enabled("run-compare"))
+    expect(panel.node.locator(".jp-AmlRuns-detailTitle")).to_have_text("3 runs")
+    panel.select(first)
+
+
+@thorough
+def test_the_status_bar_and_jupyterlabs_own_list_of_what_runs(submit: Submit, panel: PanelPage, shots: Path) -> None:
+    panel.hide()
+    panel.status_item.click()
+    expect(panel.node).to_be_visible()
+    live, queued = submit("long", "runs-on"), submit("busy", "waits")
+    panel.wait_run(live, "running")
+    expect(panel.status_item).to_contain_text("1 running · 1 queued", timeout=MS)
+    panel.page.evaluate("() => void jupyterapp.commands.execute('running:show-panel')")
+    items = panel.page.locator(".jp-RunningSessions-item.jp-AmlRunning-item:visible")
+    expect(items).to_have_count(2, timeout=MS)
+    panel.page.screenshot(path=shots / "runs-running.png")
+    one = items.filter(has_text="waits")
+    one.hover()
+    one.locator(".jp-RunningSessions-itemShutdown").click()
+    expect(items).to_have_count(1, timeout=MS)
+    items.locator(".jp-RunningSessions-itemLabel").click()
+    expect(panel.page.locator(".jp-Cell.jp-AmlFlash")).to_have_count(1, timeout=MS)
+    items.hover()
+    items.locator(".jp-RunningSessions-itemShutdown").click()
+    panel.dialog()
+    panel.confirm("Cancel Run")
+    expect(items).to_have_count(0, timeout=MS)
+    panel.open()
+    panel.wait_run(live, "canceled")
+    panel.wait_run(queued, "canceled")
+
+
+@thorough
+def test_another_window_deletes_and_is_told_nothing_twice(
+    submit: Submit, notebook: NotebookPage, panel: PanelPage, browser: Browser, lab: LabServer
+) -> None:
+    handle = submit("quick", "shared")
+    panel.wait_run(handle, "completed")
+    panel.toast("shared completed")
+    notebook.save()
+    place = lab.folder / "settings" / "jupyter-amltrain" / "panel.jupyterlab-settings"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text('{"notifyEnded": false}')
+    window = browser.new_page(viewport={"width": 1000, "height": 800})
+    window.set_default_timeout(MS)
+    try:
+        window.goto(f"{lab.url}/lab/workspaces/second/tree/runs.ipynb?reset&token={lab.token}")
+        other = PanelPage(attach(window, "runs.ipynb").page).open()
+        other.wait_state("ready")
+        other.wait_run(handle, "completed")
+        mute = submit("quick", "mute")
+        panel.toast("mute completed")
+        other.wait_run(mute, "completed")
+        other.choose(handle, "Copy Handle")
+        other.toast("Copied")
+        assert not any("completed" in text for text in other.notifications())  # neither anew nor against the setting
+        other.choose(handle, "Delete…")
+        other.dialog()
+        other.confirm("Delete")
+        for one in (panel, other):
+            expect(one.row(handle)).to_have_count(0, timeout=MS)
+    finally:
+        window.close()
+        place.unlink()
+
+
+@thorough
+def test_looks(submit: Submit, notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+    names = {"long": "resnet50-augmented-long-name", "broken": "broken", "busy": "patient", "lazy": "waster"}
+    handles = {target: submit(target, name, "--gpu-grace 1", "--param lr=0.1") for target, name in names.items()}
+    panel.wait_run(handles["broken"], "failed")
+    panel.toast("GPUs are not used")
+    shell_handle = submit("long", "stopped")
+    panel.choose(shell_handle, "Cancel…")
+    if panel.page.locator(".jp-Dialog").is_visible():
+        panel.confirm("Cancel Run")
+    panel.wait_run(shell_handle, "canceled")
+    panel.quiet()
+    try:
+        for width in (250, 450):
+            panel.drag_to_width(width)
+            for theme in ("Light", "Dark"):
+                notebook.theme(f"JupyterLab {theme}")
+                for target in ("broken", "lazy"):
+                    panel.select(handles[target])
+                    panel.settle()
+                    panel.page.screenshot(path=shots / f"runs-{width}-{theme.lower()}-{target}.png")
+        panel.page.set_viewport_size({"width": 1200, "height": 680})
+        panel.settle()
+        panel.page.screenshot(path=shots / "runs-low.png")
+        assert len(panel.handles()) >= 3
+        seen = panel.node.locator(".jp-AmlRuns-list").bounding_box()
+        assert seen is not None and seen["height"] >= 3 * 44
+    finally:
+        panel.page.set_viewport_size({"width": 1200, "height": 950})
+        notebook.theme("JupyterLab Light")
+        panel.drag_to_width(250)

@@ -45,7 +45,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     server.put_targets(TARGETS)
     state = server.folder / "state"
     past = write_runs(state, 3, time.time() - 3600)
-    (state / "runs" / past[2] / "log").write_text("".join(f"line {k}\n" for k in range(LINES)))
+    (state / "runs" / past[2] / "log" / "rank-0.txt").write_text("".join(f"line {k}\n" for k in range(LINES)))
     yield server
     server.close()
     end_all(state)
@@ -160,9 +160,20 @@ def test_a_log_is_followed_until_one_scrolls_up(told: Told, panel: PanelPage, sh
     tab.get_by_role("button", name="Wrap").click()
     panel.settle()
     panel.page.screenshot(path=shots / "tab-log.png")
+    told.say("".join(f"more {k}\n" for k in range(5200)))  # beyond what is kept
+    expect(text).to_contain_text("more 5199", timeout=MS)
+    text.hover()
+    panel.page.mouse.wheel(0, -900)
+    expect(follow).to_have_attribute("aria-pressed", "false")
+    before = place(text, "more 5150")
+    told.say("".join(f"last {k}\n" for k in range(500)))
+    expect(text).to_contain_text("last 499", timeout=MS)
+    assert abs(place(text, "more 5150") - before) <= 1
+    assert text.locator("> *").count() <= 5000
+    follow.click()
     told.end()
     expect(tab.locator(".jp-AmlLog-state")).to_contain_text("completed", timeout=MS)
-    expect(text.locator("> :last-child")).to_contain_text("wide")
+    expect(text.locator("> :last-child")).to_have_text("last 499")
     close(panel)
 
 
@@ -216,7 +227,7 @@ def test_a_run_is_found_in_its_cell(notebook: NotebookPage, panel: PanelPage, pa
         eventually("the first notebook is in front", lambda: title(panel) == "tabs.ipynb")
         expect(page.locator(".jp-Cell.jp-AmlFlash")).to_have_count(1, timeout=MS)
     finally:
-        page.evaluate("() => jupyterapp.commands.execute('docmanager:open', {path: 'other.ipynb'})")
+        page.evaluate("() => void jupyterapp.commands.execute('docmanager:open', {path: 'other.ipynb'})")
         eventually("the second notebook is in front", lambda: title(panel) == "other.ipynb")
         other.close()
         eventually("the first notebook is in front", lambda: title(panel) == "tabs.ipynb")
@@ -270,7 +281,7 @@ def test_tabs_are_there_again_after_a_reload(panel: PanelPage, page: Page, noteb
     expect(page.locator(".jp-AmlLog:visible")).to_contain_text(two, timeout=MS)
     panel.command("run-compare", handles=[one, two])
     expect(page.locator(".jp-AmlCompare:visible")).to_contain_text(two, timeout=MS)
-    page.evaluate("() => jupyterapp.commands.execute('docmanager:open', {path: 'tabs.ipynb'})")
+    page.evaluate("() => void jupyterapp.commands.execute('docmanager:open', {path: 'tabs.ipynb'})")
     notebook.save()
     page.evaluate("() => jupyterapp.shell.saveState?.()")
     panel.settle(2)
@@ -324,4 +335,3 @@ def test_mlflow_shows_the_run(
     assert re.search(r"#/experiments/\d+/runs/\w{32}", popup.url), (popup.url, record)
     popup.screenshot(path=shots / "tab-mlflow.png")
     popup.close()
-    notebook.cell("%aml_runs ui --stop", wait=True)

@@ -45,8 +45,11 @@ const TARGET = {
   }
 } as const;
 
-/** One run, or empty. */
-const one = (args: Args): string => chosenRuns(args)[0] ?? '';
+/** The one run, or empty for none and for several. */
+function one(args: Args): string {
+  const handles = chosenRuns(args);
+  return handles.length === 1 ? handles[0] : '';
+}
 
 /** Two runs, or none. */
 function two(args: Args): [string, string] | null {
