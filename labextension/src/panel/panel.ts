@@ -1,24 +1,24 @@
 /** The side panel: who is followed, how it stands with that kernel, and the sections. */
 
 import { SessionContextDialogs } from '@jupyterlab/apputils';
-import { ITranslator } from '@jupyterlab/translation';
-import { CommandToolbarButton, PanelWithToolbar, SidePanel } from '@jupyterlab/ui-components';
+import type { IStateDB } from '@jupyterlab/statedb';
+import type { ITranslator } from '@jupyterlab/translation';
+import { CommandToolbarButton, SidePanel } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
-import { AccordionPanel, PanelLayout } from '@lumino/widgets';
+import { AccordionPanel, PanelLayout, Widget } from '@lumino/widgets';
 import { PANEL_ID } from '../tokens';
 import { runsIcon } from './icons';
 import { isStale, Remedy } from './look';
+import { ISection, SectionKeeper } from './sections';
 import { HeaderView, StateView } from './states';
 import { CommandIDs, IPanelContext } from './tokens';
-
-/** Of compute, runs, GPUs and submit to each other. */
-const SIZES = [2, 5, 3, 0];
 
 export class TrainingPanel extends SidePanel {
   constructor(
     private readonly _context: IPanelContext,
-    sections: readonly PanelWithToolbar[],
-    private readonly _translator: ITranslator
+    sections: readonly ISection[],
+    private readonly _translator: ITranslator,
+    db: IStateDB | null
   ) {
     super({ translator: _translator });
     const { model, trans, app } = _context;
@@ -33,25 +33,20 @@ export class TrainingPanel extends SidePanel {
     this.header.addWidget(this.toolbar);
     this._state = new StateView(model, trans, remedy => void this._heal(remedy));
     (this.layout as PanelLayout).insertWidget(1, this._state);
-    // Until a person changes it: runs have most of the room, and the form of a submit waits to be opened.
-    sections[sections.length - 1].hide();
-    sections.forEach(section => this.addWidget(section));
-    (this.content as AccordionPanel).setRelativeSizes(SIZES.slice(0, sections.length));
+    this._keeper = new SectionKeeper(this.content as AccordionPanel, sections, db);
     model.connectionChanged.connect(this._draw, this);
     this._draw();
   }
 
   /** Bring a section into view. */
-  reveal(section: PanelWithToolbar): void {
-    const index = this.content.widgets.indexOf(section);
-    if (index >= 0) {
-      (this.content as AccordionPanel).expand(index);
-    }
+  reveal(section: Widget): void {
+    this._keeper.reveal(section);
   }
 
   dispose(): void {
     this._context.model.connectionChanged.disconnect(this._draw, this);
     this._context.model.setShown(false);
+    this._keeper.dispose();
     super.dispose();
   }
 
@@ -112,5 +107,6 @@ export class TrainingPanel extends SidePanel {
     }
   }
 
+  private readonly _keeper: SectionKeeper;
   private readonly _state: StateView;
 }

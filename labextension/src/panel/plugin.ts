@@ -6,6 +6,7 @@ import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStateDB } from '@jupyterlab/statedb';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { ComputeSection } from '../sections/compute';
@@ -21,6 +22,7 @@ import { PanelModel } from './model';
 import { notifyTransitions } from './notifications';
 import { TrainingPanel } from './panel';
 import { addToRunning } from './running';
+import type { ISection } from './sections';
 import { PanelSettings } from './settings';
 import { addStatusItem } from './statusbar';
 import type { IPanelContext } from './tokens';
@@ -40,7 +42,8 @@ export const panel: JupyterFrontEndPlugin<void> = {
     ICommandPalette,
     IStatusBar,
     IRunningSessionManagers,
-    IFileBrowserFactory
+    IFileBrowserFactory,
+    IStateDB
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -51,7 +54,8 @@ export const panel: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     statusBar: IStatusBar | null,
     running: IRunningSessionManagers | null,
-    files: IFileBrowserFactory | null
+    files: IFileBrowserFactory | null,
+    db: IStateDB | null
   ): void => {
     const language = translator ?? nullTranslator;
     const trans = language.load(DOMAIN);
@@ -72,8 +76,14 @@ export const panel: JupyterFrontEndPlugin<void> = {
     ];
     addRunMenu(context);
     const submit = new SubmitSection(context);
-    const sections = [new ComputeSection(context), new RunsSection(context), new GpusSection(context), submit];
-    const widget = new TrainingPanel(context, sections, language);
+    // Runs are what people live with: what is left is theirs.
+    const sections: ISection[] = [
+      { name: 'compute', widget: new ComputeSection(context), least: 70, wish: { share: 0.3 }, greed: 0 },
+      { name: 'runs', widget: new RunsSection(context), least: 140, wish: 300, greed: 3 },
+      { name: 'gpus', widget: new GpusSection(context), least: 110, wish: 240, greed: 2 },
+      { name: 'submit', widget: submit, least: 110, wish: { share: 0.5 }, greed: 1, closed: true }
+    ];
+    const widget = new TrainingPanel(context, sections, language, db);
     const showSubmit = () => {
       app.shell.activateById(PANEL_ID);
       widget.reveal(submit);
