@@ -285,7 +285,7 @@ class NotebookPage:
     def theme(self, name: str) -> None:
         """``JupyterLab Light`` or ``JupyterLab Dark``."""
         self.page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name)
-        dark = "false" if name.endswith("Dark") else "true"
+        dark = "false" if "Dark" in name else "true"
         self.page.locator(f"body[data-jp-theme-light='{dark}']").wait_for(state="attached", timeout=MS)
 
 

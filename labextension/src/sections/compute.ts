@@ -12,13 +12,14 @@ import {
   refreshIcon
 } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
-import { Widget } from '@lumino/widgets';
+import { Panel, Widget } from '@lumino/widgets';
 import { CommandIDs, IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IAct } from '../protocol';
 import { Acts, IOutcome, notify } from './acts';
 import { NewTarget } from './compute_new';
 import { IRowHost, TargetView } from './compute_row';
 import { element, say } from './dom';
+import { Room } from './room';
 
 const sections = new WeakMap<IPanelModel, ComputeSection>();
 
@@ -35,8 +36,12 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     this._list.addEventListener('keydown', event => this._key(event));
     this._outcome.hidden = true;
     this._outcome.setAttribute('role', 'status');
-    this.addWidget(new Widget({ node: element('div', 'jp-AmlCompute-top', '', this._outcome) }));
-    this.addWidget(new Widget({ node: element('div', '', '', this._empty, this._list) }));
+    this._body.node.addEventListener('click', event => this._click(event), true);
+    // What came of an act stays in sight, and covers no row.
+    this.addWidget(new Widget({ node: this._outcome }));
+    this._body.addClass('jp-AmlCompute-body');
+    this._body.addWidget(new Widget({ node: element('div', '', '', this._empty, this._list) }));
+    this.addWidget(this._body);
     this._addButtons();
     model.targetsChanged.connect(this._draw, this);
     model.connectionChanged.connect(this._draw, this);
@@ -68,9 +73,8 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     const form = (this._new = new NewTarget(this._context));
     form.closed.connect(() => this._closeNew());
     form.enable(this._whyNot());
-    this.insertWidget(1, form);
-    void form.load();
-    form.node.scrollIntoView({ block: 'nearest' });
+    this._body.insertWidget(0, form);
+    void form.load().then(() => this._makeRoom(form.node));
   }
 
   select(name: string, open: boolean): void {
@@ -89,6 +93,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     if (view && !view.node.contains(document.activeElement)) {
       view.node.focus({ preventScroll: true });
     }
+    this._makeRoom(view?.node);
   }
 
   use(name: string): void {
@@ -243,6 +248,16 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
       if (inside) {
         this._list.querySelector<HTMLElement>('[tabindex="0"]')?.focus();
       }
+      this._makeRoom();
+    }
+  }
+
+  /** A form and details are seen whole where that can be, `node` of them first. */
+  private _makeRoom(node?: HTMLElement): void {
+    if (!this.isDisposed) {
+      this._room.want(this._new ? 0.7 : this._open && this.selected ? 0.5 : 0);
+      // The panel has its new sizes with the next frame.
+      requestAnimationFrame(() => node?.scrollIntoView({ block: 'nearest' }));
     }
   }
 
@@ -291,6 +306,22 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     this._outcome.replaceChildren(element('div', 'jp-AmlOutcome-parts', '', ...parts), close);
   }
 
+  /**
+   * A double click uses the target of its first click, wherever the second one hits.
+   *
+   * The first one opens the row and closes another above it, so that the second hits something else there,
+   * a button maybe.
+   */
+  private _click(event: MouseEvent): void {
+    const summary = (event.target as Element).closest('.jp-AmlTarget-summary');
+    if (event.detail === 1) {
+      this._clicked = summary?.closest<HTMLElement>('.jp-AmlTarget')?.dataset.target ?? '';
+    } else if (event.detail === 2 && this._clicked) {
+      event.stopPropagation();
+      this.use(this._clicked);
+    }
+  }
+
   private _key(event: KeyboardEvent): void {
     const names = this._context.model.targets.map(row => row.name);
     const at = names.findIndex(name => this._views.get(name)?.node === event.target);
@@ -317,6 +348,10 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
         go(names.length - 1);
         break;
       case 'Enter':
+        // As a double click does.
+        this.select(name, true);
+        this.use(name);
+        break;
       case ' ':
       case 'ArrowRight':
         this.select(name, true);
@@ -337,6 +372,8 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   }
 
   private readonly _acts: Acts;
+  private readonly _body = new Panel();
+  private readonly _room = new Room(this, () => this._outcome.offsetHeight + this._body.node.scrollHeight);
   private readonly _views = new Map<string, TargetView>();
   private readonly _buttons: { button: ToolbarButton; why: () => string }[] = [];
   private readonly _list = element('div', 'jp-AmlCompute-list');
@@ -346,6 +383,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   private _defaults = new Set<string>();
   private _kernel: IPanelModel['kernel'] = null;
   private _selected = '';
+  private _clicked = '';
   private _open = false;
   private _timer = 0;
 }

@@ -66,8 +66,8 @@ export class NewTarget extends Widget {
       element('h3', 'jp-AmlNew-title', trans.__('New target')),
       element('div', 'jp-AmlForm', '', this._kindField, this._kindHelp),
       this._form.node,
-      this._preview,
-      element('div', 'jp-AmlForm-buttons', '', cancel, this._create_)
+      // Seen however long the form is.
+      element('div', 'jp-AmlNew-foot', '', this._preview, element('div', 'jp-AmlForm-buttons', '', cancel, this._create_))
     );
     this._preview.hidden = true;
   }

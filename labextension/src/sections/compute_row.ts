@@ -13,7 +13,6 @@ import { allow, button, element, say } from './dom';
 export interface IRowHost {
   readonly trans: TranslationBundle;
   select(name: string, open: boolean): void;
-  use(name: string): void;
   perform(name: string, act: IAct): void;
   dismiss(name: string): void;
   /** The stored value is what a target of this kind has anyway. */
@@ -60,7 +59,6 @@ export class TargetView {
       _host.select(this._row.name, !this._open);
     });
     this._summary.addEventListener('click', () => _host.select(this._row.name, true));
-    this._summary.addEventListener('dblclick', () => _host.use(this._row.name));
     this.node.addEventListener('contextmenu', () => _host.select(this._row.name, this._open));
     this.update(row);
     this.show(false, false, '');
@@ -152,7 +150,7 @@ export class TargetView {
       .filter(([name, value]) => value !== null && value !== '' && !this._host.isDefault(row.kind, name, value))
       .map(([name, value]): [string, string] => [labelText(name), json(value, 200)])
       // What the row says already needs no second line.
-      .filter(([, text]) => text !== row.name && !known.some(([, other]) => other === text));
+      .filter(([label, text]) => text !== row.name && !known.some(([its, other]) => other === text || its === label));
     const lines = [...known, ...stored];
     const signature = JSON.stringify(lines);
     if (signature !== this._drawn) {

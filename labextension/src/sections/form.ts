@@ -226,7 +226,9 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
       head.classList.add('jp-AmlForm-tick');
       node.append(head);
     } else {
-      if (field.metavar && field.kind !== 'target' && field.kind !== 'choice') {
+      // `NAME` says nothing beside the label `Name`.
+      const told = field.metavar.toLowerCase() === labelOf(field).toLowerCase();
+      if (field.metavar && !told && field.kind !== 'target' && field.kind !== 'choice') {
         head.append(element('span', 'jp-AmlForm-unit', field.metavar));
       }
       node.append(head, control.node);

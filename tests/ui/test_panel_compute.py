@@ -1,0 +1,365 @@
+"""The Compute section: everything that is done with targets by a click, a key or a magic, and how it looks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
+from tests.ui.panel import PanelPage
+
+TARGETS = {
+    "box": {"kind": "fake", "size": "gpu-v100", "provisioning": 1.0, "running": 3600.0},
+    "cluster": {"kind": "fake", "size": "gpu-8xa100", "max_nodes": 3, "quota": 192, "running": 3600.0},
+    "slow": {"kind": "fake", "size": "cpu-4", "provisioning": 60.0},
+    "sick": {"kind": "fake", "size": "gpu-v100", "fails": "test"},
+    "far": {"kind": "fake", "unreachable": True},
+}
+
+thorough = pytest.mark.thorough
+
+
+@pytest.fixture(scope="module")
+def notebook(page: Page, lab: LabServer) -> NotebookPage:
+    lab.put_targets(TARGETS)
+    return open_notebook(page, lab, lab.write("compute.ipynb", []))
+
+
+@pytest.fixture(scope="module")
+def opened(notebook: NotebookPage) -> PanelPage:
+    panel = PanelPage(notebook.page).open().connect()
+    expect(panel.target("box")).to_be_visible(timeout=MS)
+    return panel
+
+
+@pytest.fixture
+def panel(opened: PanelPage) -> Iterator[PanelPage]:
+    """The panel with the target in use that it began with, and nothing open."""
+    yield opened
+    for _ in range(3):
+        opened.page.keyboard.press("Escape")
+    if opened.new_target.count():
+        opened.new_target.get_by_role("button", name="Cancel").click()
+    for row in opened.node.locator(".jp-AmlTarget[aria-expanded='true']").all():
+        row.press("ArrowLeft")
+    opened.use("local")
+    expect(opened.target("local")).to_contain_text("in use", timeout=MS)
+
+
+def new(panel: PanelPage, name: str, **values: str) -> Locator:
+    """Fill the form for a new target."""
+    if not panel.new_target.count():
+        panel.node.get_by_role("button", name="New target…").click()
+    form = panel.new_target
+    expect(panel.field(form, "name")).to_be_visible(timeout=MS)
+    more = form.get_by_role("button", name="More options")
+    if more.get_attribute("aria-expanded") == "false":
+        more.click()
+    panel.fill(form, name=name, **values)
+    return form
+
+
+def create(form: Locator) -> None:
+    form.get_by_role("button", name="Create", exact=True).click()
+
+
+def line(panel: PanelPage) -> Locator:
+    """The line that does the same as the last act."""
+    return panel.outcome.locator("code")
+
+
+def listed(notebook: NotebookPage) -> str:
+    """What ``%aml_compute`` prints now."""
+    notebook.cell("%aml_compute")
+    return str(
+        notebook.page.evaluate(
+            """() => [...jupyterapp.shell.currentWidget.content.model.cells].at(-1).outputs.toJSON()
+                .map(o => o.text ?? o.data?.['text/plain'] ?? '').flat().join('')"""
+        )
+    )
+
+
+def test_create_by_the_form_and_delete(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+    form = new(panel, "a b", max_nodes="99", quota="x", size="gpu-v100")
+    create(form)
+    expect(panel.error(form, "name")).to_contain_text("letters", timeout=MS)
+    expect(panel.error(form, "max_nodes")).to_contain_text("20")
+    expect(panel.error(form, "quota")).to_contain_text("x")
+    expect(panel.field(form, "name").locator("input")).to_be_focused()  # the first that is wrong
+    panel.settle()
+    panel.page.screenshot(path=shots / "compute-new-wrong.png")
+    panel.fill(form, name="made", max_nodes="2", min_nodes="3", quota="", provisioning="1.5")
+    expect(panel.error(form, "min_nodes")).to_contain_text("more than there are at most", timeout=MS)
+    expect(panel.error(form, "name")).to_be_hidden(timeout=MS)
+    panel.fill(form, min_nodes="1")
+    same = "%aml_compute create made --kind fake --size gpu-v100 --max-nodes 2 --min-nodes 1 --provisioning 1.5"
+    expect(form.locator(".jp-AmlNew-preview")).to_have_text(re.compile(f"^{same}( --yes)?$"), timeout=MS)
+    create(form)
+    dialog = panel.page.locator(".jp-Dialog")
+    expect(dialog).to_contain_text("Costs up to 2 x 3.06 = 6.12 USD per hour", timeout=MS)
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
+    panel.page.screenshot(path=shots / "compute-cost.png")
+    panel.confirm("Create")
+    expect(panel.new_target).to_have_count(0, timeout=MS)
+    row = panel.target("made")
+    expect(row.locator(".jp-AmlTarget-work")).to_contain_text("Making a cluster of 2 machines at most", timeout=MS)
+    panel.page.screenshot(path=shots / "compute-making.png")
+    expect(line(panel)).to_have_text(f"{same} --yes")
+    expect(row).to_have_attribute("data-state", "ready", timeout=MS)
+    expect(row).to_contain_text("1 of 2 nodes", timeout=MS)
+    assert "made" in listed(notebook)
+
+    panel.expand("made")
+    panel.act("made", "delete").click()
+    expect(dialog).to_contain_text("the logs of its runs are lost", timeout=MS)
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
+    assert "jp-mod-warn" in (dialog.get_by_role("button", name="Delete").get_attribute("class") or "")
+    panel.page.screenshot(path=shots / "compute-delete.png")
+    panel.page.keyboard.press("Enter")  # alone it loses nothing
+    expect(dialog).to_have_count(0, timeout=MS)
+    expect(row).to_have_attribute("data-state", "ready")
+    panel.act("made", "delete").click()
+    panel.confirm("Delete")
+    expect(row).to_have_count(0, timeout=MS)
+    assert "made" not in listed(notebook)
+
+
+def test_use_in_every_way(notebook: NotebookPage, panel: PanelPage) -> None:
+    def in_use(name: str) -> None:
+        expect(panel.target(name)).to_contain_text("in use", timeout=MS)
+        expect(panel.node.locator(".jp-AmlTarget.jp-mod-current")).to_have_count(1)
+
+    panel.expand("box")
+    panel.act("box", "use").click()
+    in_use("box")
+    expect(line(panel)).to_have_text("%aml_compute use box")
+    panel.target("cluster").locator(".jp-AmlTarget-name").dblclick()
+    in_use("cluster")
+    panel.target("local").focus()
+    panel.page.keyboard.press("Enter")
+    in_use("local")
+    panel.use("box")
+    in_use("box")
+    assert re.search(r"^\* +box", listed(notebook), re.M)
+    notebook.cell("%aml_compute use cluster")
+    in_use("cluster")
+    prompt = notebook.sleeping_cell()
+    panel.target("box").locator(".jp-AmlTarget-name").dblclick()
+    in_use("box")
+    assert prompt.inner_text() == "[*]:"
+    notebook.interrupt()
+    eventually("the cell has ended", lambda: notebook.kernel_status() == "idle")
+
+
+def test_start_stop_and_one_thing_at_a_time(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    row = panel.expand("box")
+    expect(row).to_have_attribute("data-state", "ready", timeout=MS)
+    expect(panel.act("box", "start")).to_have_attribute("aria-disabled", "true")
+    expect(panel.act("box", "start")).to_have_attribute("title", "It runs already.")
+    panel.act("box", "stop").click()
+    expect(row).to_have_attribute("data-state", "stopping", timeout=MS)
+    # What cannot be done meanwhile says so, whoever asks.
+    expect(panel.act("box", "delete")).to_have_attribute("aria-disabled", "true")
+    notebook.cell("%aml_compute delete box --yes")
+    assert "'box' is being stopped; only one thing is done with it at a time." in notebook.outputs_text()
+    expect(row).to_have_attribute("data-state", "stopped", timeout=MS)
+    expect(row).to_contain_text("$0.00/h")
+    panel.act("box", "start").click()
+    assert "Costs 3.06 USD per hour until it is stopped." in panel.confirm("Start")
+    expect(row).to_have_attribute("data-state", "ready", timeout=MS)
+    expect(row).to_contain_text("$3.06/h")
+    expect(line(panel)).to_have_text("%aml_compute start box --yes")
+
+
+def test_scale(panel: PanelPage, shots: Path) -> None:
+    row = panel.expand("cluster")
+    panel.act("cluster", "scale").click()
+    dialog = panel.page.locator(".jp-Dialog")
+    nodes = panel.field(dialog, "nodes")
+    expect(nodes.locator("input")).to_be_focused(timeout=MS)
+    nodes.locator("input").fill("7")
+    expect(panel.error(dialog, "nodes")).to_contain_text("3", timeout=MS)
+    nodes.locator("input").fill("many")
+    expect(panel.error(dialog, "nodes")).to_contain_text("many", timeout=MS)
+    panel.settle()
+    panel.page.screenshot(path=shots / "compute-scale-wrong.png")
+    dialog.get_by_role("button", name="Scale").click()
+    expect(dialog).to_contain_text("many", timeout=MS)  # it asks again, and says what is wrong
+    panel.fill(dialog, nodes="2")
+    dialog.get_by_role("button", name="Scale").click()
+    expect(dialog).to_contain_text("Costs 2 x 27.20 = 54.40 USD per hour", timeout=MS)
+    panel.page.screenshot(path=shots / "compute-scale-cost.png")
+    panel.confirm("Scale")
+    expect(row).to_contain_text("2 of 3 nodes", timeout=MS)
+    expect(row).to_contain_text("$54.40/h")
+    expect(row).to_contain_text("192 of 192 cores")
+    expect(line(panel)).to_have_text("%aml_compute scale cluster --nodes 2 --yes")
+    panel.act("cluster", "scale").click()
+    panel.fill(dialog, nodes="3")
+    dialog.get_by_role("button", name="Scale").click()
+    panel.confirm("Scale")
+    expect(row.locator(".jp-AmlTarget-work")).to_contain_text("288 cores, the quota is 192", timeout=MS)
+    panel.settle()
+    panel.page.screenshot(path=shots / "compute-scale-failed.png")
+    row.get_by_role("button", name="Dismiss").click()
+    expect(row.locator(".jp-AmlTarget-work")).to_be_hidden(timeout=MS)
+
+
+def test_test_of_what_works_and_what_does_not(panel: PanelPage, shots: Path) -> None:
+    panel.expand("box")
+    panel.act("box", "test").click()
+    eventually("it is told", lambda: any("box: ready, 6 CPUs" in text for text in panel.notifications()))
+    row = panel.expand("sick")
+    panel.act("sick", "test").click()
+    expect(row.locator(".jp-AmlTarget-work")).to_contain_text("there is no free gpu-v100 machine", timeout=MS)
+    far = panel.expand("far")
+    expect(far).to_have_attribute("data-state", "unreachable", timeout=MS)
+    expect(far.locator(".jp-AmlTarget-sentence")).to_contain_text("Cannot reach 'far'", timeout=MS)
+    panel.settle()
+    panel.page.screenshot(path=shots / "compute-unreachable.png")
+    panel.target("sick").get_by_role("button", name="Dismiss").click()
+    expect(panel.target("sick").locator(".jp-AmlTarget-work")).to_be_hidden(timeout=MS)
+
+
+def test_create_that_the_service_refuses(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    form = new(panel, "poor", size="gpu-v100", fails="create")
+    create(form)
+    panel.confirm("Create")
+    row = panel.target("poor")
+    expect(row).to_have_attribute("data-state", "failed", timeout=MS)
+    expect(row).to_contain_text("the quota for gpu-v100 is used up")
+    panel.settle()
+    panel.page.screenshot(path=shots / "compute-create-failed.png")
+    row.get_by_role("button", name="Dismiss").click()
+    expect(row).to_have_count(0, timeout=MS)
+    assert "poor" not in listed(notebook)
+
+
+@thorough
+def test_magics_appear(panel: PanelPage, notebook: NotebookPage) -> None:
+    notebook.cell("%aml_compute create typed --kind fake --size cpu-4 --yes --wait")
+    expect(panel.target("typed")).to_have_attribute("data-state", "ready", timeout=MS)
+    expect(panel.target("typed")).to_contain_text("$0.23/h")
+    prompt = notebook.sleeping_cell()
+    create(new(panel, "clicked"))
+    expect(panel.target("clicked")).to_have_attribute("data-state", "ready", timeout=MS)
+    assert prompt.inner_text() == "[*]:"
+    notebook.interrupt()
+    eventually("the cell has ended", lambda: notebook.kernel_status() == "idle")
+    text = listed(notebook)
+    assert "typed" in text and "clicked" in text
+    for name in ("typed", "clicked"):
+        notebook.cell(f"%aml_compute delete {name} --yes --wait")
+        expect(panel.target(name)).to_have_count(0, timeout=MS)
+
+
+@thorough
+def test_a_name_that_is_there(panel: PanelPage) -> None:
+    form = new(panel, "box")
+    create(form)
+    expect(panel.error(form, "name")).to_contain_text("There is a target 'box' already, with other settings", timeout=MS)
+
+
+@thorough
+def test_runs_go_with_their_target(panel: PanelPage, notebook: NotebookPage) -> None:
+    notebook.cell("%aml_compute create brief --kind fake --running 3600")
+    expect(panel.target("brief")).to_have_attribute("data-state", "ready", timeout=MS)
+    notebook.cell("%%aml_submit --target brief --name goes\npass")
+    handle = notebook.records()[-1]["handle"]
+    panel.wait_run(handle, "running")
+    panel.expand("brief")
+    panel.act("brief", "delete").click()
+    assert "its 1 running run is stopped" in panel.confirm("Delete")
+    expect(panel.target("brief")).to_have_count(0, timeout=MS)
+    expect(panel.row(handle)).to_be_hidden(timeout=MS)
+
+
+@thorough
+def test_details_and_copy(panel: PanelPage, page: Page) -> None:
+    row = panel.expand("cluster")
+    for text in ("Demonstration", "gpu-8xa100", "96 cores, 900 GiB, 8 × Fake A100 40GB", "of 192 cores", "$27.20/h"):
+        expect(row).to_contain_text(text, timeout=MS)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    panel.use("box")
+    expect(line(panel)).to_have_text("%aml_compute use box", timeout=MS)
+    panel.outcome.get_by_role("button", name="Copy the line").click()
+    eventually(
+        "the line is copied",
+        lambda: page.evaluate("() => navigator.clipboard.readText()") == "%aml_compute use box",
+    )
+    panel.outcome.get_by_role("button", name="Dismiss").click()
+    expect(panel.outcome).to_be_hidden()
+
+
+@thorough
+def test_keyboard_and_context_menu(panel: PanelPage, page: Page, shots: Path) -> None:
+    panel.target("local").focus()
+    page.keyboard.press("ArrowDown")
+    expect(panel.target("box")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(panel.target("box")).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("Tab")
+    expect(panel.act("box", "use")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(panel.target("box")).to_contain_text("in use", timeout=MS)
+    panel.target("box").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(panel.target("box")).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("End")
+    expect(panel.targets.last).to_be_focused()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Delete")
+    expect(page.locator(".jp-Dialog")).to_contain_text("Deletes 'box'", timeout=MS)
+    page.keyboard.press("Escape")
+    expect(page.locator(".jp-Dialog")).to_have_count(0)
+    # Its form: from the toolbar by keys, to Escape.
+    panel.node.get_by_role("button", name="New target…").focus()
+    page.keyboard.press("Enter")
+    expect(panel.field(panel.new_target, "name").locator("input")).to_be_focused(timeout=MS)
+    page.keyboard.type("keyed")
+    page.keyboard.press("Enter")
+    expect(panel.target("keyed")).to_have_attribute("data-state", "ready", timeout=MS)
+    panel.target("keyed").click(button="right")
+    menu = page.locator(".lm-Menu")
+    expect(menu.locator(".lm-Menu-itemLabel")).to_contain_text(["Use", "Test", "Delete…"])
+    page.screenshot(path=shots / "compute-menu.png")
+    menu.locator(".lm-Menu-item", has_text="Delete…").click()
+    panel.confirm("Delete")
+    expect(panel.target("keyed")).to_have_count(0, timeout=MS)
+
+
+@thorough
+def test_room_and_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    """A form in a narrow panel is seen from its first field to its buttons, or fills most of the panel."""
+    section = panel.node.locator(".jp-AmlCompute")
+
+    def height() -> float:
+        box = section.bounding_box()
+        assert box is not None
+        return box["height"]
+
+    before = height()
+    for theme in ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast"):
+        notebook.theme(theme)
+        for width in (250, 450):
+            panel.width(width)
+            panel.expand("box")
+            panel.settle()
+            panel.page.screenshot(path=shots / f"compute-{theme[11:]}-{width}.png")
+            panel.node.get_by_role("button", name="New target…").click()
+            expect(panel.new_target).to_be_visible(timeout=MS)
+            eventually("there is room", lambda: height() > 300)
+            assert section.evaluate("node => node.scrollWidth <= node.clientWidth")
+            create(panel.new_target)
+            expect(panel.error(panel.new_target, "name")).to_be_visible(timeout=MS)
+            panel.settle()
+            panel.page.screenshot(path=shots / f"compute-new-{theme[11:]}-{width}.png")
+            panel.new_target.get_by_role("button", name="Cancel").click()
+            panel.target("box").press("ArrowLeft")
+            eventually("the room is given back", lambda: abs(height() - before) < 3)
+    notebook.theme("JupyterLab Light")
