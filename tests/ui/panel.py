@@ -25,6 +25,19 @@ WATCH_CURRENT = """
 """
 
 
+#: Cells that flashed since then, by the text of their editor.
+WATCH_FLASHES = """
+() => {
+  window.amlFlashes = [];
+  window.amlFlashing?.disconnect();
+  window.amlFlashing = new MutationObserver(all => all.forEach(({target}) => {
+    if (target.classList.contains('jp-AmlFlash')) { window.amlFlashes.push(target.querySelector('.cm-content').innerText); }
+  }));
+  window.amlFlashing.observe(document.body, {subtree: true, attributes: true, attributeFilter: ['class']});
+}
+"""
+
+
 class PanelPage:
     """See the module's docstring."""
 
@@ -194,6 +207,11 @@ class PanelPage:
             handle,
         )
         return took
+
+    def record_flashes(self) -> Callable[[], list[str]]:
+        """Watch for cells that flash: their sources."""
+        self.page.evaluate(WATCH_FLASHES)
+        return lambda: [str(source) for source in self.page.evaluate("() => window.amlFlashes")]
 
     # ---- targets
 

@@ -107,9 +107,8 @@ def shell(lab: LabServer, *words: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_run_of_another_process_appears_with_all_that_is_known(
-    lab: LabServer, panel: PanelPage, shots: Path
-) -> None:
+@thorough
+def test_a_run_of_another_process_appears_with_all_that_is_known(lab: LabServer, panel: PanelPage, shots: Path) -> None:
     handle = shell(lab, "submit", "train.py", "--name", "shell", "--param", "lr=0.25")
     row = panel.row(handle)
     panel.wait_run(handle, "completed")
@@ -199,6 +198,7 @@ def test_everything_by_keyboard(panel: PanelPage) -> None:
     panel.page.keyboard.press("Escape")
 
 
+@thorough
 def test_the_menu_of_a_row_fits_its_run(submit: Submit, panel: PanelPage, shots: Path) -> None:
     def offered(handle: str) -> set[str]:
         menu = panel.menu(handle)
@@ -208,7 +208,15 @@ def test_the_menu_of_a_row_fits_its_run(submit: Submit, panel: PanelPage, shots:
         panel.page.keyboard.press("Escape")
         return labels
 
-    always = {"Go to Cell", "Open Dashboard in a Tab", "Open Log", "Show GPUs", "Run Again", "Copy Handle", "Open in MLflow"}
+    always = {
+        "Go to Cell",
+        "Open Dashboard in a Tab",
+        "Open Log",
+        "Show GPUs",
+        "Run Again",
+        "Copy Handle",
+        "Open in MLflow",
+    }
     live = submit("long", "menu")
     panel.wait_run(live, "running")
     assert offered(live) == {*always, "Cancel…"}
@@ -290,6 +298,7 @@ def test_the_handle_is_copied(panel: PanelPage) -> None:
     eventually("it is copied", lambda: clipboard() == second)
 
 
+@thorough
 def test_ends_are_told_with_what_can_be_done(submit: Submit, panel: PanelPage, shots: Path) -> None:
     panel.quiet()
     good, bad = submit("quick", "good"), submit("broken", "bad")
@@ -303,9 +312,26 @@ def test_ends_are_told_with_what_can_be_done(submit: Submit, panel: PanelPage, s
     expect(panel.row(bad).locator(".jp-AmlRuns-metric")).to_contain_text("exited with code 3", timeout=MS)
     panel.select(bad)
     expect(panel.node.locator(".jp-AmlRuns-facts .jp-mod-error")).to_contain_text("exited with code 3")
-    assert panel.node.locator(".jp-AmlRuns-facts").inner_text().count("exited with code 3") == 1
+    told = panel.node.locator(".jp-AmlRuns-facts").inner_text()
+    assert told.count("exited with code 3") == 1
+    assert "%aml_runs logs" not in told  # there is a button for it
 
 
+@thorough
+def test_a_failed_run_says_why(lab: LabServer, panel: PanelPage) -> None:
+    (lab.notebooks / "fails.py").write_text("raise ValueError('no such colour: grue')\n")
+    handle = shell(lab, "submit", "fails.py", "--name", "fails")
+    panel.wait_run(handle, "failed")
+    expect(panel.row(handle).locator(".jp-AmlRuns-metric")).to_contain_text("no such colour: grue", timeout=MS)
+    panel.select(handle)
+    expect(panel.node.locator(".jp-AmlRuns-facts .jp-mod-error")).to_contain_text("ValueError", timeout=MS)
+    panel.toast("no such colour: grue").get_by_role("button", name="Dashboard").click()
+    expect(panel.page.locator(".jp-AmlDashboardTab:visible")).to_contain_text("grue", timeout=MS)
+    panel.page.evaluate("() => jupyterapp.shell.currentWidget.close()")
+    panel.quiet()
+
+
+@thorough
 def test_unused_gpus_are_told(submit: Submit, panel: PanelPage, shots: Path) -> None:
     handle = submit("lazy", "waster", "--gpu-grace", "1")
     toast = panel.toast("waster: Its GPUs are not used")
@@ -348,8 +374,9 @@ def test_the_status_bar_and_jupyterlabs_own_list_of_what_runs(submit: Submit, pa
     one.hover()
     one.locator(".jp-RunningSessions-itemShutdown").click()
     expect(items).to_have_count(1, timeout=MS)
+    flashes = panel.record_flashes()
     items.locator(".jp-RunningSessions-itemLabel").click()
-    expect(panel.page.locator(".jp-Cell.jp-AmlFlash")).to_have_count(1, timeout=MS)
+    eventually("its cell is shown", lambda: any("runs-on" in source for source in flashes()))
     items.hover()
     items.locator(".jp-RunningSessions-itemShutdown").click()
     panel.dialog()
@@ -412,8 +439,10 @@ def test_looks(submit: Submit, notebook: NotebookPage, panel: PanelPage, shots: 
             for theme in ("Light", "Dark"):
                 notebook.theme(f"JupyterLab {theme}")
                 for target in ("broken", "lazy"):
+                    panel.press("Home")
                     panel.select(handles[target])
                     panel.settle()
+                    expect(panel.row(handles[target])).to_be_in_viewport(ratio=1)
                     panel.page.screenshot(path=shots / f"runs-{width}-{theme.lower()}-{target}.png")
         panel.page.set_viewport_size({"width": 1200, "height": 680})
         panel.settle()

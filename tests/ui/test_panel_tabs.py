@@ -208,40 +208,62 @@ def test_a_long_log_is_bounded_and_keeps_the_readers_place(panel: PanelPage, sho
     close(panel)
 
 
-def test_a_run_is_found_in_its_cell(notebook: NotebookPage, panel: PanelPage, page: Page, lab: LabServer) -> None:
+@pytest.fixture
+def here(notebook: NotebookPage, panel: PanelPage) -> Iterator[str]:
+    """A live run of a cell far above."""
     notebook.cell("%%aml_submit --target long --name here\npass")
     handle = str(notebook.records()[-1]["handle"])
-    for _ in range(15):
-        notebook.cell("print('\\n' * 20)")
-    output = page.locator(f".jp-AmlRun:has-text('{handle}')").first
+    notebook.cell("print('\\n' * 200)")
+    expect(panel.row(handle)).to_be_visible(timeout=MS)
+    yield handle
+    notebook.cell(
+        "import jupyter_amltrain as _a\nfor _run in _a.runs():\n    _run.status.state.terminal or _run.cancel()"
+    )
+    expect(panel.status_item).to_contain_text("No runs", timeout=MS)
+    panel.quiet()
+
+
+def test_a_run_is_found_in_its_cell(here: str, panel: PanelPage) -> None:
+    output = panel.page.locator(f".jp-AmlRun:has-text('{here}')").first
     expect(output).not_to_be_in_viewport()
-    panel.row(handle).dblclick()
+    flashes = panel.record_flashes()
+    panel.row(here).dblclick()
     expect(output).to_be_in_viewport(timeout=MS)
-    expect(page.locator(".jp-Cell.jp-AmlFlash")).to_have_count(1, timeout=MS)
-    expect(page.locator(".jp-Cell.jp-AmlFlash")).to_have_count(0, timeout=MS)
-    notebook.save()
+    eventually("its cell flashes", lambda: any("--name here" in source for source in flashes()))
+    expect(panel.page.locator(".jp-Cell.jp-AmlFlash")).to_have_count(0, timeout=MS)
+
+
+@thorough
+def test_a_run_is_found_in_another_notebook(here: str, panel: PanelPage, page: Page, lab: LabServer) -> None:
     other = open_notebook(page, lab, lab.write("other.ipynb", []))
     try:
         panel.connect()
-        panel.command("run-open", handle=handle)
+        flashes = panel.record_flashes()
+        panel.command("run-open", handle=here)
         eventually("the first notebook is in front", lambda: title(panel) == "tabs.ipynb")
-        expect(page.locator(".jp-Cell.jp-AmlFlash")).to_have_count(1, timeout=MS)
+        eventually("its cell flashes", lambda: any("--name here" in source for source in flashes()))
     finally:
         page.evaluate("() => void jupyterapp.commands.execute('docmanager:open', {path: 'other.ipynb'})")
         eventually("the second notebook is in front", lambda: title(panel) == "other.ipynb")
         other.close()
         eventually("the first notebook is in front", lambda: title(panel) == "tabs.ipynb")
         panel.wait_state("ready")
-        lab_runs_end(notebook, panel)
 
 
-def lab_runs_end(notebook: NotebookPage, panel: PanelPage) -> None:
-    """Cancel what the kernel's targets in memory still run."""
-    notebook.cell(
-        "import jupyter_amltrain as _a\nfor _run in _a.runs():\n    _run.status.state.terminal or _run.cancel()"
-    )
-    expect(panel.status_item).to_contain_text("No runs", timeout=MS)
-    panel.quiet()
+@thorough
+def test_a_live_run_is_drawn_in_a_tab_to_its_end(here: str, panel: PanelPage, shots: Path) -> None:
+    panel.select(here)
+    panel.action("run-tab").click()
+    tab = panel.page.locator(".jp-AmlDashboardTab:visible")
+    expect(tab.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
+    expect(tab.locator("text.mainheading", has_text="GPU utilization")).to_be_visible(timeout=MS)
+    panel.settle(2)
+    panel.page.screenshot(path=shots / "tab-live.png")
+    panel.action("run-cancel").click()
+    panel.dialog()
+    panel.confirm("Cancel Run")
+    expect(tab.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
+    close(panel)
 
 
 def test_a_run_without_a_cell_opens_in_a_tab(panel: PanelPage, shots: Path) -> None:

@@ -1,7 +1,7 @@
 /** What a person is told without having looked. */
 
 import { Notification } from '@jupyterlab/apputils';
-import { bare, elapsed, secondsOf } from '../sections/runs_text';
+import { attention, bare, elapsed, secondsOf } from '../sections/runs_text';
 import type { INotice, IRunRow } from '../protocol';
 import { CommandIDs, IPanelContext, ITransition } from './tokens';
 
@@ -47,7 +47,7 @@ export function notifyTransitions(context: IPanelContext): void {
     if (what === 'ended' && settings.notifyEnded) {
       ended(row);
     } else if (what === 'attention' && settings.notifyAttention) {
-      Notification.warning(`${row.name}: ${row.attention}`, { autoClose: false, actions: actions(row) });
+      Notification.warning(`${row.name}: ${attention(row)}`, { autoClose: false, actions: actions(row) });
     }
   });
 

@@ -2,7 +2,7 @@
 
 import type { IRunningSessionManagers, IRunningSessions } from '@jupyterlab/running';
 import { Signal } from '@lumino/signaling';
-import { progress } from '../sections/runs_text';
+import { stateWord } from '../sections/runs_text';
 import type { IRunRow } from '../protocol';
 import { cancelIcon, runsIcon } from './icons';
 import { isLive } from './rows';
@@ -18,7 +18,7 @@ class RunningRuns implements IRunningSessions.IManager {
     let before = '';
     model.runsChanged.connect(() => {
       // Numbers change twice a second; this list shows states.
-      const now = this._live.map(row => `${row.handle} ${row.state} ${row.phase} ${row.name}`).join();
+      const now = this._live.map(row => `${row.handle} ${stateWord(row, trans)} ${row.name}`).join();
       if (now !== before) {
         before = now;
         this.runningChanged.emit();
@@ -41,7 +41,7 @@ class RunningRuns implements IRunningSessions.IManager {
       icon: () => runsIcon,
       label: () => row.name,
       labelTitle: () => row.handle,
-      detail: () => `${row.target} · ${progress(row, Date.now() / 1000, trans)}`,
+      detail: () => stateWord(row, trans),
       open: () => {
         const id = app.commands.hasCommand(CommandIDs.runOpen) ? CommandIDs.runOpen : CommandIDs.open;
         void app.commands.execute(id, { handle: row.handle });

@@ -40,7 +40,7 @@ export class RunsList extends Widget {
     this._rows.addEventListener('contextmenu', event => this._onContext(event));
     this._rows.addEventListener('keydown', event => this._onKey(event));
     selection.changed.connect(this._mark, this);
-    this._resizes = new ResizeObserver(() => this._later());
+    this._resizes = new ResizeObserver(() => this._resized());
     this._resizes.observe(this.node);
   }
 
@@ -251,6 +251,18 @@ export class RunsList extends Widget {
     event.stopPropagation();
   }
 
+  /** The details of a row that has just been chosen take room: it stays in view. */
+  private _resized(): void {
+    const { scrollTop, clientHeight } = this.node;
+    const at = this._handles.indexOf(this._active);
+    const top = at * ROW_HEIGHT;
+    if (at >= 0 && clientHeight < this._height && top < scrollTop + this._height && top + ROW_HEIGHT > scrollTop) {
+      this._show(at);
+    }
+    this._height = clientHeight;
+    this._later();
+  }
+
   private _show(index: number): void {
     const top = index * ROW_HEIGHT;
     const node = this.node;
@@ -273,5 +285,6 @@ export class RunsList extends Widget {
   private _active = '';
   private _shown = false;
   private _frame = 0;
+  private _height = 0;
   private _timer: ReturnType<typeof setInterval> | undefined;
 }

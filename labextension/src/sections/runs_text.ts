@@ -57,10 +57,12 @@ export function when(row: IRunRow, now: number, trans: TranslationBundle): strin
   return trans.__('%1 ago', ago(now - (row.ended ?? row.created)));
 }
 
-/** A sentence about the run without its name, where that stands beside it. */
+/** A sentence about the run without its name and the magic that shows its log: both stand beside it. */
 export function bare(row: IRunRow, sentence: string): string {
   const named = `${row.handle} failed: `;
-  return sentence.startsWith(named) ? sentence.slice(named.length) : sentence;
+  const told = ` See: %aml_runs logs ${row.handle}`;
+  const rest = sentence.startsWith(named) ? sentence.slice(named.length) : sentence;
+  return rest.endsWith(told) ? rest.slice(0, -told.length) : rest;
 }
 
 /** What is the matter, if anything. */
@@ -74,7 +76,7 @@ export function metric(row: IRunRow): string {
 
 /** The row in one sentence, for those who hear it. */
 export function spoken(row: IRunRow, now: number, trans: TranslationBundle): string {
-  return [row.name, progress(row, now, trans), trans.__('on %1', row.target), metric(row), row.attention]
+  return [row.name, progress(row, now, trans), trans.__('on %1', row.target), metric(row), attention(row)]
     .filter(Boolean)
     .join(', ');
 }
