@@ -212,7 +212,7 @@ def current_target() -> str:
 
 def use(name: str) -> None:
     """Make `name` the target in use."""
-    controller().loop.call(controller().computes.use(name))
+    controller().loop.call(controller().computes.act("use", name), ANSWER)
 
 
 def compute_rows(patience: float = 1.5) -> tuple[TargetRow, ...]:

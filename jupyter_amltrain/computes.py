@@ -24,7 +24,7 @@ from jupyter_amltrain.spec.rows import Work
 from jupyter_amltrain.spec.target import LocalTarget
 from jupyter_amltrain.spec.target_fields import NAME, checked, no_such, whole
 from jupyter_amltrain.target_list import News, TargetList, removal
-from jupyter_amltrain.target_rows import PAST, Seen, done_text, info_text
+from jupyter_amltrain.target_rows import PAST, Seen, done_text, failed_text, info_text
 from jupyter_amltrain.targets import stored
 
 log = logging.getLogger(__name__)
@@ -95,8 +95,8 @@ class Computes(TargetList):
         if verb == "dismiss" or (verb == "delete" and not seen.stored):
             return self._dismiss(seen, dry)
         if not seen.stored and seen.work is not None:
-            raise CommandError(f"{name!r} could not be created: {seen.work.error}", hint="Create it again.")
-        if verb == "use" and not (seen.busy and seen.work is not None and seen.work.verb in ("create", "delete")):
+            raise CommandError(failed_text("create", name, seen.work.error))
+        if verb == "use" and not (seen.busy and seen.work is not None and seen.work.verb == "delete"):
             if not dry:
                 await self.use(name)
             return Done(accepted=not dry, said=f"{name} is the target in use now, in every notebook.")
@@ -256,7 +256,7 @@ class Computes(TargetList):
                 error = AmlTrainError(f"{type(error).__name__}: {error}")
             seen.work = msgspec.structs.replace(work, error=str(error))
             await self._renew()
-            self._tell(News("error", f"{name} could not be {PAST[verb]}: {error}", name))
+            self._tell(News("error", failed_text(verb, name, str(error)), name))
             return error.with_traceback(None)
         seen.work = None
         if verb == "delete":

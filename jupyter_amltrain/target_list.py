@@ -233,15 +233,16 @@ class TargetList:
         if not seen.stored:
             return (Act(verb="delete"),)
         why = f"It is being {PAST[work.verb]}." if seen.busy and work is not None else ""
-        leaving = why if work is not None and work.verb in ("create", "attach", "delete") else ""
+        coming = seen.busy and work is not None and work.verb in ("create", "attach")
+        leaving = seen.busy and work is not None and work.verb == "delete"
         acts = [
-            Act(verb="use", why_not="It is in use." if name == self._current else leaving),
+            Act(verb="use", why_not="It is in use." if name == self._current else why if leaving else ""),
             Act(verb="test", why_not=why),
         ]
         if isinstance(seen.target, LocalTarget):
             return tuple(acts)
         # While it is being made its backend comes with the work: the store may not have it yet.
-        own = None if leaving and self._places.live(name) is None else self._own(name)
+        own = None if (coming or leaving) and self._places.live(name) is None else self._own(name)
         if own is None:
             return (*acts, Act(verb="delete", ask=removal(name), why_not=why))
         for act in own.acts(seen.state or ProvisionState()):

@@ -133,6 +133,11 @@ def info_text(info: TargetInfo) -> str:
     return f"{info.target}: ready{cpus}{memory}, {gpus}; {info.running} running, {info.queued} queued."
 
 
+def failed_text(verb: str, name: str, error: str) -> str:
+    """What is told of a work that failed; most errors begin with the target's name."""
+    return f"{name!r} could not be {PAST[verb]}: {error.removeprefix(f'{name!r}: ')}"
+
+
 def done_text(verb: str, name: str, values: Mapping[str, Any]) -> str:
     """What is told when a work has ended well."""
     nodes = values.get("nodes")

@@ -95,11 +95,12 @@ def test_a_target_is_made_while_one_does_other_things(kernel: Kernel, home: Path
 
 def test_one_thing_at_a_time(kernel: Kernel) -> None:
     kernel.create("big", wait=False, provisioning=30.0, **SIZE)
-    for verb in ("test", "start", "delete", "use", "create", "dismiss"):
+    for verb in ("test", "start", "delete", "create", "dismiss"):
         rest = {"kind": "fake", "values": SIZE} if verb == "create" else {}
         with pytest.raises(CommandError, match="'big' is being created; only one thing") as caught:
             kernel.act(verb, "big", confirmed=True, **rest)
         assert "\n" not in str(caught.value)
+    assert kernel.act("use", "big").accepted and kernel.rows()["big"].current  # it only says what comes
     kernel.create("small", **SIZE)  # another one meanwhile
     assert kernel.rows()["small"].state == "ready" and kernel.rows()["big"].state == "creating"
 
@@ -185,7 +186,7 @@ def test_wrong_values(kernel: Kernel, name: str, kind: str, values: dict[str, An
 def test_nodes_that_a_cluster_cannot_have(kernel: Kernel, nodes: Any) -> None:
     kernel.create("big", **CLUSTER)
     done = kernel.act("scale", "big", values={"nodes": nodes}, confirmed=True)
-    assert done.errors["nodes"].endswith("is not a whole number from 0 to 4.")
+    assert done.errors["nodes"].endswith("is not a whole number from 0 to 4." if nodes is not None else "is missing.")
     wrong = kernel.act("scale", "big", values={"nodes": 1, "node": 1}, confirmed=True).errors
     assert wrong == {"node": "There is no field 'node' here. Did you mean nodes?"}
 
@@ -204,7 +205,8 @@ def test_a_target_that_could_not_be_made_leaves_nothing(kernel: Kernel, other: K
     assert row.state == "failed" and row.work is not None and "quota" in row.work.error == row.detail
     assert [act.verb for act in row.acts] == ["delete"]
     assert stored(home)["targets"] == {} and set(other.rows()) == {"local"}
-    assert kernel.told()[-1][0] == "error" and "big could not be created" in kernel.told()[-1][1]
+    level, text = kernel.told()[-1]
+    assert level == "error" and text.startswith("'big' could not be created: the quota for gpu-v100 is used up.")
     with pytest.raises(CommandError, match="'big' could not be created"):
         kernel.act("use", "big")
     assert kernel.create("big", **SIZE).accepted  # once more, with other settings

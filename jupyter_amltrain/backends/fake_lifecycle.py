@@ -126,7 +126,8 @@ class FakeLifecycle(Provisioned):
         cores = nodes * size_of(self._script).cpus
         if self._script.quota and cores > self._script.quota:
             raise QuotaExceeded(
-                f"{self.target.name!r}: {_machines(nodes)} of {self._script.size or 'this size'} have {cores} cores,"
+                f"{self.target.name!r}: {_machines(nodes)} of {self._script.size or 'this size'}"
+                f" {'has' if nodes == 1 else 'have'} {cores} cores,"
                 f" the quota is {self._script.quota}.",
                 hint="Take fewer or smaller machines, or ask for more quota.",
             )

@@ -150,7 +150,10 @@ def _literals(hint: Any) -> tuple[Any, ...]:
 
 def whole(value: Any, low: int, high: int | None) -> tuple[int, str]:
     """A whole number from `low` to `high`, and what is wrong with `value`."""
-    found, sentence = _value(IntType(ge=low, le=high), value)
+    kind = IntType(ge=low, le=high)
+    if value is None or value == "":
+        return 0, f"A whole number{_bounds(kind)} is missing."
+    found, sentence = _value(kind, value)
     return found or 0, sentence
 
 
@@ -234,7 +237,7 @@ def _number(kind: IntType | FloatType, value: Any, shown: str) -> tuple[Any, str
 def _bounds(kind: IntType | FloatType) -> str:
     low = f" from {kind.ge:g}" if kind.ge is not None else f" above {kind.gt:g}" if kind.gt is not None else ""
     high = f" to {kind.le:g}" if kind.le is not None else f" below {kind.lt:g}" if kind.lt is not None else ""
-    return low + (high if low else high.replace(" to ", " up to "))
+    return low + (high if kind.ge is not None else high.replace(" to ", " up to "))
 
 
 def no_such(word: str, words: Iterable[str], what: str) -> str:

@@ -85,7 +85,7 @@ def test_texts_as_typed_and_values_of_a_form_give_the_same() -> None:
         ("max_nodes", "many", "'many' is not a whole number"),
         ("max_nodes", True, "True is not a whole number"),
         ("max_nodes", [1], "is not a whole number"),
-        ("idle_minutes", 0, "0 is not a number above 0 to 1440."),
+        ("idle_minutes", 0, "0 is not a number above 0 up to 1440."),
         ("queued", "nan", "'nan' is not a number from 0."),
         ("queued", "1e999", "is not a number from 0."),
         ("exit_code", "x", "'x' is not a whole number."),
