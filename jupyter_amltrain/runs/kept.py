@@ -45,7 +45,7 @@ class KeptStreams:
         """The streams of a run were read."""
         self._read.pop(handle, None)
         self._read[handle] = None
-        for handle in list(self._read)[: -self._most]:
+        for handle in list(self._read)[: max(0, len(self._read) - self._most)]:
             entry = self._store.get(handle)
             if entry is None:
                 del self._read[handle]

@@ -171,6 +171,21 @@ def test_what_is_no_secret(text: str) -> None:
     assert values.env_var(text) == (name, value)
 
 
+def test_secrets_do_not_go_by_param_but_words_of_models_do() -> None:
+    for text in ("password=hunter2", "db_passwd=x", "apiKey=abc", "key=-----BEGIN RSA PRIVATE KEY-----"):
+        name, _, value = text.partition("=")
+        with pytest.raises(CommandError, match=f"--secret {name}") as caught:
+            values.param(text)
+        assert value not in str(caught.value) or value == "x"
+    for text in ("pad_token=<pad>", "eos_token=</s>", "pat=3", "secret=0", "key=lr"):
+        assert values.param(text)[0] == text.partition("=")[0]
+
+
+@pytest.mark.parametrize("text", ["90s", "15m", "2h", "1d", "0.5s", "61s", "90m"])
+def test_a_time_as_it_is_typed(text: str) -> None:
+    assert values.duration_text(values.duration(text)) == text
+
+
 def test_what_ipython_left_is_said() -> None:
     values.check_expanded(["lr=0.1", "--param", "x={}", 'x={"a": 1}', "cost=5$"], {})
     with pytest.raises(CommandError, match=r"\$lr: the notebook has no variable lr"):

@@ -189,6 +189,40 @@ def test_requests_fire_no_hooks_and_leave_no_history(panel: Panel) -> None:
     assert cells == 2
 
 
+def test_one_that_waits_holds_up_no_other(panel: Panel) -> None:
+    panel.live.run(
+        "import asyncio\nfrom jupyter_amltrain.panel.protocol import State\n"
+        "answers = get_ipython().kernel.control_handlers['amltrain_request'].__self__._known[1]\n"
+        "kept = answers._ops[State]\nanswers._ops[State] = lambda asked: asyncio.sleep(600)"
+    )
+    waiting = panel.client.session.msg("amltrain_request", {"version": protocol.VERSION, "op": "state"})
+    panel.client.control_channel.send(waiting)
+    # Neither ours nor the kernel's own, interrupts among them, stand behind it.
+    for kind, content in (("kernel_info_request", {}), ("amltrain_request", {"op": "kinds"})):
+        message = panel.client.session.msg(kind, {"version": protocol.VERSION, **content} if content else {})
+        panel.client.control_channel.send(message)
+        reply = panel.client.control_channel.get_msg(timeout=DEADLINE)
+        assert reply["parent_header"]["msg_id"] == message["header"]["msg_id"]
+    reply = panel.client.control_channel.get_msg(timeout=DEADLINE)
+    assert reply["parent_header"]["msg_id"] == waiting["header"]["msg_id"]
+    assert "No answer within 3 s" in reply["content"]["error"]
+    panel.live.run("answers._ops[State] = kept")
+
+
+def test_the_form_of_a_submit_knows_the_notebooks_defaults(panel: Panel) -> None:
+    def defaults() -> dict[str, Any]:
+        return {field["name"]: field["default"] for field in panel.good(op="kinds")["submit"]}
+
+    assert defaults()["target"] is None and defaults()["timeout"] is None
+    panel.live.run("%config AMLTrain.target = 'nobody'\n%config AMLTrain.timeout = '90m'")
+    assert defaults()["target"] == "nobody" and defaults()["timeout"] == "90m"
+    errors = panel.good(op="compose", cell="pass", values={})["errors"]
+    assert "No compute target named 'nobody'" in errors["target"]
+    assert not panel.good(op="compose", cell="pass", values={"target": "local"})["errors"]
+    panel.live.run("%config AMLTrain.target = ''\n%config AMLTrain.timeout = ''")
+    assert not panel.good(op="compose", cell="pass", values={})["errors"]
+
+
 def test_unloaded_it_is_silent_and_loaded_again_it_answers(panel: Panel) -> None:
     panel.live.run("%unload_ext jupyter_amltrain")
     message = panel.client.session.msg("amltrain_request", {"version": protocol.VERSION, "op": "hello"})
@@ -200,3 +234,9 @@ def test_unloaded_it_is_silent_and_loaded_again_it_answers(panel: Panel) -> None
     assert reply["parent_header"]["msg_id"] == info["header"]["msg_id"]
     panel.live.run("%load_ext jupyter_amltrain")
     assert panel.good(op="hello")["kernel_busy"] is False
+
+
+def test_loaded_by_a_page_without_a_cell_it_is_not_busy(panel: Panel) -> None:
+    panel.live.run("%unload_ext jupyter_amltrain")
+    panel.client.execute("%load_ext jupyter_amltrain", silent=True, store_history=False)
+    until(lambda: panel.ask(op="hello")["kernel_busy"] is False)

@@ -1,0 +1,154 @@
+"""GPUs as pages hear of them: in order, shared, with the past first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from jupyter_amltrain.panel import page as pages
+from jupyter_amltrain.panel import streams
+from jupyter_amltrain.panel.page import Page
+from jupyter_amltrain.panel.protocol import Changes, Event, Gpus, Meter
+from tests.places import until
+
+from .house import House, house
+
+__all__ = ["house"]
+
+
+def ticks(house: House, comm: str = "c") -> tuple[Gpus, dict[str, np.ndarray]]:
+    """The first event of GPUs and all that came after it, as tables."""
+    first, found = None, {}
+    for _, event, buffers in list(house.sent[comm]):
+        if not isinstance(event, Gpus):
+            continue
+        if event.first:
+            first, found = event, {"t": [], "util": [], "memory": [], "host": []}
+        if first is None or not buffers:
+            continue
+        g = len(first.labels)
+        found["t"].append(np.frombuffer(buffers[0], np.float64))
+        found["util"].append(np.frombuffer(buffers[1], np.uint8).reshape(event.n, g))
+        found["memory"].append(np.frombuffer(buffers[2], np.uint8).reshape(event.n, g))
+        found["host"].append(np.frombuffer(buffers[3], np.float32).reshape(event.n, 2))
+    assert first is not None
+    return first, {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def count_of(house: House) -> int:
+    try:
+        return len(ticks(house)[1]["t"])
+    except (AssertionError, ValueError):
+        return 0
+
+
+@pytest.mark.parametrize(("target", "gpus"), [("endless", 4), ("wide", 64), ("two", 4)])
+def test_gpus_of_a_run_stream_in_order(house: House, target: str, gpus: int) -> None:
+    handle = house.submit(target)
+    house.open()
+    assert house.ask(gpus=handle).why == ""
+    until(lambda: count_of(house) > 30)
+    first, found = ticks(house)
+    assert first.source == handle and len(first.labels) == gpus == len(first.names) == len(first.memory)
+    assert first.labels[0] == "0:0" and len(set(first.labels)) == gpus
+    assert first.cpus and first.host_memory and first.period == 0.1
+    assert (np.diff(found["t"]) > 0).all() and np.allclose(np.diff(found["t"]), 0.1, atol=0.02)
+    known = found["util"] != 255
+    assert known.mean() > 0.9 and found["util"][known].max() <= 100 and 0 < found["memory"][known].max() <= 100
+    assert np.isfinite(found["host"]).all()
+    times = [at for at, event, _ in house.sent["c"] if isinstance(event, Gpus)]
+    assert all(b - a > 0.4 for a, b in zip(times, times[1:], strict=False))
+    house.ask(gpus="")
+    count = len(house.heard(Gpus))
+    house.call(asyncio.sleep(1.2))
+    assert len(house.heard(Gpus)) == count
+
+
+def test_the_past_comes_first_600_ticks_at_most(house: House) -> None:
+    handle = house.submit("endless")
+    life = house.on(lambda: house.controller.backend("endless")._lives[handle.partition("/")[2]])
+    life.start -= 200  # it has run for a while: 2000 ticks
+    house.open()
+    house.ask(gpus=handle)
+    until(lambda: house.heard(Gpus))
+    assert house.heard(Gpus)[0].first and house.heard(Gpus)[0].n == 600
+    until(lambda: count_of(house) > 605)
+    assert (np.diff(ticks(house)[1]["t"]) > 0).all()
+
+
+def test_an_ended_run_shows_its_past_and_ends(house: House) -> None:
+    handle = house.submit("endless")
+    until(lambda: house.call(house.controller.settle(handle)).telemetry.node(0).ticks > 5)
+    house.call(house.controller.cancel(handle))
+    until(lambda: house.on(lambda: house.controller.entry(handle).run.status.state.terminal))
+    house.open()
+    house.ask(gpus=handle)
+    until(lambda: house.heard(Gpus) and house.heard(Gpus)[-1].ended)
+    assert ticks(house)[1]["t"].size > 5
+
+
+def test_a_target_is_sampled_for_all_pages_together_and_let_go(house: House) -> None:
+    for comm in ("c", "d"):
+        house.open(comm)
+        assert house.ask(comm, gpus="target:wide").why == ""
+    until(lambda: count_of(house) > 2)
+    backend = house.on(lambda: house.controller.backend("wide"))
+    assert len(backend._monitors) == 1
+    first, found = ticks(house)
+    assert len(first.labels) == 64 and np.isfinite(found["host"]).all()
+    house.ask("c", shown="status")
+    house.call(asyncio.sleep(0.2))
+    assert len(backend._monitors) == 1
+    house.ask("d", shown="")
+    until(lambda: not backend._monitors)
+
+
+def test_why_there_are_no_gpus_to_stream(house: House) -> None:
+    house.open()
+    assert "Cannot reach 'far'" in house.ask(gpus="target:far").why
+    assert "No compute target named 'nowhere'" in house.ask(gpus="target:nowhere").why
+    assert "No run" in house.ask(gpus="endless/none-22222").why
+    until(lambda: any("Cannot reach" in event.note and event.ended for event in house.heard(Gpus)))
+
+
+def test_a_meter_tells_of_the_target_in_use(house: House) -> None:
+    house.open(shown="status", meter=0.5)
+    until(lambda: any(event.util is not None for event in house.heard(Meter)))
+    told = house.heard(Meter)[-1]
+    assert told.target == "endless" and told.gpus == 4 and 0 <= told.util <= 100
+    house.ask(shown="status", meter=0)
+    backend = house.on(lambda: house.controller.backend("endless"))
+    until(lambda: not backend._monitors)
+
+
+def test_a_page_that_only_gets_gpus_is_asked_too() -> None:
+    sent: list[Event] = []
+    page = Page("c", lambda comm, event, buffers: sent.append(event))
+    page.send(Gpus, source="x")
+    page.asked -= pages.SILENT + 1
+    page.send(Gpus, source="x")
+    page.send(Gpus, source="x")
+    assert [type(event) for event in sent] == [Gpus, Gpus, Changes, Gpus]
+    assert sent[2].renew and [event.seq for event in sent] == [0, 1, 2, 3]
+
+
+def test_a_monitor_that_somebody_ends_is_begun_again_and_one_that_cannot_last_is_not(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LOOK", 0.05)
+    monitors = house.controller.monitors
+    shared = house.call(monitors.open("wide", None, 1.0))
+    house.open()
+    assert house.ask(gpus="target:wide").why == ""
+    assert house.on(lambda: monitors.running("wide")) == shared
+    house.call(monitors.close(shared))
+    own = until(lambda: house.on(lambda: monitors.running("wide")), "a monitor of our own")
+    assert own != shared
+    house.call(monitors.close(own))
+    until(lambda: house.heard(Gpus)[-1].ended)
+    house.call(asyncio.sleep(0.5))
+    assert not house.on(lambda: monitors.running("wide"))  # not before its time
+    monkeypatch.setattr(streams, "AGAIN", 0.1)
+    until(lambda: house.on(lambda: monitors.running("wide")))
