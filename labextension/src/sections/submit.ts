@@ -13,6 +13,7 @@ import { allow, button, element, say } from './dom';
 import { Values, same, sortErrors } from './fields';
 import { FieldForm } from './form';
 import { ISubject, Mode, selectedCount, subjectOf, writeLine } from './submit_cells';
+import { Room } from './room';
 import { folderOf, relative } from './submit_text';
 
 /** Milliseconds after which a change in the notebook is followed. */
@@ -74,6 +75,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   /** Show the form for the active cell, the selected cells, or a file (its path from the server's root). */
   prefill(what: 'cell' | 'selected' | { file: string }): void {
+    this._makeRoom();
     if (typeof what === 'string') {
       this._choose(what);
       return;
@@ -103,11 +105,21 @@ export class SubmitSection extends PanelWithToolbar {
   protected onAfterShow(msg: Message): void {
     super.onAfterShow(msg);
     this._connected();
+    if (!this._shown) {
+      // The panel begins with this section closed: it has no height of its own yet.
+      this._shown = true;
+      this._makeRoom();
+    }
   }
 
   protected onAfterAttach(msg: Message): void {
     super.onAfterAttach(msg);
     this._connected();
+  }
+
+  /** See the whole form where that can be; once what was asked for is drawn. */
+  private _makeRoom(): void {
+    requestAnimationFrame(() => void (this.isDisposed || this._room.want(0.65)));
   }
 
   private get _ready(): boolean {
@@ -176,7 +188,11 @@ export class SubmitSection extends PanelWithToolbar {
       const fields = submit.filter(field => field.flag !== '');
       if (!this.isDisposed && !same(fields, this._form.fields)) {
         this._form.setTargets(this._context.model.targets);
+        const first = this._form.fields.length === 0;
         this._form.setFields(fields);
+        if (first) {
+          this._makeRoom();
+        }
         this._read = '';
         this._later();
       }
@@ -403,6 +419,7 @@ export class SubmitSection extends PanelWithToolbar {
   }
 
   private readonly _trans: TranslationBundle;
+  private readonly _room = new Room(this, () => this.node.scrollHeight);
   private readonly _form: FieldForm;
   private readonly _checker: Checker<IComposeReply>;
   private readonly _write: HTMLButtonElement;
@@ -419,6 +436,7 @@ export class SubmitSection extends PanelWithToolbar {
   private readonly _line = element('code', 'jp-AmlLine jp-AmlSubmit-line');
   private readonly _wrong = element('div', 'jp-AmlSubmit-wrong');
   private readonly _queued = element('div', 'jp-AmlSubmit-note');
+  private _shown = false;
   private _mode: Mode = 'cell';
   private _subject: ISubject | null = null;
   private _reply: IComposeReply | null = null;

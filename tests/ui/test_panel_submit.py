@@ -1,0 +1,267 @@
+"""The Submit section: a small form that writes the line of a submit into the notebook, and submits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
+from tests.ui.panel import PanelPage
+
+TARGETS = {
+    "quick": {"kind": "fake", "queued": 0.1, "running": 0.5, "gpus": 8},
+    "long": {"kind": "fake", "queued": 0.1, "running": 3600.0},
+}
+
+thorough = pytest.mark.thorough
+
+
+@pytest.fixture(scope="module")
+def notebook(page: Page, lab: LabServer) -> NotebookPage:
+    lab.put_targets(TARGETS, current="quick")
+    (lab.notebooks / "train.py").write_text("print('a script')\n")
+    return open_notebook(page, lab, lab.write("submit.ipynb", []))
+
+
+@pytest.fixture(scope="module")
+def opened(notebook: NotebookPage) -> PanelPage:
+    return PanelPage(notebook.page).open().connect()
+
+
+@pytest.fixture
+def panel(opened: PanelPage, notebook: NotebookPage) -> Iterator[PanelPage]:
+    """The section open and its form empty; the cells of the last test are gone."""
+    notebook.page.evaluate(
+        """() => {
+            const shared = jupyterapp.shell.currentWidget.content.model.sharedModel;
+            shared.transact(() => {
+                shared.deleteCellRange(0, shared.cells.length);
+                shared.insertCell(0, {cell_type: 'code', source: '', metadata: {}});
+            });
+        }"""
+    )
+    opened.command("submit-cell")
+    expect(opened.submit).to_be_visible(timeout=MS)
+    opened.node.get_by_role("button", name="Clear the form").click()
+    yield opened
+
+
+def put(notebook: NotebookPage, *sources: str, active: int = 0, kind: str = "code") -> None:
+    """These cells and no others; one is the active one."""
+    notebook.page.evaluate(
+        """([sources, active, kind]) => {
+            const { content } = jupyterapp.shell.currentWidget;
+            const shared = content.model.sharedModel;
+            shared.transact(() => {
+                shared.deleteCellRange(0, shared.cells.length);
+                shared.insertCells(0, sources.map(source => ({cell_type: kind, source, metadata: {}})));
+            });
+            content.deselectAll();
+            content.activeCellIndex = active;
+        }""",
+        [list(sources), active, kind],
+    )
+
+
+def sources(notebook: NotebookPage) -> list[str]:
+    """The cells as they are."""
+    found: list[str] = notebook.page.evaluate(
+        "() => jupyterapp.shell.currentWidget.content.model.sharedModel.cells.map(cell => cell.getSource())"
+    )
+    return found
+
+
+def form(panel: PanelPage) -> Locator:
+    return panel.submit.locator("form.jp-AmlForm")
+
+
+def line(panel: PanelPage) -> Locator:
+    return panel.submit.locator(".jp-AmlSubmit-line")
+
+
+def press(panel: PanelPage, label: str) -> None:
+    panel.submit.locator(".jp-AmlSubmit-foot").get_by_role("button", name=label, exact=True).click()
+
+
+def add_params(panel: PanelPage, *texts: str) -> None:
+    """Type parameters, each ended by Enter."""
+    given = panel.field(form(panel), "param").locator(".jp-AmlForm-chips > input")
+    for text in texts:
+        given.fill(text)
+        given.press("Enter")
+
+
+def newest(notebook: NotebookPage) -> str:
+    """Handle of the run that the last cell with one shows."""
+    eventually("a run was submitted", lambda: notebook.records())
+    return str(notebook.records()[-1]["handle"])
+
+
+def test_write_line_undo_and_submit(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    put(notebook, "print('one')\n", "print('two')")
+    expect(panel.submit.locator(".jp-AmlSubmit-code")).to_have_text("print('one')", timeout=MS)
+    expect(line(panel)).to_have_text("%%aml_submit", timeout=MS)
+    fields = form(panel).locator(".jp-AmlForm-fields > .jp-AmlForm-field")
+    assert fields.evaluate_all("nodes => nodes.slice(0, 3).map(n => n.dataset.field)") == ["target", "param", "gpus"]
+    assert fields.count() <= 4  # the rest is asked for by More options
+    add_params(panel, "lr=0.1")
+    panel.fill(form(panel), gpus="2")
+    expect(line(panel)).to_have_text("%%aml_submit --param lr=0.1 --gpus 2", timeout=MS)
+    panel.settle()
+    panel.page.screenshot(path=shots / "submit.png")
+    press(panel, "Write line")
+    eventually("the line is there", lambda: sources(notebook)[0].startswith("%%aml_submit --param lr=0.1 --gpus 2\n"))
+    assert sources(notebook)[1] == "print('two')"
+    notebook.page.evaluate("() => jupyterapp.commands.execute('notebook:undo-cell-action')")
+    assert not notebook.records()
+    notebook.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.model.sharedModel.undo()")
+    eventually("one undo takes it away", lambda: sources(notebook)[0] == "print('one')\n")
+    expect(line(panel)).to_have_text("%%aml_submit --param lr=0.1 --gpus 2", timeout=MS)
+    press(panel, "Submit")
+    panel.wait_run(newest(notebook), "completed")
+    assert sources(notebook)[0] == "%%aml_submit --param lr=0.1 --gpus 2\nprint('one')\n"
+
+
+def test_an_existing_line_is_read_and_its_flags_kept(panel: PanelPage, notebook: NotebookPage) -> None:
+    old = "%%aml_submit --name 'my run' --param \"a=it's 1\" --env X=$HOME --gpus 1"
+    put(notebook, f"{old}\npass", "pass")
+    expect(panel.field(form(panel), "name").locator("input")).to_have_value("my run", timeout=MS)
+    expect(panel.field(form(panel), "gpus").locator("input")).to_have_value("1")
+    expect(panel.field(form(panel), "param").locator(".jp-AmlForm-chipText")).to_have_text("a=it's 1")
+    expect(line(panel)).to_have_text(old)
+    panel.fill(form(panel), gpus="4")
+    expect(line(panel)).to_have_text(old.replace("--gpus 1", "--gpus 4"), timeout=MS)
+    press(panel, "Write line")
+    eventually("the line is changed", lambda: sources(notebook)[0] == f"{old.replace('--gpus 1', '--gpus 4')}\npass")
+    # Another cell has no line: back to what was typed there, which is nothing.
+    notebook.page.evaluate("() => { jupyterapp.shell.currentWidget.content.activeCellIndex = 1; }")
+    expect(line(panel)).to_have_text("%%aml_submit", timeout=MS)
+    expect(panel.field(form(panel), "gpus").locator("input")).to_have_value("")
+
+
+def test_params_come_out_as_typed(panel: PanelPage, notebook: NotebookPage) -> None:
+    texts = ["path=/data/my set", "say='it is \"so\"'", "empty=", "math=a=b", "back=C:\\x", "uni=é€😀", "list=[1, 2]"]
+    put(notebook, "import jupyter_amltrain\npass")
+    expect(line(panel)).to_have_text("%%aml_submit", timeout=MS)
+    add_params(panel, *texts)
+    expect(line(panel)).to_contain_text("uni=", timeout=MS)
+    expect(panel.submit.locator(".jp-AmlForm-error:visible")).to_have_count(0)
+    press(panel, "Write line")
+    eventually("the line is there", lambda: sources(notebook)[0].startswith("%%aml_submit"))
+    panel.node.get_by_role("button", name="Clear the form").click()
+    put(notebook, sources(notebook)[0])
+    chips = panel.field(form(panel), "param").locator(".jp-AmlForm-chipText")
+    expect(chips).to_have_text(texts, timeout=MS)
+
+
+def test_wrong_values_and_wrong_code_send_nothing(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    put(notebook, "print('fine')")
+    expect(line(panel)).to_have_text("%%aml_submit", timeout=MS)
+    panel.fill(form(panel), gpus="many")
+    add_params(panel, "novalue")
+    expect(panel.error(form(panel), "gpus")).to_contain_text("many", timeout=MS)
+    press(panel, "Submit")
+    expect(panel.error(form(panel), "gpus")).to_contain_text("many", timeout=MS)
+    expect(panel.error(form(panel), "param")).to_contain_text("novalue", timeout=MS)
+    panel.settle()
+    panel.page.screenshot(path=shots / "submit-wrong.png")
+    assert sources(notebook) == ["print('fine')"]
+    panel.node.get_by_role("button", name="Clear the form").click()
+    expect(panel.error(form(panel), "gpus")).to_be_hidden(timeout=MS)
+    put(notebook, "x = 1\ny = (\n")
+    wrong = panel.submit.locator(".jp-AmlSubmit-wrong")
+    expect(wrong).to_contain_text("ine 2", timeout=MS)  # the line as a person counts it now
+    press(panel, "Submit")
+    panel.settle()
+    panel.page.screenshot(path=shots / "submit-syntax.png")
+    assert sources(notebook) == ["x = 1\ny = (\n"]
+    assert not notebook.records()
+
+
+def test_what_cannot_be_submitted_says_why(panel: PanelPage, notebook: NotebookPage) -> None:
+    note = panel.submit.locator(".jp-AmlSubmit-note").first
+    submit = panel.submit.locator(".jp-AmlSubmit-foot").get_by_role("button", name="Submit", exact=True)
+    for kind, source, why in (
+        ("code", "%%bash\nls", "The cell begins with %%bash: only Python code can be submitted."),
+        ("code", "", "The cell has no code to submit."),
+        ("markdown", "# words", "The active cell is not code"),
+    ):
+        put(notebook, source, kind=kind)
+        expect(note).to_contain_text(why, timeout=MS)
+        expect(submit).to_have_attribute("aria-disabled", "true", timeout=MS)
+        assert sources(notebook) == [source]
+
+
+def test_submit_behind_a_busy_cell(panel: PanelPage, notebook: NotebookPage, lab: LabServer, shots: Path) -> None:
+    put(notebook, "print('behind')")
+    notebook.cell("import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)", wait=False)
+    eventually("the cell runs", lambda: notebook.kernel_status() == "busy")
+    notebook.page.evaluate("() => { jupyterapp.shell.currentWidget.content.activeCellIndex = 0; }")
+    expect(panel.submit).to_contain_text("queued behind the running cell", timeout=MS)
+    press(panel, "Submit")
+    eventually("the line is there", lambda: sources(notebook)[0].startswith("%%aml_submit"))
+    panel.settle()
+    panel.page.screenshot(path=shots / "submit-busy.png")
+    assert not notebook.records()
+    (lab.notebooks / "go").touch()
+    panel.wait_run(newest(notebook), "completed")
+
+
+def test_selected_cells_are_joined(panel: PanelPage, notebook: NotebookPage) -> None:
+    put(notebook, "a = 1", "b = a + 1", "print(b)")
+    notebook.page.evaluate(
+        """() => {
+            const { content } = jupyterapp.shell.currentWidget;
+            content.activeCellIndex = 0;
+            content.extendContiguousSelectionTo(1);
+        }"""
+    )
+    panel.submit.get_by_role("radio", name="Selected (2)").click()
+    expect(panel.submit.locator(".jp-AmlSubmit-title")).to_have_text("2 cells of code", timeout=MS)
+    expect(line(panel)).to_have_text("%%aml_submit", timeout=MS)
+    press(panel, "Submit")
+    eventually("a new cell below", lambda: len(sources(notebook)) == 4)
+    assert sources(notebook)[2] == "%%aml_submit\na = 1\n\nb = a + 1"
+    panel.wait_run(newest(notebook), "completed")
+
+
+def test_a_file_of_the_file_browser(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    page = notebook.page
+    put(notebook, "pass")
+    page.evaluate("() => jupyterapp.shell.activateById('filebrowser')")
+    page.locator(".jp-DirListing-item", has_text="train.py").click(button="right")
+    page.locator(".lm-Menu-item", has_text="Submit as Training Run…").click()
+    expect(panel.submit).to_be_visible(timeout=MS)
+    expect(panel.submit.locator("#jp-AmlSubmit-file")).to_have_value("train.py", timeout=MS)
+    expect(line(panel)).to_have_text("%aml_submit train.py", timeout=MS)
+    panel.settle()
+    page.screenshot(path=shots / "submit-file.png")
+    press(panel, "Submit")
+    eventually("a new cell", lambda: sources(notebook) == ["pass", "%aml_submit train.py"])
+    panel.wait_run(newest(notebook), "completed")
+    # The same again takes the place of that cell.
+    panel.submit.get_by_role("radio", name="File").click()
+    panel.fill(form(panel), gpus="1")
+    expect(line(panel)).to_have_text("%aml_submit train.py --gpus 1", timeout=MS)
+    press(panel, "Write line")
+    eventually("the line is changed", lambda: sources(notebook) == ["pass", "%aml_submit train.py --gpus 1"])
+    panel.submit.locator("#jp-AmlSubmit-file").fill("nothere.py")
+    expect(panel.submit.locator(".jp-AmlSubmit-wrong")).to_contain_text("nothere.py", timeout=MS)
+
+
+@thorough
+def test_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    put(notebook, "import torch\nmodel = torch.nn.Linear(4, 4)\nfor epoch in range(10):\n    train(model)\n")
+    add_params(panel, "lr=0.1", "epochs=10", "path=/data/a long name of a folder/with files")
+    panel.fill(form(panel), gpus="many")
+    for theme in ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast"):
+        notebook.theme(theme)
+        for width in (250, 450):
+            panel.width(width)
+            panel.settle()
+            panel.page.screenshot(path=shots / f"submit-{theme[11:]}-{width}.png")
+            assert panel.submit.evaluate("node => node.scrollWidth <= node.clientWidth")
+    notebook.theme("JupyterLab Light")
