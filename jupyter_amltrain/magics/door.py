@@ -37,14 +37,15 @@ class ControlDoor:
     def install(self) -> None:
         """Begin to listen."""
         self._shell.kernel.control_handlers[_REQUEST] = self._handle
-        self._shell.events.register("pre_run_cell", self._begin)
-        self._shell.events.register("post_run_cell", self._end)
+        # Not ..._run_cell: what a page executes silently, to load us, ends without those.
+        self._shell.events.register("pre_execute", self._begin)
+        self._shell.events.register("post_execute", self._end)
 
     def remove(self) -> None:
         """Stop listening."""
         self._shell.kernel.control_handlers.pop(_REQUEST, None)
-        self._shell.events.unregister("pre_run_cell", self._begin)
-        self._shell.events.unregister("post_run_cell", self._end)
+        self._shell.events.unregister("pre_execute", self._begin)
+        self._shell.events.unregister("post_execute", self._end)
         (controller, answers), self._known = self._known, (None, None)
         if answers is not None:  # pages hear no more; runs go on
             from jupyter_amltrain import session
@@ -52,11 +53,11 @@ class ControlDoor:
             if session.existing() is controller:
                 answers.post(answers.close())
 
-    def _begin(self, info: Any = None) -> None:
+    def _begin(self) -> None:
         if threading.current_thread() is threading.main_thread():
             self._cell_runs = True
 
-    def _end(self, result: Any = None) -> None:
+    def _end(self) -> None:
         if threading.current_thread() is threading.main_thread():
             self._cell_runs = False
 

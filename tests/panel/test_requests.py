@@ -238,5 +238,5 @@ def test_unloaded_it_is_silent_and_loaded_again_it_answers(panel: Panel) -> None
 
 def test_loaded_by_a_page_without_a_cell_it_is_not_busy(panel: Panel) -> None:
     panel.live.run("%unload_ext jupyter_amltrain")
-    panel.client.execute("%load_ext jupyter_amltrain", silent=True, store_history=False)
+    panel.client.execute("%load_ext jupyter_amltrain", silent=True, store_history=False, reply=True, timeout=DEADLINE)
     until(lambda: panel.ask(op="hello")["kernel_busy"] is False)

@@ -150,13 +150,15 @@ export class PanelModel implements IPanelModel {
 
   /** The notebook or its kernel may be another. */
   private _refollow(): void {
-    const kernel = this._follower.kernel;
+    const kernel = this._next();
     if (kernel !== this._kernel) {
       this._followed?.session.want(NOTHING);
       if (this._kernel?.isDisposed) {
         this._sessions.end(this._kernel);
       }
       this._kernel = kernel;
+      this._place = this._follower.notebook;
+      this._ended = false;
       this._wants.forget();
       this._meter = null;
       this._followed = null;
@@ -178,6 +180,14 @@ export class PanelModel implements IPanelModel {
       this.targetsChanged.emit();
     }
     this._tell();
+  }
+
+  /** The kernel to be followed: one that has died stays, and its rows with it, until another takes its place. */
+  private _next(): Kernel.IKernelConnection | null {
+    const { kernel, notebook, context } = this._follower;
+    this._ended ||= context?.kernelDisplayStatus === 'terminating';
+    const died = this._followed?.session.state === 'dead' && !this._ended;
+    return kernel ?? (died && notebook && notebook === this._place ? this._kernel : null);
   }
 
   private _rowsChanged(followed: IFollowed, difference: IDifference): void {
@@ -222,7 +232,7 @@ export class PanelModel implements IPanelModel {
     if (!this._follower.context) {
       return 'no-notebook';
     }
-    if (!this._kernel) {
+    if (!this._kernel || (!this._follower.kernel && this._follower.kernelComes)) {
       return this._follower.kernelComes ? 'starting' : 'no-kernel';
     }
     if (!this._followed) {
@@ -276,6 +286,10 @@ export class PanelModel implements IPanelModel {
   private readonly _watch = new Watch();
   private _kernel: Kernel.IKernelConnection | null = null;
   private _followed: IFollowed | null = null;
+  /** Where the kernel was found. */
+  private _place: NotebookPanel | null = null;
+  /** A person has ended it. */
+  private _ended = false;
   private _language = '';
   private _connection: IConnection = {
     state: 'no-notebook',

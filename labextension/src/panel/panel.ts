@@ -101,8 +101,10 @@ export class TrainingPanel extends SidePanel {
       if (kernel && !kernel.isDisposed && kernel.status !== 'dead') {
         await context.restartKernel();
       } else {
-        // Jupyter does not restart what is dead: another takes its place.
-        await context.changeKernel({ name: kernel?.name ?? context.prevKernelName });
+        // Jupyter neither restarts what is dead nor puts another in its place: the server has ended the session, too.
+        const name = kernel?.name ?? context.prevKernelName;
+        context.session?.dispose();
+        await context.changeKernel({ name });
       }
     }
   }

@@ -78,7 +78,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
     const submit = new SubmitSection(context);
     // Runs are what people live with: what is left is theirs.
     const sections: ISection[] = [
-      { name: 'compute', widget: new ComputeSection(context), least: 70, wish: { share: 0.3 }, greed: 0 },
+      { name: 'compute', widget: new ComputeSection(context), least: 100, wish: { share: 0.3 }, greed: 0 },
       { name: 'runs', widget: new RunsSection(context), least: 140, wish: 300, greed: 3 },
       { name: 'gpus', widget: new GpusSection(context), least: 110, wish: 240, greed: 2 },
       { name: 'submit', widget: submit, least: 110, wish: { share: 0.5 }, greed: 1, closed: true }
