@@ -84,6 +84,8 @@ def compose(
     found = _said(items, errors)
     if not errors:
         errors |= _checked(items, rest, cell, magic, defaults)
+        if not old.strip():
+            errors = {name: _as_seen(text) for name, text in errors.items()}
     return Composed(line, found, errors)
 
 
@@ -292,6 +294,11 @@ def _checked(
         name = match[0].lstrip("-") if match else ""
         return {name if name in submit_actions() and _is_of(error) else "": str(error)}
     return {}
+
+
+def _as_seen(text: str) -> str:
+    """An error about a cell that has no line yet: its code begins one line higher than it will."""
+    return re.sub(r"^Cell line (\d+)", lambda found: f"Cell line {int(found[1]) - 1}", text)
 
 
 def _is_of(error: AmlTrainError) -> bool:

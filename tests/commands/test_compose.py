@@ -80,7 +80,7 @@ def test_the_line_form_keeps_its_name_script_and_arguments(tmp_path: Path, monke
         ({"env-var": ["API_TOKEN=hf_abcdefghijklmnopqrstuvwxyz"]}, "pass", "env-var", "looks like a secret"),
         ({"color": "red"}, "pass", "color", "no field"),
         ({}, "", "", "the cell is empty"),
-        ({}, "x = (", "", "Cell line 2"),
+        ({}, "x = (", "", "Cell line 1"),  # it has no line of ours yet
         ({}, "!ls", "", "'!' is IPython's"),
         ({}, "input()", "", "waits for a keyboard"),
     ],
@@ -94,6 +94,11 @@ def test_names_of_the_notebook_are_never_looked_up() -> None:
     made = compose("", {"param": ["lr=$lr", "n={n}"], "gpus": "$count", "target": "$where"}, cell="pass")
     assert made.errors == {} and made.values["gpus"] == "$count"
     assert made.line == '%%aml_submit --target "$where" --param "lr=$lr" --param "n={n}" --gpus "$count"'
+
+
+def test_lines_are_counted_as_a_person_sees_them() -> None:
+    for old, number in (("", 2), ("%%aml_submit --gpus 1", 3)):
+        assert f"Cell line {number}, 'y = ('" in compose(old, {}, cell="x = 1\ny = (").errors[""]
 
 
 def test_a_broken_line_says_so() -> None:
