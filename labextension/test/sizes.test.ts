@@ -21,6 +21,11 @@ test('with less room all have at least what they can be used with', () => {
   assert.ok(sizes[0] <= 92 && sizes[2] <= 240 && sizes[3] <= 350);
 });
 
+test('a form is seen whole before others get more than the least', () => {
+  assert.deepEqual(divide(735, [{ ...compute, wish: 450, urgent: true }, runs, gpus, submit]).map(Math.round), [450, 159, 126, 0]);
+  assert.deepEqual(divide(500, [{ ...compute, wish: 450, urgent: true }, runs, gpus, submit]), [250, 140, 110, 0]);
+});
+
 test('too little room is shared', () => {
   assert.deepEqual(divide(160, [compute, runs, gpus, submit]), [35, 70, 55, 0]);
 });

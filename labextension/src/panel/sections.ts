@@ -68,7 +68,7 @@ export class SectionKeeper {
     const section = this._sections.find(each => each.widget === widget);
     if (section && (this._granted.get(section.name) ?? 0) !== share) {
       this._granted.set(section.name, share);
-      this.update();
+      this._divide();
     }
   }
 
@@ -97,7 +97,7 @@ export class SectionKeeper {
       }
       const content = open ? contentHeight(widget.node, node => this._observe(node)) : 0;
       const fits = Math.min(content, Math.max(wish.share, granted) * room);
-      return { open, least: Math.min(least, content || least), wish: given ?? fits, greed };
+      return { open, least: Math.min(least, content || least), wish: given ?? fits, greed, urgent: granted > 0 };
     });
   }
 

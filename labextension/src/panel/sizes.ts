@@ -8,6 +8,8 @@ export interface IWish {
   readonly wish: number;
   /** What is left goes to the open section that is greediest. */
   readonly greed: number;
+  /** Its wish comes before those of others. */
+  readonly urgent?: boolean;
 }
 
 /** Pixels for each section: the least first, then wishes as far as there is room, the rest to the greediest. */
@@ -20,9 +22,12 @@ export function divide(room: number, sections: readonly IWish[]): number[] {
   if (need >= room) {
     return least.map(value => (need ? (value / need) * room : 0));
   }
-  const more = sum(wishes) - need;
-  const share = more > 0 ? Math.min(1, (room - need) / more) : 0;
-  const sizes = least.map((value, i) => value + (wishes[i] - value) * share);
+  const grow = (from: readonly number[], urgent: boolean) => {
+    const more = wishes.map((value, i) => ((sections[i].urgent ?? false) === urgent ? value - least[i] : 0));
+    const share = sum(more) > 0 ? Math.min(1, (room - sum(from)) / sum(more)) : 0;
+    return from.map((value, i) => value + more[i] * share);
+  };
+  const sizes = grow(grow(least, true), false);
   const rest = room - sum(sizes);
   let greediest = -1;
   sections.forEach((section, i) => {

@@ -13,13 +13,13 @@ import {
 } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import { Panel, Widget } from '@lumino/widgets';
+import { keeperOf } from '../panel/sections';
 import { CommandIDs, IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IAct } from '../protocol';
 import { Acts, IOutcome, notify } from './acts';
 import { NewTarget } from './compute_new';
 import { IRowHost, TargetView } from './compute_row';
 import { element, say } from './dom';
-import { Room } from './room';
 
 const sections = new WeakMap<IPanelModel, ComputeSection>();
 
@@ -255,7 +255,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   /** A form and details are seen whole where that can be, `node` of them first. */
   private _makeRoom(node?: HTMLElement): void {
     if (!this.isDisposed) {
-      this._room.want(this._new ? 0.7 : this._open && this.selected ? 0.5 : 0);
+      keeperOf(this.parent)?.grant(this, this._new ? 0.7 : this._open && this.selected ? 0.5 : 0);
       // The panel has its new sizes with the next frame.
       requestAnimationFrame(() => node?.scrollIntoView({ block: 'nearest' }));
     }
@@ -373,7 +373,6 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
 
   private readonly _acts: Acts;
   private readonly _body = new Panel();
-  private readonly _room = new Room(this, () => this._outcome.offsetHeight + this._body.node.scrollHeight);
   private readonly _views = new Map<string, TargetView>();
   private readonly _buttons: { button: ToolbarButton; why: () => string }[] = [];
   private readonly _list = element('div', 'jp-AmlCompute-list');

@@ -1,7 +1,7 @@
 /** A command for everything that can be done with a target. */
 
-import { AccordionPanel } from '@lumino/widgets';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { keeperOf } from '../panel/sections';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IAct, ITargetRow } from '../protocol';
 import { Acts, notify } from './acts';
@@ -72,10 +72,7 @@ export function addComputeCommands(context: IPanelContext): string[] {
       if (!section) {
         return;
       }
-      const accordion = section.parent;
-      if (accordion instanceof AccordionPanel) {
-        accordion.expand(accordion.widgets.indexOf(section));
-      }
+      keeperOf(section.parent)?.reveal(section);
       section.openNew();
     }
   });

@@ -2,8 +2,9 @@
 
 import { PanelWithToolbar, runIcon, stopIcon, ToolbarButton } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
-import { AccordionPanel, Widget } from '@lumino/widgets';
+import { Widget } from '@lumino/widgets';
 import { ago } from '../format';
+import { keeperOf } from '../panel/sections';
 import type { IGpuFrame, IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
 import { DrawGate } from '../widgets/gate';
@@ -152,11 +153,7 @@ export class GpusSection extends PanelWithToolbar {
 
   /** Expand this section: somebody asked for it. */
   private _reveal(): void {
-    const { parent } = this;
-    const index = parent instanceof AccordionPanel ? parent.widgets.indexOf(this) : -1;
-    if (parent instanceof AccordionPanel && index >= 0) {
-      parent.expand(index);
-    }
+    keeperOf(this.parent)?.reveal(this);
     this._select.focus();
   }
 

@@ -6,6 +6,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { PanelWithToolbar, ToolbarButton, cleaningIcon, runIcon } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
+import { keeperOf } from '../panel/sections';
 import type { IPanelContext } from '../panel/tokens';
 import type { IComposeReply } from '../protocol';
 import { Checker } from './acts';
@@ -13,7 +14,6 @@ import { allow, button, element, say } from './dom';
 import { Values, same, sortErrors } from './fields';
 import { FieldForm } from './form';
 import { ISubject, Mode, selectedCount, subjectOf, writeLine } from './submit_cells';
-import { Room } from './room';
 import { folderOf, relative } from './submit_text';
 
 /** Milliseconds after which a change in the notebook is followed. */
@@ -119,7 +119,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   /** See the whole form where that can be; once what was asked for is drawn. */
   private _makeRoom(): void {
-    requestAnimationFrame(() => void (this.isDisposed || this._room.want(0.65)));
+    requestAnimationFrame(() => void (this.isDisposed || keeperOf(this.parent)?.grant(this, 0.65)));
   }
 
   private get _ready(): boolean {
@@ -419,7 +419,6 @@ export class SubmitSection extends PanelWithToolbar {
   }
 
   private readonly _trans: TranslationBundle;
-  private readonly _room = new Room(this, () => this.node.scrollHeight);
   private readonly _form: FieldForm;
   private readonly _checker: Checker<IComposeReply>;
   private readonly _write: HTMLButtonElement;
