@@ -31,7 +31,9 @@ WATCH_FLASHES = """
   window.amlFlashes = [];
   window.amlFlashing?.disconnect();
   window.amlFlashing = new MutationObserver(all => all.forEach(({target}) => {
-    if (target.classList.contains('jp-AmlFlash')) { window.amlFlashes.push(target.querySelector('.cm-content').innerText); }
+    if (target.classList.contains('jp-AmlFlash')) {
+      window.amlFlashes.push(target.querySelector('.cm-content').innerText);
+    }
   }));
   window.amlFlashing.observe(document.body, {subtree: true, attributes: true, attributeFilter: ['class']});
 }

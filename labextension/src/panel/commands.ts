@@ -6,15 +6,13 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { IRunRow } from '../protocol';
 import { PANEL_ID } from '../tokens';
 import { againIcon, cancelIcon, deleteIcon, linkIcon, plugIcon, runsIcon } from './icons';
+import { openMlflow } from './mlflow';
 import { isLive } from './rows';
 import { chosenRuns, selection } from './selection';
 import { CommandIDs, IPanelContext } from './tokens';
 
 /** Names that a question lists. */
 const LISTED = 10;
-/** Milliseconds; MLflow's server takes a while the first time. */
-const MLFLOW_PAUSE = 700;
-const MLFLOW_LIMIT = 120000;
 
 const DESCRIBED = {
   args: {
@@ -127,31 +125,6 @@ export function addRunCommands(context: IPanelContext): string[] {
     Notification.emit(trans.__('Copied %1', text), 'success', { autoClose: 3000 });
   };
 
-  const mlflow = async (rows: readonly IRunRow[]) => {
-    const handle = rows[0].handle;
-    const end = Date.now() + MLFLOW_LIMIT;
-    let waiting = '';
-    for (;;) {
-      const reply = await model.request('mlflow', { handle });
-      if (reply.why || reply.url) {
-        if (waiting) {
-          Notification.dismiss(waiting);
-        }
-        if (reply.why) {
-          throw new Error(reply.why);
-        }
-        openPage(reply.url, trans.__('MLflow is ready'), trans.__('Open'));
-        return;
-      }
-      waiting = waiting || Notification.emit(trans.__('MLflow is starting…'), 'in-progress', { autoClose: false });
-      if (Date.now() > end) {
-        Notification.dismiss(waiting);
-        throw new Error(trans.__('Its server has not started within two minutes.'));
-      }
-      await new Promise(resolve => setTimeout(resolve, MLFLOW_PAUSE));
-    }
-  };
-
   const list: IRunCommand[] = [
     {
       id: CommandIDs.runCancel,
@@ -187,7 +160,7 @@ export function addRunCommands(context: IPanelContext): string[] {
       caption: trans.__('Open the selected run in the MLflow UI'),
       icon: linkIcon,
       fits: one,
-      run: mlflow
+      run: rows => openMlflow(context, rows[0])
     },
     {
       id: CommandIDs.runDelete,
@@ -242,23 +215,6 @@ export function addRunCommands(context: IPanelContext): string[] {
 function names(rows: readonly IRunRow[]): string {
   const shown = rows.slice(0, LISTED).map(row => row.name);
   return shown.join(', ') + (rows.length > LISTED ? ' …' : '');
-}
-
-/** Open a page that cannot reach back; a browser that forbids it gets a button. */
-function openPage(address: string, ready: string, label: string): void {
-  // Behind a hub it is a path of the hub.
-  const { href: url, protocol } = new URL(address, window.location.href);
-  if (protocol !== 'http:' && protocol !== 'https:') {
-    throw new Error(address);
-  }
-  const opened = window.open(url, '_blank');
-  if (opened) {
-    // `noopener` would hide whether the browser has forbidden it.
-    opened.opener = null;
-    return;
-  }
-  const callback = () => void window.open(url, '_blank', 'noopener');
-  Notification.info(ready, { autoClose: false, actions: [{ label, callback }] });
 }
 
 const RUN_COMMANDS: readonly string[] = [
