@@ -159,13 +159,15 @@ class ProcessBackend(Backend):
     async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
         """See :meth:`Backend.roster`; folders of known runs are not read."""
         answer = await self._transport.call("list", {"full": True, "but": sorted(known)})
-        runs = []
+        # An agent that is older than `but` leaves nothing out and has no list of ids.
+        ids = answer.get("ids", [row["run"] for row in answer["runs"]])
+        left, runs = frozenset(known), []
         for row in answer["runs"]:
-            if row["job"].get("spec"):
+            if row["job"].get("spec") and row["run"] not in left:
                 runs.append(self._run(row["run"], row["job"], row["status"]))
                 if not len(runs) % _AT_ONCE:
                     await asyncio.sleep(0)  # charts do not wait for a long list
-        return frozenset(answer["ids"]), runs
+        return frozenset([*ids, *answer["errors"]]), runs
 
     async def cancel(self, run_id: str) -> None:
         """See :meth:`Backend.cancel`."""

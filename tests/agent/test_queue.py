@@ -126,7 +126,15 @@ def test_unknown_things(agent: Agent) -> None:
         assert agent(op, run="nothing")["error"]["type"] == "UnknownRun"
         assert agent(op, run="../home")["error"]["type"] == "UnknownRun"
     assert agent.good("poll", run_ids=["nothing", "../x"]) == {"runs": {}, "errors": {}}
-    assert agent.good("list") == {"runs": [], "errors": {}}
+    assert agent.good("list") == {"runs": [], "errors": {}, "ids": []}
+
+
+def test_a_list_but_what_is_known(agent: Agent) -> None:
+    known, new = agent.submit("pass"), agent.submit("pass")
+    for run in (known, new):
+        agent.wait(run)
+    answer = agent.good("list", full=True, but=[known, "gone-22222"])
+    assert [row["run"] for row in answer["runs"]] == [new] and sorted(answer["ids"]) == sorted([known, new])
 
 
 def test_delete(agent: Agent) -> None:

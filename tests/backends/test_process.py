@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from jupyter_amltrain.backends.process import LocalBackend, status_of
 from jupyter_amltrain.errors import ProtocolError
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.snapshot import Snapshot, take
 from jupyter_amltrain.spec.job import JobSpec, Resources
 from jupyter_amltrain.spec.target import LocalTarget
@@ -70,3 +72,28 @@ def test_the_gate_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> 
     asked = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0)
     request = loop.call(backend.plan(asked, snapshot, "planned-1")).request
     assert (request["require_gpu"], request["gpu_grace"]) == ("stop", 5.0)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_list_but_what_is_known_also_of_an_agent_that_cannot_leave_out(
+    loop: LoopThread, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    made = TestLocalBackend()
+    names = []
+    for _ in range(2):
+        spec, snapshot = made.short()
+        plan = loop.call(backend.plan(spec, snapshot, new_run_id("r")))
+        loop.call(backend.launch(plan, {}, {"TOKEN": "x"}))
+        names.append(plan.run_id)
+    if old:
+        call = backend._transport.call
+
+        async def older(op: str, payload: dict[str, Any], *rest: Any) -> Any:
+            payload.pop("but")
+            answer = await call(op, payload, *rest)
+            del answer["ids"]
+            return answer
+
+        monkeypatch.setattr(backend._transport, "call", older)
+    ids, runs = loop.call(backend.roster({names[0], "gone-22222"}))
+    assert set(ids) == set(names) and [run.run_id for run in runs] == [names[1]]

@@ -27,7 +27,7 @@ def test_tab_before_and_after_the_first_use(environ: dict[str, str], tmp_path: P
         ]
         assert tab(live, "x = 1\nrun = %aml_runs wait l|") == ["x = 1\nrun = %aml_runs wait last"]
         assert tab(live, "%aml_compute use |") == ["%aml_compute use local"]
-        quiet = live.run("import sys; print('jupyter_amltrain.controller' in sys.modules, 'msgspec' in sys.modules)")
+        quiet = live.run("import sys; print('jupyter_amltrain.controller' in sys.modules, 'numpy' in sys.modules)")
         assert quiet.stdout == "False False\n"  # Tab starts nothing
         live.run("%%aml_submit --name digits --as run --wait\npass")
         handle = live.run("print(run.handle)").stdout.strip()
