@@ -16,6 +16,8 @@ for name in (
     "attach",
     "browser",
     "heap",
+    "panel",
+    "panel_load",
 ):
     if not sys.argv[1:] or name in sys.argv[1:]:
         subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False)

@@ -25,7 +25,14 @@ export class PanelModel implements IPanelModel {
       () => document.visibilityState === 'visible',
       () => _settings.statusBarSeconds
     );
-    this._wants.changed.connect(() => this._followed?.session.want(this._wants.now));
+    this._wants.changed.connect(() => {
+      const { now } = this._wants;
+      this._followed?.session.want(now);
+      if (!now.meter && now.gpus !== `target:${this.current}`) {
+        // Nobody measures it any more.
+        this._setMeter(null);
+      }
+    });
     document.addEventListener('visibilitychange', () => this._wants.gather());
     // Gone, perhaps for good: the kernel need not find out by itself.
     window.addEventListener('pagehide', () => this._followed?.session.bye());
