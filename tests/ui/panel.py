@@ -275,22 +275,29 @@ class PanelPage:
         """Expand (or collapse) a section by its title; returns the title."""
         found = self.node.locator(".jp-AccordionPanel-title", has_text=re.compile(f"^{title}"))
         if (found.get_attribute("aria-expanded") == "true") != open:
-            found.click()
+            found.click(position={"x": 30, "y": 12})  # at its middle there may be a button
         expect(found).to_have_attribute("aria-expanded", str(open).lower(), timeout=MS)
         return found
 
     def width(self, pixels: int) -> None:
         """Drag the edge of the sidebar until the panel is so wide."""
-        box = self.node.bounding_box()
-        assert box is not None
-        handle = self.page.locator("#jp-main-split-panel > .lm-SplitPanel-handle:not(.lm-mod-hidden)").first
-        at = handle.bounding_box()
-        assert at is not None
-        x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
-        self.page.mouse.move(x, y)
-        self.page.mouse.down()
-        self.page.mouse.move(x + pixels - box["width"], y, steps=4)
-        self.page.mouse.up()
+
+        def reached() -> bool:
+            box = self.node.bounding_box()
+            handle = self.page.locator("#jp-main-split-panel > .lm-SplitPanel-handle:not(.lm-mod-hidden)").first
+            at = handle.bounding_box()
+            assert box is not None and at is not None
+            if abs(box["width"] - pixels) < 2:
+                return True
+            x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
+            self.page.mouse.move(x, y)
+            self.page.mouse.down()
+            self.page.mouse.move(x + pixels - box["width"], y, steps=4)
+            self.page.mouse.up()
+            return False
+
+        # A theme that comes just now moves the edge away from under the mouse.
+        eventually(f"the panel is {pixels} px wide", reached)
 
     def notifications(self) -> list[str]:
         """Messages of JupyterLab's notifications, newest last."""

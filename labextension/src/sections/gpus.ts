@@ -8,6 +8,8 @@ import { keeperOf } from '../panel/sections';
 import type { IGpuFrame, IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
 import { DrawGate } from '../widgets/gate';
+import { caret } from './controls';
+import { element } from './dom';
 import { FieldPlot, HostPlot } from './gpu_charts';
 import { HeatPlot } from './gpu_heat';
 import { GpuList } from './gpu_list';
@@ -71,7 +73,8 @@ export class GpusSection extends PanelWithToolbar {
     host.className = 'jp-AmlGpus-host';
     host.append(this._cpu.node, this._host.node);
     this._charts.append(this._util.node, this._heat.node, this._memory.node, this._list.node, host);
-    body.node.append(this._select, this._state, this._ask, this._charts);
+    const choose = element('div', 'jp-select-wrapper jp-AmlGpus-choose', '', this._select, caret());
+    body.node.append(choose, this._state, this._ask, this._charts);
     this.addWidget(body);
 
     this._gate = new DrawGate(() => this._frame(), () => this._seen, () => RATE);
@@ -257,7 +260,7 @@ export class GpusSection extends PanelWithToolbar {
       this._select.replaceChildren(...groups.values());
     }
     this._select.value = chosen;
-    this._select.hidden = !found.length;
+    (this._select.parentElement ?? this._select).hidden = !found.length;
   }
 
   /** The line below the choice: why there is nothing, or how old it is. */
