@@ -226,8 +226,8 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
       head.classList.add('jp-AmlForm-tick');
       node.append(head);
     } else {
-      // `NAME` says nothing beside the label `Name`.
-      const told = field.metavar.toLowerCase() === labelOf(field).toLowerCase();
+      // `NAME` says nothing beside the label `Name`, and an empty list shows what goes into it.
+      const told = field.kind === 'list' || field.metavar.toLowerCase() === labelOf(field).toLowerCase();
       if (field.metavar && !told && field.kind !== 'target' && field.kind !== 'choice') {
         head.append(element('span', 'jp-AmlForm-unit', field.metavar));
       }
