@@ -22,7 +22,9 @@ TARGETS = {"long": {"kind": "fake", "queued": 0.1, "running": 3600.0, "gpus": 2}
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     server = LabServer(
-        tmp_path_factory.mktemp("notebook7") / "lab", ["--JupyterNotebookApp.expose_app_in_browser=True"], app="notebook"
+        tmp_path_factory.mktemp("notebook7") / "lab",
+        ["--JupyterNotebookApp.expose_app_in_browser=True"],
+        app="notebook",
     )
     server.put_targets(TARGETS, current="long")
     yield server

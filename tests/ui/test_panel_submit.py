@@ -115,7 +115,8 @@ def test_write_line_undo_and_submit(panel: PanelPage, notebook: NotebookPage, sh
     press(panel, "Write line")
     eventually("the line is there", lambda: sources(notebook)[0].startswith("%%aml_submit --param lr=0.1 --gpus 2\n"))
     assert sources(notebook)[1] == "print('two')"
-    notebook.page.evaluate("() => jupyterapp.commands.execute('notebook:undo-cell-action')")
+    notebook.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell .cm-content").first.click()
+    notebook.page.keyboard.press("Control+z")
     eventually("one undo takes it away", lambda: sources(notebook)[0] == "print('one')\n")
     expect(line(panel)).to_have_text("%%aml_submit --param lr=0.1 --gpus 2", timeout=MS)
     press(panel, "Submit")
