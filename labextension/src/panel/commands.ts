@@ -10,6 +10,7 @@ import { openMlflow } from './mlflow';
 import { isLive } from './rows';
 import { chosenRuns, selection } from './selection';
 import { CommandIDs, IPanelContext } from './tokens';
+import { Presses } from './twice';
 
 /** Names that a question lists. */
 const LISTED = 10;
@@ -32,7 +33,8 @@ interface IRunCommand {
   readonly icon: LabIcon;
   /** Of the rows that are chosen, those it can act on; none disables it. */
   fits(rows: readonly IRunRow[]): readonly IRunRow[];
-  run(rows: readonly IRunRow[]): Promise<void>;
+  /** `same` names a run on which a second press at once is this press again. */
+  run(rows: readonly IRunRow[], same: (handle: string) => void): Promise<void>;
 }
 
 /** Show what the kernel said. */
@@ -79,8 +81,9 @@ export function addRunCommands(context: IPanelContext): string[] {
     );
   };
 
-  const again = async (rows: readonly IRunRow[]) => {
+  const again = async (rows: readonly IRunRow[], same: (handle: string) => void) => {
     const { handle } = await model.request('again', { handle: rows[0].handle });
+    same(handle); // it becomes the selected one, under a second click
     Notification.success(trans.__('Submitted again as %1', handle), { autoClose: 5000 });
     const choose = () => {
       if (model.run(handle)) {
@@ -173,6 +176,8 @@ export function addRunCommands(context: IPanelContext): string[] {
     }
   ];
 
+  const presses = new Presses();
+  const keyOf = (id: string, handles: readonly string[]) => [id, ...handles].join(' ');
   for (const command of list) {
     commands.addCommand(command.id, {
       label: args => (args['short'] ? command.short : command.long),
@@ -184,7 +189,10 @@ export function addRunCommands(context: IPanelContext): string[] {
         const rows = command.fits(rowsOf(args));
         if (rows.length > 0) {
           try {
-            await command.run(rows);
+            const handles = rows.map(row => row.handle);
+            await presses.once(keyOf(command.id, handles), same =>
+              command.run(rows, handle => same(keyOf(command.id, [handle])))
+            );
           } catch (error) {
             failed(command.long.replace(/…$/, ''), error);
           }
