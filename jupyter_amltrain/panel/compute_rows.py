@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,8 +11,6 @@ from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.panel.page import RATE
 from jupyter_amltrain.spec.rows import TargetRow
 from jupyter_amltrain.spec.run import Run, RunState
-
-log = logging.getLogger(__name__)
 
 
 class Compute(Protocol):
@@ -42,12 +39,12 @@ class ComputeRows:
     Attributes
     ----------
     now
-        Name of the target in use, and the rows of all.
+        Name of the target in use, the rows of all, and why they cannot be read (else empty).
     """
 
     def __init__(self, compute: Compute, loop: LoopThread, changed: Callable[[], None]) -> None:
         self._compute, self._loop, self._changed = compute, loop, changed
-        self.now: tuple[str, tuple[TargetRow, ...]] = ("", ())
+        self.now: tuple[str, tuple[TargetRow, ...], str] = ("", (), "")
         self._counted: dict[str, bool] = {}  #: live runs, and whether they run
         self._task: asyncio.Task[None] | None = None
         self._again = False
@@ -83,10 +80,9 @@ class ComputeRows:
     async def read(self) -> None:
         """Read them now."""
         try:
-            found = await self._compute.rows()
-        except AmlTrainError as error:  # told to who asks for the targets
-            log.info("%s", error)
-            return
+            found = (*await self._compute.rows(), "")
+        except AmlTrainError as error:  # what was read before is as good as anything
+            found = (*self.now[:2], str(error))
         if found != self.now:
             self.now = found
             self._changed()

@@ -158,11 +158,12 @@ class Events:
         entries = sorted(self._sources.store.entries(), key=lambda entry: entry.run.created, reverse=True)
         rows = tuple(self._row(entry) for entry in entries[:RUNS])
         page.rows = {row.handle: row for row in rows}
-        page.targets = current, targets = self._targets.now
+        page.targets = current, targets, trouble = self._targets.now
         page.dirty.clear()
         page.gone.clear()
         page.pace.wait()
-        page.send(Snapshot, current=current, targets=targets, runs=rows, more=max(0, len(entries) - RUNS))
+        more = max(0, len(entries) - RUNS)
+        page.send(Snapshot, current=current, targets=targets, runs=rows, more=more, trouble=trouble)
 
     def _row(self, entry: Entry) -> RunRow:
         return row_of(entry, self._details.of(entry.run.handle))
@@ -224,10 +225,12 @@ class Events:
         if page.gone:
             fields["gone"] = tuple(page.gone)
             page.gone.clear()
-        current, targets = self._targets.now
+        current, targets, trouble = self._targets.now
         if page.targets != self._targets.now and (page.seen or page.targets[0] != current):
             if page.seen and page.targets[1] != targets:
                 fields["targets"] = targets
+            if page.targets[2] != trouble:
+                fields["trouble"] = trouble
             fields["current"] = current
             page.targets = self._targets.now
         if fields:

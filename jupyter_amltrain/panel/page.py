@@ -51,7 +51,7 @@ class Page:
     rows
         Rows of runs as they were sent.
     targets
-        Name of the target in use and rows of all, as they were sent.
+        Name of the target in use, rows of all, and the trouble with them, as they were sent.
     dirty, gone
         Handles of runs that have changed, and that were removed, since the last event.
     """
@@ -63,7 +63,7 @@ class Page:
         self.seq = 0  #: number of the next event
         self.pending = False
         self.rows: dict[str, RunRow] = {}
-        self.targets: tuple[str, tuple[TargetRow, ...]] = ("", ())
+        self.targets: tuple[str, tuple[TargetRow, ...], str] = ("", (), "")
         self.dirty: set[str] = set()
         self.gone: set[str] = set()
         self.pace = Pace(RATE, 1)

@@ -17,6 +17,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
         The newest 500.
     more
         Past runs that are not among them.
+    trouble
+        Why the targets cannot be read, one sentence; empty when they can.
     """
 
     seq: int
@@ -24,6 +26,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     targets: tuple[TargetRow, ...]
     runs: tuple[RunRow, ...]
     more: int = 0
+    trouble: str = ""
     version: int = VERSION
 
 
@@ -36,6 +39,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
         All of them when any has changed, else ``None``.
     current
         Name of the target in use when that or `targets` has changed, else ``None``.
+    trouble
+        As in a snapshot, when that has changed; else ``None``.
     renew
         The page is asked to send its ``events`` request again: is it still there?
     """
@@ -45,6 +50,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
     gone: tuple[str, ...] = ()
     targets: tuple[TargetRow, ...] | None = None
     current: str | None = None
+    trouble: str | None = None
     renew: bool = False
 
 

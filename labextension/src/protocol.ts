@@ -136,6 +136,7 @@ export interface ISnapshot {
   targets: ITargetRow[];
   runs: IRunRow[];
   more: number;
+  trouble: string;
   version: number;
 }
 
@@ -146,6 +147,7 @@ export interface IChanges {
   gone: string[];
   targets: ITargetRow[] | null;
   current: string | null;
+  trouble: string | null;
   renew: boolean;
 }
 

@@ -54,6 +54,7 @@ const snapshot = (runs: IRunRow[], targets: ITargetRow[] = []) => ({
   targets,
   runs,
   more: 0,
+  trouble: '',
   version: 2
 });
 const changes = (runs: IRunRow[], gone: string[] = []) => ({
@@ -63,6 +64,7 @@ const changes = (runs: IRunRow[], gone: string[] = []) => ({
   gone,
   targets: null,
   current: null,
+  trouble: null,
   renew: false
 });
 
@@ -82,6 +84,16 @@ test('rows are frozen, newest first, and the same objects while nothing changes'
     ['c', 'a']
   );
   assert.equal(rows.changes(changes([row('a', { created: 1 })])).runs, null);
+});
+
+test('what is the matter with the targets is kept until it is over', () => {
+  const rows = new Rows();
+  rows.snapshot(snapshot([]));
+  rows.changes({ ...changes([]), current: 'local', trouble: 'targets.json cannot be read.' });
+  rows.changes(changes([]));
+  assert.equal(rows.trouble, 'targets.json cannot be read.');
+  rows.changes({ ...changes([]), current: 'local', trouble: '' });
+  assert.equal(rows.trouble, '');
 });
 
 test('an end is told once, and not of runs that had ended when we came', () => {

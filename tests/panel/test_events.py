@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -207,3 +209,14 @@ def test_after_the_end_a_word_that_it_is_one_and_nothing_more(house: House) -> N
     house.call(asyncio.sleep(1))
     assert len(house.sent["c"]) == count
     assert not house.ask(seq=-1).snapshot
+
+
+def test_a_file_of_targets_that_cannot_be_read_is_told_until_it_can(house: House, tmp_path: Path) -> None:
+    house.open()
+    path = tmp_path / "home" / "targets.json"
+    good = path.read_text()
+    path.write_text(json.dumps({"schema": 1, "current": "local", "targets": {"odd": {"kind": "fake"}}}))
+    told = until(lambda: [e.trouble for e in house.heard(Changes) if e.trouble])[-1]
+    assert str(path) in told and "remove that entry" in told
+    path.write_text(good)
+    until(lambda: any(event.trouble == "" for event in house.heard(Changes)))

@@ -68,7 +68,7 @@ export function look(connection: IConnection, trans: TranslationBundle): ILook |
   ): ILook => ({ icon, title, text, remedy, label, copy });
   switch (connection.state) {
     case 'ready':
-      return null;
+      return detail ? made('version', trans.__('Targets cannot be read'), detail) : null;
     case 'no-notebook':
       return made(
         'notebook',

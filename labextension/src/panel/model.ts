@@ -205,6 +205,7 @@ export class PanelModel implements IPanelModel {
       this.runsChanged.emit(touched);
     }
     if (difference.targets) {
+      this._tell();
       this.targetsChanged.emit();
     }
     for (const transition of this._watch.see(seen.filter((row): row is IRunRow => row !== undefined))) {
@@ -251,9 +252,10 @@ export class PanelModel implements IPanelModel {
   private _tell(): void {
     const followed = this._followed;
     const path = this._follower.notebook?.context.path ?? '';
+    const state = this._state;
     const now: IConnection = Object.freeze({
-      state: this._state,
-      detail: followed?.session.detail ?? '',
+      state,
+      detail: (state === 'ready' ? followed?.session.rows.trouble : followed?.session.detail) ?? '',
       lastSeen: 0,
       busy: followed?.session.busy ?? false,
       kernelName: this._follower.context?.kernelDisplayName ?? '',

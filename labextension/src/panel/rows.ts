@@ -25,6 +25,8 @@ export class Rows {
   targets: readonly ITargetRow[] = [];
   current = '';
   more = 0;
+  /** Why the targets cannot be read, in the kernel's words; else empty. */
+  trouble = '';
   /** A snapshot has come. */
   known = false;
 
@@ -43,6 +45,7 @@ export class Rows {
     this.targets = event.targets.map(row => this._same(this.target(row.name), row));
     this.current = event.current;
     this.more = event.more;
+    this.trouble = event.trouble;
     this.known = true;
     return { runs: [], targets: true };
   }
@@ -75,6 +78,9 @@ export class Rows {
     }
     if (event.current !== null) {
       this.current = event.current;
+    }
+    if (event.trouble !== null) {
+      this.trouble = event.trouble;
     }
     return { runs: touched.length > 0 ? touched : null, targets: event.targets !== null || event.current !== null };
   }

@@ -86,7 +86,8 @@ export class StateView extends Widget {
     }
     this.node.dataset.state = connection.state;
     const stale = isStale(connection.state);
-    this.toggleClass('jp-mod-compact', stale && this._model.runs.length + this._model.targets.length > 0);
+    const rows = this._model.runs.length + this._model.targets.length > 0;
+    this.toggleClass('jp-mod-compact', connection.state === 'ready' || (stale && rows));
     say(this._title, now.title);
     say(this._text, now.text);
     const key = JSON.stringify([now.icon, now.remedy, now.label, now.copy]);
