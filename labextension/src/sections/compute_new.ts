@@ -8,7 +8,7 @@ import type { IActReply, IField, ITargetKind } from '../protocol';
 import { Acts, Checker, IWanted } from './acts';
 import { verbText } from './compute_text';
 import { caret } from './controls';
-import { allow, button, element, say } from './dom';
+import { allow, button, element, say, sayLine } from './dom';
 import { FieldForm } from './form';
 
 /** The name is no field of a kind: it is what `%aml_compute create` takes first. */
@@ -108,7 +108,10 @@ export class NewTarget extends Widget {
 
   /** Why nothing can be created now; empty when it can. */
   enable(whyNot: string): void {
-    allow(this._create_, whyNot);
+    this._whyNot = whyNot;
+    if (!this._creating) {
+      allow(this._create_, whyNot);
+    }
   }
 
   dispose(): void {
@@ -147,23 +150,26 @@ export class NewTarget extends Widget {
   private _checked(reply: IActReply): void {
     this._form.setErrors(this._named(reply.errors));
     const shown = reply.line !== '' && Object.keys(reply.errors).length === 0;
-    say(this._preview, shown ? reply.line : '');
+    sayLine(this._preview, shown ? reply.line : '');
     this._preview.hidden = !shown;
   }
 
   private async _create(): Promise<void> {
     const wanted = this._wanted();
-    if (!wanted || this._create_.getAttribute('aria-disabled') === 'true') {
+    if (!wanted || this._creating || this._create_.getAttribute('aria-disabled') === 'true') {
       return;
     }
+    this._creating = true;
     this._checker.cancel();
+    this._form.setErrors({}); // what was mended is not red behind the question
     const { trans } = this._context;
     allow(this._create_, trans.__('Waiting for the kernel…'));
     const outcome = await Acts.of(this._context).run(wanted);
+    this._creating = false;
     if (this.isDisposed) {
       return;
     }
-    allow(this._create_, '');
+    allow(this._create_, this._whyNot);
     if (outcome.done) {
       this._closed.emit();
     } else if (Object.keys(outcome.errors).length > 0) {
@@ -175,6 +181,9 @@ export class NewTarget extends Widget {
 
   private _kinds: readonly ITargetKind[] = [];
   private _kind: ITargetKind | null = null;
+  /** From the press until all is said, a question included. */
+  private _creating = false;
+  private _whyNot = '';
   private readonly _form: FieldForm;
   private readonly _checker: Checker<IActReply>;
   private readonly _select: HTMLSelectElement;

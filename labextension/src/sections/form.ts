@@ -172,8 +172,9 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
     }
   }
 
+  /** Begin at the first field; what stands above it stays in view. */
   focus(): void {
-    this._parts[0]?.control.input.focus();
+    this._parts[0]?.control.input.focus({ preventScroll: true });
   }
 
   dispose(): void {

@@ -4,7 +4,6 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { Message } from '@lumino/messaging';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
-import { isLive } from '../panel/rows';
 import { selection } from '../panel/selection';
 import type { IRunRow } from '../protocol';
 import { element } from './dom';
@@ -137,16 +136,14 @@ export class RunsList extends Widget {
     }
   }
 
-  /** One timer for all, only while a live run is looked at. */
+  /** One timer for all, only while rows are looked at: those that ended grow old too. */
   private _keepTime(): void {
-    const needed = this._shown && [...this._views.values()].some(view => view.row && isLive(view.row));
+    const needed = this._shown && this._views.size > 0;
     if (needed && this._timer === undefined) {
       this._timer = setInterval(() => {
         const now = Date.now() / 1000;
         for (const view of this._views.values()) {
-          if (view.row && isLive(view.row)) {
-            view.tick(now);
-          }
+          view.tick(now);
         }
       }, SECOND);
     } else if (!needed) {
