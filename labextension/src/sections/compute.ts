@@ -1,14 +1,11 @@
 /** The Compute section: the targets, what can be done with them, and the form for a new one. */
 
-import { Clipboard } from '@jupyterlab/apputils';
 import {
   LabIcon,
   PanelWithToolbar,
   ToolbarButton,
   addIcon,
   checkIcon,
-  closeIcon,
-  copyIcon,
   refreshIcon
 } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
@@ -18,6 +15,7 @@ import { CommandIDs, IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IAct } from '../protocol';
 import { Acts, IOutcome, notify } from './acts';
 import { NewTarget } from './compute_new';
+import { OutcomeView } from './compute_outcome';
 import { IRowHost, TargetView } from './compute_row';
 import { element, say } from './dom';
 
@@ -31,14 +29,13 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     this.addClass('jp-AmlCompute');
     this.title.label = trans.__('Compute');
     this._acts = Acts.of(_context);
+    this._outcome = new OutcomeView(trans);
     this._list.setAttribute('role', 'tree');
     this._list.setAttribute('aria-label', trans.__('Compute targets'));
     this._list.addEventListener('keydown', event => this._key(event));
-    this._outcome.hidden = true;
-    this._outcome.setAttribute('role', 'status');
     this._body.node.addEventListener('click', event => this._click(event), true);
     // What came of an act stays in sight, and covers no row.
-    this.addWidget(new Widget({ node: this._outcome }));
+    this.addWidget(new Widget({ node: this._outcome.node }));
     this._body.addClass('jp-AmlCompute-body');
     this._body.addWidget(new Widget({ node: element('div', '', '', this._empty, this._list) }));
     this.addWidget(this._body);
@@ -118,6 +115,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
 
   dispose(): void {
     clearInterval(this._timer);
+    this._outcome.dispose();
     const { model } = this._context;
     model.targetsChanged.disconnect(this._draw, this);
     model.connectionChanged.disconnect(this._draw, this);
@@ -220,6 +218,11 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     this._empty.hidden = targets.length > 0;
     this._new?.enable(whyNot);
     this._buttons.forEach(({ button, why }) => void (button.enabled = why() === ''));
+    if (this._views.has(this._awaited)) {
+      const made = this._awaited;
+      this._awaited = '';
+      this.select(made, true);
+    }
   }
 
   private _addButtons(): void {
@@ -264,46 +267,18 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   /** What came of an act: what was said, and what could have been typed. */
   private _show(_: Acts, outcome: IOutcome): void {
     notify(outcome, this.isVisible);
-    const { trans } = this._context;
     if (outcome.wanted.verb === 'create' || outcome.wanted.verb === 'attach') {
       if (!outcome.done) {
         return; // The form shows it.
       }
-      this.select(outcome.wanted.target, true);
+      // Its row may come later than the answer.
+      this._awaited = outcome.wanted.target;
+      this._draw();
     }
     if (outcome.wanted.verb === 'dismiss' && outcome.done) {
       return;
     }
-    this._outcome.hidden = outcome.text === '' && outcome.line === '';
-    this._outcome.classList.toggle('jp-mod-failed', !outcome.done);
-    const icon = (shape: LabIcon, label: string, click: () => void) => {
-      const made = element('button', 'jp-AmlOutcome-button');
-      made.type = 'button';
-      made.title = label;
-      made.setAttribute('aria-label', label);
-      shape.element({ container: made });
-      made.addEventListener('click', click);
-      return made;
-    };
-    const close = icon(closeIcon, trans.__('Dismiss'), () => void (this._outcome.hidden = true));
-    const parts: Node[] = [];
-    if (outcome.text) {
-      parts.push(element('div', 'jp-AmlOutcome-text', outcome.text));
-    }
-    if (outcome.line) {
-      const copy = icon(copyIcon, trans.__('Copy the line'), () => Clipboard.copyToSystem(outcome.line));
-      parts.push(
-        element(
-          'div',
-          'jp-AmlOutcome-same',
-          '',
-          element('span', '', trans.__('The same as:')),
-          element('code', 'jp-AmlLine', outcome.line),
-          copy
-        )
-      );
-    }
-    this._outcome.replaceChildren(element('div', 'jp-AmlOutcome-parts', '', ...parts), close);
+    this._outcome.show(outcome);
   }
 
   /**
@@ -377,12 +352,14 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   private readonly _buttons: { button: ToolbarButton; why: () => string }[] = [];
   private readonly _list = element('div', 'jp-AmlCompute-list');
   private readonly _empty = element('div', 'jp-AmlCompute-empty');
-  private readonly _outcome = element('div', 'jp-AmlOutcome');
+  private readonly _outcome: OutcomeView;
   private _new: NewTarget | null = null;
   private _defaults = new Set<string>();
   private _kernel: IPanelModel['kernel'] = null;
   private _selected = '';
   private _clicked = '';
+  /** Was made just now and has no row yet. */
+  private _awaited = '';
   private _open = false;
   private _timer = 0;
 }

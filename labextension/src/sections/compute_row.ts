@@ -191,10 +191,16 @@ export class TargetView {
         });
         made.dataset.verb = act.verb;
         this._buttons.set(act.verb, made);
-        this._acts.append(made);
       }
       allow(made, this._whyNot || act.why_not);
     }
+    // In their order; one that is in its place keeps the focus.
+    wanted.forEach(({ verb }, at) => {
+      const made = this._buttons.get(verb);
+      if (made && this._acts.children[at] !== made) {
+        this._acts.insertBefore(made, this._acts.children[at] ?? null);
+      }
+    });
   }
 
   private _row: ITargetRow;

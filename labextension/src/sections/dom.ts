@@ -49,3 +49,13 @@ export function say(node: HTMLElement, text: string): void {
     node.textContent = text;
   }
 }
+
+/** Set a line of code that breaks between words only: `--size` is not `--` and `size`. */
+export function sayLine(node: HTMLElement, line: string): void {
+  if (node.textContent !== line) {
+    const words = line.split(/(\s+)/).filter(word => word !== '');
+    node.replaceChildren(
+      ...words.map(word => (word.trim() ? element('span', 'jp-AmlLine-word', word) : document.createTextNode(word)))
+    );
+  }
+}

@@ -10,7 +10,7 @@ import { keeperOf } from '../panel/sections';
 import type { IPanelContext } from '../panel/tokens';
 import type { IComposeReply } from '../protocol';
 import { Checker } from './acts';
-import { allow, button, element, say } from './dom';
+import { allow, button, element, say, sayLine } from './dom';
 import { Values, same, sortErrors } from './fields';
 import { FieldForm } from './form';
 import { ISubject, Mode, selectedCount, subjectOf, writeLine } from './submit_cells';
@@ -273,7 +273,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   private _answered(reply: IComposeReply, focus = false): void {
     this._reply = reply;
-    say(this._line, reply.line);
+    sayLine(this._line, reply.line);
     const { of, rest } = sortErrors(this._form.fields, reply.errors);
     this._form.setErrors(Object.fromEntries(of), focus);
     this._say(rest);
