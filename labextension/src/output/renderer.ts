@@ -133,7 +133,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
     if (this._talk.due(this._finished)) {
       const fresh = await this._talk.ask(record, this._finished);
-      if (fresh) {
+      // It may have been disposed of meanwhile, or been handed a newer record.
+      if (fresh && this._record === record && !this.isDisposed) {
         this._record = fresh;
         this._want(fresh);
         this._tickWhileNeeded();

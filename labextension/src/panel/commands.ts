@@ -85,9 +85,14 @@ export function addRunCommands(context: IPanelContext): string[] {
     const { handle } = await model.request('again', { handle: rows[0].handle });
     same(handle); // it becomes the selected one, under a second click
     Notification.success(trans.__('Submitted again as %1', handle), { autoClose: 5000 });
+    const { kernel } = model;
     const choose = () => {
-      if (model.run(handle)) {
+      const found = model.run(handle) !== undefined;
+      // Of another notebook's kernel it will not come.
+      if (found || model.kernel !== kernel) {
         model.runsChanged.disconnect(choose);
+      }
+      if (found && model.kernel === kernel) {
         selection.runs = [handle];
       }
     };
@@ -125,7 +130,7 @@ export function addRunCommands(context: IPanelContext): string[] {
   const copy = async (rows: readonly IRunRow[]) => {
     const text = rows.map(row => row.handle).join('\n');
     Clipboard.copyToSystem(text);
-    Notification.emit(trans.__('Copied %1', text), 'success', { autoClose: 3000 });
+    Notification.success(trans.__('Copied %1', text), { autoClose: 3000 });
   };
 
   const list: IRunCommand[] = [

@@ -12,9 +12,11 @@ const LIMIT = 120000;
 export async function openMlflow(context: IPanelContext, row: IRunRow): Promise<void> {
   const { model, trans } = context;
   const end = Date.now() + LIMIT;
+  // Another notebook's kernel does not know the run.
+  const { kernel } = model;
   let waiting = '';
   try {
-    for (;;) {
+    while (model.kernel === kernel) {
       const reply = await model.request('mlflow', { handle: row.handle });
       // The record of a run that has just ended is still being written.
       const soon = reply.why !== '' && model.run(row.handle)?.tracking === 'pending' && !isLive(row);

@@ -22,17 +22,20 @@ export function notifyTransitions(context: IPanelContext): void {
 
   const ended = (row: IRunRow) => {
     const seconds = secondsOf(row, Date.now() / 1000);
-    const took = seconds === null ? '' : trans.__(' after %1', elapsed(seconds));
+    const took = seconds === null ? '' : elapsed(seconds);
+    const { name } = row;
     switch (row.state) {
       case 'completed':
-        Notification.success(trans.__('%1 completed%2', row.name, took), { autoClose: SHORT, actions: actions(row) });
+        Notification.success(took ? trans.__('%1 completed after %2', name, took) : trans.__('%1 completed', name), { autoClose: SHORT, actions: actions(row) });
         break;
       case 'canceled':
-        Notification.info(trans.__('%1 was canceled%2', row.name, took), { autoClose: SHORT });
+        Notification.info(took ? trans.__('%1 was canceled after %2', name, took) : trans.__('%1 was canceled', name), { autoClose: SHORT });
         break;
       default: {
         const why = bare(row, row.error || row.attention || row.reason || row.detail);
-        const what = row.state === 'lost' ? trans.__('%1 is lost%2', row.name, took) : trans.__('%1 failed%2', row.name, took);
+        const lost = took ? trans.__('%1 is lost after %2', name, took) : trans.__('%1 is lost', name);
+        const broke = took ? trans.__('%1 failed after %2', name, took) : trans.__('%1 failed', name);
+        const what = row.state === 'lost' ? lost : broke;
         Notification.error(why ? `${what}: ${why}` : what, { autoClose: false, actions: actions(row) });
       }
     }

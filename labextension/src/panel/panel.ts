@@ -7,6 +7,7 @@ import { CommandToolbarButton, SidePanel } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
 import { AccordionPanel, PanelLayout, Widget } from '@lumino/widgets';
 import { PANEL_ID } from '../tokens';
+import { failed } from './commands';
 import { runsIcon } from './icons';
 import { isStale, Remedy } from './look';
 import { ISection, SectionKeeper } from './sections';
@@ -31,7 +32,9 @@ export class TrainingPanel extends SidePanel {
     this.header.addWidget(new HeaderView(model, trans));
     this.toolbar.addItem('refresh', new CommandToolbarButton({ commands: app.commands, id: CommandIDs.refresh, label: '' }));
     this.header.addWidget(this.toolbar);
-    this._state = new StateView(model, trans, remedy => void this._heal(remedy));
+    this._state = new StateView(model, trans, remedy => {
+      this._heal(remedy).catch(error => failed(trans.__('The kernel could not be changed'), error));
+    });
     (this.layout as PanelLayout).insertWidget(1, this._state);
     this._keeper = new SectionKeeper(this.content as AccordionPanel, sections, db);
     model.connectionChanged.connect(this._draw, this);

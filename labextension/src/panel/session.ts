@@ -182,6 +182,9 @@ export class Session extends Standing {
   }
 
   private async _probe(ms: number): Promise<void> {
+    if (this._disposed) {
+      return; // a request of before has just failed
+    }
     this._postponed = false;
     const found = await this._asking.greet(ms);
     if (!found) {

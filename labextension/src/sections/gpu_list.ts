@@ -2,6 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes } from '../format';
+import { say } from './dom';
 import { DASHES, labelOf, LINES, percent } from './gpu_charts';
 import { GpuStore } from './gpu_store';
 
@@ -28,12 +29,6 @@ function key(gpu: number): SVGElement {
   line.style.stroke = `var(--jp-amlrun-c${gpu})`;
   node.append(line);
   return node;
-}
-
-function write(node: HTMLElement, text: string): void {
-  if (node.textContent !== text) {
-    node.textContent = text;
-  }
 }
 
 export class GpuList {
@@ -82,16 +77,16 @@ export class GpuList {
     const util = i < 0 ? NaN : store.value('util', i, g);
     const share = i < 0 ? NaN : store.value('memory', i, g);
     const size = store.sizes[g];
-    write(find('listLabel'), labelOf(store, g));
-    write(find('listName'), store.names[g] ?? '');
+    say(find('listLabel'), labelOf(store, g));
+    say(find('listName'), store.names[g] ?? '');
     find('listName').title = store.names[g] ?? '';
     find('barFill').style.width = `${Number.isNaN(util) ? 0 : util}%`;
-    write(find('listUtil'), Number.isNaN(util) ? na : percent(util));
+    say(find('listUtil'), Number.isNaN(util) ? na : percent(util));
     const held = Number.isNaN(share)
       ? na
       : typeof size === 'number'
         ? this._trans.__('%1 of %2', bytes((share / 100) * size), bytes(size))
         : this._trans.__('%1 of memory', percent(share));
-    write(find('listMemory'), held);
+    say(find('listMemory'), held);
   }
 }

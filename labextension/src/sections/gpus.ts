@@ -9,7 +9,7 @@ import type { IGpuFrame, IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
 import { DrawGate } from '../widgets/gate';
 import { caret } from './controls';
-import { element } from './dom';
+import { element, say } from './dom';
 import { FieldPlot, HostPlot } from './gpu_charts';
 import { HeatPlot } from './gpu_heat';
 import { GpuList } from './gpu_list';
@@ -40,7 +40,9 @@ export class GpusSection extends PanelWithToolbar {
     this._button = new ToolbarButton({
       className: 'jp-AmlGpus-watch',
       icon: runIcon,
+      pressedIcon: stopIcon,
       tooltip: trans.__('Watch'),
+      pressedTooltip: trans.__('Stop watching'),
       onClick: () => (this._choice.on = !this._watches)
     });
     this.toolbar.addItem('watch', this._button);
@@ -53,12 +55,17 @@ export class GpusSection extends PanelWithToolbar {
     this._select.addEventListener('change', () => this._choice.choose(this._select.value));
     this._state = document.createElement('div');
     this._state.className = 'jp-AmlGpus-state';
-    this._state.setAttribute('role', 'status');
+    this._said.setAttribute('role', 'status');
+    this._state.append(this._said, this._age);
     this._ask = document.createElement('button');
     this._ask.type = 'button';
     this._ask.className = 'jp-AmlGpus-ask jp-mod-styled jp-mod-minimal';
     this._ask.textContent = trans.__('Watch');
-    this._ask.addEventListener('click', () => (this._choice.on = true));
+    this._ask.addEventListener('click', () => {
+      this._choice.on = true;
+      // The button is gone, and would take the focus with it.
+      this._select.focus();
+    });
     this._colours = new Colours(body.node);
     const colours = this._colours;
     this._util = new FieldPlot(trans, colours, trans.__('Utilization'), 'util');
@@ -207,28 +214,11 @@ export class GpusSection extends PanelWithToolbar {
     if (this._store.source && this._store.source !== source) {
       this._store.clear();
     }
-    const watches = this._watches;
-    if (this._pressed !== watches) {
-      this._pressed = watches;
-      this._button.node.classList.toggle('jp-mod-watching', watches);
-      this._dress(watches);
-    }
     this._button.enabled = model.connection.state === 'ready' && source !== '';
+    // What is not enabled is not pressed either, so this comes after it.
+    this._button.pressed = this._watches;
     this._says();
     this._dirty();
-  }
-
-  /** The toolbar's button: what a click would do. */
-  private _dress(watches: boolean): void {
-    const { trans } = this._context;
-    this._button.dispose();
-    this._button = new ToolbarButton({
-      className: 'jp-AmlGpus-watch',
-      icon: watches ? stopIcon : runIcon,
-      tooltip: watches ? trans.__('Stop watching') : trans.__('Watch'),
-      onClick: () => (this._choice.on = !this._watches)
-    });
-    this.toolbar.addItem('watch', this._button);
   }
 
   private _options(found: readonly IOption[], chosen: string): void {
@@ -295,16 +285,17 @@ export class GpusSection extends PanelWithToolbar {
       lines.push(store.note);
     }
     const silent = (Date.now() - this._heard) / 1000;
+    let age = '';
     if (store.length && store.ended) {
       lines.push(trans.__('It has ended; these are its last minutes.'));
     } else if (store.length && silent > Math.max(STALE, 3 * store.period)) {
-      lines.push(trans.__('Last sample %1 ago.', ago(silent)));
+      age = trans.__('Last sample %1 ago.', ago(silent));
     }
     const text = lines.filter(Boolean).join(' ');
-    if (this._state.textContent !== text) {
-      this._state.textContent = text;
-    }
-    this._state.hidden = !text;
+    say(this._said, text);
+    // It changes every second: seen, not read out.
+    say(this._age, text && age ? ` ${age}` : age);
+    this._state.hidden = !text && !age;
     this._ask.hidden = !ask;
   }
 
@@ -357,6 +348,8 @@ export class GpusSection extends PanelWithToolbar {
   private readonly _store = new GpuStore();
   private readonly _select: HTMLSelectElement;
   private readonly _state: HTMLElement;
+  private readonly _said = element('span');
+  private readonly _age = element('span');
   private readonly _ask: HTMLButtonElement;
   private readonly _charts: HTMLElement;
   private readonly _colours: Colours;
@@ -370,8 +363,7 @@ export class GpusSection extends PanelWithToolbar {
   private readonly _size: ResizeObserver;
   private readonly _theme: MutationObserver;
   private readonly _look: () => void;
-  private _button: ToolbarButton;
-  private _pressed: boolean | null = null;
+  private readonly _button: ToolbarButton;
   private _optionsKey = '';
   private _heard = 0;
   private _request = 0;

@@ -20,6 +20,12 @@ const ACTIONS: readonly [string, LabIcon][] = [
   [CommandIDs.runCompare, compareIcon]
 ];
 
+interface IFact {
+  readonly name: string;
+  readonly value: string;
+  readonly look: string;
+}
+
 export class RunDetail extends Widget {
   constructor(private readonly _context: IPanelContext) {
     super();
@@ -56,7 +62,7 @@ export class RunDetail extends Widget {
       const one = rows.length === 1 ? rows[0] : null;
       say(this._title, one ? one.name : trans._n('%1 run', '%1 runs', rows.length));
       this._title.title = one ? one.handle : rows.map(row => row.handle).join('\n');
-      this._facts.replaceChildren(...(one ? this._factsOf(one) : []));
+      this._drawFacts(one);
     }
     this._drawActions();
   }
@@ -64,8 +70,8 @@ export class RunDetail extends Widget {
   /** Time goes on. */
   tick(): void {
     const row = selection.runs.length === 1 ? this._context.model.run(selection.runs[0]) : undefined;
-    if (row && isLive(row) && this._state) {
-      say(this._state, this._sentence(row));
+    if (row && isLive(row) && this._values.length) {
+      say(this._values[0], this._sentence(row));
     }
   }
 
@@ -83,18 +89,45 @@ export class RunDetail extends Widget {
     return parts.filter(Boolean).join(' · ');
   }
 
-  private _factsOf(row: IRunRow): Node[] {
+  /** The same facts with other values stay the same elements: what is selected or has the focus keeps it. */
+  private _drawFacts(row: IRunRow | null): void {
     const { trans } = this._context;
-    const nodes: Node[] = [];
-    const add = (name: string, value: string, look = ''): HTMLElement | null => {
-      if (!value) {
-        return null;
+    const facts = row ? this._factsOf(row) : [];
+    const shape = JSON.stringify([row?.handle, facts.map(({ name, look }) => [name, look])]);
+    if (shape === this._shape) {
+      facts.forEach(({ value }, at) => say(this._values[at], value));
+    } else {
+      this._shape = shape;
+      this._values = facts.map(({ value }) => element('span', '', value));
+      this._facts.replaceChildren(
+        ...facts.flatMap(({ name, look }, at) => [
+          element('dt', '', name),
+          element('dd', look, '', this._values[at])
+        ])
+      );
+      if (row) {
+        const copy = iconButton(copyIcon, trans.__('Copy handle %1', row.handle));
+        copy.addEventListener('click', () => Clipboard.copyToSystem(row.handle));
+        // The handle is the last of them.
+        this._facts.lastElementChild?.append(' ', copy);
       }
-      const shown = element('dd', look, value);
-      nodes.push(element('dt', '', name), shown);
-      return shown;
+    }
+    if (row) {
+      this.node.dataset.state = row.state;
+      this.node.setAttribute('aria-label', trans.__('Run %1, %2', row.name, stateWord(row, trans)));
+    }
+  }
+
+  /** The state first, the handle last. */
+  private _factsOf(row: IRunRow): IFact[] {
+    const { trans } = this._context;
+    const facts: IFact[] = [];
+    const add = (name: string, value: string, look = '') => {
+      if (value) {
+        facts.push({ name, value, look });
+      }
     };
-    this._state = add(trans.__('State'), this._sentence(row));
+    add(trans.__('State'), this._sentence(row));
     const matter = attention(row);
     const error = bare(row, row.error);
     add(trans.__('Attention'), matter === error ? '' : matter, 'jp-mod-warn');
@@ -108,15 +141,8 @@ export class RunDetail extends Widget {
     add(trans.__('Log'), row.known || row.log_bytes ? bytes(row.log_bytes) : '');
     const began = new Date(row.created * 1000);
     add(trans.__('Submitted'), row.created ? began.toLocaleString() : '');
-    const handle = add(trans.__('Handle'), row.handle, 'jp-mod-code');
-    if (handle) {
-      const copy = iconButton(copyIcon, trans.__('Copy handle %1', row.handle));
-      copy.addEventListener('click', () => Clipboard.copyToSystem(row.handle));
-      handle.append(' ', copy);
-    }
-    this.node.dataset.state = row.state;
-    this.node.setAttribute('aria-label', trans.__('Run %1, %2', row.name, stateWord(row, trans)));
-    return nodes;
+    add(trans.__('Handle'), row.handle, 'jp-mod-code');
+    return facts;
   }
 
   private _onCommands(_: unknown, change: { id?: string }): void {
@@ -148,7 +174,8 @@ export class RunDetail extends Widget {
   private readonly _title: HTMLElement;
   private readonly _facts: HTMLElement;
   private readonly _actions: HTMLElement;
-  private _state: HTMLElement | null = null;
+  private _values: readonly HTMLElement[] = [];
+  private _shape = '';
   private _key = '';
   private _shown = '-';
 }

@@ -68,14 +68,25 @@ export class RowView {
       say(this._progress, progress(row, now, this._trans));
       say(this._when, isLive(row) ? '' : when(row, now, this._trans));
       const words = spoken(row, now, this._trans);
-      if (this.node.getAttribute('aria-label') !== words) {
-        this.node.setAttribute('aria-label', words);
+      if (this._words !== words) {
+        this._words = words;
         this.node.title = `${row.handle}\n${words}`;
+        this._speak(row);
       }
     }
   }
 
+  /** A screen reader reads its row again whenever the name of it changes: numbers alone are not worth that. */
+  private _speak(row: IRunRow): void {
+    const news = [row.handle, stateWord(row, this._trans), row.attention].join('\n');
+    if (!this._active || news !== this._news) {
+      this._news = news;
+      this.node.setAttribute('aria-label', this._words);
+    }
+  }
+
   mark(selected: boolean, active: boolean): void {
+    this._active = active;
     this.node.setAttribute('aria-selected', String(selected));
     this.node.classList.toggle('jp-mod-selected', selected);
     this.node.classList.toggle('jp-mod-active', active);
@@ -111,6 +122,9 @@ export class RowView {
   private readonly _spark: SVGSVGElement;
   private _row: IRunRow | null = null;
   private _key = '';
+  private _words = '';
+  private _news = '';
+  private _active = false;
 }
 
 /** Id of a row's node, for `aria-activedescendant`. */

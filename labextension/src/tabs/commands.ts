@@ -105,9 +105,11 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   const pair = (handles: readonly string[]) => handles.join('\n');
   const compares = new Tabs<CompareTab>(context, 'compares', compareIcon, content => pair(content.handles));
   const some = (args: Args) => one(args) !== '';
+  /** In a menu on a row it is clear what is meant. */
+  const label = (short: string, long: string) => (args: Args) => (args.short ? short : long);
 
   commands.addCommand(CommandIDs.runTab, {
-    label: trans.__('Open Dashboard in a Tab'),
+    label: label(trans.__('Open Dashboard in a Tab'), trans.__('Open Run Dashboard in a Tab')),
     caption: trans.__('Live charts of the run in the main area'),
     icon: runsIcon,
     isEnabled: some,
@@ -119,7 +121,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   });
 
   commands.addCommand(CommandIDs.runOpen, {
-    label: trans.__('Go to Cell'),
+    label: label(trans.__('Go to Cell'), trans.__('Go to Cell of Run')),
     caption: trans.__('Show the cell of the run; its dashboard in a tab where no open notebook has it'),
     icon: chartIcon,
     isEnabled: some,
@@ -133,7 +135,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   });
 
   commands.addCommand(CommandIDs.runLogs, {
-    label: trans.__('Open Log'),
+    label: label(trans.__('Open Log'), trans.__('Open Run Log')),
     caption: trans.__('The whole log of the run, followed while it grows'),
     icon: logIcon,
     isEnabled: some,
@@ -145,7 +147,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   });
 
   commands.addCommand(CommandIDs.runCompare, {
-    label: trans.__('Compare'),
+    label: label(trans.__('Compare'), trans.__('Compare Runs')),
     caption: trans.__('Two selected runs side by side'),
     icon: compareIcon,
     isEnabled: args => two(args) !== null,
@@ -165,7 +167,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   };
 
   commands.addCommand(CommandIDs.runGpus, {
-    label: trans.__('Show GPUs'),
+    label: label(trans.__('Show GPUs'), trans.__('Show GPUs of Run')),
     caption: trans.__('GPU charts of the run in the side panel'),
     icon: gpuIcon,
     isEnabled: some,
@@ -176,7 +178,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   const targetName = (args: Args) =>
     (typeof args.target === 'string' && args.target) || selection.target || model.current;
   commands.addCommand(CommandIDs.targetGpus, {
-    label: trans.__('Watch GPUs'),
+    label: label(trans.__('Watch GPUs'), trans.__('Watch GPUs of Compute Target')),
     caption: trans.__('Sample the GPUs of the target in the side panel'),
     icon: gpuIcon,
     isEnabled: args => targetName(args) !== '' && model.connection.state === 'ready',

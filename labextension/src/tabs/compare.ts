@@ -7,20 +7,12 @@ import { number } from '../format';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IRunRecord } from '../protocol';
 import { normalise, TERMINAL } from '../record';
+import { element } from '../sections/dom';
 import { compareRows, IRow, overlays } from './compare_rows';
 import { quiet } from './state';
 
 /** Milliseconds between two looks at a run that goes on. */
 const AGAIN = 5000;
-
-function element<K extends keyof HTMLElementTagNameMap>(tag: K, name: string, content = ''): HTMLElementTagNameMap[K] {
-  const node = document.createElement(tag);
-  if (name) {
-    node.className = name;
-  }
-  node.textContent = content;
-  return node;
-}
 
 export class CompareTab extends Widget {
   constructor(
@@ -49,7 +41,7 @@ export class CompareTab extends Widget {
     this._charts = element('div', 'jp-AmlRun-charts');
     this.node.append(this._state, label, scroll, this._key, this._charts);
     model.runsChanged.connect(this._changed, this);
-    model.connectionChanged.connect(this._ask, this);
+    model.connectionChanged.connect(this._connection, this);
     void this._ask();
   }
 
@@ -59,7 +51,7 @@ export class CompareTab extends Widget {
     }
     clearTimeout(this._timer);
     this._model.runsChanged.disconnect(this._changed, this);
-    this._model.connectionChanged.disconnect(this._ask, this);
+    this._model.connectionChanged.disconnect(this._connection, this);
     this._lines.forEach(chart => chart.dispose());
     super.dispose();
   }
@@ -76,6 +68,16 @@ export class CompareTab extends Widget {
   private _changed(_: IPanelModel, handles: readonly string[]): void {
     if (!handles.length || this.handles.some(handle => handles.includes(handle))) {
       this._later();
+    }
+  }
+
+  private _connection(): void {
+    if (this._records.length && this._model.connection.state === 'ready') {
+      // A cell has begun or ended, no more.
+      this._say('');
+      this._later();
+    } else {
+      void this._ask();
     }
   }
 

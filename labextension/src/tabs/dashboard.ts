@@ -33,9 +33,9 @@ class TabHost implements IRunHost {
     return false;
   }
 
-  /** The panel's kernel has answered: it knows the run. */
-  adopt(): void {
-    this._own = living(this._context.model.kernel) ?? this._own;
+  /** This kernel has answered: it knows the run. */
+  adopt(kernel: Kernel.IKernelConnection | null): void {
+    this._own = living(kernel) ?? this._own;
     this._changed.emit();
   }
 
@@ -47,7 +47,7 @@ class TabHost implements IRunHost {
   private _look(): void {
     const { model } = this._context;
     if (model.connection.state === 'ready' && living(this._own) === null) {
-      this.adopt();
+      this.adopt(model.kernel);
     }
   }
 
@@ -100,13 +100,15 @@ export class DashboardTab extends Widget {
       return;
     }
     this._asking = true;
+    // Another may be followed by the time the answer comes.
+    const { kernel } = model;
     try {
       const { record } = await model.request('run', { handle: this.handle });
       if (this.isDisposed) {
         return;
       }
       this._say('');
-      this._host.adopt();
+      this._host.adopt(kernel);
       const run = (this._run = new RunOutput(trans, this._host));
       (this.layout as PanelLayout).addWidget(run);
       this.title.label = record.name || this.handle;
@@ -117,6 +119,10 @@ export class DashboardTab extends Widget {
       this._say(error instanceof Refused ? error.message : quiet(trans, model.connection, trans.__('the dashboard')));
     } finally {
       this._asking = false;
+    }
+    if (!this._run && kernel !== model.kernel) {
+      // The one that is followed now was not asked.
+      await this._ask();
     }
   }
 

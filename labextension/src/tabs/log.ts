@@ -1,6 +1,6 @@
 /** The log of one run in the main area: from its end, and on as it grows. */
 
-import { Clipboard } from '@jupyterlab/apputils';
+import { Clipboard, Notification } from '@jupyterlab/apputils';
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { Refused } from '../client';
@@ -33,7 +33,6 @@ export class LogTab extends Widget {
     bar.className = 'jp-AmlLog-bar';
     this._state = document.createElement('span');
     this._state.className = 'jp-AmlLog-state';
-    this._state.setAttribute('role', 'status');
     const button = (label: string, click: () => void) => {
       const node = document.createElement('button');
       node.type = 'button';
@@ -46,7 +45,7 @@ export class LogTab extends Widget {
     this._wrap = button(trans.__('Wrap'), () => this._setWrap(this._wrap.getAttribute('aria-pressed') !== 'true'));
     this._copy = button(trans.__('Copy Path'), () => {
       Clipboard.copyToSystem(this._path);
-      this._say(trans.__('Copied %1', this._path));
+      Notification.success(trans.__('Copied %1', this._path), { autoClose: 3000 });
     });
     this._copy.hidden = true;
     bar.append(this._state, this._follow, this._wrap, this._copy);
@@ -152,6 +151,10 @@ export class LogTab extends Widget {
       this._askAgain();
     } catch (error) {
       this._failure = error instanceof Refused ? error.message : '';
+      if (!(error instanceof Refused) && !this.isDisposed) {
+        // Of a run that has ended nothing else would make us ask.
+        this._again = setTimeout(() => void this._read(), LAST[2]);
+      }
     } finally {
       this._reading = false;
       if (!this.isDisposed) {
@@ -197,7 +200,11 @@ export class LogTab extends Widget {
       this._failure = error instanceof Refused ? error.message : '';
     } finally {
       this._reading = false;
-      this._draw();
+      if (!this.isDisposed) {
+        this._draw();
+        // What came meanwhile was not asked for.
+        void this._read();
+      }
     }
   }
 
@@ -217,7 +224,6 @@ export class LogTab extends Widget {
 
   private _buttons(): void {
     this._follow.setAttribute('aria-pressed', String(this._page.follows && !this._detached));
-    this._follow.disabled = this._page.follows && !this._detached;
   }
 
   private _draw(): void {
@@ -239,7 +245,7 @@ export class LogTab extends Widget {
     if (this._lines.end) {
       parts.push(bytes(this._lines.end));
     }
-    const said = Date.now() < this._saidUntil ? this._said : parts.join(', ');
+    const said = parts.join(', ');
     if (this._state.textContent !== said) {
       this._state.textContent = said;
       this._state.title = this._path;
@@ -260,12 +266,6 @@ export class LogTab extends Widget {
     this._buttons();
   }
 
-  private _say(text: string): void {
-    this._said = text;
-    this._saidUntil = Date.now() + 2500;
-    this._draw();
-  }
-
   private readonly _model: IPanelModel;
   private readonly _state: HTMLElement;
   private readonly _quiet: HTMLElement;
@@ -280,8 +280,6 @@ export class LogTab extends Widget {
   private _again: ReturnType<typeof setTimeout> | undefined;
   private _path = '';
   private _failure = '';
-  private _said = '';
-  private _saidUntil = 0;
   private _last = 0;
   private _began = false;
   private _ended = false;
