@@ -16,7 +16,7 @@ import msgspec
 
 from jupyter_amltrain.backends.base import MONITORS, Backend, Chunk, News, Plan, RunChanges, monitor_of, stream_of
 from jupyter_amltrain.backends.fake_lifecycle import FakeLifecycle
-from jupyter_amltrain.backends.fake_sizes import found, scripted
+from jupyter_amltrain.backends.fake_sizes import found, scripted, size_of
 from jupyter_amltrain.backends.fake_telemetry import FakeNode, uuid_of
 from jupyter_amltrain.errors import CommandError, ResultMissing, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
@@ -46,9 +46,9 @@ class _Life:
 class _Monitor:
     """A monitor with one node; `asked` is when it was called last (monotonic seconds)."""
 
-    def __init__(self, gpus: Sequence[int], period: float) -> None:
+    def __init__(self, gpus: Sequence[int], period: float, model: tuple[str, int]) -> None:
         self.start = self.asked = time.monotonic()
-        self.node = FakeNode(0, gpus, time.time(), period)
+        self.node = FakeNode(0, gpus, time.time(), period, model=model)
 
 
 class _Clock(RunChanges):
@@ -229,7 +229,9 @@ class FakeBackend(FakeLifecycle, Backend):
             return None
         if number not in life.nodes:
             start, script = life.run.created + self._script.queued, self._script
-            life.nodes[number] = FakeNode(number, range(script.gpus), start, script.period, script.idle)
+            life.nodes[number] = FakeNode(
+                number, range(script.gpus), start, script.period, script.idle, size_of(script).model
+            )
         return life.nodes[number].upto(self._ran(life))
 
     def _stream(self, run_id: str, stream: str) -> bytes | bytearray:
@@ -271,7 +273,8 @@ class FakeBackend(FakeLifecycle, Backend):
                 raise CommandError(f"There is no GPU {index} on this machine. {listed}")
         watched = self._monitors.get(monitor_id)
         if watched is None or time.monotonic() - watched.asked > KEEP:
-            watched = self._monitors[monitor_id] = _Monitor(there if gpus is None else gpus, period)
+            model = size_of(self._script).model
+            watched = self._monitors[monitor_id] = _Monitor(there if gpus is None else gpus, period, model)
         watched.asked = time.monotonic()
         return f"fake:{MONITORS}{monitor_id}"
 

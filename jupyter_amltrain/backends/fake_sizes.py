@@ -20,6 +20,11 @@ class FakeSize(msgspec.Struct, frozen=True):
     gpu_memory: int
     price: float
 
+    @property
+    def model(self) -> tuple[str, int]:
+        """What a GPU is called, and MiB on it."""
+        return (self.gpu_name, self.gpu_memory) if self.gpus else (NAME, SIZE)
+
 
 _GIB = 1 << 30
 #: By the name in :class:`~jupyter_amltrain.spec.target.FakeTarget`.

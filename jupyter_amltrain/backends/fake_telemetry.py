@@ -40,17 +40,18 @@ def uuid_of(node: int, index: int) -> str:
     return f"GPU-fa4e{node:04x}-0000-0000-0000-{index:012x}"
 
 
-def gpu_values(node: int, index: int, seconds: float, idle: bool = False) -> list[float]:
+def gpu_values(node: int, index: int, seconds: float, idle: bool = False, size: int = SIZE) -> list[float]:
     """Values of :data:`GPU_COLUMNS` `seconds` after the first tick.
 
-    A GPU in use loads for two seconds, then works in a slow wave, each in its own phase.
+    A GPU in use loads for two seconds, then works in a slow wave, each in its own phase; `size` is its memory in MiB.
     """
     if idle:
         return [0, 0, BASELINE, 68.5, 31, 345]
     if seconds < 2:
         return [0, 0, BASELINE + 400, 92.0, 33, 1980]
     util = round(75 + 20 * math.sin(seconds / 40 + index + 3 * node))
-    memory = min(SIZE - 4096, BASELINE + 400 + round(40_000 * (1 - math.exp(-seconds / 10))) + 256 * index)
+    grown = round(size / SIZE * 40_000 * (1 - math.exp(-seconds / 10)))
+    memory = min(size - 4096, BASELINE + 400 + grown + 256 * index)
     return [util, min(100, util + 5), memory, 150 + 5 * util, 40 + util // 4 + index % 4, 1980]
 
 
@@ -75,10 +76,21 @@ class FakeNode:
         Seconds between ticks.
     idle
         The GPUs are not used.
+    model
+        What a GPU is called, and MiB on it.
     """
 
-    def __init__(self, node: int, gpus: Sequence[int], start: float, period: float, idle: bool = False) -> None:
+    def __init__(
+        self,
+        node: int,
+        gpus: Sequence[int],
+        start: float,
+        period: float,
+        idle: bool = False,
+        model: tuple[str, int] = (NAME, SIZE),
+    ) -> None:
         self.node, self.gpus, self.start, self.period, self.idle = node, tuple(gpus), start, period, idle
+        self.name, self.size = model
         self.ticks = 0
         self.raw = bytearray(_line(self._header()))
         names = [name for name, _ in HOST_COLUMNS]
@@ -102,7 +114,7 @@ class FakeNode:
         boundary = bool(self._open) and t // 60 > self._open[0][1] // 60
         if boundary:
             self._close_minute()
-        gpu_rows = [gpu_values(self.node, index, seconds, self.idle) for index in self.gpus]
+        gpu_rows = [gpu_values(self.node, index, seconds, self.idle, self.size) for index in self.gpus]
         if self.gpus and (boundary or seq == 0):
             self._slow(seq, gpu_rows)
         row = [seq, t, *host_values(self.node, seconds, len(self.gpus))]
@@ -166,8 +178,8 @@ class FakeNode:
         n, sums, counts = self.ticks, self._sums, self._sums["util"][at]
         return {
             "index": index,
-            "name": NAME,
-            "memory_total": SIZE,
+            "name": self.name,
+            "memory_total": self.size,
             "memory_peak": sums["memory_peak"][at],
             "memory_mean": round(sums["memory_sum"][at] / n, 1),
             "util_mean": round(sum(value * count for value, count in enumerate(counts)) / n, 1),
@@ -196,8 +208,8 @@ class FakeNode:
                 {
                     "index": index,
                     "uuid": uuid_of(self.node, index),
-                    "name": NAME,
-                    "memory_total": SIZE,
+                    "name": self.name,
+                    "memory_total": self.size,
                     "power_limit": LIMIT,
                     "baseline": BASELINE,
                     "mig": False,
