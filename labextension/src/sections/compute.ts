@@ -11,6 +11,7 @@ import {
 import type { Message } from '@lumino/messaging';
 import { Panel, Widget } from '@lumino/widgets';
 import { keeperOf } from '../panel/sections';
+import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IAct } from '../protocol';
 import { Acts, IOutcome, notify } from './acts';
@@ -75,19 +76,16 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   }
 
   select(name: string, open: boolean): void {
-    const moved = name !== this._selected;
     this._selected = name;
     this._open = open;
     if (open) {
       void this._learnDefaults();
     }
     this._draw();
-    if (moved) {
-      this._context.app.commands.notifyCommandChanged();
-    }
-    // The row takes the focus, not a button in it that was pressed.
+    selection.target = name;
+    // The row takes the focus, not a button in it that was pressed; and not from who is elsewhere by now.
     const view = this._views.get(name);
-    if (view && !view.node.contains(document.activeElement)) {
+    if (view && !view.node.contains(document.activeElement) && this.node.contains(document.activeElement)) {
       view.node.focus({ preventScroll: true });
     }
     this._makeRoom(view?.node);
@@ -159,16 +157,19 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     if (model.connection.state !== 'ready' || this._kernel === model.kernel) {
       return;
     }
-    this._kernel = model.kernel;
+    const kernel = (this._kernel = model.kernel);
     try {
       const { kinds } = await model.kinds();
+      if (this.isDisposed || kernel !== this._kernel) {
+        return;
+      }
       this._defaults = new Set(
         kinds.flatMap(({ kind, fields }) => fields.map(field => `${kind} ${field.name} ${JSON.stringify(field.default)}`))
       );
       this._draw();
     } catch {
       // Then the details are longer.
-      this._kernel = null;
+      this._kernel = kernel === this._kernel ? null : this._kernel;
     }
   }
 
@@ -189,7 +190,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
       }
     }
     if (!this._views.has(this._selected) && !targets.some(row => row.name === this._selected)) {
-      this._selected = '';
+      this._selected = selection.target = '';
     }
     let before: Element | null = this._list.firstElementChild;
     for (const row of targets) {

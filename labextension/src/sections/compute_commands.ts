@@ -2,6 +2,7 @@
 
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { keeperOf } from '../panel/sections';
+import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IAct, ITargetRow } from '../protocol';
 import { Acts, notify } from './acts';
@@ -64,6 +65,7 @@ export function addComputeCommands(context: IPanelContext): string[] {
     label: trans.__('New Compute Target…'),
     caption: trans.__('Create or attach a compute target'),
     isEnabled: () => model.connection.state === 'ready',
+    describedBy: { args: { type: 'object', properties: {} } },
     execute: async () => {
       if (commands.hasCommand(CommandIDs.open)) {
         await commands.execute(CommandIDs.open);
@@ -78,10 +80,9 @@ export function addComputeCommands(context: IPanelContext): string[] {
   });
 
   const changed = () => {
-    for (const id of ALL) {
-      commands.notifyCommandChanged(id);
-    }
+    [...ALL, CommandIDs.targetGpus].filter(id => commands.hasCommand(id)).forEach(id => commands.notifyCommandChanged(id));
   };
+  selection.changed.connect(changed);
   model.targetsChanged.connect(changed);
   model.connectionChanged.connect(changed);
 
@@ -90,6 +91,7 @@ export function addComputeCommands(context: IPanelContext): string[] {
   [CommandIDs.targetUse, CommandIDs.targetTest, CommandIDs.targetStart, CommandIDs.targetStop, CommandIDs.targetScale].forEach(
     (command, at) => app.contextMenu.addItem({ command, selector, rank: at, args })
   );
+  app.contextMenu.addItem({ command: CommandIDs.targetGpus, selector, rank: 10, args });
   app.contextMenu.addItem({ type: 'separator', selector, rank: 20 });
   app.contextMenu.addItem({ command: CommandIDs.targetDelete, selector, rank: 21, args });
   return [...ALL];

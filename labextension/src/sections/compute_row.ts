@@ -38,7 +38,7 @@ export class TargetView {
     this._icon.setAttribute('aria-hidden', 'true');
     this._dot.setAttribute('aria-hidden', 'true');
     this._spinner.setAttribute('aria-hidden', 'true');
-    this._work.setAttribute('role', 'status');
+    this._workSaid.setAttribute('role', 'status');
     this._dismiss.type = 'button';
     this._dismiss.title = trans.__('Dismiss');
     this._dismiss.setAttribute('aria-label', this._dismiss.title);
@@ -50,7 +50,7 @@ export class TargetView {
     this._detail.setAttribute('role', 'group');
     const head = element('div', 'jp-AmlTarget-head', '', this._caret, this._icon, this._name, this._badge, this._price);
     const state = element('div', 'jp-AmlTarget-facts', '', this._dot, this._state, this._facts);
-    this._work.append(this._spinner, this._workText, this._dismiss);
+    this._work.append(this._spinner, element('span', 'jp-AmlTarget-workText', '', this._workSaid, this._workAge), this._dismiss);
     this._detail.append(this._sentence, this._acts, this._table, this._checked);
     this._summary.append(head, state, this._work);
     this.node.append(this._summary, this._detail);
@@ -132,12 +132,15 @@ export class TargetView {
     this._spinner.hidden = failed;
     this._dismiss.hidden = !failed;
     if (failed) {
-      say(this._workText, trans.__('%1 failed: %2', verbText(work.verb, trans), work.error));
+      say(this._workSaid, trans.__('%1 failed: %2', verbText(work.verb, trans), work.error));
+      say(this._workAge, '');
       return;
     }
     const since = ago(Date.now() / 1000 - work.since);
     const what = workText(work.verb, trans);
-    say(this._workText, work.detail ? `${what} · ${since} · ${work.detail}` : `${what} · ${since}`);
+    say(this._workSaid, work.detail ? `${what} · ${work.detail}` : what);
+    // It changes every second: seen, not read out.
+    say(this._workAge, ` · ${since}`);
   }
 
   private _drawDetail(): void {
@@ -219,7 +222,8 @@ export class TargetView {
   private readonly _facts = element('span', 'jp-AmlTarget-more');
   private readonly _work = element('div', 'jp-AmlTarget-work');
   private readonly _spinner = element('span', 'jp-AmlTarget-spinner');
-  private readonly _workText = element('span', 'jp-AmlTarget-workText');
+  private readonly _workSaid = element('span');
+  private readonly _workAge = element('span');
   private readonly _dismiss = element('button', 'jp-AmlTarget-dismiss');
   private readonly _detail = element('div', 'jp-AmlTarget-detail');
   private readonly _sentence = element('p', 'jp-AmlTarget-sentence');

@@ -3,7 +3,7 @@
 import type { Cell } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { PanelWithToolbar, ToolbarButton, cleaningIcon, runIcon } from '@jupyterlab/ui-components';
+import { PanelWithToolbar, ToolbarButton, cleaningIcon, clearIcon, runIcon } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { keeperOf } from '../panel/sections';
@@ -57,7 +57,8 @@ export class SubmitSection extends PanelWithToolbar {
     this.addWidget(new Widget({ node: foot }));
     this.toolbar.addItem(
       'clear',
-      new ToolbarButton({ icon: cleaningIcon, tooltip: trans.__('Clear the form'), onClick: () => this._clear() })
+      // JupyterLab 4.2 has no broom.
+      new ToolbarButton({ icon: cleaningIcon ?? clearIcon, tooltip: trans.__('Clear the form'), onClick: () => this._clear() })
     );
     this._runButton = new ToolbarButton({
       icon: runIcon,
