@@ -265,6 +265,7 @@ class FakeBackend(FakeLifecycle, Backend):
     async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
         """See :meth:`Backend.monitor`."""
         self._answer()
+        self._ready()
         monitor_of(f"{MONITORS}{monitor_id}")
         there = range(self._script.gpus)
         for index in gpus or ():

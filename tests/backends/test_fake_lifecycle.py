@@ -129,6 +129,14 @@ def test_runs_end_with_the_machine(loop: LoopThread, tmp_path: Path) -> None:
         loop.call(single.launch(again, {}, {}))
 
 
+def test_a_stopped_machine_is_not_sampled(loop: LoopThread, tmp_path: Path) -> None:
+    single = fake(loop, tmp_path)
+    loop.call(single.monitor("m-1", None, 1.0))
+    loop.call(single.stop(ignore))
+    with pytest.raises(TargetError, match=r"'big' is stopped. Start it: %aml_compute start big"):
+        loop.call(single.monitor("m-1", None, 1.0))
+
+
 def test_without_a_size_it_is_as_before(loop: LoopThread, tmp_path: Path) -> None:
     plain = fake(loop, tmp_path, size="", gpus=2)
     state = loop.call(plain.state())
