@@ -47,7 +47,7 @@ export async function ask(
   const pending = channel.send(type, content);
   let timer: ReturnType<typeof setTimeout> | undefined;
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new NoAnswer(`no answer in ${ms / 1000} s`)), ms);
+    timer = setTimeout(() => reject(new NoAnswer(`The kernel has not answered within ${ms / 1000} s.`)), ms);
   });
   try {
     return await Promise.race([pending.reply, late]);

@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { IField } from '../src/protocol';
-import { labelOf, pasted, rawOf, sameValues, sortErrors, typed, valueOf } from '../src/sections/fields';
+import { labelOf, pasted, rawOf, sortErrors, typed, valueOf } from '../src/sections/fields';
 
 const field = (more: Partial<IField>): IField => ({
   name: 'x',
@@ -67,10 +67,4 @@ test('labels come from flags', () => {
   assert.equal(labelOf(field({ flag: '', name: 'name' })), 'Name');
   assert.equal(labelOf(field({ flag: '--gpus' })), 'GPUs');
   assert.equal(labelOf(field({ flag: '--require-gpu' })), 'Require GPU');
-});
-
-test('values are compared whatever their order', () => {
-  assert.ok(sameValues({ a: 1, b: ['x'] }, { b: ['x'], a: 1 }));
-  assert.ok(!sameValues({ a: 1 }, { a: 1, b: 2 }));
-  assert.ok(!sameValues({ a: 1, b: undefined }, { a: 1, c: 2 }));
 });

@@ -284,6 +284,17 @@ test('a request without an answer asks whether the kernel is there', async () =>
   assert.equal(session.state, 'not-responding');
 });
 
+test('a request that fails after its kernel is gone asks nothing more', async () => {
+  const { kernel, session, clock } = await ready();
+  kernel.kind = 'not-responding';
+  kernel.refusal = new NoAnswer('no answer in 4 s');
+  const asked = session.request('cancel', { handle: 'local/a' });
+  session.dispose();
+  await assert.rejects(asked, NoAnswer);
+  await clock.pass(60000);
+  assert.equal(kernel.greetings.length, 1);
+});
+
 test('a refusal is an answer', async () => {
   const { kernel, session } = await ready();
   kernel.refusal = new Refused('No run local/a.');

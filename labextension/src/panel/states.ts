@@ -103,7 +103,6 @@ export class StateView extends Widget {
   }
 
   private _drawParts(now: ILook): void {
-    this._icon.classList.toggle('jp-mod-wait', now.icon === 'wait');
     this._icon.replaceChildren();
     ICONS[now.icon]?.element({ container: this._icon, width: '32px', height: '32px' });
     this._icon.className = `jp-AmlState-icon${now.icon === 'wait' ? ' jp-mod-wait' : ''}`;

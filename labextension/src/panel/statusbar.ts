@@ -5,7 +5,7 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 import { element, say } from '../sections/dom';
 import { runsIcon } from './icons';
-import { isStale, seen } from './look';
+import { isStale, seen, word } from './look';
 import { isLive } from './rows';
 import { CommandIDs, IPanelContext } from './tokens';
 
@@ -63,7 +63,7 @@ export class StatusItem extends Widget {
       const title = [
         trans.__('Training runs of %1', connection.notebook),
         model.current ? trans.__('Target in use: %1', model.current) : '',
-        stale ? trans.__('Kernel %1', seen(connection, Date.now(), trans)) : '',
+        stale ? `${word(connection, trans)}, ${seen(connection, Date.now(), trans)}` : '',
         trans.__('Click to open the panel')
       ];
       this.node.title = title.filter(Boolean).join('\n');

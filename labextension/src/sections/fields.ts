@@ -63,12 +63,6 @@ export function same(a: unknown, b: unknown): boolean {
   return JSON.stringify(a) === JSON.stringify(b);
 }
 
-/** Two sets of values are the same whatever their order. */
-export function sameValues(a: Values, b: Values): boolean {
-  const names = Object.keys(a);
-  return names.length === Object.keys(b).length && names.every(name => name in b && same(a[name], b[name]));
-}
-
 /** Errors for the fields there are; what names none of them is about the whole. */
 export function sortErrors(
   fields: readonly IField[],

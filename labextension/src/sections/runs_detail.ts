@@ -1,6 +1,5 @@
 /** What is known of the chosen run, and what can be done with it. */
 
-import { Clipboard } from '@jupyterlab/apputils';
 import { bytes } from '../format';
 import { compareIcon, gpuIcon, linkIcon, runsIcon } from '../panel/icons';
 import { isLive } from '../panel/rows';
@@ -107,7 +106,8 @@ export class RunDetail extends Widget {
       );
       if (row) {
         const copy = iconButton(copyIcon, trans.__('Copy handle %1', row.handle));
-        copy.addEventListener('click', () => Clipboard.copyToSystem(row.handle));
+        const { commands } = this._context.app;
+        copy.addEventListener('click', () => void commands.execute(CommandIDs.runCopy, { handle: row.handle }));
         // The handle is the last of them.
         this._facts.lastElementChild?.append(' ', copy);
       }
