@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -12,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage
 
-TARGETS = {
+TARGETS: dict[str, dict[str, Any]] = {
     "box": {"kind": "fake", "size": "gpu-v100", "provisioning": 1.0, "running": 3600.0},
     "cluster": {"kind": "fake", "size": "gpu-8xa100", "max_nodes": 3, "quota": 192, "running": 3600.0},
     "slow": {"kind": "fake", "size": "cpu-4", "provisioning": 60.0},
@@ -211,6 +213,7 @@ def test_scale(panel: PanelPage, shots: Path) -> None:
     expect(row.locator(".jp-AmlTarget-work")).to_be_hidden(timeout=MS)
 
 
+@thorough
 def test_test_of_what_works_and_what_does_not(panel: PanelPage, shots: Path) -> None:
     panel.expand("box")
     panel.act("box", "test").click()
@@ -227,6 +230,7 @@ def test_test_of_what_works_and_what_does_not(panel: PanelPage, shots: Path) -> 
     expect(panel.target("sick").locator(".jp-AmlTarget-work")).to_be_hidden(timeout=MS)
 
 
+@thorough
 def test_create_that_the_service_refuses(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     form = new(panel, "poor", size="gpu-v100", fails="create")
     create(form)
@@ -347,6 +351,9 @@ def test_room_and_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -
         assert box is not None
         return box["height"]
 
+    def lower(pixels: float) -> bool:
+        return height() < pixels
+
     if panel.outcome.is_visible():
         panel.outcome.get_by_role("button", name="Dismiss").click()
     for theme in ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast"):
@@ -368,5 +375,5 @@ def test_room_and_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -
             panel.page.screenshot(path=shots / f"compute-new-{theme[11:]}-{width}.png")
             panel.new_target.get_by_role("button", name="Cancel").click()
             panel.target("box").press("ArrowLeft")
-            eventually("the room is given back", lambda: height() < before + 3)
+            eventually("the room is given back", functools.partial(lower, before + 3))
     notebook.theme("JupyterLab Light")

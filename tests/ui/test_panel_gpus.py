@@ -88,12 +88,15 @@ def plot(panel: PanelPage, title: str) -> Locator:
 def read(panel: PanelPage, title: str, *keys: str) -> list[str]:
     """What the chart's cursor says after these keys."""
     area = plot(panel, title).locator(".jp-AmlGpus-area")
-    area.focus()
-    for key in keys:
-        area.press(key)
     said = plot(panel, title).locator(".jp-AmlGpus-said")
-    expect(said).not_to_be_empty(timeout=MS)
-    text: str = said.inner_text()
+
+    def heard() -> str:
+        area.focus()
+        for key in keys:
+            area.press(key)
+        return str(said.text_content())  # empty where the chart was drawn anew for another source just then
+
+    text = str(eventually(f"{title} is read", heard))
     area.press("Escape")
     return text.split(", ")
 
@@ -210,12 +213,14 @@ def test_a_target_without_gpus(panel: PanelPage, shots: Path) -> None:
 
 def test_one_and_sixty_four(panel: PanelPage, shots: Path) -> None:
     panel.use("one")
+    expect(option(panel)).to_have_text("one (in use)", timeout=MS)
     expect(plot(panel, "Utilization").locator(".jp-AmlGpus-value")).to_have_text(re.compile(r"^\d+ %$"), timeout=MS)
     expect(plot(panel, "By GPU")).to_be_hidden()
     assert read(panel, "Utilization", "End")[1].startswith("GPU 0: ")
     panel.settle(2)
     panel.page.screenshot(path=shots / "gpus-1.png")
     panel.use("many")
+    expect(option(panel)).to_have_text("many (in use)", timeout=MS)
     expect(plot(panel, "By GPU")).to_be_visible(timeout=MS)
     gpu, _ = read(panel, "By GPU", "End", *["Shift+ArrowDown"] * 7)
     assert gpu.startswith("GPU 63: ")
