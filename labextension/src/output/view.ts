@@ -233,10 +233,11 @@ export class RunView {
     if (!state || !run_id) {
       return '';
     }
-    const where = store ? this._trans.__(' in %1', store) : '';
     // The record is drawn and saved before the import has ended.
     const done = state === 'pending' ? this._trans.__('import pending') : state;
-    return this._trans.__('MLflow run %1%2: %3', run_id, where, done);
+    return store
+      ? this._trans.__('MLflow run %1 in %2: %3', run_id, store, done)
+      : this._trans.__('MLflow run %1: %2', run_id, done);
   }
 
   private readonly _state: HTMLElement;

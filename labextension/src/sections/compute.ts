@@ -19,6 +19,7 @@ import { NewTarget } from './compute_new';
 import { OutcomeView } from './compute_outcome';
 import { IRowHost, TargetView } from './compute_row';
 import { element, say } from './dom';
+import { toolbarButton } from './toolbar';
 
 const sections = new WeakMap<IPanelModel, ComputeSection>();
 
@@ -229,7 +230,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   private _addButtons(): void {
     const { trans, app } = this._context;
     const add = (name: string, icon: LabIcon, tooltip: string, id: string, why: () => string) => {
-      const button = new ToolbarButton({ icon, tooltip, onClick: () => void app.commands.execute(id) });
+      const button = toolbarButton(icon, tooltip, () => void app.commands.execute(id));
       this.toolbar.addItem(name, button);
       this._buttons.push({ button, why });
     };

@@ -15,6 +15,7 @@ import { Values, same, sortErrors } from './fields';
 import { FieldForm } from './form';
 import { ISubject, Mode, selectedCount, subjectOf, writeLine } from './submit_cells';
 import { folderOf, relative } from './submit_text';
+import { toolbarButton } from './toolbar';
 
 /** Milliseconds after which a change in the notebook is followed. */
 const SETTLE = 120;
@@ -58,13 +59,9 @@ export class SubmitSection extends PanelWithToolbar {
     this.toolbar.addItem(
       'clear',
       // JupyterLab 4.2 has no broom.
-      new ToolbarButton({ icon: cleaningIcon ?? clearIcon, tooltip: trans.__('Clear the form'), onClick: () => this._clear() })
+      toolbarButton(cleaningIcon ?? clearIcon, trans.__('Clear the form'), () => this._clear())
     );
-    this._runButton = new ToolbarButton({
-      icon: runIcon,
-      tooltip: trans.__('Submit'),
-      onClick: () => void this._submit()
-    });
+    this._runButton = toolbarButton(runIcon, trans.__('Submit'), () => void this._submit());
     this.toolbar.addItem('run', this._runButton);
 
     tracker.activeCellChanged.connect(this._followCell, this);
