@@ -7,11 +7,14 @@ import { CommandIDs, IPanelContext, ITransition } from './tokens';
 
 /** Milliseconds. */
 const SHORT = 5000;
+const SAME = 60000;
 
 export function notifyTransitions(context: IPanelContext): void {
   const { app, model, trans, settings } = context;
   /** Two notebooks may follow the same run; a kernel may say the same again. */
   const told = new Set<string>();
+  /** Milliseconds since 1970 when a target's silence was told: all of its runs say the same at once. */
+  const silent = new Map<string, number>();
 
   const action = (label: string, id: string, handle: string): Notification.IAction[] =>
     app.commands.hasCommand(id) ? [{ label, callback: () => void app.commands.execute(id, { handle }) }] : [];
@@ -50,7 +53,12 @@ export function notifyTransitions(context: IPanelContext): void {
     if (what === 'ended' && settings.notifyEnded) {
       ended(row);
     } else if (what === 'attention' && settings.notifyAttention) {
-      Notification.warning(`${row.name}: ${attention(row)}`, { autoClose: false, actions: actions(row) });
+      if (row.reachable) {
+        Notification.warning(`${row.name}: ${attention(row)}`, { autoClose: false, actions: actions(row) });
+      } else if (Date.now() - (silent.get(row.target) ?? 0) > SAME) {
+        silent.set(row.target, Date.now());
+        Notification.warning(attention(row), { autoClose: false });
+      }
     }
   });
 
