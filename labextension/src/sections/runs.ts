@@ -9,6 +9,7 @@ import { button, element, say } from './dom';
 import { filterRuns, StateFilter } from './runs_filter';
 import { RunDetail } from './runs_detail';
 import { RunsList } from './runs_list';
+import { keepTabStop } from './tab_stop';
 
 /** As many as there is room for in a narrow panel; all are in the menu and below the list. */
 const TOOLBAR = [
@@ -47,6 +48,7 @@ export class RunsSection extends PanelWithToolbar {
       }
     }
     this.toolbar.node.setAttribute('aria-label', trans.__('Actions on the selected run'));
+    this._tabStop = keepTabStop(this.toolbar.node);
     this._list.inView.connect((_, handles) => model.details(handles));
     model.runsChanged.connect(this._draw, this);
     model.connectionChanged.connect(this._draw, this);
@@ -55,6 +57,7 @@ export class RunsSection extends PanelWithToolbar {
 
   dispose(): void {
     clearInterval(this._timer);
+    this._tabStop.disconnect();
     this._context.model.runsChanged.disconnect(this._draw, this);
     this._context.model.connectionChanged.disconnect(this._draw, this);
     super.dispose();
@@ -180,4 +183,5 @@ export class RunsSection extends PanelWithToolbar {
   private _count!: HTMLElement;
   private _emptiness = '-';
   private _timer: ReturnType<typeof setInterval> | undefined;
+  private readonly _tabStop: MutationObserver;
 }
