@@ -7,18 +7,11 @@ import { ago } from '../format';
 import { keeperOf } from '../panel/sections';
 import type { IGpuFrame, IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
-import { DrawGate } from '../widgets/gate';
-import { caret } from './controls';
 import { element, say } from './dom';
-import { FieldPlot, HostPlot } from './gpu_charts';
-import { HeatPlot } from './gpu_heat';
-import { GpuList } from './gpu_list';
-import { Colours, Plot } from './gpu_plot';
-import { choiceOf, GpuChoice, IN_USE, IOption, options, targetOf } from './gpu_source';
+import { GpuBoard } from './gpu_board';
+import { GpuSelect } from './gpu_select';
+import { choiceOf, GpuChoice, IN_USE, options, targetOf } from './gpu_source';
 import { GpuStore } from './gpu_store';
-
-/** Draws a second, at most. */
-const RATE = 2;
 
 /** Milliseconds: a glance at another section is not worth two messages. */
 const HIDDEN_FOR = 2000;
@@ -49,10 +42,7 @@ export class GpusSection extends PanelWithToolbar {
 
     const body = new Widget();
     body.addClass('jp-AmlGpus-body');
-    this._select = document.createElement('select');
-    this._select.className = 'jp-AmlGpus-source jp-mod-styled';
-    this._select.setAttribute('aria-label', trans.__('Whose GPUs'));
-    this._select.addEventListener('change', () => this._choice.choose(this._select.value));
+    this._select = new GpuSelect(trans, chosen => this._choice.choose(chosen));
     this._state = document.createElement('div');
     this._state.className = 'jp-AmlGpus-state';
     this._said.setAttribute('role', 'status');
@@ -66,33 +56,11 @@ export class GpusSection extends PanelWithToolbar {
       // The button is gone, and would take the focus with it.
       this._select.focus();
     });
-    this._colours = new Colours(body.node);
-    const colours = this._colours;
-    this._util = new FieldPlot(trans, colours, trans.__('Utilization'), 'util');
-    this._heat = new HeatPlot(trans, colours);
-    this._memory = new FieldPlot(trans, colours, trans.__('Memory'), 'memory');
-    this._cpu = new HostPlot(trans, colours, trans.__('Host CPU'), 'cpu');
-    this._host = new HostPlot(trans, colours, trans.__('Host memory'), 'memory');
-    this._list = new GpuList(trans);
-    this._charts = document.createElement('div');
-    this._charts.className = 'jp-AmlGpus-charts';
-    const host = document.createElement('div');
-    host.className = 'jp-AmlGpus-host';
-    host.append(this._cpu.node, this._host.node);
-    this._charts.append(this._util.node, this._heat.node, this._memory.node, this._list.node, host);
-    const choose = element('div', 'jp-select-wrapper jp-AmlGpus-choose', '', this._select, caret());
-    body.node.append(choose, this._state, this._ask, this._charts);
+    // Colours are those of the body.
+    this._board = new GpuBoard(trans, this._store, body.node, () => this._seen, () => this._says());
+    body.node.append(this._select.node, this._state, this._ask, this._board.node);
     this.addWidget(body);
 
-    this._gate = new DrawGate(() => this._frame(), () => this._seen, () => RATE);
-    this._size = new ResizeObserver(() => this._dirty());
-    this._size.observe(this._charts);
-    this._theme = new MutationObserver(() => {
-      colours.forget();
-      this._plots.forEach(plot => plot.repaint());
-      this._dirty();
-    });
-    this._theme.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-name'] });
     this._look = () => this._shownChanged();
     document.addEventListener('visibilitychange', this._look);
 
@@ -119,12 +87,9 @@ export class GpusSection extends PanelWithToolbar {
     this._choice.changed.disconnect(this._update, this);
     this._choice.revealed.disconnect(this._reveal, this);
     document.removeEventListener('visibilitychange', this._look);
-    this._size.disconnect();
-    this._theme.disconnect();
-    this._gate.dispose();
+    this._board.dispose();
     clearTimeout(this._hiding);
     clearInterval(this._timer);
-    cancelAnimationFrame(this._request);
     super.dispose();
     model.watchGpus('');
   }
@@ -157,10 +122,6 @@ export class GpusSection extends PanelWithToolbar {
     return this._choice.watches(this._context.settings.watchTarget);
   }
 
-  private get _plots(): Plot[] {
-    return [this._util, this._heat, this._memory, this._cpu, this._host];
-  }
-
   /** Expand this section: somebody asked for it. */
   private _reveal(): void {
     keeperOf(this.parent)?.reveal(this);
@@ -175,7 +136,7 @@ export class GpusSection extends PanelWithToolbar {
     if (this._seen) {
       this._timer = setInterval(() => this._says(), TICK);
       this._update();
-      this._dirty();
+      this._board.dirty();
     } else {
       // The kernel shall not go on reading GPUs for nobody.
       this._hiding = setTimeout(() => this._watch(), HIDDEN_FOR);
@@ -193,7 +154,7 @@ export class GpusSection extends PanelWithToolbar {
   private _take(_: IPanelModel, frame: IGpuFrame): void {
     if (frame.head.source === this._model.gpuSource && this._store.push(frame)) {
       this._heard = Date.now();
-      this._dirty();
+      this._board.dirty();
     }
   }
 
@@ -206,7 +167,7 @@ export class GpusSection extends PanelWithToolbar {
       choice.choose(IN_USE);
       return;
     }
-    this._options(found, choice.chosen);
+    this._select.draw(found, choice.chosen);
     if (this._seen) {
       this._watch();
     }
@@ -218,39 +179,7 @@ export class GpusSection extends PanelWithToolbar {
     // What is not enabled is not pressed either, so this comes after it.
     this._button.pressed = this._watches;
     this._says();
-    this._dirty();
-  }
-
-  private _options(found: readonly IOption[], chosen: string): void {
-    const { trans } = this._context;
-    const texts = found.map(({ kind, name }) =>
-      kind === 'in use' ? trans.__('%1 (in use)', name) : kind === 'target' ? trans.__('%1 (target)', name) : name
-    );
-    const key = JSON.stringify([found, texts]);
-    if (key !== this._optionsKey) {
-      this._optionsKey = key;
-      const groups = new Map<string, HTMLElement>();
-      const group = (label: string) => {
-        let node = groups.get(label);
-        if (!node) {
-          node = document.createElement('optgroup');
-          (node as HTMLOptGroupElement).label = label;
-          groups.set(label, node);
-        }
-        return node;
-      };
-      found.forEach(({ kind, value }, i) => {
-        const option = document.createElement('option');
-        option.value = value;
-        option.textContent = texts[i];
-        const label =
-          kind === 'running' ? trans.__('Running') : kind === 'run' ? trans.__('Selected run') : trans.__('Target');
-        group(label).append(option);
-      });
-      this._select.replaceChildren(...groups.values());
-    }
-    this._select.value = chosen;
-    (this._select.parentElement ?? this._select).hidden = !found.length;
+    this._board.dirty();
   }
 
   /** The line below the choice: why there is nothing, or how old it is. */
@@ -299,74 +228,19 @@ export class GpusSection extends PanelWithToolbar {
     this._ask.hidden = !ask;
   }
 
-  private _dirty(): void {
-    // Nothing is drawn for nobody, and nothing waits: what is shown again is drawn anew.
-    if (this._seen) {
-      this._gate.dirty();
-    }
-  }
-
-  private _frame(): void {
-    cancelAnimationFrame(this._request);
-    this._request = requestAnimationFrame(() => this._paint());
-  }
-
-  private _paint(): void {
-    const store = this._store;
-    const any = store.length > 0 && store.count > 0;
-    this._charts.hidden = !store.length;
-    this._says();
-    if (!store.length || !this._seen) {
-      return;
-    }
-    performance.mark('jp-aml-gpus');
-    const many = store.count > 1;
-    const shown: [Plot, boolean][] = [
-      [this._util, any && store.has('util')],
-      [this._heat, many && store.has('util')],
-      [this._memory, any && store.has('memory')],
-      [this._cpu, store.has('cpu')],
-      [this._host, store.has('host')]
-    ];
-    shown.forEach(([plot, on]) => (plot.node.hidden = !on));
-    // Read all widths before anything is written: each look between two writes lays the page out anew.
-    const widths = shown.map(([plot, on]) => (on ? Math.floor(plot.node.clientWidth) : 0));
-    shown.forEach(([plot, on], i) => {
-      if (on && widths[i]) {
-        plot.paint(store, widths[i]);
-      }
-    });
-    this._list.update(store);
-    performance.measure('jp-aml-gpus', 'jp-aml-gpus');
-    performance.clearMarks('jp-aml-gpus');
-    performance.clearMeasures('jp-aml-gpus');
-  }
-
   private readonly _context: IPanelContext;
   private readonly _model: IPanelModel;
   private readonly _choice: GpuChoice;
   private readonly _store = new GpuStore();
-  private readonly _select: HTMLSelectElement;
+  private readonly _select: GpuSelect;
   private readonly _state: HTMLElement;
   private readonly _said = element('span');
   private readonly _age = element('span');
   private readonly _ask: HTMLButtonElement;
-  private readonly _charts: HTMLElement;
-  private readonly _colours: Colours;
-  private readonly _util: FieldPlot;
-  private readonly _heat: HeatPlot;
-  private readonly _memory: FieldPlot;
-  private readonly _cpu: HostPlot;
-  private readonly _host: HostPlot;
-  private readonly _list: GpuList;
-  private readonly _gate: DrawGate;
-  private readonly _size: ResizeObserver;
-  private readonly _theme: MutationObserver;
+  private readonly _board: GpuBoard;
   private readonly _look: () => void;
   private readonly _button: ToolbarButton;
-  private _optionsKey = '';
   private _heard = 0;
-  private _request = 0;
   private _hiding: ReturnType<typeof setTimeout> | undefined;
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
