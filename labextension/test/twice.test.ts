@@ -18,7 +18,7 @@ function house() {
 
 test('the second press of a double click does nothing, a later one does', async () => {
   const { press, done, pass } = house();
-  await press('again a');
+  await press('again a', 'again a');
   pass(250);
   await press('again a');
   assert.deepEqual(done, ['again a']);
@@ -50,4 +50,11 @@ test('what takes long is not begun anew meanwhile, and may be after it failed', 
   await assert.rejects(first);
   await press('delete a');
   assert.deepEqual(done, ['delete a']);
+});
+
+test('a question that was answered with no may be asked again at once', async () => {
+  const { press, done } = house();
+  await press('cancel a');
+  await press('cancel a');
+  assert.equal(done.length, 2);
 });

@@ -83,6 +83,7 @@ export function addRunCommands(context: IPanelContext): string[] {
 
   const again = async (rows: readonly IRunRow[], same: (handle: string) => void) => {
     const { handle } = await model.request('again', { handle: rows[0].handle });
+    same(rows[0].handle);
     same(handle); // it becomes the selected one, under a second click
     Notification.success(trans.__('Submitted again as %1', handle), { autoClose: 5000 });
     const { kernel } = model;

@@ -3,22 +3,21 @@
 /** Milliseconds in which a person's second click belongs to the first. */
 const DOUBLE_MS = 800;
 
-/** Which doings are under way, or began just now. */
+/** Which doings are under way, or are over only just. */
 export class Presses {
   constructor(private readonly _now: () => number = () => performance.now()) {}
 
-  /** Do it, unless it is being done or was begun just now; `again` is what else counts as the same from then on. */
+  /** Do it, unless it is being done; what is named by `same` is not done for the time of a double click either. */
   async once(key: string, act: (same: (again: string) => void) => Promise<void>): Promise<void> {
     const now = this._now();
     for (const [known, at] of this._begun) {
-      if (!this._doing.has(known) && now - at >= DOUBLE_MS) {
+      if (now - at >= DOUBLE_MS) {
         this._begun.delete(known);
       }
     }
-    if (this._begun.has(key)) {
+    if (this._doing.has(key) || this._begun.has(key)) {
       return;
     }
-    this._begun.set(key, now);
     this._doing.add(key);
     try {
       await act(again => this._begun.set(again, this._now()));
