@@ -15,15 +15,15 @@ import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IAct } from '../protocol';
 import { Acts, IOutcome, notify } from './acts';
+import { IListHost, TargetList } from './compute_list';
 import { NewTarget } from './compute_new';
 import { OutcomeView } from './compute_outcome';
-import { IRowHost, TargetView } from './compute_row';
 import { element, say } from './dom';
 import { toolbarButton } from './toolbar';
 
 const sections = new WeakMap<IPanelModel, ComputeSection>();
 
-export class ComputeSection extends PanelWithToolbar implements IRowHost {
+export class ComputeSection extends PanelWithToolbar implements IListHost {
   constructor(private readonly _context: IPanelContext) {
     super();
     const { trans, model } = _context;
@@ -32,14 +32,11 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     this.title.label = trans.__('Compute');
     this._acts = Acts.of(_context);
     this._outcome = new OutcomeView(trans);
-    this._list.setAttribute('role', 'tree');
-    this._list.setAttribute('aria-label', trans.__('Compute targets'));
-    this._list.addEventListener('keydown', event => this._key(event));
-    this._body.node.addEventListener('click', event => this._click(event), true);
+    this._list = new TargetList(_context, this, this._body.node);
     // What came of an act stays in sight, and covers no row.
     this.addWidget(new Widget({ node: this._outcome.node }));
     this._body.addClass('jp-AmlCompute-body');
-    this._body.addWidget(new Widget({ node: element('div', '', '', this._empty, this._list) }));
+    this._body.addWidget(new Widget({ node: element('div', '', '', this._empty, this._list.node) }));
     this.addWidget(this._body);
     this._addButtons();
     model.targetsChanged.connect(this._draw, this);
@@ -60,7 +57,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
 
   /** Name of the selected target; empty for none. */
   get selected(): string {
-    return this._views.has(this._selected) ? this._selected : '';
+    return this._list.selected;
   }
 
   /** Open the form for a new target. */
@@ -77,19 +74,18 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   }
 
   select(name: string, open: boolean): void {
-    this._selected = name;
-    this._open = open;
+    this._list.choose(name, open);
     if (open) {
       void this._learnDefaults();
     }
     this._draw();
     selection.target = name;
     // The row takes the focus, not a button in it that was pressed; and not from who is elsewhere by now.
-    const view = this._views.get(name);
-    if (view && !view.node.contains(document.activeElement) && this.node.contains(document.activeElement)) {
-      view.node.focus({ preventScroll: true });
+    const row = this._list.row(name);
+    if (row && !row.contains(document.activeElement) && this.node.contains(document.activeElement)) {
+      row.focus({ preventScroll: true });
     }
-    this._makeRoom(view?.node);
+    this._makeRoom(row);
   }
 
   use(name: string): void {
@@ -148,7 +144,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     clearInterval(this._timer);
     if (this.isVisible) {
       this._draw();
-      this._timer = window.setInterval(() => this._views.forEach(view => view.tick()), 1000);
+      this._timer = window.setInterval(() => this._list.tick(), 1000);
     }
   }
 
@@ -183,44 +179,13 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     const { model, trans } = this._context;
     const { targets } = model;
     const whyNot = this._whyNot();
-    const focused = this._list.contains(document.activeElement);
-    for (const [name, view] of this._views) {
-      if (!targets.some(row => row.name === name)) {
-        view.node.remove();
-        this._views.delete(name);
-      }
-    }
-    if (!this._views.has(this._selected) && !targets.some(row => row.name === this._selected)) {
-      this._selected = selection.target = '';
-    }
-    let before: Element | null = this._list.firstElementChild;
-    for (const row of targets) {
-      let view = this._views.get(row.name);
-      if (!view) {
-        this._views.set(row.name, (view = new TargetView(this, row)));
-      } else if (view.row !== row) {
-        view.update(row);
-      }
-      // Moving a node takes the focus out of it, so only what is out of place is moved.
-      if (view.node === before) {
-        before = before.nextElementSibling;
-      } else {
-        this._list.insertBefore(view.node, before);
-      }
-      const pending = this._acts.pending(row.name) ? trans.__('Waiting for the kernel…') : '';
-      const selected = row.name === this._selected;
-      view.show(selected, selected && this._open, whyNot || pending);
-    }
-    const entry = this._selected || targets[0]?.name;
-    this._views.forEach((view, name) => void (view.node.tabIndex = name === entry ? 0 : -1));
-    if (focused && !this._list.contains(document.activeElement) && entry) {
-      this._views.get(entry)?.node.focus({ preventScroll: true });
-    }
+    const pending = (name: string) => (this._acts.pending(name) ? trans.__('Waiting for the kernel…') : '');
+    this._list.draw(targets, name => whyNot || pending(name));
     say(this._empty, model.connection.state === 'ready' ? trans.__('There are no targets.') : '');
     this._empty.hidden = targets.length > 0;
     this._new?.enable(whyNot);
     this._buttons.forEach(({ button, why }) => void (button.enabled = why() === ''));
-    if (this._views.has(this._awaited)) {
+    if (this._list.row(this._awaited)) {
       const made = this._awaited;
       this._awaited = '';
       this.select(made, true);
@@ -251,7 +216,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
       const inside = form.node.contains(document.activeElement);
       form.dispose();
       if (inside) {
-        this._list.querySelector<HTMLElement>('[tabindex="0"]')?.focus();
+        this._list.focus();
       }
       this._makeRoom();
     }
@@ -260,7 +225,7 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
   /** A form and details are seen whole where that can be, `node` of them first. */
   private _makeRoom(node?: HTMLElement): void {
     if (!this.isDisposed) {
-      keeperOf(this.parent)?.grant(this, this._new ? 0.7 : this._open && this.selected ? 0.5 : 0);
+      keeperOf(this.parent)?.grant(this, this._new ? 0.7 : this._list.open && this.selected ? 0.5 : 0);
       // The panel has its new sizes with the next frame.
       requestAnimationFrame(() => node?.scrollIntoView({ block: 'nearest' }));
     }
@@ -283,85 +248,16 @@ export class ComputeSection extends PanelWithToolbar implements IRowHost {
     this._outcome.show(outcome);
   }
 
-  /**
-   * A double click uses the target of its first click, wherever the second one hits.
-   *
-   * The first one opens the row and closes another above it, so that the second hits something else there,
-   * a button maybe.
-   */
-  private _click(event: MouseEvent): void {
-    const summary = (event.target as Element).closest('.jp-AmlTarget-summary');
-    if (event.detail === 1) {
-      this._clicked = summary?.closest<HTMLElement>('.jp-AmlTarget')?.dataset.target ?? '';
-    } else if (event.detail === 2 && this._clicked) {
-      event.stopPropagation();
-      this.use(this._clicked);
-    }
-  }
-
-  private _key(event: KeyboardEvent): void {
-    const names = this._context.model.targets.map(row => row.name);
-    const at = names.findIndex(name => this._views.get(name)?.node === event.target);
-    if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) {
-      return;
-    }
-    const name = names[at];
-    const go = (to: number) => {
-      const next = names[Math.max(0, Math.min(names.length - 1, to))];
-      this.select(next, this._open && next === this._selected);
-      this._views.get(next)?.node.focus();
-    };
-    switch (event.key) {
-      case 'ArrowDown':
-        go(at + 1);
-        break;
-      case 'ArrowUp':
-        go(at - 1);
-        break;
-      case 'Home':
-        go(0);
-        break;
-      case 'End':
-        go(names.length - 1);
-        break;
-      case 'Enter':
-        // As a double click does.
-        this.select(name, true);
-        this.use(name);
-        break;
-      case ' ':
-      case 'ArrowRight':
-        this.select(name, true);
-        break;
-      case 'ArrowLeft':
-      case 'Escape':
-        this.select(name, false);
-        break;
-      case 'Delete':
-        this.select(name, this._open);
-        void this._context.app.commands.execute(CommandIDs.targetDelete, { target: name });
-        break;
-      default:
-        return;
-    }
-    event.preventDefault();
-    event.stopPropagation();
-  }
-
   private readonly _acts: Acts;
   private readonly _body = new Panel();
-  private readonly _views = new Map<string, TargetView>();
   private readonly _buttons: { button: ToolbarButton; why: () => string }[] = [];
-  private readonly _list = element('div', 'jp-AmlCompute-list');
+  private readonly _list: TargetList;
   private readonly _empty = element('div', 'jp-AmlCompute-empty');
   private readonly _outcome: OutcomeView;
   private _new: NewTarget | null = null;
   private _defaults = new Set<string>();
   private _kernel: IPanelModel['kernel'] = null;
-  private _selected = '';
-  private _clicked = '';
   /** Was made just now and has no row yet. */
   private _awaited = '';
-  private _open = false;
   private _timer = 0;
 }
