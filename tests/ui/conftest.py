@@ -49,7 +49,7 @@ def browser() -> Iterator[Browser]:
         chosen.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     folder = tmp_path_factory.mktemp("lab")
     server = LabServer(folder)
@@ -60,12 +60,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def page(browser: Browser) -> Page:
-    """The one page that the tests share: loading JupyterLab is what takes long."""
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    """The one page that the tests of a file share: loading JupyterLab is what takes long."""
     found = browser.new_page(viewport={"width": 1200, "height": 950})
     found.set_default_timeout(MS)
-    return found
+    yield found
+    found.close()
 
 
 @pytest.fixture
