@@ -13,6 +13,8 @@ from tests.conftest import end_all
 from tests.ui.lab import MS, LabServer, NotebookPage, attach, eventually
 from tests.ui.panel import PanelPage
 
+pytestmark = pytest.mark.thorough
+
 if importlib.util.find_spec("notebook") is None:
     pytest.skip("notebook is not installed: pip install .[test]", allow_module_level=True)
 

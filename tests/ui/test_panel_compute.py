@@ -159,6 +159,7 @@ def test_use_in_every_way(notebook: NotebookPage, panel: PanelPage) -> None:
     eventually("the cell has ended", lambda: notebook.kernel_status() == "idle")
 
 
+@pytest.mark.thorough
 def test_start_stop_and_one_thing_at_a_time(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     row = panel.expand("box")
     expect(row).to_have_attribute("data-state", "ready", timeout=MS)
@@ -179,6 +180,7 @@ def test_start_stop_and_one_thing_at_a_time(panel: PanelPage, notebook: Notebook
     expect(line(panel)).to_have_text("%aml_compute start box --yes")
 
 
+@pytest.mark.thorough
 def test_scale(panel: PanelPage, shots: Path) -> None:
     row = panel.expand("cluster")
     panel.act("cluster", "scale").click()

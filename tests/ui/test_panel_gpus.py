@@ -164,6 +164,7 @@ def test_values_are_those_of_the_target(panel: PanelPage, notebook: NotebookPage
     assert gpu == f"GPU 5: {rows[-1][5]} %" and at == "at the end"
 
 
+@pytest.mark.thorough
 def test_nothing_is_sampled_for_nobody(panel: PanelPage, traffic: Traffic, page: Page) -> None:
     def silent(what: str) -> None:
         begin = now()
@@ -199,6 +200,7 @@ def test_nothing_is_sampled_for_nobody(panel: PanelPage, traffic: Traffic, page:
     heard()
 
 
+@pytest.mark.thorough
 def test_a_target_without_gpus(panel: PanelPage, shots: Path) -> None:
     panel.use("none")
     expect(option(panel)).to_have_text("none (in use)", timeout=MS)
@@ -211,6 +213,7 @@ def test_a_target_without_gpus(panel: PanelPage, shots: Path) -> None:
     panel.page.screenshot(path=shots / "gpus-none.png")
 
 
+@pytest.mark.thorough
 def test_one_and_sixty_four(panel: PanelPage, shots: Path) -> None:
     panel.use("one")
     expect(option(panel)).to_have_text("one (in use)", timeout=MS)

@@ -10,6 +10,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, load_page
 from tests.ui.panel import PanelPage
 
+pytestmark = pytest.mark.thorough
+
 #: Milliseconds after which the page has written what it remembers, and some.
 WRITTEN = 1500
 

@@ -15,6 +15,8 @@ from tests.ui.lab import MS, LabServer, NotebookPage, eventually, load_page
 from tests.ui.panel import PanelPage
 from tests.ui.traffic import Traffic
 
+pytestmark = pytest.mark.thorough
+
 PAST, GPUS = 500, 64
 #: Seconds after which a panel that is not seen costs nothing, and how long that is looked at.
 QUIET_AFTER, QUIET = 3.0, 10.0

@@ -284,6 +284,7 @@ def test_runs_are_deleted_after_the_kernels_sentence(
     expect(panel.node.locator(".jp-AmlRuns-detail")).to_be_hidden(timeout=MS)
 
 
+@pytest.mark.thorough
 def test_the_handle_is_copied(panel: PanelPage) -> None:
     def clipboard() -> str:
         return str(panel.page.evaluate("() => navigator.clipboard.readText()"))
@@ -342,6 +343,7 @@ def test_unused_gpus_are_told(submit: Submit, panel: PanelPage, shots: Path) -> 
     panel.page.screenshot(path=shots / "runs-attention.png")
 
 
+@pytest.mark.thorough
 def test_several_runs_allow_only_what_fits_several(panel: PanelPage) -> None:
     panel.filter()
     eventually("rows are there", lambda: len(panel.handles()) > 3)

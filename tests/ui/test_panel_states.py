@@ -16,7 +16,7 @@ from tests.ui.lab import MS, LabServer, NotebookPage, attach, code_cell, eventua
 from tests.ui.panel import PanelPage
 
 #: A C call that keeps the interpreter for itself, as a long sort in NumPy does (seconds).
-HELD = 14
+HELD = 22
 #: The package cannot be found, as in an environment that has none.
 WITHOUT = """
 import sys
@@ -104,12 +104,14 @@ def test_connect_loads_the_extension(notebook: NotebookPage, panel: PanelPage, s
     assert "2 True" in notebook.outputs_text()  # In[0] is empty, In[1] this cell: what Connect ran is none
 
 
+@thorough
 def test_loading_by_hand_is_noticed(notebook: NotebookPage, panel: PanelPage) -> None:
     panel.wait_state("not-loaded")
     notebook.cell("%load_ext jupyter_amltrain")
     panel.wait_state("ready")
 
 
+@thorough
 def test_connect_waits_for_the_cell(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     panel.wait_state("not-loaded")
     notebook.sleeping_cell()
@@ -194,6 +196,7 @@ def test_two_windows_agree(
         other_page.close()
 
 
+@thorough
 def test_the_panel_follows_the_active_notebook(
     notebook: NotebookPage, panel: PanelPage, page: Page, lab: LabServer
 ) -> None:
@@ -205,6 +208,7 @@ def test_the_panel_follows_the_active_notebook(
     panel.wait_state("ready")
 
 
+@thorough
 def test_restart_and_a_dead_kernel(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     panel.connect()
     notebook.cell("%%aml_submit --target local --name outlives\nimport time; time.sleep(600)")
@@ -234,6 +238,7 @@ def test_restart_and_a_dead_kernel(notebook: NotebookPage, panel: PanelPage, sho
     panel.wait_run(handle, "canceled")
 
 
+@thorough
 def test_reconnecting(browser: Browser, lab: LabServer, shots: Path) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 950})
     page.set_default_timeout(MS)

@@ -124,6 +124,7 @@ def test_write_line_undo_and_submit(panel: PanelPage, notebook: NotebookPage, sh
     assert sources(notebook)[0] == "%%aml_submit --param lr=0.1 --gpus 2\nprint('one')\n"
 
 
+@pytest.mark.thorough
 def test_an_existing_line_is_read_and_its_flags_kept(panel: PanelPage, notebook: NotebookPage) -> None:
     old = "%%aml_submit --name 'my run' --param \"a=it's 1\" --env X=$HOME --gpus 1"
     put(notebook, f"{old}\npass", "pass")
@@ -184,6 +185,7 @@ def test_wrong_values_and_wrong_code_send_nothing(panel: PanelPage, notebook: No
     assert not notebook.records()
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_submitted_says_why(panel: PanelPage, notebook: NotebookPage) -> None:
     note = panel.submit.locator(".jp-AmlSubmit-note").first
     submit = panel.submit.locator(".jp-AmlSubmit-foot").get_by_role("button", name="Submit", exact=True)
@@ -198,6 +200,7 @@ def test_what_cannot_be_submitted_says_why(panel: PanelPage, notebook: NotebookP
         assert sources(notebook) == [source]
 
 
+@pytest.mark.thorough
 def test_submit_behind_a_busy_cell(panel: PanelPage, notebook: NotebookPage, lab: LabServer, shots: Path) -> None:
     put(notebook, "print('behind')")
     notebook.cell("import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)", wait=False)
@@ -213,6 +216,7 @@ def test_submit_behind_a_busy_cell(panel: PanelPage, notebook: NotebookPage, lab
     panel.wait_run(newest(notebook), "completed")
 
 
+@pytest.mark.thorough
 def test_selected_cells_are_joined(panel: PanelPage, notebook: NotebookPage) -> None:
     put(notebook, "a = 1", "b = a + 1", "print(b)")
     notebook.page.evaluate(
@@ -231,6 +235,7 @@ def test_selected_cells_are_joined(panel: PanelPage, notebook: NotebookPage) -> 
     panel.wait_run(newest(notebook), "completed")
 
 
+@pytest.mark.thorough
 def test_a_file_of_the_file_browser(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     page = notebook.page
     put(notebook, "pass")

@@ -176,6 +176,7 @@ def test_a_log_is_followed_until_one_scrolls_up(told: Told, panel: PanelPage, sh
     close(panel)
 
 
+@pytest.mark.thorough
 def test_a_long_log_is_bounded_and_keeps_the_readers_place(panel: PanelPage, shots: Path) -> None:
     handle = "local/bert-base-00002"
     tab = log_of(panel, handle)
@@ -271,6 +272,7 @@ def test_a_live_run_is_drawn_in_a_tab_to_its_end(here: str, panel: PanelPage, sh
     close(panel)
 
 
+@pytest.mark.thorough
 def test_a_run_without_a_cell_opens_in_a_tab(panel: PanelPage, shots: Path) -> None:
     handle = "local/digits-00000"
     panel.row(handle).dblclick()
