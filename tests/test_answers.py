@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from jupyter_amltrain.answers import Answers
+from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.panel.protocol import Cancel, CancelReply
 
 
@@ -32,6 +32,10 @@ class Controller:
 
 def test_a_monitor_is_stopped_from_its_page() -> None:
     controller: Any = Controller()
-    reply = asyncio.run(Answers(controller).answer(Cancel(handle="local/monitor-22222")))
+    loop = LoopThread("test-answers")
+    try:
+        reply = loop.call(Answers(controller).answer(Cancel(handle="local/monitor-22222")), 60)
+    finally:
+        loop.close()
     assert isinstance(reply, CancelReply) and reply.accepted
     assert controller.monitors.closed == ["local/monitor-22222"]
