@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.spec.fields import Act
 from jupyter_amltrain.spec.target import ComputeTarget
 
@@ -84,15 +85,19 @@ class Provisioned(abc.ABC):
 
     async def start(self, progress: Progress) -> None:
         """Start a single machine; no error when it runs."""
-        raise NotImplementedError
+        raise self._cannot("started")
 
     async def stop(self, progress: Progress) -> None:
         """Stop a single machine; no error when it is stopped."""
-        raise NotImplementedError
+        raise self._cannot("stopped")
 
     async def scale(self, nodes: int, progress: Progress) -> None:
         """Keep `nodes` machines of a cluster on; 0 lets it go to none when nothing runs."""
-        raise NotImplementedError
+        raise self._cannot("scaled")
+
+    def _cannot(self, done: str) -> CommandError:
+        """Of an act that :meth:`acts` does not offer."""
+        return CommandError(f"{self.target.name!r} cannot be {done}.", hint=f"%aml_compute show {self.target.name}")
 
     @abc.abstractmethod
     def asks(self, verb: str, values: Mapping[str, Any], *, running: int) -> str:
