@@ -255,6 +255,31 @@ test('beats keep a busy kernel alive; silence is asked about, then said, then ov
   assert.equal(session.busy, true);
 });
 
+test('a cell that takes the kernel before it says that it runs', async () => {
+  const { kernel, session, clock, states } = await ready();
+  await clock.pass(60000);
+  session.cellSent();
+  // The control channel may overtake the cell: the kernel knows of none yet.
+  session.refresh();
+  session.cellSent();
+  await settle();
+  await settle();
+  assert.equal(session.busy, true);
+  kernel.kind = 'not-responding';
+  await clock.pass(4900);
+  assert.equal(session.state, 'ready');
+  await clock.pass(200);
+  assert.equal(session.state, 'not-responding');
+  kernel.kind = 'ready';
+  session.cell(false);
+  await clock.pass(3000);
+  assert.equal(session.busy, false);
+  assert.deepEqual(states, ['ready', 'not-responding', 'ready']);
+  const asked = kernel.greetings.length;
+  await clock.pass(60000);
+  assert.equal(kernel.greetings.length, asked);
+});
+
 test('an event ends the silence at once', async () => {
   const { kernel, session, clock } = await ready();
   session.cell(true);

@@ -127,8 +127,8 @@ def test_a_long_call_is_not_responding_and_recovers(notebook: NotebookPage, pane
     notebook.cell("%%aml_submit --target long --name held\npass")
     handle = notebook.records()[0]["handle"]
     panel.wait_run(handle, "running")
-    # A call in a cell's first instant keeps even the word that a cell runs from the page: a known weakness.
-    notebook.cell(f"import ctypes, time; time.sleep(1); ctypes.PyDLL(None).sleep({HELD}); print('let go')", wait=False)
+    # A call in a cell's first instant keeps even the word that a cell runs from the page.
+    notebook.cell(f"import ctypes; ctypes.PyDLL(None).sleep({HELD}); print('let go')", wait=False)
     panel.wait_state("not-responding", deadline=HELD)
     text = shown(panel, shots, "not-responding")
     assert "not responding" in text.lower() and "last seen" in text.lower()
@@ -313,8 +313,8 @@ def test_another_version(notebook: NotebookPage, panel: PanelPage, shots: Path) 
 @thorough
 def test_last_seen_counts_and_time_passes(notebook: NotebookPage, panel: PanelPage) -> None:
     panel.connect()
-    # A call in a cell's first instant keeps even the word that a cell runs from the page: a known weakness.
-    notebook.cell(f"import ctypes, time; time.sleep(1); ctypes.PyDLL(None).sleep({HELD}); print('let go')", wait=False)
+    # A call in a cell's first instant keeps even the word that a cell runs from the page.
+    notebook.cell(f"import ctypes; ctypes.PyDLL(None).sleep({HELD}); print('let go')", wait=False)
     panel.wait_state("not-responding", deadline=HELD)
     first = panel.state_view.locator(".jp-AmlState-seen").inner_text()
     begin = time.monotonic()

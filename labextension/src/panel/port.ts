@@ -58,14 +58,22 @@ export function feedSession(kernel: Kernel.IKernelConnection, session: Session):
       session.cell((sent.content as { execution_state: string }).execution_state === 'busy');
     }
   };
+  const any = (_: unknown, { msg, direction }: Kernel.IAnyMessageArgs) => {
+    const code = msg.content as { silent?: boolean };
+    if (direction === 'send' && (msg.header.msg_type as string) === 'execute_request' && !code.silent) {
+      session.cellSent();
+    }
+  };
   kernel.statusChanged.connect(status);
   kernel.connectionStatusChanged.connect(connection);
   kernel.iopubMessage.connect(message);
+  kernel.anyMessage.connect(any);
   return {
     dispose: () => {
       kernel.statusChanged.disconnect(status);
       kernel.connectionStatusChanged.disconnect(connection);
       kernel.iopubMessage.disconnect(message);
+      kernel.anyMessage.disconnect(any);
     }
   };
 }

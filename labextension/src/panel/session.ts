@@ -107,8 +107,16 @@ export class Session extends Standing {
     }
   }
 
+  /** A cell is on its way to the kernel: one that at once takes the interpreter for long does not say that it runs. */
+  cellSent(): void {
+    this._sent = true;
+    this._sentAt = this._timers.now();
+    this.setBusy(true);
+  }
+
   /** A cell has begun or ended: not one of our own questions. */
   cell(runs: boolean): void {
+    this._sent = false;
     this.setBusy(runs);
     // The answer that is on its way may be older than the cell's end.
     this._asking.ranMeanwhile ||= !runs;
@@ -201,7 +209,8 @@ export class Session extends Standing {
     this._asking.answered();
     this.seen(this._timers.now());
     if (found.kind === 'ready') {
-      this.setBusy(found.busy);
+      // It answers before it takes the cell that was sent before.
+      this.setBusy(found.busy || this._sent);
       await this._subscribe(turn);
       this._asking.done(turn);
       this.said();
@@ -265,9 +274,9 @@ export class Session extends Standing {
     if (!this._listening || this._asking.busy || this._asking.planned || this._disposed) {
       return;
     }
-    const left = Math.max(this.lastSeen + SILENCE - this._timers.now(), 100);
-    this._asking.later(left, () => {
-      if (this._listening && this._timers.now() - this.lastSeen >= SILENCE) {
+    const left = () => Math.max(this.lastSeen, this._sentAt) + SILENCE - this._timers.now();
+    this._asking.later(Math.max(left(), 100), () => {
+      if (this._listening && left() <= 0) {
         void this._probe(HELLO);
       } else {
         this.said();
@@ -293,6 +302,7 @@ export class Session extends Standing {
   /** Whatever was asked is of no use now, and who answered is another. */
   private _forget(): void {
     this._cease();
+    this._sent = false;
     this._asking.answered();
     this._events.drop();
   }
@@ -305,4 +315,7 @@ export class Session extends Standing {
   private _disposed = false;
   /** Nobody looked when it was time to ask again. */
   private _postponed = false;
+  /** A cell was sent and nothing was heard of it. */
+  private _sent = false;
+  private _sentAt = 0;
 }
