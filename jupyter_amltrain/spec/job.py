@@ -8,24 +8,18 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.spec.environment import Environment, check_environment
+from jupyter_amltrain.spec.inputs import JobInput, JobOutput, check_data
+from jupyter_amltrain.spec.resources import Distribution, Resources, check_resources
+from jupyter_amltrain.spec.service import check_service
+
+__all__ = ["MAX_NAME", "REQUIRE_GPU", "Distribution", "JobSpec", "Resources", "validated"]
 
 #: MLflow names, run folders and process titles must all hold it.
 MAX_NAME = 64
 #: What may be done about a job that does not use its GPUs; empty is ``warn``.
 REQUIRE_GPU = ("", "stop", "warn")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job needs.
-
-    Attributes
-    ----------
-    gpus
-        GPUs on its node; ``None`` takes one where there is one, else a CPU slot.
-    """
-
-    gpus: int | None = None
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +66,23 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         The text as the user wrote it (for run-again and for the record).
     line_offset
         Script line minus cell line, so that errors can name the cell's line.
+    environment
+        Where its interpreter and packages come from; empty takes the target's default.
+    inputs, outputs
+        Data by name; the script finds their places in ``$AML_INPUT_<NAME>`` and ``$AML_OUTPUT_<NAME>``.
+    distribution
+        Who tells the processes of a job about each other.
+    identity
+        As whom it reads data: ``user``, ``managed``, ``managed:<client id>``, ``aml``; empty for the
+        target's default.
+    services
+        What one can open while it runs: ``jupyterlab``, ``vscode``, ``tensorboard:<folder>``,
+        ``ssh:<public key>``.
+    priority
+        ``low``, ``medium``, ``high``, or empty.
+    tier
+        Of machines that the service finds by itself: ``spot`` (low priority), ``basic``, ``standard``,
+        ``premium``, or empty.
     """
 
     name: str
@@ -96,6 +107,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     cell: str = ""
     line_offset: int = 0
     source_sha256: str = ""
+    environment: Environment = Environment()
+    inputs: dict[str, JobInput] = {}
+    outputs: dict[str, JobOutput] = {}
+    distribution: Distribution = Distribution()
+    identity: str = ""
+    services: tuple[str, ...] = ()
+    priority: str = ""
+    tier: str = ""
 
 
 def validated(spec: JobSpec) -> JobSpec:
@@ -108,8 +127,7 @@ def validated(spec: JobSpec) -> JobSpec:
         )
     if not spec.experiment or len(spec.experiment) > 250:
         raise SpecError("--experiment: a name has 1 to 250 characters.", hint="Try: --experiment digits")
-    if spec.resources.gpus is not None and spec.resources.gpus < 0:
-        raise SpecError(f"--gpus {spec.resources.gpus}: not a number of GPUs.", hint="Try: --gpus 1")
+    check_resources(spec.resources, spec.distribution)
     if spec.timeout is not None and not 0 < spec.timeout < 10**9:
         raise SpecError(f"--timeout {spec.timeout:g}: not a time.", hint="Try: --timeout 30m")
     if spec.require_gpu not in REQUIRE_GPU:
@@ -140,4 +158,7 @@ def validated(spec: JobSpec) -> JobSpec:
                 f"--tag {key[:40]}…: MLflow takes 250 characters of name and 5000 of value.",
                 hint="Shorten it.",
             )
+    check_environment(spec.environment)
+    check_data(spec.inputs, spec.outputs)
+    check_service(spec.identity, spec.services, spec.priority, spec.tier)
     return spec

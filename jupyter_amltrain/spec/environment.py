@@ -1,0 +1,83 @@
+"""What a job's interpreter and packages are, as data."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from jupyter_amltrain.errors import SpecError
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}"
+#: ``name:3``, ``name@latest``, ``azureml:name:3``, ``azureml://registries/R/environments/name/versions/3``,
+#: or the whole ARM id.
+_REFERENCE = re.compile(
+    rf"(?:azureml:)?{_NAME}(?::{_NAME}|@{_NAME})"
+    rf"|azureml://registries/{_NAME}/environments/{_NAME}/(?:versions|labels)/{_NAME}"
+    r"|(?:azureml:)?/subscriptions/[^\s]+/environments/[^\s]+"
+)
+#: A Docker reference: an optional registry, a path in lower case, a tag or digest.
+_IMAGE = re.compile(
+    r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::\d+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
+    r"(?::[\w][\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job's Python comes from; nothing at all takes the target's default.
+
+    Attributes
+    ----------
+    name
+        An environment that the service knows: ``AzureML-sklearn@latest``, ``mine:3``,
+        ``azureml://registries/...``.
+    image
+        A Docker image with an interpreter; with `conda`, the image that the conda environment is built on.
+    conda
+        Absolute path of a conda file on the submitter's machine.
+    build
+        Absolute path of a folder with a Dockerfile.
+    derive
+        Where the named environment's MLflow pins cannot log, use one made of it with pins that can.
+    """
+
+    name: str = ""
+    image: str = ""
+    conda: str = ""
+    build: str = ""
+    derive: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether anything is asked for."""
+        return bool(self.name or self.image or self.conda or self.build or self.derive)
+
+    @property
+    def shown(self) -> str:
+        """As it is given to ``--env``."""
+        return ",".join(part for part in (self.conda, self.image, self.name, self.build) if part)
+
+
+def check_environment(environment: Environment) -> None:
+    """Raise :class:`SpecError` where an environment cannot be what it says."""
+    given = [what for what in ("name", "image", "conda", "build") if getattr(environment, what)]
+    if len(given) > 1 and given != ["image", "conda"]:
+        raise SpecError(
+            f"--env {environment.shown[:200]}: it is one of a name, an image, a conda file and a folder with a"
+            " Dockerfile; only a conda file may have an image beside it.",
+            hint="Try: --env conda.yml",
+        )
+    if environment.name and not _REFERENCE.fullmatch(environment.name):
+        raise SpecError(
+            f"--env {environment.name[:200]}: not the name of an environment with its version.",
+            hint=f"Try: --env {re.sub(r'[^A-Za-z0-9_.-]', '', environment.name)[:60] or 'NAME'}@latest",
+        )
+    if environment.image and not _IMAGE.fullmatch(environment.image):
+        raise SpecError(
+            f"--env {environment.image[:200]}: not the name of a Docker image.",
+            hint="Try: --env mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
+        )
+    if environment.derive and not environment.name:
+        raise SpecError(
+            "--derive-env: it makes an environment of a named one, and --env names none.",
+            hint="Try: --env NAME@latest --derive-env",
+        )
