@@ -1,0 +1,148 @@
+"""Takes every request: logs it, lets faults hit it, checks its token and workspace, gives it to its handler."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+import traceback
+from typing import Any
+
+from aiohttp import web
+
+from tests.azure.emulator import arm
+from tests.azure.emulator.faults import Fault
+from tests.azure.emulator.routing import Call, Refused, Route, kind_of
+from tests.azure.emulator.world import World
+
+#: Modules with a ``routes`` table, in order; the first row that matches answers. One that is not there is left out.
+ROOMS = (
+    "entra",
+    "arm",
+    "workspaces",
+    "computes",
+    "sizes",
+    "quota",
+    "blob",
+    "assets",
+    "jobs",
+    "history",
+    "artifacts",
+    "mlflow_door",
+    "services",
+    "monitor",
+)
+
+
+def rows() -> list[Route]:
+    """All routes of all rooms."""
+    found: list[Route] = []
+    for name in ROOMS:
+        full = f"tests.azure.emulator.{name}"
+        try:
+            found += importlib.import_module(full).routes.rows
+        except ModuleNotFoundError as error:
+            if error.name != full:
+                raise
+    return found
+
+
+class App:
+    """The TLS side of the emulator, for all host names at once."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._rows = rows()
+
+    def application(self) -> web.Application:
+        """The aiohttp application; bodies may be 4 GiB."""
+        made = web.Application(client_max_size=4 << 30)
+        made.router.add_route("*", "/{tail:.*}", self.take)
+        return made
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        """One request from first to last."""
+        began = time.monotonic()
+        host = request.host.partition(":")[0].lower()
+        path = request.rel_url.path
+        body = await request.read()
+        entry = self.world.wire.begin(
+            request.method, host, path, request.rel_url.raw_query_string, request.headers, body
+        )
+        fault = self.world.faults.take(f"{request.method} {host}{request.rel_url.raw_path_qs}")
+        if fault is not None:
+            entry["fault"] = fault.match.pattern
+            if fault.delay:
+                await asyncio.sleep(fault.delay)
+            if fault.cut == 0:
+                return self._cut(request, entry)
+        if fault is not None and fault.status is not None:
+            made = _faulty(fault)
+        else:
+            made = await self._answer(request, host, path, body, entry)
+        entry["status"] = made.status
+        entry["ms"] = round((time.monotonic() - began) * 1000, 1)
+        if fault is not None and fault.cut:
+            return await self._send_part(request, made, fault.cut, entry)
+        return made
+
+    async def _answer(
+        self, request: web.Request, host: str, path: str, body: bytes, entry: dict[str, Any]
+    ) -> web.StreamResponse:
+        kind = kind_of(host)
+        row, params = self._find(kind, request.method, path)
+        if row is None or kind is None:
+            self.world.problems.append(f"no route for {request.method} {host}{path}")
+            return arm.gateway_error(404, "InvalidResourceType", f"The emulator has no {request.method} {host}{path}.")
+        entry["route"] = row.pattern
+        call = Call(self.world, request, request.method, host, path, kind, params, request.query, request.headers, body)
+        try:
+            if not row.anonymous:
+                call.claims = self.world.tokens.check(call)
+            if "workspace" in params and "resource_group" in params:
+                from tests.azure.emulator import workspaces
+
+                workspaces.check(call)
+            made = await row.handler(call)
+        except Refused as refused:
+            return refused.answer
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self.world.problems.append(f"{request.method} {host}{path}: {traceback.format_exc()}")
+            return arm.gateway_error(500, "InternalServerError", f"emulator: {type(error).__name__}: {error}")
+        return made if isinstance(made, web.StreamResponse) else arm.answer(made)
+
+    def _find(self, kind: str | None, method: str, path: str) -> tuple[Route | None, dict[str, str]]:
+        for row in self._rows:
+            if row.kind != kind or row.method not in ("*", method):
+                continue
+            if (found := row.regex.fullmatch(path)) is not None:
+                return row, found.groupdict()
+        return None, {}
+
+    def _cut(self, request: web.Request, entry: dict[str, Any]) -> web.Response:
+        entry["status"] = 0
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=500)
+
+    async def _send_part(
+        self, request: web.Request, made: web.StreamResponse, size: int, entry: dict[str, Any]
+    ) -> web.StreamResponse:
+        """Promise the whole length, send `size` bytes of it, break the connection."""
+        whole = bytes(getattr(made, "body", b"") or b"")
+        headers = {name: value for name, value in made.headers.items() if name.lower() != "content-length"}
+        half = web.StreamResponse(status=made.status, headers={**headers, "Content-Length": str(len(whole))})
+        await half.prepare(request)
+        await half.write(whole[:size])
+        return self._cut(request, entry)
+
+
+def _faulty(fault: Fault) -> web.Response:
+    assert fault.status is not None
+    if fault.body is None:
+        return arm.empty(fault.status, fault.headers)
+    if isinstance(fault.body, str):
+        return web.Response(text=fault.body, status=fault.status, headers=fault.headers)
+    return arm.answer(fault.body, fault.status, fault.headers)

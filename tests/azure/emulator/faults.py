@@ -1,0 +1,80 @@
+"""Answers that are not the service's own: statuses, cut and slow connections, so many times and no more."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Fault:
+    """One fault: what it hits and what it does.
+
+    Attributes
+    ----------
+    match : re.Pattern
+        Sought in ``"METHOD host/path"`` (with ``?query`` where there is one).
+    times : int
+        Requests it still hits.
+    status, body, headers
+        Answer with these instead of the service; without a status the service answers.
+    cut : int or None
+        Break the connection after so many bytes of the answer's body (0: before the status line).
+    delay : float
+        Seconds of the wall before the answer.
+    after : int
+        Matching requests that go through before the first hit.
+    """
+
+    match: re.Pattern[str]
+    times: int = 1
+    status: int | None = None
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    cut: int | None = None
+    delay: float = 0.0
+    after: int = 0
+    hits: int = 0
+
+
+class Faults:
+    """The faults that still wait, oldest first; a request takes the first that matches it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Fault] = []
+
+    def add(self, match: str, **what: Any) -> Fault:
+        """Arm a fault.
+
+        Raises
+        ------
+        TypeError
+            A field that faults do not have.
+        """
+        fault = Fault(re.compile(match), **what)
+        self._waiting.append(fault)
+        return fault
+
+    def take(self, line: str) -> Fault | None:
+        """The fault for this request, counted down."""
+        for fault in self._waiting:
+            if not fault.match.search(line):
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+                continue
+            fault.times -= 1
+            fault.hits += 1
+            if fault.times <= 0:
+                self._waiting.remove(fault)
+            return fault
+        return None
+
+    def clear(self) -> None:
+        """Disarm all."""
+        self._waiting.clear()
+
+    def waiting(self) -> int:
+        """Hits still to come."""
+        return sum(fault.times for fault in self._waiting)

@@ -1,0 +1,74 @@
+"""Assumptions about Azure that no recording shows, each with a default and an opposite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: name -> (default, what the default means; its opposite is the other value).
+TABLE: dict[str, tuple[Any, str]] = {
+    # What recordings do show: the default is the recorded way, the opposite makes the SDK's own poller fast.
+    "retry_after_header": (
+        False,
+        "Recorded Azure sends no Retry-After on long operations; true: `Retry-After: 0` on each.",
+    ),
+    "prices": (True, "estimatedVMPrices as recorded (absent for many sizes); false: absent for all."),
+    "long_poll_urls": (
+        True,
+        "Poll urls carry t, c, s, h (over 3,000 characters) and are refused when not sent back whole.",
+    ),
+    "page_size": (100, "Items on one page of a list; nextLink absent on the last page."),
+    # Compute.
+    "scale_seconds": (1.0, "Seconds of the service in which a node comes up."),
+    "create_seconds": (0.3, "Seconds of the service in which a cluster is made, changed or deleted."),
+    "instance_seconds": (0.5, "Seconds of the service in which an instance is made, started or stopped."),
+    "fail_provisioning": (
+        "",
+        "Creations of computes whose name contains this text end as Failed with provisioningErrors.",
+    ),
+    "fail_allocation": ("", "Clusters whose name contains this text never get nodes: `errors` says why (no capacity)."),
+    "quota_on_create": (
+        True,
+        "A cluster that the quota cannot hold is refused at PUT; false: accepted, its nodes never come.",
+    ),
+    "preempt_after": (0.0, "Seconds after which a low-priority lease is pre-empted; 0: only by the control call."),
+    # Entra.
+    "token_seconds": (3600, "Lifetime of an access token in seconds of the wall."),
+    "device_code_seconds": (900, "Lifetime of a device code in seconds of the wall."),
+    "authorization": ("", "Text of role assignment: `reader` refuses writes with 403 AuthorizationFailed, `none` all."),
+    # Blobs.
+    "blobs_recorded": (
+        True,
+        "Blob traffic goes through the wire log and the faults; false: straight to Azurite (faster).",
+    ),
+}
+
+
+class Switches:
+    """The switches of one world; `world.switches["name"]` reads, `set` writes."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values.get(name, TABLE[name][0])
+
+    def set(self, values: dict[str, Any]) -> None:
+        """Change some.
+
+        Raises
+        ------
+        KeyError
+            An unknown name.
+        """
+        for name in values:
+            if name not in TABLE:
+                raise KeyError(f"no switch '{name}'; there are: {', '.join(sorted(TABLE))}")
+        self._values.update(values)
+
+    def reset(self) -> None:
+        """All back to their defaults."""
+        self._values.clear()
+
+    def all(self) -> dict[str, Any]:
+        """Every switch with its present value."""
+        return {name: self[name] for name in TABLE}
