@@ -1,0 +1,128 @@
+"""The images that the emulator knows: what a job finds in its container.
+
+There is no Docker here. An image is a set of facts about the place in which the job's processes run: whether Python is
+on the PATH, who they are, and where they may write. Every name that the table does not have is an ordinary image.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+# The image that the service's own curated environments stand on.
+DEFAULT = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a job finds.
+
+    Attributes
+    ----------
+    python
+        The interpreter that runs the emulator is on the PATH as ``python`` and ``python3``.
+    user
+        ``root`` (uid 0), or the uid as text.
+    readonly
+        ``code``: the code folder cannot be written, ``./outputs`` and ``./logs`` can; ``all``: nor can those.
+    refused
+        The last line of its build's log; empty when it can be built.
+    """
+
+    python: bool = True
+    user: str = "root"
+    readonly: str = ""
+    refused: str = ""
+
+
+# Names as in fnmatch, without registry's digest; the first that fits holds.
+IMAGES = {
+    "*busybox*": Image(python=False),
+    "*no-python*": Image(python=False),
+    "*non-root-read-only*": Image(user="1000", readonly="all"),
+    "*non-root*": Image(user="1000"),
+    "*read-only-code*": Image(readonly="code"),
+    "*read-only*": Image(readonly="all"),
+    "*does-not-build*": Image(refused="ERROR: failed to solve: process returned a non-zero code: 100"),
+}
+
+# The curated environments: versions, newest last. Names of 2024-2026 from Azure's documentation of curated environments.
+CURATED = {
+    "AzureML-acpt-pytorch-2.2-cuda12.1": ("10", "11", "25"),
+    "AzureML-acpt-pytorch-2.8-cuda12.6": ("1", "4"),
+    "AzureML-sklearn-1.0-ubuntu20.04-py38-cpu": ("33", "65"),
+    "AzureML-sklearn-1.5": ("12", "29"),
+    "AzureML-tensorflow-2.16-cuda12": ("7", "22"),
+}
+
+
+def find(name: str) -> Image:
+    """Facts of an image by its name."""
+    return next((image for pattern, image in IMAGES.items() if fnmatch.fnmatch(name.lower(), pattern)), Image())
+
+
+def packages_refused(conda: str) -> str:
+    """The last line of a build's log when a conda file names what no index has, else empty.
+
+    A package whose name begins with ``no-such-`` is such a one: a build that fails is asked for by its own cause.
+    """
+    found = re.search(r"no-such-[\w.-]+", conda)
+    if found is None:
+        return ""
+    return f"ERROR: Could not find a version that satisfies the requirement {found[0]} (from versions: none)"
+
+
+@functools.cache
+def _tools() -> str:
+    """A folder with every program of the system but Python: the PATH of an image without it."""
+    folder = Path(tempfile.mkdtemp(prefix="image-without-python-"))
+    folder.chmod(0o755)
+    for place in ("/usr/local/bin", "/usr/bin", "/bin"):
+        for program in os.scandir(place) if os.path.isdir(place) else ():
+            if (
+                not program.name.startswith(("python", "pip", "pypy", "conda", "uv"))
+                and not (folder / program.name).exists()
+            ):
+                try:
+                    (folder / program.name).symlink_to(program.path)
+                except OSError:
+                    pass
+    return str(folder)
+
+
+def path_of(image: Image) -> str:
+    """``PATH`` in the container."""
+    if not image.python:
+        return _tools()
+    return os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"])
+
+
+def words(image: Image) -> tuple[str, ...]:
+    """Words before a command that make it run as the image's user, and without the right to write everywhere.
+
+    A user namespace shows the uid of the image's user; the files of whoever runs the emulator (its interpreter above
+    all) can still be read. Where there are no user namespaces, root's rights are dropped and the uid stays 0. Whoever
+    runs the emulator without being root is already nobody special.
+    """
+    if (image.user == "root" and not image.readonly) or not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return ()
+    return _without_rights(image.user)
+
+
+@functools.cache
+def _without_rights(user: str) -> tuple[str, ...]:
+    ways = [("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")]
+    if user != "root":
+        ways.insert(0, ("unshare", "-U", f"--map-user={user}", f"--map-group={user}"))
+    for way in ways:
+        if shutil.which(way[0]) and subprocess.run([*way, "true"], capture_output=True).returncode == 0:
+            return way
+    return ()
