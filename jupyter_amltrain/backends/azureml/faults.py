@@ -1,0 +1,236 @@
+"""What Azure answers when it refuses, in plain words.
+
+Pure: no import of Azure's packages. Shapes of the answers: recorded traffic (three ARM envelopes, empty bodies
+of the gateway, PascalCase of the data plane) and, where nothing was recorded, Azure's documentation (429, sign-in).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.errors import (
+    AmlTrainError,
+    AuthenticationError,
+    CapacityError,
+    CommandError,
+    MissingDependency,
+    QuotaExceeded,
+    TargetError,
+    TargetUnreachable,
+)
+
+_SECRETS = re.compile(
+    r"(?i)(\bsig=)[^&\s\"'<>]+"
+    r"|(\bBearer\s+)[\w.~+/=-]{8,}"
+    r"|((?:access_token|refresh_token|id_token|client_secret|client_assertion|password|sasToken|accountKey"
+    r"|device_code)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,}]+"
+    r"|\b()eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*"
+)
+
+
+def redacted(text: str) -> str:
+    """`text` without tokens, signatures of addresses, and passwords."""
+    return _SECRETS.sub(lambda m: f"{next((g for g in m.groups() if g), '')}[redacted]", text)
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer says.
+
+    Attributes
+    ----------
+    status
+        Of HTTP; 0 when there was no answer.
+    code
+        The most precise code in it, ``UnknownTargetType``.
+    codes
+        Every code, outermost first.
+    message
+        Of the service, one line.
+    wait
+        Seconds that the service wants us to wait; ``None`` when it does not say.
+    correlation
+        What Azure's support asks for.
+    """
+
+    status: int = 0
+    code: str = ""
+    codes: tuple[str, ...] = ()
+    message: str = ""
+    wait: float | None = None
+    correlation: str = ""
+
+
+def told(error: BaseException) -> Told:
+    """What the service said in an error of this module; empty for any other."""
+    found = getattr(error, "told", None)
+    return found if isinstance(found, Told) else Told()
+
+
+def read(status: int, headers: Mapping[str, str], body: bytes) -> Told:
+    """Read the answer, whatever its envelope."""
+    low = {key.lower(): value for key, value in headers.items()}
+    try:
+        value = json.loads(body) if body.strip() else {}
+    except ValueError:
+        value = {}
+        text = re.sub(r"<[^>]+>|\s+", " ", body.decode("utf-8", "replace"))
+        value = {"message": text.strip()[:300]}
+    pairs = [(code, message) for code, message in _pairs(value) if code or message]
+    codes = tuple(dict.fromkeys(code for code, _ in pairs if code))
+    messages = [message for _, message in pairs if message]
+    return Told(
+        status=status,
+        code=codes[-1] if codes else low.get("x-ms-error-code", ""),
+        codes=codes,
+        message=_line(messages[0] if messages else ""),
+        wait=_seconds(low.get("retry-after", "")),
+        correlation=low.get("x-ms-correlation-request-id", low.get("x-ms-request-id", "")),
+    )
+
+
+def _pairs(value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Codes and messages, outermost first."""
+    if not isinstance(value, dict) or depth > 8:
+        return
+    low = {str(key).lower(): part for key, part in value.items()}
+    code, message = low.get("code"), low.get("message")
+    code = low.get("error_code") if code is None else code
+    if isinstance(code, (str, int)) or isinstance(message, str):
+        yield str(code or ""), message if isinstance(message, str) else ""
+    for part in low.get("details") or [] if isinstance(low.get("details"), list) else []:
+        yield from _pairs(part, depth + 1)
+    for part in low.get("additionalinfo") or [] if isinstance(low.get("additionalinfo"), list) else []:
+        info = part.get("info") if isinstance(part, dict) else None
+        if isinstance(info, dict) and str(part.get("type")) == "InnerError":
+            yield from _pairs({"innererror": info.get("value")}, depth + 1)
+    for key in ("error", "innererror"):
+        if isinstance(low.get(key), str) and low[key] and key == "error" and depth == 0:
+            yield str(low[key]), str(low.get("error_description") or "")
+        yield from _pairs(low.get(key), depth + 1)
+
+
+def _line(text: str) -> str:
+    lines = [line.strip() for line in redacted(text).splitlines() if line.strip()]
+    return " ".join(lines)[:600]
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        return None
+
+
+def refused(
+    status: int, headers: Mapping[str, str], body: bytes, *, act: str = "", where: str = "", user: str = ""
+) -> AmlTrainError:
+    """The error for an answer that is not what was wanted.
+
+    Parameters
+    ----------
+    act
+        What was asked, ``GET computes/gpu`` or a phrase of ours.
+    where
+        The workspace.
+    user
+        Who asked, when known.
+    """
+    said = read(status, headers, body)
+    error = _error(said, act, where, user)
+    error.told = said  # type: ignore[attr-defined]
+    return error
+
+
+def _error(said: Told, act: str, where: str, user: str) -> AmlTrainError:
+    place = f" in {where}" if where else ""
+    asked = f" ({act})" if act else ""
+    codes = " ".join(said.codes).lower()
+    if said.status == 401:
+        return AuthenticationError(
+            f"Azure does not accept the sign-in{place}{asked}: {said.message or 'no reason given'}.".replace("..", "."),
+            hint=f"Sign in again: {connect_line(where)}",
+        )
+    if said.status == 403:
+        return AuthenticationError(_forbidden(said, place, asked, user), hint="Ask its owner for that role.")
+    if said.status == 429:
+        wait = f" It asks to wait {said.wait:g} s." if said.wait else ""
+        return TargetUnreachable(f"Azure refuses more requests for now{place}{asked}.{wait}", hint="Try again then.")
+    if "quota" in codes or "quota" in said.message.lower():
+        return QuotaExceeded(_sentence(said, place, asked), hint="%aml_compute quota shows what is left.")
+    if "capacity" in codes or "allocationfailed" in codes or "skunotavailable" in codes:
+        return CapacityError(_sentence(said, place, asked), hint="%aml_compute sizes lists others.")
+    if said.status == 404:
+        return TargetError(
+            said.message or f"Azure does not know it{place}{asked}.", hint="%aml_compute list shows what is there."
+        )
+    if said.status == 409:
+        return TargetError(
+            f"Azure is busy with it{place}{asked}: {said.message or 'another change goes on'}",
+            hint="Try again in a minute.",
+        )
+    if said.status >= 500 or said.status == 408:
+        return TargetUnreachable(
+            f"Azure has a fault of its own{place}{asked}: {said.status} {said.message or said.code}".rstrip(" :") + ".",
+            hint="Try again in a minute.",
+        )
+    return TargetError(_sentence(said, place, asked))
+
+
+def _sentence(said: Told, place: str, asked: str) -> str:
+    text = said.message or f"status {said.status}, without a reason"
+    code = f" [{said.code}]" if said.code and said.code not in text else ""
+    return f"Azure refuses{place}{asked}: {text}{code}"
+
+
+def _forbidden(said: Told, place: str, asked: str, user: str) -> str:
+    who = user or "You"
+    found = re.search(r"perform action '([^']+)'", said.message)
+    if found:
+        return f"{who} may not do {found[1]}{place}: a role with that permission is missing."
+    return f"{who} may not do that{place}{asked}: {said.message or 'no reason given'}"
+
+
+def connect_line(where: str = "") -> str:
+    """What to type to sign in again."""
+    return f"%aml_compute connect --name {where}" if where else "%aml_compute connect"
+
+
+def of_exception(error: BaseException, where: str = "") -> AmlTrainError | None:
+    """The error for an exception of azure-core, azure-identity or requests; ``None`` for a bug of ours."""
+    names = [cls.__name__ for cls in type(error).__mro__]
+    if "AzureError" in names or "CredentialUnavailableError" in names or "ClientAuthenticationError" in names:
+        response = getattr(error, "response", None)
+        if "ClientAuthenticationError" in names or "CredentialUnavailableError" in names:
+            return signin_failed(str(getattr(error, "message", error)), where)
+        if response is not None and hasattr(response, "status_code"):
+            try:
+                body = response.body()
+            except Exception:  # a stream that was never read
+                body = b""
+            return refused(int(response.status_code), dict(response.headers), body, where=where)
+        return unreachable(str(error), where)
+    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("azure"):
+        return MissingDependency(
+            f"Azure needs the package {error.name}.", hint="pip install azure-ai-ml azure-identity"
+        )
+    return None
+
+
+def signin_failed(text: str, where: str = "") -> AmlTrainError:
+    """Entra's refusal in plain words."""
+    return AuthenticationError(f"Azure did not let us sign in: {_line(text)}", hint=connect_line(where))
+
+
+def unreachable(text: str, where: str = "") -> TargetUnreachable:
+    """No answer: the network, a proxy, a name or a certificate."""
+    return TargetUnreachable(f"No answer from Azure: {_line(text)}", hint="Check the network, and try again.")
+
+
+def wrong(text: str, hint: str = "") -> CommandError:
+    """A value that Azure would refuse."""
+    return CommandError(text, hint=hint)

@@ -1,0 +1,340 @@
+"""The kernel's side of the Azure process (:mod:`.process.serve`): one for each loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain import errors, worker
+from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.state import StateRoot
+
+#: Environment that Azure's packages read; a change in the kernel reaches a process that runs already.
+_ENVIRON = (
+    "AZURE",
+    "AMLTRAIN_AZURE",
+    "ARM_",
+    "IDENTITY_",
+    "MSI_",
+    "IMDS_",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "SSL_CERT_",
+)
+
+
+class _Waiting:
+    """A request without an answer yet."""
+
+    def __init__(self, future: asyncio.Future[Any], event: Callable[[dict[str, Any]], None]) -> None:
+        self.future = future
+        self.event = event
+
+
+class Link:
+    """Starts the process at the first request and again after a crash. Use it from one loop.
+
+    Parameters
+    ----------
+    root
+        The state root; what the process says goes to its ``logs/azure.txt``.
+    """
+
+    def __init__(self, root: StateRoot) -> None:
+        self._root = root
+        self._log = root.logs / "azure.txt"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = -1
+        self._sent: dict[str, str] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._turn = asyncio.Lock()
+        self._next = 0
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    async def request(
+        self,
+        op: str,
+        payload: Mapping[str, Any],
+        *,
+        progress: Callable[[str], None] | None = None,
+        signin: Callable[[dict[str, Any]], None] | None = None,
+        timeout: float = 120.0,
+    ) -> Any:
+        """Have one operation done; many may be under way. Cancelling it asks the process to stop it.
+
+        Parameters
+        ----------
+        op
+            A key of :data:`.process.ops.OPS`.
+        payload
+            Its keywords, plain data.
+        progress
+            Takes a sentence on how far it is, on the loop.
+        signin
+            Takes what a person must do to sign in: ``{"text", "url", "code"}``.
+        timeout
+            Seconds without an answer and without news.
+
+        Raises
+        ------
+        AmlTrainError
+            Of the class that the operation raised.
+        TargetUnreachable
+            The process ended, or there was no answer. The next request starts a new one.
+        """
+        if self._closed:
+            raise TargetUnreachable("The connection to Azure has been closed.", hint="Restart the kernel.")
+        loop = asyncio.get_running_loop()
+        self._next += 1
+        number = self._next
+        news = asyncio.Event()
+
+        def event(fields: dict[str, Any]) -> None:
+            news.set()
+            if fields.get("kind") == "progress":
+                if progress is not None:
+                    progress(str(fields.get("text", "")))
+            elif signin is not None:
+                signin(fields)
+
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting[number] = _Waiting(future, event)
+        answered = False
+        try:
+            async with self._turn:
+                await self._send({"id": number, "op": op, "payload": dict(payload)}, op)
+            while True:
+                news.clear()
+                done, _ = await asyncio.wait({future}, timeout=timeout)
+                if done:
+                    break
+                if not news.is_set():
+                    raise TargetUnreachable(f"Azure gave no answer to {op} within {timeout:g} s.", hint="Try again.")
+            answered = True
+            return self._result(op, future.result())
+        finally:
+            self._waiting.pop(number, None)
+            if not answered:
+                if future.done() and not future.cancelled():
+                    future.exception()
+                self._cancel(number)
+
+    def _result(self, op: str, reply: dict[str, Any]) -> Any:
+        if "error" not in reply:
+            return reply["result"]
+        kind, message, hint = (str(reply["error"].get(key, "")) for key in ("type", "message", "hint"))
+        found = getattr(errors, kind, None)
+        if isinstance(found, type) and issubclass(found, AmlTrainError):
+            raise found(message, hint=hint)
+        if kind == "Cancelled":
+            raise AmlTrainError(message)
+        raise AmlTrainError(f"{op} failed by a fault of ours: {kind}: {message}", hint=f"See {self._log}")
+
+    async def _send(self, frame: dict[str, Any], op: str) -> None:
+        loop = asyncio.get_running_loop()
+        if self.pid is None or self._owner != os.getpid():
+            self._start(loop)
+        data = b""
+        now = _shared()
+        if now != self._sent:
+            changed: dict[str, str | None] = {k: v for k, v in now.items() if self._sent.get(k) != v}
+            changed |= dict.fromkeys(self._sent.keys() - now.keys())
+            data, self._sent = worker.pack({"environ": changed}), now
+        data += worker.pack(frame)
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            # A submit may be megabytes, and the process still starts: not on the loop.
+            await loop.run_in_executor(None, _write, self._process.stdin.fileno(), data)
+        except (OSError, ValueError):
+            pass  # its end is seen by the reader, which tells every waiting request
+
+    def _cancel(self, number: int) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None and process.poll() is None:
+            # a few bytes: a pipe that is full of a large request takes them in its turn
+            threading.Thread(
+                target=_write_quietly, args=(process.stdin.fileno(), worker.pack({"cancel": number})), daemon=True
+            ).start()
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._drop()
+        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._log.exists() and self._log.stat().st_size > 1 << 20:
+            with contextlib.suppress(OSError):
+                os.replace(self._log, self._log.with_suffix(".1.txt"))
+        out = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._sent = _shared()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "jupyter_amltrain.backends.azureml.process", str(self._root.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                bufsize=0,
+                env=_environment(),
+                start_new_session=True,
+            )
+        finally:
+            os.close(out)
+        self._process, self._owner = process, os.getpid()
+        threading.Thread(target=self._listen, args=(process, loop), name="amltrain-azure-link", daemon=True).start()
+
+    def _listen(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> None:
+        """A thread of its own: pipes on the loop need another kind of pipe on Windows."""
+        assert process.stdout is not None
+        stream = process.stdout
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            try:
+                while True:
+                    length = worker.unpack_length(_exactly(stream, 4))
+                    loop.call_soon_threadsafe(self._take, msgspec.msgpack.decode(_exactly(stream, length)))
+            except (OSError, EOFError, ValueError):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(2.0)
+                loop.call_soon_threadsafe(self._ended, process)
+
+    def _take(self, frame: dict[str, Any]) -> None:
+        waiting = self._waiting.get(frame.get("id", -1))
+        if waiting is None:
+            return
+        if "event" in frame:
+            waiting.event(frame["event"])
+        elif not waiting.future.done():
+            waiting.future.set_result(frame)
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> None:
+        if process is not self._process:
+            return
+        code = process.poll()
+        ending = "" if code is None else f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
+        for waiting in list(self._waiting.values()):
+            if not waiting.future.done():
+                waiting.future.set_exception(
+                    TargetUnreachable(
+                        f"The process that talks to Azure ended{ending}.",
+                        hint=f"The next request starts it again. See {self._log}",
+                    )
+                )
+        self._drop()
+
+    def _drop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if self._owner == os.getpid() and process.poll() is None:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+    def forget(self) -> None:
+        """In a forked child: the process is the parent's, and our copy of its input would keep it alive."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+
+    async def close(self) -> None:
+        """End the process. What the service was asked to do goes on there."""
+        self._closed = True
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            if process.stdin is not None:
+                process.stdin.close()
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, process.wait, 1.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+_links: weakref.WeakKeyDictionary[LoopThread, Link] = weakref.WeakKeyDictionary()
+
+
+def link_of(loop: LoopThread, root: StateRoot) -> Link:
+    """The link of a loop; the process is started by the first request."""
+    loop.check()
+    if loop not in _links:
+        _links[loop] = Link(root)
+    return _links[loop]
+
+
+async def close_of(loop: LoopThread) -> None:
+    """Close the link of a loop, if it has one."""
+    link = _links.pop(loop, None)
+    if link is not None:
+        await link.close()
+
+
+def _after_fork() -> None:
+    for link in list(_links.values()):
+        link.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _shared() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRON)}
+
+
+def _environment() -> dict[str, str]:
+    """Ours, so that the process finds this package also where it is not installed; nobody phones home."""
+    env = dict(os.environ)
+    root = str(Path(__file__).resolve().parents[3])
+    known = env.get("PYTHONPATH")
+    env["PYTHONPATH"] = root + os.pathsep + known if known else root
+    env |= {"AZURE_CORE_COLLECT_TELEMETRY": "false", "AZURE_TRACING_ENABLED": "false", "PYTHONUNBUFFERED": "1"}
+    return env
+
+
+def _exactly(stream: Any, size: int) -> bytes:
+    parts = []
+    while size:
+        more = stream.read(min(size, 1 << 20))
+        if not more:
+            raise EOFError
+        parts.append(more)
+        size -= len(more)
+    return b"".join(parts)
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _write_quietly(fd: int, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        _write(fd, data)
