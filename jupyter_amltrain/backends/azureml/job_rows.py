@@ -1,0 +1,163 @@
+"""What the service says of a job, as a status of ours: pure.
+
+A *row* is the plain dict that the process makes of an answer (:mod:`.process.history`)::
+
+    {"name", "status", "created", "started", "ended" (unix seconds or None), "error", "code", "why",
+     "nodes": {"AllocationState", "PreparingNodeCount", "RunningNodeCount", "CurrentNodeCount"},
+     "attempt", "revision", "compute", "count", "archived", "display", "experiment"}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jupyter_amltrain.spec.run import Phase, RunState, RunStatus
+
+_STATES = {
+    "NotStarted": RunState.QUEUED,
+    "Unapproved": RunState.QUEUED,
+    "Starting": RunState.QUEUED,
+    "Provisioning": RunState.PREPARING,
+    "Preparing": RunState.PREPARING,
+    "Queued": RunState.QUEUED,
+    "Scheduled": RunState.QUEUED,
+    "Paused": RunState.QUEUED,
+    "Running": RunState.RUNNING,
+    "NotResponding": RunState.RUNNING,
+    "Finalizing": RunState.FINALIZING,
+    "Completed": RunState.COMPLETED,
+    "Finished": RunState.COMPLETED,
+    "Failed": RunState.FAILED,
+    "Canceled": RunState.CANCELED,
+}
+#: "... User process 'python' exited with status code 1. ..."
+_EXIT = re.compile(r"exit(?:ed)?(?: with)?(?: status| exit)?(?: code)?:? (-?\d{1,10})\b", re.I)
+_TIMEOUT = re.compile(
+    r"time[d]?[ -]?out|time limit|exceeded .{0,60}(?:time|duration)|max(?:imum)? (?:run|duration)", re.I
+)
+_IMAGE = re.compile(r"image ?build|environment ?build|failed to build|docker ?build|materializ", re.I)
+_NO_WORDS = re.compile(r"\s+")
+_LONGEST = 400
+
+
+def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) -> RunStatus | None:
+    """The status; ``None`` where the service does not know itself (``Unknown``).
+
+    Parameters
+    ----------
+    agent
+        ``state.json`` of the agent in the job, where it came home: what only it knows.
+    """
+    word = str(row.get("status") or "")
+    asked = word == "CancelRequested"
+    state = _STATES.get(word)
+    if asked:
+        state = RunState.RUNNING if row.get("started") else RunState.QUEUED
+    if state is None:
+        return None
+    agent = agent or {}
+    reason, exit_code, detail = None, None, _waiting(word, row)
+    if state.terminal:
+        state, reason, exit_code, detail = _ending(state, row, agent)
+    truth = agent.get("truth")
+    return RunStatus(
+        state=state,
+        detail=detail,
+        reason=reason,
+        exit_code=exit_code,
+        signal=_int(agent.get("signal")) if state.terminal else None,
+        phases=_phases(row, state),
+        devices=tuple(str(device) for device in agent.get("devices") or ()),
+        cancel_requested=asked or state is RunState.CANCELED,
+        version=_int(row.get("revision")) or 0,
+        truth={str(k): str(v) for k, v in truth.items()} if isinstance(truth, dict) else {},
+        nodes=max(1, _int(row.get("count")) or 1),
+    )
+
+
+def _ending(
+    state: RunState, row: Mapping[str, Any], agent: Mapping[str, Any]
+) -> tuple[RunState, str | None, int | None, str]:
+    text = _words(row.get("error"))
+    because = " ".join(str(row.get(key) or "") for key in ("code", "why", "error"))
+    if state is RunState.COMPLETED:
+        return state, "exit", 0, ""
+    own = str(agent.get("reason") or "")
+    code = _int(agent.get("exit_code"))
+    if code is None and (found := _EXIT.search(text)):
+        code = int(found[1])
+    if own == "timeout" or _TIMEOUT.search(because) and code is None:
+        return RunState.FAILED, "timeout", code, str(agent.get("detail") or "stopped at its time limit")
+    if state is RunState.CANCELED:
+        return state, "canceled", None, _words(row.get("why"))
+    if own in ("gpu-unused", "signal", "oom"):
+        return state, own, code, str(agent.get("detail") or text)
+    if _IMAGE.search(because) and not row.get("started"):
+        return state, "environment", None, f"its environment could not be built: {_plain(text)}"
+    if code is not None:
+        return state, "exit", code, ""
+    return state, "service", None, _plain(text) or "the service gives no reason"
+
+
+def _waiting(word: str, row: Mapping[str, Any]) -> str:
+    """Why it does not run yet, one phrase."""
+    attempt = _int(row.get("attempt")) or 1
+    again = f" (attempt {attempt}: its machine was taken away)" if attempt > 1 else ""
+    nodes = row.get("nodes") or {}
+    if word in ("Queued", "NotStarted", "Starting", "Scheduled"):
+        if again:
+            return f"waits for a machine again{again}"
+        allocation = str(nodes.get("AllocationState") or "").lower()
+        preparing, current = _int(nodes.get("PreparingNodeCount")) or 0, _int(nodes.get("CurrentNodeCount")) or 0
+        busy = _int(nodes.get("RunningNodeCount")) or 0
+        if allocation == "resizing" or preparing:
+            return f"waits for {'machines' if max(preparing, 1) > 1 else 'a machine'} to start"
+        if busy:
+            return f"waits for a machine: {busy} of {max(current, busy)} busy"
+        return _words(row.get("why")) or ("waits for a machine" if word == "Queued" else "")
+    if word in ("Provisioning", "Preparing"):
+        return f"the environment and the machine are prepared{again}"
+    if word == "NotResponding":
+        return "its machine does not respond at the moment"
+    if word == "Paused":
+        return "paused at the service"
+    return again.strip(" ()")
+
+
+def _phases(row: Mapping[str, Any], state: RunState) -> tuple[Phase, ...]:
+    created, started, ended = (_float(row.get(key)) for key in ("created", "started", "ended"))
+    if created is None:
+        return ()
+    over = ended if state.terminal else None
+    if started is None:
+        return (Phase(name="queued", start=created, end=over, seconds=_length(created, over)),)
+    began = max(created, started)
+    phases = [Phase(name="queued", start=created, end=began, seconds=_length(created, began))]
+    phases.append(Phase(name="running", start=began, end=over, seconds=_length(began, over)))
+    return tuple(phases)
+
+
+def _length(start: float, end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - start)
+
+
+def _words(value: Any) -> str:
+    return _NO_WORDS.sub(" ", str(value or "")).strip()[:_LONGEST]
+
+
+def _plain(text: str) -> str:
+    """Without what only the studio knows."""
+    return re.sub(r"(?:Please check|For more|See https?:|Marking the experiment).*", "", text).strip(" .:")
+
+
+def _int(value: Any) -> int | None:
+    try:
+        return None if value is None or isinstance(value, bool) else int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _float(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,356 @@
+"""A :class:`~jupyter_amltrain.spec.job.JobSpec` as the service's command job: pure, asks nobody.
+
+The body has the shape of ``properties`` in ARM's ``PUT .../jobs/NAME`` (api 2024-10-01, schema ``CommandJob``).
+It is what ``--dry-run`` prints; the process makes the SDK's object of it (:mod:`.process.jobs`), so that both
+say the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.errors import CommandError, SpecError
+from jupyter_amltrain.launch import launch_plan
+from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.spec.environment import Environment
+from jupyter_amltrain.spec.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
+from jupyter_amltrain.spec.job import JobSpec
+
+#: Curated environments that a job gets when it names none, without and with GPUs.
+DEFAULT_ENVIRONMENT = "AzureML-sklearn-1.5@latest"
+DEFAULT_GPU_ENVIRONMENT = "AzureML-acpt-pytorch-2.8-cuda12.6@latest"
+#: A conda file alone is built on this.
+BASE_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"
+#: Stands in a printed request where the service gives the id.
+CODE_OF = "(code asset with the content {})"
+
+_MODES = {
+    "ro_mount": "ReadOnlyMount",
+    "rw_mount": "ReadWriteMount",
+    "download": "Download",
+    "upload": "Upload",
+    "direct": "Direct",
+    "eval_mount": "EvalMount",
+    "eval_download": "EvalDownload",
+}
+_TIERS = {"spot": "Spot", "basic": "Basic", "standard": "Standard", "premium": "Premium"}
+_PRIORITIES = {"low": 1, "medium": 2, "high": 3}
+_SERVICES = {"jupyterlab": "JupyterLab", "vscode": "VSCode", "tensorboard": "TensorBoard", "ssh": "SSH"}
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
+_INTERPRETER = "@python"
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job goes.
+
+    Attributes
+    ----------
+    arm_id
+        Of the workspace.
+    compute
+        Name of the compute; empty for the service's own machines (serverless).
+    size
+        Of a machine, for serverless.
+    gpus
+        Of one machine; ``None`` when that is not known.
+    tier
+        As in :class:`~jupyter_amltrain.spec.job.JobSpec`, for serverless.
+    """
+
+    arm_id: str
+    compute: str = ""
+    size: str = ""
+    gpus: int | None = None
+    tier: str = ""
+
+
+def job_name(run_id: str) -> str:
+    """The job's name at the service: letters, digits, ``-`` and ``_``."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", run_id).lstrip("-_")[:255]
+    return name or "run"
+
+
+def is_job_name(text: str) -> bool:
+    """Whether a job of the service can have this name."""
+    return _JOB_NAME.fullmatch(text) is not None
+
+
+def tracking_id(name: str) -> str:
+    """MLflow run id (32 hex digits) of a job in the project's own store: the same from every kernel."""
+    return hashlib.sha256(f"amltrain:{name}".encode()).hexdigest()[:32]
+
+
+def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
+    """``properties`` of the job, without its environment (see :func:`environment_of`).
+
+    Parameters
+    ----------
+    code
+        Id of the code asset, or what is printed in its place.
+    """
+    body: dict[str, Any] = {
+        "jobType": "Command",
+        "displayName": spec.name,
+        "experimentName": spec.experiment,
+        "command": command_of(spec),
+        "codeId": code,
+        "environmentVariables": _environ(spec),
+        "inputs": {name: _input(given) for name, given in spec.inputs.items()},
+        "outputs": {name: _output(wanted) for name, wanted in spec.outputs.items()},
+        "resources": _resources(spec, place),
+        "tags": dict(spec.tags),
+    }
+    if place.compute:
+        body["computeId"] = f"{place.arm_id}/computes/{place.compute}"
+    optional = {
+        "distribution": _distribution(spec, place),
+        "limits": {"jobLimitsType": "Command", "timeout": duration(spec.timeout)} if spec.timeout else None,
+        "queueSettings": _queue(spec, place),
+        "identity": _identity(spec.identity),
+        "services": {of.partition(":")[0]: _service(of) for of in spec.services} or None,
+    }
+    return body | {key: value for key, value in optional.items() if value}
+
+
+def command_of(spec: JobSpec) -> str:
+    """What the service starts, once for each process (POSIX sh).
+
+    The agent runs in the foreground and starts the script. An image without Python 3.8 runs the
+    script alone. Inputs and outputs are told by variables, so that both find them.
+    """
+    places = "".join(
+        f'export {variable}="${{{{{kind}.{name}}}}}"; '
+        for kind, variable, name in (
+            *(("inputs", input_variable(n), n) for n, given in spec.inputs.items() if given.type != "literal"),
+            *(("outputs", output_variable(n), n) for n in spec.outputs),
+        )
+    )
+    plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
+    return (
+        f"{places}P=$(command -v python3 || command -v python); "
+        "if \"$P\" -c 'import sys; sys.exit(sys.version_info < (3, 8))'; then "
+        'exec "$P" .amltrain/agent.pyz rank .amltrain/job.json; fi; '
+        'echo "amltrain: no Python 3.8+ in this image: no telemetry"; '
+        'for F in .amltrain/*.tar.gz; do if [ -e "$F" ]; then tar -xzf "$F"; fi; done; '
+        f"exec {plain}"
+    )
+
+
+def argv_of(spec: JobSpec) -> list[str]:
+    """Program and arguments in the code folder; ``@python`` is the interpreter that is there."""
+    words = launch_plan(spec, ".", _INTERPRETER).argv
+    return [spec.python or _INTERPRETER, *words[1:2], words[2].removeprefix("./"), *words[3:]]
+
+
+def job_file(spec: JobSpec) -> dict[str, Any]:
+    """``.amltrain/job.json``: what the agent has to know.
+
+    Nothing in it is of one run alone (id, name, experiment come from the service's variables), so that
+    the same code sent again is the same code asset.
+    """
+    return {
+        "schema": 1,
+        "run": "",
+        "name": "",
+        "argv": argv_of(spec),
+        "cwd": "",
+        "env": {},
+        "gpus": spec.resources.gpus,
+        "timeout": spec.timeout,
+        "require_gpu": spec.require_gpu,
+        "gpu_grace": spec.gpu_grace,
+        "out": list(spec.out),
+        "experiment": "",
+        "notebook_dir": "",
+        "project": "",
+        "tracking": {"run_id": "", "mode": spec.tracking},
+        "snapshot": {},
+        "spec": {},
+        "inputs": sorted(spec.inputs),
+        "outputs": sorted(spec.outputs),
+    }
+
+
+def environment_of(spec: JobSpec, place: Place) -> dict[str, str]:
+    """Where its Python comes from, plain: one of ``name``, ``image`` (with ``conda``) and ``build``, and ``derive``."""
+    given: Environment = spec.environment
+    name = given.name.removeprefix("azureml:") if not given.name.startswith("azureml://") else given.name
+    found = {"name": name, "image": given.image, "conda": given.conda, "build": given.build}
+    found = {key: value for key, value in found.items() if value}
+    if "conda" in found:
+        found.setdefault("image", BASE_IMAGE)
+    if not found:
+        found = {"name": DEFAULT_GPU_ENVIRONMENT if place.gpus else DEFAULT_ENVIRONMENT}
+    if given.derive:
+        found["derive"] = "yes"
+    return found
+
+
+def environment_shown(environment: Mapping[str, str]) -> str:
+    """``environmentId`` in a printed request."""
+    if name := environment.get("name"):
+        return name if name.startswith(("azureml://", "/")) else f"azureml:{name}"
+    if folder := environment.get("build"):
+        return f"(environment built of {folder})"
+    conda = f" with {environment['conda']}" if "conda" in environment else ""
+    return f"(environment of the image {environment['image']}{conda})"
+
+
+def check(spec: JobSpec, place: Place) -> None:
+    """Raise :class:`SpecError` for what a job there cannot have.
+
+    Raises
+    ------
+    SpecError
+        Secrets (their values would lie in the job's text), data of this machine, a folder of this
+        machine as working folder.
+    """
+    if spec.secrets:
+        raise SpecError(
+            f"--secret {spec.secrets[0]}: a job of Azure ML keeps its variables in its text, where everybody in the"
+            " workspace reads them.",
+            hint="Put it in the workspace's Key Vault and read it in the script with azure-keyvault-secrets and"
+            " --identity managed.",
+        )
+    for name, given in spec.inputs.items():
+        if given.local:
+            raise SpecError(
+                f"--input {name}={given.path}: it lies on this machine only, the job runs in Azure.",
+                hint=f"Upload it once and give its address: --input {name}=azureml://datastores/workspaceblobstore/"
+                "paths/...; or take it along with the code: --source FOLDER",
+            )
+    if spec.python:
+        raise SpecError(
+            f"--python {spec.python}: a job of Azure ML has the interpreter of its environment.",
+            hint="Leave it out, and choose one by: --env conda.yml",
+        )
+    wanted = spec.resources.gpus
+    if wanted and place.gpus is not None and wanted > place.gpus:
+        what = f"{place.gpus} GPU{'s' * (place.gpus != 1)}" if place.gpus else "no GPU"
+        raise SpecError(
+            f"--gpus {wanted}: a machine of {place.compute or place.size} has {what}.",
+            hint="See: %aml_compute sizes --gpu",
+        )
+    if not place.compute and not (spec.resources.instance_type or place.size):
+        raise SpecError(
+            "Serverless: which size of machine?", hint="Try: --instance-type Standard_DS3_v2 (%aml_compute sizes)"
+        )
+
+
+def check_files(snapshot: Snapshot) -> None:
+    """Raise :class:`CommandError` where a file of the snapshot would take the place of one of ours."""
+    for name in snapshot.files:
+        if name.split("/")[0] == ".amltrain":
+            raise CommandError(f"{name}: the folder .amltrain of the code is ours in the job.", hint="Leave it out.")
+
+
+def request_of(
+    spec: JobSpec, snapshot: Snapshot, place: Place, name: str, extra: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The exact request, printable."""
+    body = body_of(spec, place, CODE_OF.format(snapshot.digest[:16]))
+    environment = environment_of(spec, place)
+    return {
+        "request": f"PUT {place.arm_id}/jobs/{name}",
+        "properties": body | {"environmentId": environment_shown(environment)},
+        "environment": environment,
+        "code": {
+            "digest": snapshot.digest,
+            "bytes": snapshot.bytes,
+            "files": {file: sized(snapshot.files[file]) for file in sorted(snapshot.files)[:200]},
+            "more": max(0, len(snapshot.files) - 200),
+            ".amltrain/job.json": job_file(spec),
+        },
+        **(extra or {}),
+    }
+
+
+def sized(content: str | bytes) -> int | None:
+    """Bytes of a file of the snapshot, where that is known without a look."""
+    return len(content) if isinstance(content, bytes) else None
+
+
+def duration(seconds: float) -> str:
+    """ISO 8601 in whole seconds, as the SDK writes it: ``PT90S`` is ``PT1M30S``."""
+    rest = max(1, round(seconds))
+    days, rest = divmod(rest, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    time = "".join(f"{n}{unit}" for n, unit in ((hours, "H"), (minutes, "M"), (rest, "S")) if n)
+    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
+
+
+def _environ(spec: JobSpec) -> dict[str, str]:
+    literals = {
+        input_variable(name): literal_text(given.value)
+        for name, given in spec.inputs.items()
+        if given.type == "literal"
+    }
+    return {**literals, **spec.env}
+
+
+def _input(given: JobInput) -> dict[str, Any]:
+    if given.type == "literal":
+        return {"jobInputType": "literal", "value": literal_text(given.value)}
+    found = {"jobInputType": given.type, "uri": given.path}
+    return found | ({"mode": _MODES[given.mode]} if given.mode else {})
+
+
+def _output(wanted: JobOutput) -> dict[str, Any]:
+    found = {"jobOutputType": wanted.type}
+    found |= {"uri": wanted.path} if wanted.path else {}
+    return found | ({"mode": _MODES[wanted.mode]} if wanted.mode else {})
+
+
+def _resources(spec: JobSpec, place: Place) -> dict[str, Any]:
+    given = spec.resources
+    found: dict[str, Any] = {"instanceCount": given.nodes}
+    size = given.instance_type or ("" if place.compute else place.size)
+    found |= {"instanceType": size} if size else {}
+    found |= {"shmSize": given.shm_size} if given.shm_size else {}
+    return found | ({"dockerArgs": given.docker_args} if given.docker_args else {})
+
+
+def _distribution(spec: JobSpec, place: Place) -> dict[str, Any] | None:
+    given, nodes = spec.distribution, spec.resources.nodes
+    each = given.processes or spec.resources.gpus or place.gpus or 1
+    if given.kind == "tensorflow":
+        return {
+            "distributionType": "TensorFlow",
+            "workerCount": given.processes or nodes,
+            "parameterServerCount": given.parameter_servers,
+        }
+    kind = {"pytorch": "PyTorch", "mpi": "Mpi"}.get(given.kind)
+    if kind is None and nodes > 1:  # else each of them would run the same, and none would know of the others
+        kind = "PyTorch"
+    return {"distributionType": kind, "processCountPerInstance": each} if kind else None
+
+
+def _queue(spec: JobSpec, place: Place) -> dict[str, Any] | None:
+    tier = spec.tier or ("" if place.compute else place.tier)
+    found: dict[str, Any] = {"jobTier": _TIERS[tier]} if tier else {}
+    found |= {"priority": _PRIORITIES[spec.priority]} if spec.priority else {}
+    return found or None
+
+
+def _identity(word: str) -> dict[str, Any] | None:
+    kind, _, client = word.partition(":")
+    if kind == "managed":
+        return {"identityType": "Managed"} | ({"clientId": client} if client else {})
+    return {"user": {"identityType": "UserIdentity"}, "aml": {"identityType": "AMLToken"}}.get(kind)
+
+
+def _service(text: str) -> dict[str, Any]:
+    kind, _, rest = text.partition(":")
+    found: dict[str, Any] = {"jobServiceType": _SERVICES[kind]}
+    if kind == "tensorboard":
+        found["properties"] = {"logDir": rest or "outputs/tensorboard"}
+    elif kind == "ssh":
+        found["properties"] = {"sshPublicKeys": rest}
+    return found
