@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.session import close, controller
-from jupyter_amltrain.spec.job import JobSpec, Resources
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
+from jupyter_amltrain.submitting import plan_spec, submit, submit_spec
 from jupyter_amltrain.tracked_run import ANSWER, TrackedRun
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.backends.base import Plan
     from jupyter_amltrain.computes import Done
     from jupyter_amltrain.monitor import Monitor
     from jupyter_amltrain.spec.rows import TargetRow
@@ -43,104 +42,6 @@ __all__ = [
     "ui",
     "use",
 ]
-
-
-def submit_spec(spec: JobSpec, *, target: str | None = None, secrets: Mapping[str, str] | None = None) -> TrackedRun:
-    """Submit a job; returns at once with the run."""
-    c = controller()
-    handle = c.loop.call(c.submit(spec, target, dict(os.environ), dict(secrets or {})))
-    return TrackedRun(handle)
-
-
-def plan_spec(spec: JobSpec, *, target: str | None = None) -> Plan:
-    """The exact request of a submit, without secrets; sends nothing."""
-    return controller().loop.call(controller().plan(spec, target), ANSWER)
-
-
-def submit(
-    script: str | os.PathLike[str],
-    *,
-    target: str | None = None,
-    source: str | os.PathLike[str] | None = None,
-    params: Mapping[str, Any] | None = None,
-    args: Iterable[str] = (),
-    out: Iterable[str] = (),
-    env: Mapping[str, str] | None = None,
-    secrets: Mapping[str, str] | None = None,
-    gpus: int | None = None,
-    require_gpu: str = "",
-    gpu_grace: float | None = None,
-    name: str | None = None,
-    experiment: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-) -> TrackedRun:
-    """Submit a ``.py`` file, or code as text; returns when the target has accepted it.
-
-    Parameters
-    ----------
-    script
-        Path of a file (``os.PathLike``, or text that ends with ``.py``), else code.
-    params
-        Assigned before the first line of code; ``--name value`` arguments of a file.
-    out
-        Variables of the code whose JSON value comes home: ``run.result(name)``.
-    secrets
-        Names and values; handed to the job's process, stored nowhere.
-    require_gpu
-        When the run leaves its GPUs unused: ``"stop"`` ends it, ``"warn"`` (as ``""``) says so.
-    gpu_grace
-        Seconds that it has to begin to use them; default 60.
-    timeout
-        Seconds of run time.
-
-    Examples
-    --------
-    >>> run = submit("accuracy = 0.9 + lr", params={"lr": 0.05}, out=["accuracy"])  # doctest: +SKIP
-    >>> run.wait().result("accuracy")  # doctest: +SKIP
-    0.95
-    """
-    from jupyter_amltrain import script as scripts
-
-    here = str(Path.cwd())
-    for word, given in (("out", out), ("args", args)):
-        if isinstance(given, str):
-            raise CommandError(f"{word}={given!r}: a list of texts is wanted.", hint=f"Try: {word}=[{given!r}]")
-    params, out, secrets = dict(params or {}), tuple(out), dict(secrets or {})
-    text, script_name, cell, offset = "", "script.py", "", 0
-    if isinstance(script, os.PathLike) or (script.endswith(".py") and "\n" not in script):
-        made_file = scripts.from_file(Path(script), source=Path(source) if source else None)
-        script_name, sha256, file_dir = made_file.name, made_file.sha256, made_file.folder
-        default_name = Path(script).stem
-    else:
-        made = scripts.from_cell(script, magic_line="", params=params, out=out)
-        text, sha256, cell = made.text, made.sha256, script
-        offset = made.line_offset + 1  # there is no magic's line above it
-        default_name, file_dir = "run", here
-    spec = JobSpec(
-        name=name or default_name,
-        script=text,
-        script_name=script_name,
-        source=str(Path(source).resolve()) if source else None,
-        params=params,
-        args=tuple(args),
-        out=out,
-        env=dict(env or {}),
-        secrets=tuple(sorted(secrets)),
-        resources=Resources(gpus=gpus),
-        require_gpu=require_gpu,
-        gpu_grace=gpu_grace,
-        experiment=experiment or "default",
-        tags=dict(tags or {}),
-        timeout=timeout,
-        notebook_dir=file_dir,
-        project=here,
-        cell=cell,
-        line_offset=offset,
-        source_sha256=sha256,
-    )
-    # A script may end right after this line: the job must be its target's by then.
-    return submit_spec(spec, target=target, secrets=secrets).accepted()
 
 
 def runs(target: str | None = None) -> list[TrackedRun]:

@@ -17,7 +17,7 @@ from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.base import Backend, Plan
 from jupyter_amltrain.backends.registry import target_kinds
 from jupyter_amltrain.computes import Computes
-from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError, UnknownRun
+from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun
 from jupyter_amltrain.finder import RunFinder
 from jupyter_amltrain.launches import Launches, snapshot_of
 from jupyter_amltrain.loop import LoopThread
@@ -94,8 +94,10 @@ class Controller:
         if not target:
             await self.computes.refresh()  # another kernel may have changed the one in use
         name = target or self.computes.current
-        self.backend(name)
-        return name, validated(spec)
+        backend, spec = self.backend(name), validated(spec)
+        if why_not := await self.loop.offload(backend.refuses, spec):
+            raise SpecError(why_not)
+        return name, spec
 
     async def plan(self, spec: JobSpec, target: str | None = None) -> Plan:
         """The exact request of a submit; sends nothing."""

@@ -5,12 +5,15 @@ Here: one Python process. Distributed launchers are further functions of this ro
 
 from __future__ import annotations
 
+import posixpath
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import OUTPUTS
+from jupyter_amltrain.spec.inputs import input_variable, literal_text, output_variable
 from jupyter_amltrain.spec.job import JobSpec
 
 
@@ -45,7 +48,16 @@ def launch_plan(spec: JobSpec, source: str, default_python: str = "") -> LaunchP
         for name, value in spec.params.items():
             argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
     cwd = source if spec.source or not spec.notebook_dir else spec.notebook_dir
-    return LaunchPlan(argv=tuple(argv), cwd=cwd, env=dict(spec.env))
+    return LaunchPlan(argv=tuple(argv), cwd=cwd, env={**spec.env, **_data(spec, posixpath.dirname(source))})
+
+
+def _data(spec: JobSpec, folder: str) -> dict[str, str]:
+    """Where inputs are and outputs go; the agent makes the folders of the outputs."""
+    env = {
+        input_variable(name): literal_text(given.value) if given.type == "literal" else given.path
+        for name, given in spec.inputs.items()
+    }
+    return env | {output_variable(name): f"{folder}/{OUTPUTS}/{name}" for name in spec.outputs}
 
 
 def _argument(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.agent.protocol import valid_run_id
+from jupyter_amltrain.backends.one_machine import refused
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.job import JobSpec
@@ -112,6 +113,14 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     async def check(self) -> TargetInfo:
         """What is there. Raises ``TargetUnreachable``, ``AuthenticationError``."""
+
+    def refuses(self, spec: JobSpec) -> str:
+        """Why the target cannot run a job, as one sentence that begins with the flag; empty when it can.
+
+        Called in a thread before anything is sent: it looks at `spec`, the target's own fields and the
+        submitter's disk, and asks nobody. What is here is true of a machine under our agent.
+        """
+        return refused(spec, self.target.name)
 
     @abc.abstractmethod
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:

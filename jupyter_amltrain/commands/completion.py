@@ -26,6 +26,8 @@ _SAMPLES = {
     "rate": ("0.5", "1", "2"),
     "tail": ("50", "200"),
     "limit": ("20", "100", "0"),
+    "nodes": ("2", "4"),
+    "shm_size": ("2g", "8g"),
 }
 
 
@@ -156,6 +158,12 @@ class _Place:
         if action.dest in ("script", "source", "file"):
             endings = {"script": (".py",), "source": (), "file": (".csv", ".parquet", ".png")}[action.dest]
             return Offers(fragment, list(_paths(fragment, endings)))
+        if action.dest in ("env", "input"):
+            # A path may follow the name of an input; the other words are a service's own.
+            name, equals, path = fragment.partition("=") if action.dest == "input" else ("", "", fragment)
+            if action.dest == "input" and not equals:
+                return Offers(fragment, [])
+            return Offers(path, list(_paths(path, (".yml", ".yaml") if action.dest == "env" else ("",))))
         if action.dest == "gpus":
             return self._gpus(action, fragment)
         if action.dest == "out":

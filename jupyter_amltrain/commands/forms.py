@@ -19,7 +19,6 @@ SHOWN = ("target", "param", "gpus")
 _NEXT = ("name", "out", "timeout", "require-gpu", "wait")
 #: What is no field: help, the script itself, and flags that make another command of it.
 _NONE = ("help", "script", "dry_run")
-_KINDS = {values.count: "int", values.require_gpu: "choice"}
 
 
 def field_name(action: argparse.Action) -> str:
@@ -61,7 +60,11 @@ def _fields() -> tuple[Field, ...]:
 
 
 def _field(name: str, action: argparse.Action) -> Field:
-    kind = _KINDS.get(action.type, "text")  # type: ignore[arg-type]  # a callable or None
+    kind, reader = "text", action.type
+    if reader is values.count:
+        kind = "int"
+    elif isinstance(reader, values.OneOf):
+        kind = "choice"
     if name == "target":
         kind = "target"
     elif action.nargs == 0:
@@ -74,7 +77,7 @@ def _field(name: str, action: argparse.Action) -> Field:
         kind=kind,
         help=(action.help or "").replace("%%", "%"),
         default=False if kind == "bool" else None,
-        choices=values.REQUIRE_GPU if kind == "choice" else (),
+        choices=reader.choices if isinstance(reader, values.OneOf) else (),
         metavar=str(action.metavar or ""),
         advanced=name not in SHOWN,
     )

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import functools
 
+from jupyter_amltrain import job_words
 from jupyter_amltrain.commands import values
 from jupyter_amltrain.commands.parsing import HelpWanted, Parser, examples
+from jupyter_amltrain.spec.resources import DISTRIBUTIONS
+from jupyter_amltrain.spec.service import IDENTITIES, SERVICES
 
 __all__ = ["COMMANDS", "HelpWanted", "Parser", "parser_of"]
 
@@ -28,6 +31,8 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
                 "%%aml_submit --gpus 1 --require-gpu stop --timeout 2h --wait",
                 "%aml_submit train.py --param epochs=5 -- --verbose",
                 "run = %aml_submit train.py --source . --name digits",
+                "%%aml_submit --target gpu-cluster --env AzureML-sklearn-1.5@latest --input data=azureml:digits:1",
+                "%%aml_submit --target gpu-cluster --nodes 2 --processes 4 --env conda.yml",
             ),
             line=(
                 "amltrain submit train.py --param epochs=5 --wait",
@@ -58,7 +63,7 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
     )  # fmt: skip
     add("--gpus", metavar="N", type=values.count, help="GPUs; default 1 where there is one, 0 for none")
     add(
-        "--require-gpu", metavar="|".join(values.REQUIRE_GPU), type=values.require_gpu,
+        "--require-gpu", metavar="|".join(values.require_gpu.choices), type=values.require_gpu,
         help="what to do when the run leaves its GPUs unused: say so only, or stop it",
     )  # fmt: skip
     add(
@@ -72,6 +77,7 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
         help="MLflow tag",
     )  # fmt: skip
     add("--timeout", metavar="TIME", type=values.duration, help="stop the run after 90, 30s, 15m, 2h, 1d")
+    _job_flags(parser)
     add("--wait", action="store_true", help="wait for the end; an error if the run fails")
     add("--dry-run", action="store_true", help="print the exact request and send nothing")
     if magic:
@@ -79,6 +85,75 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
     else:
         add("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _job_flags(parser: Parser) -> None:
+    """Flags of what a target may or may not be able to do; it says so before anything is sent."""
+    add = parser.add_argument
+    add("--nodes", metavar="N", type=values.count, help="machines that it runs on at the same time; default 1")
+    add("--processes", metavar="N", type=values.count, help="processes on each node; default one for each GPU")
+    add(
+        "--distribution",
+        metavar="KIND",
+        type=job_words.distribution_word,
+        help="how processes find each other: pytorch (default of several), mpi, tensorflow or tensorflow:N with"
+        " N parameter servers",
+    ).offers = DISTRIBUTIONS  # type: ignore[attr-defined]  # for the completion
+    add("--instance-type", metavar="SIZE", help="size of machine, where the target finds one for the run")
+    add("--shm-size", metavar="SIZE", help="shared memory of the container: 512m, 8g")
+    add(
+        "--docker-args",
+        metavar="ARGS",
+        type=values.docker_args,
+        help="further arguments of docker run; write --docker-args=--ipc=host",
+    )
+    add(
+        "--env",
+        metavar="ENV",
+        type=job_words.environment_word,
+        help="packages: NAME:3 or NAME@latest, conda.yml, an image, conda.yml,IMAGE, or a folder with a Dockerfile",
+    )
+    add(
+        "--derive-env",
+        action="store_true",
+        help="where MLflow of the named environment cannot log, use one made of it that can",
+    )
+    add(
+        "--input",
+        metavar="NAME=URI",
+        action="append",
+        default=[],
+        type=job_words.input_pair,
+        help="data: its place is in $AML_INPUT_NAME; after commas a mode (download, ro_mount) and a type",
+    )
+    add(
+        "--output",
+        metavar="NAME[=URI]",
+        action="append",
+        default=[],
+        type=job_words.output_pair,
+        help="a folder to write to, in $AML_OUTPUT_NAME; after commas a mode (upload, rw_mount) and a type",
+    )
+    add(
+        "--identity",
+        metavar="WHO",
+        help="who reads the data: user (you), managed or managed:CLIENT-ID (the compute), aml (the workspace)",
+    ).offers = IDENTITIES  # type: ignore[attr-defined]
+    add(
+        "--service",
+        metavar="NAME",
+        action="append",
+        default=[],
+        type=job_words.door,
+        help="open while it runs: jupyterlab, vscode, tensorboard:FOLDER, ssh:PUBLIC-KEY-FILE",
+    ).offers = SERVICES  # type: ignore[attr-defined]
+    add("--priority", metavar="|".join(values.priority.choices), type=values.priority, help="place in the queue")
+    add(
+        "--tier",
+        metavar="|".join(values.tier.choices),
+        type=values.tier,
+        help="machines that the service finds by itself; spot is low priority",
+    )
 
 
 def runs_parser(prog: str = "%aml_runs") -> Parser:

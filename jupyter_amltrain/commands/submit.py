@@ -83,7 +83,7 @@ def understand(
 
 def _spec(asked: argparse.Namespace, args: list[str], cell: str | None, prog: str, defaults: Defaults) -> JobSpec:
     from jupyter_amltrain import script
-    from jupyter_amltrain.spec.job import JobSpec, Resources, validated
+    from jupyter_amltrain.spec.job import JobSpec, validated
 
     try:
         here = os.getcwd()
@@ -135,16 +135,51 @@ def _spec(asked: argparse.Namespace, args: list[str], cell: str | None, prog: st
             out=tuple(dict.fromkeys(out)),
             env=dict(asked.env_var),
             secrets=tuple(dict.fromkeys(asked.secret)),
-            resources=Resources(gpus=asked.gpus),
             require_gpu=asked.require_gpu or "",
             gpu_grace=asked.gpu_grace,
             experiment=asked.experiment or defaults.experiment or notebook or "default",
             tags=dict(asked.tag),
             timeout=timeout,
             project=here,
+            **_where_it_runs(asked),
             **code,
         )
     )
+
+
+def _where_it_runs(asked: argparse.Namespace) -> dict[str, Any]:
+    """Fields about machines, packages and data."""
+    from jupyter_amltrain import job_words
+    from jupyter_amltrain.spec.resources import Distribution, Resources, distribution_of
+
+    nodes = 1 if asked.nodes is None else asked.nodes
+    kind = asked.distribution or Distribution()
+    return {
+        "resources": Resources(
+            gpus=asked.gpus,
+            nodes=nodes,
+            instance_type=asked.instance_type or "",
+            shm_size=asked.shm_size or "",
+            docker_args=asked.docker_args or "",
+        ),
+        "distribution": distribution_of(kind.kind, asked.processes, nodes, kind.parameter_servers),
+        "environment": job_words.environment_of(asked.env or "", asked.derive_env),
+        "inputs": _once("--input", asked.input),
+        "outputs": _once("--output", asked.output),
+        "identity": asked.identity or "",
+        "services": tuple(dict.fromkeys(asked.service)),
+        "priority": asked.priority or "",
+        "tier": asked.tier or "",
+    }
+
+
+def _once(flag: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise CommandError(f"{flag} {twice} is given twice.", hint="Give it once, or rename one.")
+    return found
 
 
 def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> TrackedRun:

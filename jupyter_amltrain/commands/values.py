@@ -99,21 +99,37 @@ def count(text: str) -> int:
     return int(text)
 
 
-#: What ``--require-gpu`` may be.
-REQUIRE_GPU = ("stop", "warn")
+class OneOf:
+    """Reads one of some words; near misses are named.
+
+    Parameters
+    ----------
+    flag
+        As it is typed.
+    words
+        What may be given, with what it means; an empty meaning is left out.
+    """
+
+    def __init__(self, flag: str, **words: str) -> None:
+        self.flag, self.choices = flag, tuple(words)
+        told = [f"{word} ({meaning})" if meaning else word for word, meaning in words.items()]
+        self._told = f"{', '.join(told[:-1])} or {told[-1]}"
+
+    def __call__(self, text: str) -> str:
+        if text in self.choices:
+            return text
+        import difflib
+
+        near = difflib.get_close_matches(text, self.choices, 1, 0.5)
+        raise CommandError(
+            f"{self.flag} {text[:80]!r}: it is {self._told}.",
+            hint=f"Did you mean {self.flag} {near[0]}?" if near else f"Try: {self.flag} {self.choices[0]}",
+        )
 
 
-def require_gpu(text: str) -> str:
-    """``stop`` or ``warn``."""
-    if text in REQUIRE_GPU:
-        return text
-    import difflib
-
-    near = difflib.get_close_matches(text, REQUIRE_GPU, 1, 0.5)
-    raise CommandError(
-        f"--require-gpu {text!r}: it is stop (end a run that leaves its GPUs unused) or warn (say so only).",
-        hint=f"Did you mean --require-gpu {near[0]}?" if near else "Try: --require-gpu stop",
-    )
+require_gpu = OneOf("--require-gpu", stop="end a run that leaves its GPUs unused", warn="say so only")
+priority = OneOf("--priority", low="", medium="", high="")
+tier = OneOf("--tier", spot="low priority, cheaper, may be taken away", basic="", standard="", premium="")
 
 
 def indices(text: str) -> list[int]:
@@ -241,6 +257,18 @@ def env_var(text: str) -> tuple[str, str]:
             hint=f"Write --secret {name}; the value is taken from the environment or keyring.",
         )
     return name, value
+
+
+def docker_args(text: str) -> str:
+    """Arguments of ``docker run`` without a secret among them."""
+    for word in re.split(r"[\s'\"]+", text):
+        name, equals, value = word.rpartition("--")[2].partition("=")
+        if looks_secret(name, value) if equals else looks_secret("", word):
+            raise CommandError(
+                "--docker-args holds what looks like a secret, and it would be stored with the run.",
+                hint="Write --secret NAME; the value is taken from the environment or keyring.",
+            )
+    return text
 
 
 def looks_secret(name: str, value: str, telling: frozenset[str] = _SECRET_WORDS) -> bool:

@@ -19,7 +19,6 @@ def failure(command: str, line: str, prog: str = "") -> str:
     [
         ("--target-name gpu", "--target?"),
         ("--targt gpu", "--target"),
-        ("--env A=1", "--env-var"),
         ("--params lr=1", "--param"),
         ("--time-out 3", "--timeout"),
         ("--dryrun", "--dry-run"),
@@ -149,3 +148,54 @@ def test_dashboard_and_export() -> None:
     assert (found.run, found.file) == ("last", "a.csv")
     assert "required: file" in failure("runs", "export last")
     assert "unknown command 'dashboard'" in failure("runs", "dashboard", "amltrain runs")  # it needs a page
+
+
+def test_flags_of_machines_packages_and_data() -> None:
+    from jupyter_amltrain.commands.submit import understand
+    from jupyter_amltrain.spec.environment import Environment
+    from jupyter_amltrain.spec.inputs import JobInput, JobOutput
+    from jupyter_amltrain.spec.resources import Distribution, Resources
+
+    line = (
+        "--nodes 2 --processes 4 --distribution mpi --instance-type Standard_NC6s_v3 --shm-size 8g"
+        " --docker-args=--ipc=host --env AzureML-x --derive-env --input data=azureml:digits:1,download"
+        " --input n=3,literal --output model,mlflow_model --identity managed --service jupyterlab --service tensorboard"
+        " --priority low --tier spot --gpus 1"
+    )
+    spec = understand(line.split(), "pass").spec
+    assert spec.resources == Resources(
+        gpus=1, nodes=2, instance_type="Standard_NC6s_v3", shm_size="8g", docker_args="--ipc=host"
+    )
+    assert spec.distribution == Distribution(kind="mpi", processes=4)
+    assert spec.environment == Environment(name="AzureML-x@latest", derive=True)
+    assert spec.inputs == {
+        "data": JobInput(path="azureml:digits:1", mode="download"), "n": JobInput(type="literal", value=3),
+    }  # fmt: skip
+    assert spec.outputs == {"model": JobOutput(type="mlflow_model")}
+    assert (spec.identity, spec.services) == ("managed", ("jupyterlab", "tensorboard"))
+    assert (spec.priority, spec.tier) == ("low", "spot")
+    assert understand(["--nodes", "2"], "pass").spec.distribution.kind == "pytorch"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--env A=TELLTALE", "Did you mean --env-var A=...?"),
+        ("--docker-args '-e HF_TOKEN=TELLTALE_1234'", "looks like a secret"),
+        ("--docker-args --env=API_KEY=TELLTALE", "expected one argument"),
+        ("--priority hgih", "Did you mean --priority high?"),
+        ("--tier gold", "spot (low priority"),
+        ("--input a=x --input a=y", "--input a is given twice"),
+        ("--nodes 0", "--nodes 0"),
+        ("--nodes two", "not a whole number"),
+        ("--node 2", "Did you mean --nodes"),
+    ],
+)
+def test_job_flags_that_are_wrong(line: str, said: str) -> None:
+    import shlex
+
+    from jupyter_amltrain.commands.submit import understand
+
+    with pytest.raises(CommandError) as caught:
+        understand(shlex.split(line), "pass")
+    assert said in str(caught.value) and "TELLTALE" not in str(caught.value)

@@ -1,0 +1,74 @@
+"""What a job may ask for that a single machine under our agent does not have, in words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from jupyter_amltrain.spec.inputs import is_address
+from jupyter_amltrain.spec.job import JobSpec
+
+#: Where the things work that a machine without a service does not have.
+_AZURE = "an Azure target (%aml_compute connect)"
+
+
+def refused(spec: JobSpec, target: str) -> str:
+    """Why the machine `target` cannot run `spec`; empty when it can. Blocks on the disk where inputs lie."""
+    return next(_reasons(spec, target), "")
+
+
+def _reasons(spec: JobSpec, target: str) -> Iterator[str]:
+    asked = spec.resources
+    if asked.nodes > 1:
+        yield f"--nodes {asked.nodes}: {target!r} is one machine. Several nodes are had on {_cluster()}."
+    if spec.distribution.kind:
+        said = f"--processes {spec.distribution.processes}" if spec.distribution.processes else "--distribution"
+        yield f"{said}: a run on {target!r} is one process. Several are had on {_AZURE}."
+    if asked.instance_type:
+        yield (
+            f"--instance-type {asked.instance_type}: {target!r} is a machine already."
+            f" A size is chosen on a serverless or Kubernetes target of Azure (%aml_compute create)."
+        )
+    for flag, given, what in (
+        ("--shm-size", asked.shm_size, "runs jobs without a container"),
+        ("--docker-args", asked.docker_args, "runs jobs without a container"),
+        ("--identity", spec.identity, "reads data as you"),
+        ("--service", ", ".join(service.partition(":")[0] for service in spec.services), "has no doors to open"),
+        ("--priority", spec.priority, "starts runs in the order of their submission"),
+        ("--tier", spec.tier, "has one kind of machine"),
+    ):
+        if given:
+            yield f"{flag} {given}: {target!r} {what}. That is for {_AZURE}."
+    if spec.environment:
+        yield (
+            f"--env {spec.environment.shown or '(derived)'}: {target!r} runs jobs with the kernel's own Python and"
+            f" makes no environment. Install what is missing here (%pip install), or use {_AZURE}."
+        )
+    yield from _about_data(spec, target)
+
+
+def _about_data(spec: JobSpec, target: str) -> Iterator[str]:
+    for name, given in spec.inputs.items():
+        if given.type == "literal":
+            continue
+        if is_address(given.path):
+            yield (
+                f"--input {name}={given.path}: {target!r} reads files and folders of this machine only."
+                f" Give a path, or use {_AZURE}."
+            )
+        elif not os.path.exists(given.path):
+            yield f"--input {name}={given.path}: there is no such file or folder."
+        elif given.type == "uri_folder" and not os.path.isdir(given.path):
+            yield f"--input {name}={given.path}: that is a file. Say so, by ',uri_file', or leave the type out."
+        elif given.type == "uri_file" and os.path.isdir(given.path):
+            yield f"--input {name}={given.path}: that is a folder. Say so, by ',uri_folder', or leave the type out."
+    for name, wanted in spec.outputs.items():
+        if wanted.path:
+            yield (
+                f"--output {name}={wanted.path}: on {target!r} an output is a folder of the run."
+                f" Write --output {name}, or use {_AZURE}."
+            )
+
+
+def _cluster() -> str:
+    return "a cluster of Azure (%aml_compute create NAME --kind amlcompute)"

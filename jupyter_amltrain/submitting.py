@@ -1,0 +1,159 @@
+"""Submitting by a function: the same fields as the flags of ``%%aml_submit``, as keywords."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.job_words import distribution_word, door, environment_of, inputs_of, outputs_of
+from jupyter_amltrain.session import controller
+from jupyter_amltrain.spec.environment import Environment
+from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.resources import Resources, distribution_of
+from jupyter_amltrain.tracked_run import ANSWER, TrackedRun
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.base import Plan
+
+
+def submit_spec(spec: JobSpec, *, target: str | None = None, secrets: Mapping[str, str] | None = None) -> TrackedRun:
+    """Submit a job; returns at once with the run."""
+    c = controller()
+    handle = c.loop.call(c.submit(spec, target, dict(os.environ), dict(secrets or {})))
+    return TrackedRun(handle)
+
+
+def plan_spec(spec: JobSpec, *, target: str | None = None) -> Plan:
+    """The exact request of a submit, without secrets; sends nothing."""
+    return controller().loop.call(controller().plan(spec, target), ANSWER)
+
+
+def submit(
+    script: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    source: str | os.PathLike[str] | None = None,
+    params: Mapping[str, Any] | None = None,
+    args: Iterable[str] = (),
+    out: Iterable[str] = (),
+    env: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+    gpus: int | None = None,
+    require_gpu: str = "",
+    gpu_grace: float | None = None,
+    name: str | None = None,
+    experiment: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    nodes: int = 1,
+    processes: int | None = None,
+    distribution: str = "",
+    instance_type: str = "",
+    shm_size: str = "",
+    docker_args: str = "",
+    environment: str | Environment = "",
+    derive_env: bool = False,
+    inputs: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | Iterable[str] = (),
+    identity: str = "",
+    services: Iterable[str] = (),
+    priority: str = "",
+    tier: str = "",
+) -> TrackedRun:
+    """Submit a ``.py`` file, or code as text; returns when the target has accepted it.
+
+    Parameters
+    ----------
+    script
+        Path of a file (``os.PathLike``, or text that ends with ``.py``), else code.
+    params
+        Assigned before the first line of code; ``--name value`` arguments of a file.
+    out
+        Variables of the code whose JSON value comes home: ``run.result(name)``.
+    secrets
+        Names and values; handed to the job's process, stored nowhere.
+    require_gpu
+        When the run leaves its GPUs unused: ``"stop"`` ends it, ``"warn"`` (as ``""``) says so.
+    gpu_grace
+        Seconds that it has to begin to use them; default 60.
+    timeout
+        Seconds of run time.
+    nodes, processes, distribution
+        Machines, processes on each (default one for each GPU), and how they find each other:
+        ``"pytorch"`` (default of several), ``"mpi"``, ``"tensorflow"``, ``"tensorflow:1"`` with a parameter server.
+    instance_type, shm_size, docker_args
+        Size of machine where the target finds one; shared memory and ``docker run`` arguments of its container.
+    environment
+        As ``--env``: ``"name@latest"``, ``"conda.yml"``, an image, a folder with a Dockerfile.
+        (`env` are environment variables.)
+    derive_env
+        Where MLflow of the named environment cannot log, use one made of it that can.
+    inputs
+        By name: a path or address as ``--input`` takes it, a number or truth value, or a
+        :class:`~jupyter_amltrain.spec.inputs.JobInput`. Its place is in ``$AML_INPUT_<NAME>``.
+    outputs
+        Names, or addresses by name. The place to write to is in ``$AML_OUTPUT_<NAME>``.
+    identity, services, priority, tier
+        As the flags of those names.
+
+    Examples
+    --------
+    >>> run = submit("accuracy = 0.9 + lr", params={"lr": 0.05}, out=["accuracy"])  # doctest: +SKIP
+    >>> run.wait().result("accuracy")  # doctest: +SKIP
+    0.95
+    """
+    from jupyter_amltrain import script as scripts
+
+    here = str(Path.cwd())
+    for word, given in (("out", out), ("args", args), ("outputs", outputs), ("services", services)):
+        if isinstance(given, str):
+            raise CommandError(f"{word}={given!r}: a list of texts is wanted.", hint=f"Try: {word}=[{given!r}]")
+    found = distribution_word(distribution)
+    params, out, secrets = dict(params or {}), tuple(out), dict(secrets or {})
+    text, script_name, cell, offset = "", "script.py", "", 0
+    if isinstance(script, os.PathLike) or (script.endswith(".py") and "\n" not in script):
+        made_file = scripts.from_file(Path(script), source=Path(source) if source else None)
+        script_name, sha256, file_dir = made_file.name, made_file.sha256, made_file.folder
+        default_name = Path(script).stem
+    else:
+        made = scripts.from_cell(script, magic_line="", params=params, out=out)
+        text, sha256, cell = made.text, made.sha256, script
+        offset = made.line_offset + 1  # there is no magic's line above it
+        default_name, file_dir = "run", here
+    spec = JobSpec(
+        name=name or default_name,
+        script=text,
+        script_name=script_name,
+        source=str(Path(source).resolve()) if source else None,
+        params=params,
+        args=tuple(args),
+        out=out,
+        env=dict(env or {}),
+        secrets=tuple(sorted(secrets)),
+        resources=Resources(
+            gpus=gpus, nodes=nodes, instance_type=instance_type, shm_size=shm_size, docker_args=docker_args
+        ),
+        distribution=distribution_of(found.kind, processes, nodes, found.parameter_servers),
+        environment=environment if isinstance(environment, Environment) else environment_of(environment, derive_env),
+        inputs=inputs_of(inputs or {}),
+        outputs=outputs_of(outputs),
+        identity=identity,
+        services=tuple(door(service) for service in services),
+        priority=priority,
+        tier=tier,
+        require_gpu=require_gpu,
+        gpu_grace=gpu_grace,
+        experiment=experiment or "default",
+        tags=dict(tags or {}),
+        timeout=timeout,
+        notebook_dir=file_dir,
+        project=here,
+        cell=cell,
+        line_offset=offset,
+        source_sha256=sha256,
+    )
+    # A script may end right after this line: the job must be its target's by then.
+    return submit_spec(spec, target=target, secrets=secrets).accepted()

@@ -1,0 +1,86 @@
+"""What a single machine cannot do for a job is refused, with the flag, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.one_machine import refused
+from jupyter_amltrain.controller import Controller
+from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.spec.environment import Environment
+from jupyter_amltrain.spec.inputs import JobInput, JobOutput
+from jupyter_amltrain.spec.job import JobSpec, Resources
+from jupyter_amltrain.spec.resources import Distribution
+from jupyter_amltrain.state import StateRoot
+
+CASES: list[tuple[dict[str, Any], str]] = [
+    ({"resources": Resources(nodes=2)}, "--nodes 2: 'local' is one machine."),
+    ({"distribution": Distribution(kind="pytorch", processes=2)}, "--processes 2: a run on 'local' is one process."),
+    ({"distribution": Distribution(kind="mpi")}, "--distribution: "),
+    ({"resources": Resources(instance_type="S")}, "--instance-type S: 'local' is a machine already."),
+    ({"resources": Resources(shm_size="2g")}, "--shm-size 2g: 'local' runs jobs without a container."),
+    ({"resources": Resources(docker_args="--ipc=host")}, "--docker-args --ipc=host"),
+    ({"environment": Environment(image="i/j")}, "--env i/j: 'local' runs jobs with the kernel's own Python"),
+    ({"environment": Environment(conda="/c.yml")}, "--env /c.yml"),
+    ({"environment": Environment(name="e:1")}, "--env e:1"),
+    ({"identity": "user"}, "--identity user"),
+    ({"services": ("ssh:ssh-rsa AAAA",)}, "--service ssh: 'local' has no doors"),
+    ({"priority": "low"}, "--priority low"),
+    ({"tier": "spot"}, "--tier spot"),
+    ({"inputs": {"d": JobInput(path="azureml:d:1")}}, "--input d=azureml:d:1: 'local' reads files and folders"),
+    ({"inputs": {"d": JobInput(path="/not/there")}}, "--input d=/not/there: there is no such file or folder."),
+    ({"outputs": {"m": JobOutput(path="azureml://x")}}, "--output m=azureml://x"),
+]
+
+
+@pytest.mark.parametrize(("fields", "said"), CASES)
+def test_each_is_named_with_what_is_to_do(fields: dict[str, Any], said: str) -> None:
+    sentence = refused(JobSpec(name="x", **fields), "local")
+    assert sentence.startswith(said) and "\n" not in sentence and sentence.endswith(".")
+
+
+def test_what_a_machine_can_do_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("1")
+    spec = JobSpec(
+        name="x",
+        resources=Resources(gpus=2),
+        distribution=Distribution(processes=1),
+        inputs={
+            "file": JobInput(type="uri_file", path=str(tmp_path / "x.csv"), mode="download"),
+            "folder": JobInput(path=str(tmp_path)),
+            "rate": JobInput(type="literal", value=0.5),
+        },
+        outputs={"model": JobOutput(mode="upload")},
+    )
+    assert refused(spec, "local") == ""
+    for name, type_ in (("x.csv", "uri_folder"), (".", "uri_file")):
+        wrong = JobSpec(name="x", inputs={"d": JobInput(type=type_, path=str(tmp_path / name))})
+        assert "leave the type out" in refused(wrong, "local")
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    made = Controller(StateRoot(tmp_path / "state"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("target", ["local", "lab"])
+def test_nothing_is_sent_and_no_run_appears(controller: Controller, target: str) -> None:
+    controller.loop.call(_lab(controller), 10)
+    for ask in (controller.submit, controller.plan):
+        with pytest.raises(SpecError, match=f"--nodes 2: '{target}' is one machine"):
+            controller.loop.call(ask(JobSpec(name="x", script="pass", resources=Resources(nodes=2)), target), 10)
+    assert controller.loop.call(_handles(controller), 10) == []
+
+
+async def _lab(controller: Controller) -> None:
+    await controller.computes.act("create", "lab", kind="fake", confirmed=True)
+
+
+async def _handles(controller: Controller) -> list[str]:
+    return [entry.run.handle for entry in controller.store.entries()]
