@@ -221,14 +221,107 @@ def of_exception(error: BaseException, where: str = "") -> AmlTrainError | None:
     return None
 
 
-def signin_failed(text: str, where: str = "") -> AmlTrainError:
-    """Entra's refusal in plain words."""
-    return AuthenticationError(f"Azure did not let us sign in: {_line(text)}", hint=connect_line(where))
+def signin_failed(text: str, where: str = "", *, how: str = "") -> AmlTrainError:
+    """Entra's refusal in plain words.
+
+    Parameters
+    ----------
+    text
+        With its code, ``AADSTS7000215: Invalid client secret provided. ...``.
+    how
+        What was to sign us in, ``az login``.
+    """
+    by = f" by {how}" if how else ""
+    low = text.lower()
+    for code in re.findall(r"AADSTS(\d+)", text):
+        if code in _AADSTS:
+            what, hint = _AADSTS[code]
+            return AuthenticationError(f"Azure refused the sign-in{by}: {what} (AADSTS{code}).", hint=hint)
+    if "timed out" in low or "expired_token" in low or "code has expired" in low:
+        return AuthenticationError(
+            "Nobody signed in to Azure before the code or the window expired.", hint="Connect again for a new one."
+        )
+    if "authorization_declined" in low or "access_denied" in low:
+        return AuthenticationError("The sign-in to Azure was declined.", hint="Connect again to try once more.")
+    first = _line(re.sub(r"(?s)\b(Trace ID|Correlation ID|Timestamp|To mitigate).*", "", text))
+    return AuthenticationError(f"Azure refused the sign-in{by}: {first}", hint=connect_line(where))
+
+
+_SECRET = "Set AZURE_CLIENT_SECRET to its value (not its id), then connect again."
+_TENANT = "Give the directory's id: %aml_compute connect --tenant TENANT"
+_AGAIN = "Sign in again: %aml_compute connect --sign-in device"
+#: Entra's codes (learn.microsoft.com/entra/identity-platform/reference-error-codes): what, and what to do next.
+_AADSTS = {
+    "7000215": ("the client secret is wrong", _SECRET),
+    "7000222": ("the client secret has expired", "Make a new one, set AZURE_CLIENT_SECRET, then connect again."),
+    "700016": (
+        "this directory knows no application with that id",
+        "Check AZURE_CLIENT_ID and AZURE_TENANT_ID, then connect again.",
+    ),
+    "700027": ("the certificate is not that of the application", "Check AZURE_CLIENT_CERTIFICATE_PATH."),
+    "700082": ("the sign-in has been unused for too long", _AGAIN),
+    "70043": ("the sign-in is over by a rule of your organisation", _AGAIN),
+    "70008": ("the sign-in is over", _AGAIN),
+    "70016": ("nobody has entered the code yet", "Connect again for a new code."),
+    "70018": ("the code is wrong", "Connect again for a new code."),
+    "70019": ("the code has expired", "Connect again for a new code."),
+    "70020": ("the code has expired", "Connect again for a new code."),
+    "50173": ("the password was changed since", _AGAIN),
+    "50076": ("your organisation wants a second factor", _AGAIN),
+    "50078": ("your organisation wants the second factor again", _AGAIN),
+    "50079": ("your organisation wants you to register a second factor", _AGAIN),
+    "50158": ("your organisation wants one more check", _AGAIN),
+    "53000": ("your organisation allows only managed devices", "Use a machine that your organisation manages."),
+    "53003": ("a rule of your organisation (conditional access) blocks it", "Ask its administrator."),
+    "530032": ("a rule of your organisation (conditional access) blocks it", "Ask its administrator."),
+    "50126": ("user name or password is wrong", _AGAIN),
+    "50034": ("this directory does not know that user", _TENANT),
+    "50020": ("this user is not of this directory", _TENANT),
+    "50057": ("the account is disabled", "Ask its administrator."),
+    "50059": ("it is not known which directory is meant", _TENANT),
+    "90002": ("there is no such directory", "Check the tenant: %aml_compute connect --tenant TENANT"),
+    "900023": ("that is no id of a directory", "Check the tenant: %aml_compute connect --tenant TENANT"),
+    "65001": ("nobody has consented to this application yet", "Ask an administrator to consent to it."),
+    "50105": ("you are not assigned to this application", "Ask an administrator to assign it to you."),
+    "90072": ("this account is not of the workspace's directory", _TENANT),
+    "500011": ("this directory does not know Azure Machine Learning", _TENANT),
+}
 
 
 def unreachable(text: str, where: str = "") -> TargetUnreachable:
     """No answer: the network, a proxy, a name or a certificate."""
-    return TargetUnreachable(f"No answer from Azure: {_line(text)}", hint="Check the network, and try again.")
+    low = text.lower()
+    found = re.search(r"host='([^']+)'|https?://([^/\s:'\"]+)|resolve '([^']+)'", text)
+    host = next((part for part in found.groups() if part), "") if found else ""
+    of = f" ({host})" if host else ""
+    if "certificate" in low and ("verify" in low or "self-signed" in low or "self signed" in low):
+        return TargetUnreachable(
+            f"The certificate of Azure{of} is not trusted here: a proxy of your network may sign its own.",
+            hint="Set REQUESTS_CA_BUNDLE to a file with its certificate, then try again.",
+        )
+    if "proxy" in low and ("407" in low or "authentication required" in low):
+        return TargetUnreachable(
+            "The proxy of your network wants a user and a password.",
+            hint="Set HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT",
+        )
+    if "proxy" in low:
+        return TargetUnreachable(
+            f"No way to Azure{of} through the proxy of your network.", hint="Check HTTPS_PROXY and NO_PROXY."
+        )
+    if "getaddrinfo" in low or "name or service not known" in low or "name resolution" in low or "nodename" in low:
+        return TargetUnreachable(
+            f"The name of Azure's server{of} cannot be resolved: is there a network?",
+            hint="Check the network (a private workspace needs its VPN), and try again.",
+        )
+    if "ssl" in low or "tls" in low:
+        return TargetUnreachable(f"No secure connection to Azure{of}: {_line(text)[:200]}", hint="Try again.")
+    if "timed out" in low or "timeout" in low:
+        return TargetUnreachable(f"Azure{of} did not answer in time.", hint="Check the network, and try again.")
+    if "refused" in low or "unreachable" in low or "no route" in low:
+        return TargetUnreachable(f"No connection to Azure{of}.", hint="Check the network, and try again.")
+    if "aborted" in low or "reset" in low or "incompleteread" in low or "prematurely" in low or "broken" in low:
+        return TargetUnreachable(f"The connection to Azure{of} was cut.", hint="Try again.")
+    return TargetUnreachable(f"No answer from Azure{of}: {_line(text)[:200]}", hint="Check the network, and try again.")
 
 
 def wrong(text: str, hint: str = "") -> CommandError:

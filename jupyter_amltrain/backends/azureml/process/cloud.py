@@ -8,15 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.backends.azureml.process import credentials
+from jupyter_amltrain.backends.azureml.process.credentials import ARM_SCOPE, DATA_SCOPE, Account, Reopened
 from jupyter_amltrain.backends.azureml.process.rest import Blob, Rest
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.state import read_json
 
-#: Address of ARM, and for whom the tokens are that it and the data plane take.
+#: Address of ARM.
 ARM_HOST = "https://management.azure.com"
-ARM_SCOPE = "https://management.azure.com/.default"
-DATA_SCOPE = "https://ml.azure.com/.default"
 
 
 def arm_id(subscription: str, resource_group: str, workspace: str) -> str:
@@ -40,7 +38,7 @@ class Workspace:
         What stands before paths of run history and MLflow on the data plane.
     """
 
-    def __init__(self, facts: Mapping[str, Any], credential: Any) -> None:
+    def __init__(self, facts: Mapping[str, Any], credential: Account) -> None:
         self.facts = dict(facts)
         self.name = str(facts["name"])
         self.subscription = str(facts["subscription"])
@@ -94,15 +92,15 @@ class Cloud:
                 facts = self._stored().get(name)
                 if facts is None:
                     raise CommandError(f"No workspace {name!r} is connected.", hint="%aml_compute connect")
-                self._known[name] = Workspace(facts, credentials.silent(str(facts.get("tenant") or "")))
+                self._known[name] = Workspace(facts, _reopened(facts))
             return self._known[name]
 
-    def add(self, facts: Mapping[str, Any], credential: Any = None) -> Workspace:
+    def add(self, facts: Mapping[str, Any], credential: Account | None = None) -> Workspace:
         """Know a workspace from now on; a credential that it had is replaced by one that is given."""
         with self._guard:
             before = self._known.get(str(facts["name"]))
             if credential is None:
-                credential = before.credential if before else credentials.silent(str(facts.get("tenant") or ""))
+                credential = before.credential if before else _reopened(facts)
             made = self._known[str(facts["name"])] = Workspace(facts, credential)
             return made
 
@@ -122,3 +120,12 @@ class Cloud:
     def blob(self, url: str) -> Blob:
         """One signed address of a file. Sends no Authorization."""
         return Blob(self._files, url)
+
+
+def _reopened(facts: Mapping[str, Any]) -> Account:
+    return Reopened(
+        str(facts.get("tenant") or ""),
+        str(facts.get("method") or "auto"),
+        str(facts.get("account") or ""),
+        str(facts["name"]),
+    )

@@ -25,7 +25,7 @@ from jupyter_amltrain.backends.azureml import faults
 from jupyter_amltrain.backends.azureml.process import serve
 
 if TYPE_CHECKING:
-    from azure.core.credentials import TokenCredential
+    from jupyter_amltrain.backends.azureml.process.credentials import Account
 
 #: Versions of ARM's contract. The GA ones know all that we send; previews only where a field needs one.
 ARM = "2024-10-01"
@@ -66,7 +66,14 @@ class Answer(msgspec.Struct, frozen=True):
 class _Transport(RequestsTransport):  # type: ignore[misc]
     """Waits between retries end with the operation that waits."""
 
+    def send(self, request: Any, **rest: Any) -> Any:
+        """Nothing is sent for an operation that nobody wants any more: so a sign-in ends, too."""
+        if (call := serve.current()) is not None:
+            call.check()
+        return super().send(request, **rest)
+
     def sleep(self, duration: float) -> None:
+        """Between two tries."""
         call = serve.current()
         if call is None:
             time.sleep(duration)
@@ -91,19 +98,15 @@ class _Retries(RetryPolicy):  # type: ignore[type-arg]
 class _Tokens(BearerTokenCredentialPolicy):  # type: ignore[type-arg]
     """A 401 gets a fresh token once, past every cache of MSAL."""
 
-    def on_challenge(self, request: Any, response: Any) -> bool:
-        if super().on_challenge(request, response):
-            return True
-        if request.context.options.get("fresh") or request.context.get("fresh"):
-            return False
+    def send(self, request: Any) -> Any:
+        response = super().send(request)
+        if response.http_response.status_code != 401 or request.context.get("fresh"):
+            return response
         request.context["fresh"] = True
-        # Claims make MSAL look past its cache; every token that is issued now has them.
-        claims = json_module.dumps({"access_token": {"nbf": {"essential": True, "value": str(int(time.time()) - 600)}}})
-        try:
-            self.authorize_request(request, *self._scopes, claims=claims)
-        except Exception:  # `az login` and its like take none, and keep no token that is over
-            self.authorize_request(request, *self._scopes)
-        return True
+        account: Any = self._credential
+        self._token = token = account.fresh(*self._scopes)
+        self._update_headers(request.http_request.headers, token.token)
+        return self.next.send(request)
 
 
 def transport() -> RequestsTransport:
@@ -111,7 +114,7 @@ def transport() -> RequestsTransport:
     return _Transport(connection_timeout=setting("CONNECT_TIMEOUT", 10), read_timeout=setting("READ_TIMEOUT", 60))
 
 
-def pipeline(base: str, credential: TokenCredential | None, scope: str) -> PipelineClient:  # type: ignore[type-arg]
+def pipeline(base: str, credential: Account | None, scope: str) -> PipelineClient:  # type: ignore[type-arg]
     """A pipeline; without a credential it sends no Authorization."""
     policies: list[Any] = [
         HeadersPolicy(),
@@ -147,7 +150,7 @@ class Rest:
         self,
         host: str | Callable[[], str],
         below: str,
-        credential: TokenCredential | None,
+        credential: Account | None,
         scope: str = "",
         *,
         where: str = "",
