@@ -1,0 +1,93 @@
+"""Pins of MLflow that cannot log are named, and the same environment is made with pins that can."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jupyter_amltrain.backends.azureml.mlflow_pins import GOOD, derived, judged, pip_pins
+from jupyter_amltrain.errors import EnvironmentFailed
+
+CONDA = """\
+name: project
+channels: [conda-forge]
+dependencies:
+  - python=3.10
+  - conda-forge::mlflow=2.9.2=py310_0
+  - numpy>=1.26
+  - pip:
+      - azureml-mlflow==1.57.0  # the service's
+      - torch==2.4.0
+"""
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [
+        ["mlflow-skinny<=3.15", "azureml-mlflow>=1.62.0.post6"],
+        ["mlflow==3.17.2"],  # through the agent; no service's package is needed
+        ["mlflow-skinny"],
+        ["azureml-mlflow"],
+        ["mlflow==3.17.2", "azureml-mlflow==1.60.0"],
+        ["MLflow == 2.9.2", "azureml_mlflow"],
+        ["mlflow>=2.10,<3", "azureml-mlflow==1.60.0.post1"],
+        ["mlflow @ git+https://github.com/mlflow/mlflow"],
+        ["mlflow~=2.20"],
+        ["mlflow==2.9.*"],
+        ["mlflow>=2.4.0,<2.5"],
+        ["azureml-mlflow==1.57.0", "mlflow==2.9.2"],  # not in the table: not judged
+    ],
+)
+def test_pins_that_can_log(pins: list[str]) -> None:
+    assert judged([*pins, "numpy==1.26"], "e").logs is True and not judged(pins).sentence
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [
+        (["numpy"], "Environment e has no MLflow"),
+        ([], "has no MLflow"),
+        (["mlflow==3.17.2", "azureml-mlflow==1.61.0"], "takes mlflow-skinny<=3.5.0 only"),
+        (["mlflow>=3", "azureml-mlflow==1.60.0.post1"], "takes mlflow-skinny<3.0.0 only"),
+        (["mlflow==2.9.2", "mlflow-skinny>=3"], "exclude each other (mlflow==2.9.2 and mlflow-skinny>=3)"),
+        (["mlflow<2"], "MLflow before 2.0.0 cannot log"),
+    ],
+)
+def test_pins_that_cannot_are_named(pins: list[str], said: str) -> None:
+    verdict = judged(pins, "e")
+    assert verdict.logs is False and said in verdict.sentence and "--derive-env" in verdict.sentence
+    assert "\n" not in verdict.sentence
+
+
+def test_models_straight_to_the_service() -> None:
+    assert judged(["mlflow==2.9.2", "azureml-mlflow"]).models is True
+    assert judged(["mlflow==3.5.0", "azureml-mlflow"]).models is False
+    assert judged(["mlflow==2.9.2"]).models is False  # without the service's package there is no way to it
+
+
+def test_what_is_not_known_is_not_judged() -> None:
+    assert judged(None, "e") == (None, None, "")
+
+
+def test_a_conda_file_as_text_and_as_the_service_answers_it() -> None:
+    pins = ["python==3.10.*", "mlflow==2.9.2.*", "numpy>=1.26", "azureml-mlflow==1.57.0", "torch==2.4.0"]
+    assert pip_pins(CONDA) == pins
+    pip = {"pip": ["azureml-mlflow==1.57.0", "torch==2.4.0"]}
+    answered = json.dumps({"dependencies": ["python=3.10", "mlflow=2.9.2", "numpy>=1.26", pip]}, indent=2)
+    assert pip_pins(answered) == pins and judged(pins).logs
+
+
+def test_the_derived_one_can_log_and_keeps_the_rest() -> None:
+    made = derived(CONDA)
+    assert pip_pins(made) == ["python==3.10.*", "numpy>=1.26", "pip", "torch==2.4.0", *GOOD]
+    assert judged(pip_pins(made)).logs and derived(made) == made
+    assert made.startswith("name: project\n")
+    assert pip_pins(derived("dependencies: [python=3.11, pip=24]"))[1] == "pip==24.*"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "a: [", "dependencies: 3", "name: x"])
+def test_what_is_no_conda_file(text: str) -> None:
+    for read in (pip_pins, derived):
+        with pytest.raises(EnvironmentFailed, match="conda file"):
+            read(text)
