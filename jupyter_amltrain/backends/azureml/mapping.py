@@ -171,7 +171,7 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
         "project": "",
         "tracking": {"run_id": "", "mode": spec.tracking},
         "snapshot": {},
-        "spec": {},
+        "spec": {"resources": {"nodes": spec.resources.nodes}},
         "inputs": sorted(spec.inputs),
         "outputs": sorted(spec.outputs),
     }

@@ -1,0 +1,335 @@
+"""Code that a job takes along: never sent twice.
+
+The service finds an asset by its content's hash, as the SDK does (``GET codes/NAME/versions?hash=...``). New
+content goes by the signed address of ``startPendingUpload``, so that no right on the storage account is
+needed; what an earlier asset has is copied there on the service's side. Where any of that is refused, the SDK
+sends the files in its own way.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from jupyter_amltrain.backends.azureml.process import code_tree, history, rest
+from jupyter_amltrain.backends.azureml.process.code_tree import Content, Packed
+from jupyter_amltrain.errors import AmlTrainError, StateError
+from jupyter_amltrain.state import locked, read_json, write_json
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.azureml.process.cloud import Workspace
+    from jupyter_amltrain.backends.azureml.process.serve import Call
+
+log = logging.getLogger("amltrain.azure")
+
+#: The SDK's word for how the hash was made; ours is only compared with ours.
+HASH_VERSION = "202208"
+#: Of earlier assets so many are remembered.
+_KEPT = 12
+#: Larger files go in blocks of this (bytes).
+_BLOCK = 16 << 20
+#: Copying on the service's side, in one answer, is for files up to 256 MiB (``Copy Blob From URL``).
+_COPY_LIMIT = 256 << 20
+
+
+def send(
+    call: Call,
+    workspace: Workspace,
+    *,
+    files: Mapping[str, str | bytes],
+    script: str,
+    digest: str,
+    job_file: Mapping[str, Any],
+) -> str:
+    """The id of a code asset with these files; a folder here where only the SDK can send them.
+
+    Parameters
+    ----------
+    script
+        Name of the script, which stays readable.
+    digest
+        Of the snapshot.
+    job_file
+        ``.amltrain/job.json``.
+    """
+    from jupyter_amltrain.transports.agent_zipapp import build
+
+    agent = code_tree.of_bytes(build(call.root).read_bytes())
+    job = code_tree.of_json(job_file)
+    whole = code_tree.digest_of(digest, (agent, job))
+    known = _Known(call.root, workspace.name)
+    if found := _there(workspace, whole):
+        log.info("code %s is there: %s", whole[:12], found.rpartition("/codes/")[2])
+        return found
+    tree = code_tree.tree_of(files)
+    ours = {code_tree.AGENT: agent, code_tree.JOB: job}
+    packed = _packed(tree, script, known)
+    upload = _Upload(call, workspace, known)
+    try:
+        try:
+            return upload.asset(_with(packed, ours), whole)
+        except _NotCopied as error:
+            log.info("%s", error)
+            packed = code_tree.based(tree, script)
+            return upload.asset(_with(packed, ours), whole)
+    except AmlTrainError as error:
+        log.warning("the code is sent by the SDK, because: %s", error)
+        call.progress("The code is sent by the SDK in its own way.")
+        # Packs or not: the SDK sends every file again whenever one has changed.
+        again = code_tree.based(tree, script) if packed.base else packed
+        return _staged({**again.blobs, **ours})
+
+
+def _with(packed: Packed, ours: Mapping[str, Content]) -> Packed:
+    return Packed({**packed.blobs, **ours}, packed.base, packed.table)
+
+
+def _packed(tree: code_tree.Tree, script: str, known: _Known) -> Packed:
+    if len(tree) <= code_tree.PLAIN_FILES:
+        return code_tree.plain(tree)
+    best: Packed | None = None
+    for asset in known.assets:
+        base = asset.get("base")
+        if not base:
+            continue
+        size, sha256 = asset["blobs"][base]
+        found = code_tree.edited(tree, script, base, known.table(base), Content(b"", size, sha256))
+        if found is not None and (best is None or _new(found) < _new(best)):
+            best = found
+    return best or code_tree.based(tree, script)
+
+
+def _new(packed: Packed) -> int:
+    return sum(content.size for name, content in packed.blobs.items() if name != packed.base)
+
+
+def _there(workspace: Workspace, digest: str) -> str:
+    """Id of an asset with that content, or empty. The name that is asked for does not matter."""
+    answer = workspace.arm.get(
+        f"codes/{uuid.uuid4()}/versions",
+        api=rest.ARM,
+        params={"hash": digest, "hashVersion": HASH_VERSION},
+        ok=(200, 404),
+        act="look for the code",
+    )
+    for asset in (answer.json or {}).get("value") or ():
+        kept = (asset.get("properties") or {}).get("properties") or {}
+        # A service that does not know the question answers with any asset.
+        if kept.get("hash_sha256", digest) == digest and asset.get("id"):
+            return str(asset["id"])
+    return ""
+
+
+class _NotCopied(AmlTrainError):
+    """What an earlier asset has cannot be had from there, and is not here."""
+
+
+class _Upload:
+    """One new asset."""
+
+    def __init__(self, call: Call, workspace: Workspace, known: _Known) -> None:
+        self._call, self._workspace, self._known = call, workspace, known
+        self.sent = 0
+
+    def asset(self, packed: Packed, digest: str) -> str:
+        name = str(uuid.uuid4())
+        path = f"codes/{name}/versions/1"
+        answer = self._workspace.arm.post(
+            f"{path}/startPendingUpload", api=rest.ARM, json={}, act="ask where to put the code"
+        )
+        place = (answer.json or {}).get("blobReferenceForConsumption") or {}
+        uri = str(place.get("blobUri") or "")
+        signed = str((place.get("credential") or {}).get("sasUri") or "")
+        if not uri or "?" not in signed:
+            raise AmlTrainError("Azure gives no signed address for the code.")
+        _signatures.put(uri, signed.partition("?")[2])
+        self._call.progress(f"Sending the code: {len(packed.blobs)} files.")
+        copies = {blob: self._known.where(blob, content) for blob, content in packed.blobs.items()}
+        base = packed.blobs.get(packed.base)
+        if base is not None and base.source == b"" and not copies[packed.base]:
+            raise _NotCopied("The earlier pack is not known any more.")
+
+        def put(blob: str) -> None:
+            self._put(f"{signed.partition('?')[0]}/{blob}", signed.partition("?")[2], packed.blobs[blob], copies[blob])
+
+        history.all_of(put, sorted(packed.blobs, key=lambda blob: -packed.blobs[blob].size))
+        body = {
+            "properties": {
+                "codeUri": uri,
+                "isAnonymous": True,
+                "properties": {"hash_sha256": digest, "hash_version": HASH_VERSION, "amltrain.code": "1"},
+            }
+        }
+        made = self._workspace.arm.put(path, api=rest.ARM, json=body, act="register the code").json or {}
+        asset = str(made.get("id") or f"{self._workspace.arm_id}/{path}")
+        self._known.remember(uri, asset, packed)
+        log.info("code %s: %d bytes sent of %d", digest[:12], self.sent, sum(c.size for c in packed.blobs.values()))
+        return asset
+
+    def _put(self, url: str, signature: str, content: Content, source: str) -> None:
+        self._call.check()
+        target = self._call.cloud.blob(f"{url}?{signature}")
+        if source and self._copied(target, source):
+            return
+        data = content.read()
+        if len(data) != content.size or (not data and content.size):
+            raise _NotCopied("The earlier pack cannot be copied.")
+        self.sent += len(data)
+        if len(data) <= 4 * _BLOCK:
+            target.put(data)
+            return
+        ids = []
+        for number, start in enumerate(range(0, len(data), _BLOCK)):
+            self._call.check()
+            self._call.progress(f"Sending the code: {start / len(data):.0%} of {len(data) / 1e6:.0f} MB.")
+            ids.append(base64.b64encode(b"%06d" % number).decode())
+            target.put(data[start : start + _BLOCK], suffix=f"&comp=block&blockid={ids[-1]}")
+        listed = "".join(f"<Latest>{id_}</Latest>" for id_ in ids)
+        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{listed}</BlockList>'
+        target.put(body.encode(), suffix="&comp=blocklist")
+
+    def _copied(self, target: rest.Blob, source: str) -> bool:
+        """Whether the service has copied it from an earlier asset."""
+        for signature in self._reading(source):
+            try:
+                target.send(
+                    "PUT",
+                    headers={
+                        "x-ms-version": rest.BLOB,
+                        "x-ms-requires-sync": "true",
+                        "x-ms-copy-source": f"{source}?{signature}",
+                        "Content-Length": "0",
+                    },
+                    act="copy a file",
+                )
+                return True
+            except AmlTrainError as error:
+                log.info("not copied: %s", error)
+        return False
+
+    def _reading(self, source: str) -> list[str]:
+        """Signatures that may read an earlier asset: of its upload, else of the workspace's storage account."""
+        own = _signatures.get(source)
+        if own:
+            return [own]
+        try:
+            account = _account_signature(self._workspace, urlsplit(source).hostname or "")
+        except AmlTrainError as error:
+            log.info("no signature to copy by: %s", error)
+            return []
+        return [account] if account else []
+
+
+def _account_signature(workspace: Workspace, host: str) -> str:
+    """Of the storage account of the workspace (recorded: ``secretsType`` ``Sas``, a token with a leading ``?``)."""
+    key = f"account:{workspace.name}"
+    if found := _signatures.get(key):
+        return found
+    store = "datastores/workspaceblobstore"
+    facts = (workspace.arm.get(store, api=rest.ARM, act="look at the workspace's storage").json or {})["properties"]
+    if not host.startswith(f"{facts.get('accountName')}."):
+        return ""
+    secret = workspace.arm.post(
+        f"{store}/listSecrets",
+        api=rest.ARM_PREVIEW,
+        json={"expirableSecret": True, "expireAfterHours": 1},
+        act="ask for a signature of the workspace's storage",
+    ).json
+    token = str((secret or {}).get("sasToken") or "").lstrip("?")
+    if token:
+        _signatures.put(key, token)
+    return token
+
+
+def _staged(blobs: Mapping[str, Content]) -> str:
+    """A folder for the SDK to send; removed by who submits."""
+    folder = Path(tempfile.mkdtemp(prefix="amltrain-code-"))
+    for name, content in blobs.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.read())
+    return str(folder)
+
+
+class _Signatures:
+    """Signatures of addresses, by the beginning of the address. Secrets: in memory only, for less than their hour."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._known: dict[str, tuple[float, str]] = {}
+
+    def put(self, begin: str, signature: str) -> None:
+        with self._guard:
+            self._known[begin] = time.time() + 3000, signature
+
+    def get(self, url: str) -> str:
+        with self._guard:
+            now = time.time()
+            self._known = {begin: pair for begin, pair in self._known.items() if pair[0] > now}
+            found = (text for begin, (_, text) in self._known.items() if url == begin or url.startswith(begin + "/"))
+            return next(found, "")
+
+
+_signatures = _Signatures()
+
+
+class _Known:
+    """What was sent to a workspace, in a small file of the state root: no signature is in it."""
+
+    def __init__(self, root: Path, workspace: str) -> None:
+        self._folder = root / "azure" / workspace
+        self._file = self._folder / "sent.json"
+        self.assets: list[dict[str, Any]] = []
+        try:
+            if self._file.exists():
+                self.assets = list(read_json(self._file).get("assets") or [])
+        except (StateError, OSError, ValueError) as error:
+            log.info("%s", error)
+
+    def where(self, blob: str, content: Content) -> str:
+        """Address of the same content under the same name in an earlier asset; empty for none."""
+        if content.size > _COPY_LIMIT:
+            return ""
+        for asset in self.assets:
+            if (asset.get("blobs") or {}).get(blob, ("", ""))[1] == content.sha256:
+                return f"{asset['uri']}/{blob}"
+        return ""
+
+    def table(self, base: str) -> dict[str, str]:
+        """Files of a base pack; empty when that is not known, and then nothing is an edit of it."""
+        path = self._folder / f"{base.rpartition('/')[2]}.json"
+        try:
+            return dict(read_json(path).get("files") or {}) if path.exists() else {}
+        except (StateError, OSError, ValueError):
+            return {}
+
+    def remember(self, uri: str, asset: str, packed: Packed) -> None:
+        """Note an asset; a state root that cannot be written costs only the next upload."""
+        blobs = {name: [content.size, content.sha256] for name, content in packed.blobs.items()}
+        row = {"id": asset, "uri": uri, "time": time.time(), "base": packed.base, "blobs": blobs}
+
+        def change() -> None:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(self._folder / "sent.lock", 10.0):
+                kept = _Known(self._folder.parent.parent, self._folder.name).assets
+                if packed.base:
+                    name = packed.base.rpartition("/")[2]
+                    write_json(self._folder / f"{name}.json", {"schema": 1, "files": packed.table})
+                write_json(self._file, {"schema": 1, "assets": [row, *kept][:_KEPT]})
+
+        _quietly(change)
+
+
+def _quietly(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except (OSError, AmlTrainError) as error:
+        log.warning("%s", error)

@@ -1,0 +1,193 @@
+"""Run history: what became of a job, as rows (see :mod:`..job_rows`), and where its files lie.
+
+``GET {api}/history/v1.0{WS}/runs/{name}/details`` (the SDK's ``RunOperations.get_details``) says all of it at
+once: status, times, error, tags, and a signed address for each log file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qs, quote, urlsplit
+
+from jupyter_amltrain.backends.azureml import faults
+from jupyter_amltrain.backends.azureml.process import rest, serve
+from jupyter_amltrain.errors import AmlTrainError
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.azureml.process.cloud import Workspace
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Requests at the same time for one operation.
+AT_ONCE = 8
+#: A signed address is not used in the last seconds of its life.
+_SPARE = 60.0
+#: What the service keeps about the machines of a job that waits.
+_MACHINES = "_aml_system_ComputeTargetStatus"
+
+_pool = ThreadPoolExecutor(2 * AT_ONCE, "amltrain-azure-history")
+
+
+def all_of(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """`work` of each, some at the same time, for the operation of this thread."""
+    if len(items) < 2:
+        return [work(item) for item in items]
+    call = serve.current()
+
+    def one(item: T) -> R:
+        with serve.working_for(call):
+            return work(item)
+
+    return list(_pool.map(one, items))
+
+
+def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
+    """What run history says of a job; ``None`` when it has none of that name.
+
+    The signed addresses are also kept here, in memory.
+    """
+    try:
+        answer = workspace.data.get(
+            f"{workspace.history}/runs/{quote(name, safe='')}/details",
+            api=rest.HISTORY,
+            act=f"look at job {name}",
+        )
+    except AmlTrainError as error:
+        if faults.told(error).status == 404:
+            return None
+        raise
+    found: dict[str, Any] = answer.json or {}
+    _addresses.put((workspace.name, name), found.get("logFiles") or {})
+    return found
+
+
+def files(workspace: Workspace, name: str, fresh: bool = False) -> dict[str, str]:
+    """Signed addresses of a job's log files; those of the last look when they are still good."""
+    known = None if fresh else _addresses.get((workspace.name, name))
+    if known is None:
+        details(workspace, name)
+        known = _addresses.get((workspace.name, name))
+    return known or {}
+
+
+def row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a job from run history."""
+    error = (found.get("error") or {}).get("error") or {}
+    tags = found.get("tags") or {}
+    properties = found.get("properties") or {}
+    request = found.get("computeRequest") or {}
+    warnings = [str(w.get("message") or "") for w in found.get("warnings") or () if isinstance(w, dict)]
+    return {
+        "name": name,
+        "status": found.get("status"),
+        "created": unix(found.get("createdTimeUtc") or found.get("createdUtc")),
+        "started": unix(found.get("startTimeUtc")),
+        "ended": unix(found.get("endTimeUtc")),
+        "error": _innermost(error),
+        "code": error.get("code") or "",
+        "why": found.get("cancelationReason") or _queueing(found) or "; ".join(warnings)[:400],
+        "nodes": _machines(tags),
+        "attempt": found.get("currentAttemptId") or 1,
+        "revision": found.get("statusRevision") or found.get("revision") or 0,
+        "compute": found.get("target") or properties.get("_azureml.ClusterName") or "",
+        "count": request.get("nodeCount") or (found.get("compute") or {}).get("instanceCount"),
+        "archived": False,
+    }
+
+
+def row_of_job(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a job from ARM, which says less: no error, and times only as properties."""
+    body = job.get("properties") or {}
+    properties = body.get("properties") or {}
+    compute = str(body.get("computeId") or "")
+    return {
+        "name": job.get("name") or "",
+        "status": body.get("status"),
+        "created": unix((job.get("systemData") or {}).get("createdAt")),
+        "started": unix(properties.get("StartTimeUtc")),
+        "ended": unix(properties.get("EndTimeUtc")),
+        "error": "",
+        "code": "",
+        "why": "",
+        "nodes": _machines(body.get("tags") or {}),
+        "attempt": 1,
+        "revision": 0,
+        "compute": compute.rpartition("/")[2],
+        "count": (body.get("resources") or {}).get("instanceCount"),
+        "archived": bool(body.get("isArchived")),
+        "size": (body.get("resources") or {}).get("instanceType") or "",
+    }
+
+
+def completed(row: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
+    """ARM's row with what run history knows better."""
+    if more is None:
+        return dict(row)
+    better = {key: value for key, value in more.items() if value not in (None, "", 0, {})}
+    return {**row, **better, "compute": row.get("compute") or better.get("compute", ""), "archived": row["archived"]}
+
+
+def unix(text: Any) -> float | None:
+    """Unix seconds of a time of Azure: up to 7 decimals, ``Z``, ``+00:00`` or nothing; year 1 is no time."""
+    if not isinstance(text, str) or text.startswith("0001"):
+        return None
+    head, dot, tail = text.strip().replace(" ", "T").rstrip("Z").partition(".")
+    digits = "".join(c for c in tail.partition("+")[0] if c.isdigit())[:6]
+    head = head.partition("+")[0]
+    try:
+        moment = datetime.datetime.fromisoformat(head).replace(tzinfo=datetime.timezone.utc)
+    except ValueError:
+        return None
+    return moment.timestamp() + (float(f"0.{digits}") if dot and digits else 0.0)
+
+
+def _innermost(error: Mapping[str, Any]) -> str:
+    return str(error.get("message") or "").strip()
+
+
+def _queueing(found: Mapping[str, Any]) -> str:
+    info = found.get("queueingInfo") or {}
+    return str(info.get("message") or info.get("code") or "") if isinstance(info, dict) else ""
+
+
+def _machines(tags: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        value = json.loads(tags.get(_MACHINES) or "{}")
+    except (TypeError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+class _Addresses:
+    """Signed addresses of files, which are secrets: they live here only."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._known: dict[tuple[str, str], tuple[float, dict[str, str]]] = {}
+
+    def put(self, key: tuple[str, str], urls: Mapping[str, str]) -> None:
+        with self._guard:
+            if len(self._known) > 200:
+                del self._known[next(iter(self._known))]
+            self._known[key] = _ends(urls.values()), dict(urls)
+
+    def get(self, key: tuple[str, str]) -> dict[str, str] | None:
+        with self._guard:
+            until, urls = self._known.get(key, (0.0, {}))
+            return urls if until > time.time() else None
+
+
+def _ends(urls: Iterable[str]) -> float:
+    """When the first of some signed addresses ends (their ``se``), less some seconds."""
+    ends = [unix((parse_qs(urlsplit(url).query).get("se") or [""])[0]) for url in urls]
+    return min((end - _SPARE for end in ends if end is not None), default=time.time() + 600)
+
+
+_addresses = _Addresses()

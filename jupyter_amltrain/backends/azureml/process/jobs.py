@@ -1,0 +1,283 @@
+"""Jobs at the service: submit, look, list, cancel, archive."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from jupyter_amltrain.backends.azureml import faults
+from jupyter_amltrain.backends.azureml.process import code_assets, environments, history, rest, serve
+from jupyter_amltrain.errors import AmlTrainError, CommandError, EnvironmentFailed, SubmitError
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.azureml.process.cloud import Workspace
+    from jupyter_amltrain.backends.azureml.process.serve import Call
+
+log = logging.getLogger("amltrain.azure")
+
+#: Of failed jobs in a list, so many are asked for why.
+_ASKED_WHY = 20
+#: Properties of a job that are ours.
+_OURS = "amltrain."
+_TERMINAL = ("Completed", "Failed", "Canceled")
+
+_pool = ThreadPoolExecutor(8, "amltrain-azure-submit")
+
+
+def submit(call: Call, *, workspace: str, job: Mapping[str, Any], files: Mapping[str, str | bytes]) -> dict[str, Any]:
+    """Send a job; the code before it.
+
+    Parameters
+    ----------
+    job
+        ``name``; ``body``: ``properties`` of the job as ARM takes them, without code and environment;
+        ``environment`` (see :func:`..mapping.environment_of`); ``code``: ``script``, ``digest``,
+        ``job_file``; ``git``: a folder whose git facts the job gets.
+    files
+        The snapshot.
+
+    Returns
+    -------
+    dict
+        ``name``, ``status``, ``studio_url``, ``created``.
+    """
+    place = call.cloud.workspace(workspace)
+    name, body = str(job["name"]), dict(job["body"])
+
+    def here(work: Any, *args: Any, **keywords: Any) -> Any:
+        with serve.working_for(call):
+            return work(*args, **keywords)
+
+    # None of them needs another's answer; the SDK may still be on its way into memory.
+    taken = _pool.submit(here, _taken, place, name)
+    environment = _pool.submit(here, environments.resolved, place, job["environment"])
+    git = _pool.submit(_git, str(job.get("git") or ""))
+    code = code_assets.send(call, place, files=files, **job["code"])
+    staged = not code.startswith("/subscriptions/") and os.path.isdir(code)
+    try:
+        if taken.result():
+            raise SubmitError(f"{workspace} has a job {name} already.", hint="Submit it again under another name.")
+        body["properties"] = {**git.result(), **(body.get("properties") or {})}
+        call.check()
+        call.progress("Submitting the job.")
+        return _created(call, place, name, body, code, environment.result())
+    finally:
+        if staged:
+            shutil.rmtree(code, ignore_errors=True)
+
+
+def _created(
+    call: Call, place: Workspace, name: str, body: Mapping[str, Any], code: str, environment: Any
+) -> dict[str, Any]:
+    from jupyter_amltrain.backends.azureml.process import sdk, sdk_jobs
+
+    entity = sdk_jobs.command_of(name, body, code, environment)
+    client = sdk.client(call.cloud, place)
+    try:
+        made = client.jobs.create_or_update(entity, skip_validation=True)
+    except Exception as error:
+        plain = faults.of_exception(error, place.name)
+        if plain is None:
+            raise
+        raise _refused(plain, name, body) from error
+    services = made.services or {}
+    studio = services.get("Studio")
+    created = made.creation_context.created_at if made.creation_context else None
+    return {
+        "name": made.name,
+        "status": made.status,
+        "studio_url": str((studio.endpoint if studio else "") or studio_url(place, name)),
+        "created": created.timestamp() if created else time.time(),
+    }
+
+
+def _refused(error: AmlTrainError, name: str, body: Mapping[str, Any]) -> AmlTrainError:
+    """In words for what a person asked for."""
+    codes = " ".join(faults.told(error).codes)
+    compute = str(body.get("computeId") or "").rpartition("/")[2]
+    if "UnknownTargetType" in codes and compute:
+        return SubmitError(
+            f"There is no compute {compute!r} in the workspace any more.",
+            hint="%aml_compute list shows what is there.",
+        )
+    if re.search(r"environment", f"{codes} {error.message}", re.I) and faults.told(error).status in (400, 404):
+        return EnvironmentFailed(error.message, hint="Try another: --env NAME@latest, or --env conda.yml")
+    return error
+
+
+def _taken(place: Workspace, name: str) -> bool:
+    return _job(place, name) is not None
+
+
+def _job(place: Workspace, name: str) -> dict[str, Any] | None:
+    answer = place.arm.get(f"jobs/{quote(name, safe='')}", api=rest.ARM, ok=(200, 404), act=f"look at job {name}")
+    return answer.json if answer.status == 200 else None
+
+
+def _git(folder: str) -> dict[str, str]:
+    """Git facts under the SDK's names; the SDK itself would take those of our own working folder."""
+    if not folder or not os.path.isdir(folder) or shutil.which("git") is None:
+        return {}
+
+    def asked(*words: str) -> str:
+        try:
+            done = subprocess.run(
+                ["git", "-C", folder, *words], capture_output=True, text=True, timeout=5, stdin=subprocess.DEVNULL
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    commit = asked("rev-parse", "HEAD")
+    if not commit:
+        return {}
+    url = re.sub(r"//[^/@]*@", "//", asked("ls-remote", "--get-url"))  # it may hold a token
+    found = {
+        "mlflow.source.git.repoURL": "" if url == "origin" else url,
+        "mlflow.source.git.branch": asked("symbolic-ref", "--short", "HEAD"),
+        "mlflow.source.git.commit": commit,
+        "azureml.git.dirty": str(bool(asked("status", "--porcelain", "--untracked-files=no"))),
+    }
+    return {key: value[:1000] for key, value in found.items() if value}
+
+
+def studio_url(place: Workspace, name: str) -> str:
+    """The job's page."""
+    below = f"/subscriptions/{place.subscription}/resourcegroups/{place.resource_group}/workspaces/{place.workspace}"
+    return f"https://ml.azure.com/runs/{name}?wsid={below}"
+
+
+def poll(call: Call, *, workspace: str, names: Sequence[str]) -> dict[str, Any]:
+    """Rows (:mod:`..job_rows`) of jobs by name, asked for at the same time; absent ones are left out."""
+    place = call.cloud.workspace(workspace)
+
+    def one(name: str) -> dict[str, Any] | None:
+        found = history.details(place, name)
+        return None if found is None else history.row(name, found)
+
+    rows = history.all_of(one, list(names))
+    return {name: row for name, row in zip(names, rows, strict=True) if row is not None}
+
+
+def get(call: Call, *, workspace: str, name: str) -> dict[str, Any] | None:
+    """A job of any kind: ``{"row", "job"}``, its row and the parts of its JSON that tell its spec."""
+    place = call.cloud.workspace(workspace)
+    job, more = history.all_of(lambda ask: ask(place, name), [_job, history.details])
+    if job is None:
+        return None
+    row = history.row_of_job(job)
+    return {"row": history.completed(row, None if more is None else history.row(name, more)), "job": _shown(job)}
+
+
+def list_all(
+    call: Call, *, workspace: str, compute: str | None = None, known: Sequence[str] = (), limit: int = 500
+) -> dict[str, Any]:
+    """Command jobs, newest first.
+
+    Parameters
+    ----------
+    compute
+        Only those of this compute; ``""`` for serverless ones.
+    known
+        Of these only the names are told.
+
+    Returns
+    -------
+    dict
+        ``names`` of all; ``jobs``: as :func:`get`, of those that are not `known`.
+    """
+    place = call.cloud.workspace(workspace)
+    names: list[str] = []
+    found: list[dict[str, Any]] = []
+    left = frozenset(known)
+    pages = place.arm.pages("jobs", api=rest.ARM, params={"listViewType": "ActiveOnly"}, act="list the jobs")
+    for job in pages:
+        call.check()
+        body = job.get("properties") or {}
+        if body.get("jobType") != "Command" or body.get("isArchived"):
+            continue
+        row = history.row_of_job(job)
+        if compute is not None and row["compute"].lower() != compute.lower():
+            continue
+        names.append(row["name"])
+        if row["name"] not in left:
+            found.append({"row": row, "job": _shown(job)})
+        if len(names) >= limit:
+            break
+    # The list says neither why a job failed nor how far a live one is.
+    asked = [one for one in found if one["row"]["status"] not in ("Completed", "Canceled")][:_ASKED_WHY]
+    for one, more in zip(asked, history.all_of(lambda o: _more(place, o["row"]["name"]), asked), strict=True):
+        one["row"] = history.completed(one["row"], more)
+    return {"names": names, "jobs": found}
+
+
+def _more(place: Workspace, name: str) -> dict[str, Any] | None:
+    found = history.details(place, name)
+    return None if found is None else history.row(name, found)
+
+
+def _shown(job: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a job's JSON tells its spec."""
+    body = job.get("properties") or {}
+    kept = (
+        "jobType", "displayName", "experimentName", "command", "resources", "distribution", "environmentId",
+        "environmentVariables", "tags", "computeId", "codeId", "isArchived",
+    )  # fmt: skip
+    studio = ((body.get("services") or {}).get("Studio") or {}).get("endpoint")
+    ours = {k: v for k, v in (body.get("properties") or {}).items() if str(k).startswith(_OURS)}
+    shown = {key: body.get(key) for key in kept if body.get(key) is not None}
+    return {**shown, "properties": ours, "studio_url": studio or ""}
+
+
+def cancel(call: Call, *, workspace: str, name: str) -> None:
+    """Ask for the end of a job; one that has ended or is not there is left alone."""
+    place = call.cloud.workspace(workspace)
+    path = f"jobs/{quote(name, safe='')}/cancel"
+    try:
+        place.arm.post(path, api=rest.ARM, ok=(200, 202, 204, 404), act=f"cancel job {name}")
+    except AmlTrainError as error:
+        job = _job(place, name)
+        status = ((job or {}).get("properties") or {}).get("status")
+        if job is None or status in (*_TERMINAL, "CancelRequested"):
+            return
+        raise error
+
+
+def archive(call: Call, *, workspace: str, name: str) -> None:
+    """Take an ended job out of the lists. The service deletes no job.
+
+    Raises
+    ------
+    CommandError
+        It has not ended.
+    """
+    place = call.cloud.workspace(workspace)
+    job = _job(place, name)
+    if job is None:
+        return
+    if (job.get("properties") or {}).get("status") not in _TERMINAL:
+        raise CommandError(f"{name} has not ended.", hint="Cancel it first.")
+    from jupyter_amltrain.backends.azureml.process import sdk
+
+    try:
+        sdk.client(call.cloud, place).jobs.archive(name)
+    except Exception as error:
+        plain = faults.of_exception(error, place.name)
+        if plain is None:
+            raise
+        raise plain from error
+
+
+def outputs(call: Call, *, workspace: str, name: str, folder: str, paths: Sequence[str] = ("outputs/",)) -> Any:
+    """Download files of a job below `paths` into `folder`: ``{"files", "bytes"}``."""
+    from jupyter_amltrain.backends.azureml.process import artifacts
+
+    return artifacts.download(call, call.cloud.workspace(workspace), name, folder, paths)
