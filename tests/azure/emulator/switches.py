@@ -31,8 +31,10 @@ TABLE: dict[str, tuple[Any, str]] = {
         "A cluster that the quota cannot hold is refused at PUT; false: accepted, its nodes never come.",
     ),
     "preempt_after": (0.0, "Seconds after which a low-priority lease is pre-empted; 0: only by the control call."),
+    "delete_attached_refused": (True, "DELETE of an attached compute must say Detach; false: Delete detaches as well."),
     # Entra.
     "token_seconds": (3600, "Lifetime of an access token in seconds of the wall."),
+    "device_code_interval": (1, "Seconds that a client waits between two polls of a device code (Entra says 5)."),
     "device_code_seconds": (900, "Lifetime of a device code in seconds of the wall."),
     "authorization": ("", "Text of role assignment: `reader` refuses writes with 403 AuthorizationFailed, `none` all."),
     # Blobs.
