@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import queue
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ from jupyter_amltrain.tracked_run import ANSWER, TrackedRun
 
 if TYPE_CHECKING:
     from jupyter_amltrain.computes import Done
+    from jupyter_amltrain.connections import Connected, Place
     from jupyter_amltrain.monitor import Monitor
     from jupyter_amltrain.spec.rows import TargetRow
+    from jupyter_amltrain.workspaces import WorkspaceFacts
 
 __all__ = [
     "TrackedRun",
@@ -26,10 +29,12 @@ __all__ = [
     "compute",
     "compute_progress",
     "compute_rows",
+    "connect",
     "controller",
     "create_target",
     "current_target",
     "delete_target",
+    "disconnect",
     "monitor",
     "plan_spec",
     "runs",
@@ -41,6 +46,7 @@ __all__ = [
     "targets",
     "ui",
     "use",
+    "workspaces",
 ]
 
 
@@ -91,6 +97,45 @@ def monitor(
     name = target or current_target()
     chosen = None if gpus is None else tuple(gpus)
     return Monitor(c.loop.call(c.monitors.open(name, chosen, 1 / rate), ANSWER), window)
+
+
+def connect(place: Place, show: Callable[[dict[str, Any]], None] | None = None) -> Connected:
+    """Connect an Azure ML workspace: its computes become targets. Ctrl-C gives it up.
+
+    Parameters
+    ----------
+    show
+        Takes, on this thread, what is being done, and what a person must do to sign in.
+    """
+    c = controller()
+    news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    future = c.loop.post(c.connections.connect(place, news.put))
+    future.add_done_callback(lambda _: news.put(None))
+    try:
+        while True:
+            try:
+                event = news.get(timeout=0.5)  # in slices, so that Ctrl-C comes through everywhere
+            except queue.Empty:
+                continue
+            if event is None:
+                return future.result()
+            if show is not None:
+                show(event)
+    except BaseException as error:
+        future.cancel()
+        if isinstance(error, KeyboardInterrupt) and show is not None:
+            show({"kind": "sign-in", "text": ""})
+        raise
+
+
+def workspaces() -> tuple[list[WorkspaceFacts], str]:
+    """The connected Azure ML workspaces, and the name of the current one."""
+    return controller().loop.call(controller().connections.all(), ANSWER)
+
+
+def disconnect(name: str, *, confirmed: bool = False) -> str:
+    """Forget an Azure ML workspace and its targets; returns what is told."""
+    return controller().loop.call(controller().connections.disconnect(name, confirmed=confirmed), ANSWER)
 
 
 def targets() -> list[ComputeTarget]:

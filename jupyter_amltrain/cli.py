@@ -152,12 +152,14 @@ def _runs(words: list[str]) -> int:
 
 
 def _compute(words: list[str]) -> int:
-    from jupyter_amltrain.commands import compute
+    from jupyter_amltrain.commands import compute, connect
     from jupyter_amltrain.commands.compute_parser import WORKS
 
     asked = parser_of("compute", "amltrain compute").parse(words)
     value: Any
-    if asked.verb == "list":
+    if asked.verb in connect.VERBS:
+        text, value = connect.carry_out(asked, lambda event: print(event["text"], file=sys.stderr, flush=True))
+    elif asked.verb == "list":
         value = compute.listing()
         text = compute.listing_text(value)
     elif asked.verb == "use":

@@ -17,6 +17,7 @@ from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.base import Backend, Plan
 from jupyter_amltrain.backends.registry import target_kinds
 from jupyter_amltrain.computes import Computes
+from jupyter_amltrain.connections import Connections
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun
 from jupyter_amltrain.finder import RunFinder
 from jupyter_amltrain.launches import Launches, snapshot_of
@@ -59,6 +60,7 @@ class Controller:
         self.imports = Imports(self.loop, self.root, self._imported)
         self.places = Places(self.loop, self.root, self.targets, self.store, self._outcome, self._over)
         self.computes = Computes(self.loop, self.targets, self.places, self.store, self._forget)
+        self.connections = Connections(self.loop, self.root, self.targets, self.computes, self.store)
         self.kept = KeptStreams(self.store)
         self._settled: dict[RunHandle, asyncio.Event] = {}
         directory = RunDirectory(self.store, self.imports)
@@ -295,7 +297,7 @@ class Controller:
         self.store.amend(handle, tracking=state)
 
     async def _close(self) -> None:
-        ours = (self.monitors.close_all, self.imports.close, *(b.close for b in self.places))
+        ours = (self.monitors.close_all, self.imports.close, *(b.close for b in self.places), self.connections.close)
         for part in (*self.closers, *ours):
             try:
                 await part()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from jupyter_amltrain.backends.registry import forms
+from jupyter_amltrain.commands import connect
 from jupyter_amltrain.commands.parsing import HelpWanted, Parser, examples
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.spec.fields import Field, TargetKind
@@ -89,8 +90,11 @@ def compute_parser(prog: str = "%aml_compute") -> Parser:
             verb.add_argument("-y", "--yes", action="store_true", help="agree to what it costs or loses")
             if magic:
                 verb.add_argument("--wait", action="store_true", help="wait until it is done; an error if it fails")
-        if not magic:
-            verb.add_argument("--json", action="store_true", help="print JSON")
+    connect.add_verbs(parser)
+    if not magic:
+        for verb in parser.verbs.values():
+            if not isinstance(verb, _Nothing):
+                verb.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

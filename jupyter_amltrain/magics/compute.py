@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from IPython.core.magic import Magics, line_magic, magics_class
@@ -26,10 +27,12 @@ class ComputeMagics(Magics):
         except HelpWanted as wanted:
             print(wanted)
             return
-        from jupyter_amltrain.commands import compute
+        from jupyter_amltrain.commands import compute, connect
         from jupyter_amltrain.commands.compute_parser import WORKS
 
-        if asked.verb == "list":
+        if asked.verb in connect.VERBS:
+            print(connect.carry_out(asked, _shower())[0])
+        elif asked.verb == "list":
             print(compute.listing_text(compute.listing()))
         elif asked.verb == "use":
             print(compute.use(asked.target))
@@ -39,6 +42,32 @@ class ComputeMagics(Magics):
             print(compute.carry_out(asked, wait=asked.wait, write=print))
         else:
             print(compute.test_text(compute.show(asked.target)))
+
+
+def _shower() -> Callable[[dict[str, Any]], None]:
+    """Shows a sign-in as a link and a code, and takes both away when it is over."""
+    from IPython import display
+
+    from jupyter_amltrain.commands.connect import sign_in_html
+
+    # IPython's own is not typed
+    first: Any = display.display
+    handle: Any = None
+
+    def show(event: dict[str, Any]) -> None:
+        nonlocal handle
+        if event.get("kind") != "sign-in":
+            return  # the line at the end tells it all; connecting takes a second
+        over = not event.get("text")
+        data = {"text/plain": "The sign-in is over." if over else event["text"]}
+        if not over:
+            data["text/html"] = sign_in_html(event)
+        if handle is not None:
+            handle.update(data, raw=True)
+        elif not over:
+            handle = first(data, raw=True, display_id=True)
+
+    return show
 
 
 # IPython asks `getdoc` first: the help text is made when somebody wants to read it.

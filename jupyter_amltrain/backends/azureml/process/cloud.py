@@ -104,6 +104,25 @@ class Cloud:
             made = self._known[str(facts["name"])] = Workspace(facts, credential)
             return made
 
+    def person(self, name: str) -> Account | None:
+        """The account of a person who is signed in to a known workspace, if that still holds."""
+        with self._guard:
+            known = self._known.get(name)
+            facts = None if known is not None else self._stored().get(name)
+        if known is not None:
+            account = known.credential
+        elif facts is not None and facts.get("method", "auto") != "auto":
+            account = _reopened(facts)
+        else:
+            return None
+        if account.method == "auto":
+            return None
+        try:
+            account.get_token(ARM_SCOPE)
+        except Exception:  # then that person is asked again
+            return None
+        return account
+
     def forget(self, name: str) -> None:
         """Do not know it any more."""
         with self._guard:

@@ -62,7 +62,7 @@ def client(cloud: Cloud, workspace: Workspace | str) -> Any:
         from azure.ai.ml import MLClient
 
         made = MLClient(
-            place.credential,  # type: ignore[arg-type]
+            place.credential,
             place.subscription,
             place.resource_group,
             place.workspace,

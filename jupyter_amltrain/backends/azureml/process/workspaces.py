@@ -36,7 +36,7 @@ def connect(
     resource_group: str,
     workspace: str,
     tenant: str = "",
-    method: str = "auto",
+    method: str = "",
     name: str = "",
 ) -> dict[str, Any]:
     """Sign in and find the workspace.
@@ -58,7 +58,8 @@ def connect(
     if not tenant and _GUID.fullmatch(subscription):
         call.progress("Asking which directory the subscription belongs to")
         tenant = tenant_of(subscription)
-    account, answer, subscription = _signed_in(call, subscription, resource_group, workspace, tenant, method)
+    accounts = _accounts(call, tenant, method, name)
+    account, answer, subscription = _signed_in(accounts, subscription, resource_group, workspace, tenant)
     who = account.who()
     call.progress(f"Signed in as {who['user']}, reading the workspace")
     found = _facts(answer, subscription, resource_group, workspace)
@@ -132,11 +133,11 @@ def _no_subscription(subscription: str) -> CommandError:
 
 
 def _signed_in(
-    call: Call, subscription: str, group: str, workspace: str, tenant: str, method: str
+    accounts: Iterator[Account], subscription: str, group: str, workspace: str, tenant: str
 ) -> tuple[Account, dict[str, Any], str]:
     """The account that may read the workspace, the workspace, and its subscription's id."""
     refusal: AmlTrainError | None = None
-    for account in _accounts(call, tenant, method):
+    for account in accounts:
         arm = Rest(ARM_HOST, "", account, ARM_SCOPE, where=workspace, user=account.who()["user"])
         if not account.tenant:
             account.tenant = tenant
@@ -150,8 +151,10 @@ def _signed_in(
     raise refusal
 
 
-def _accounts(call: Call, tenant: str, method: str) -> Iterator[Account]:
-    if method == "auto":
+def _accounts(call: Call, tenant: str, method: str, name: str) -> Iterator[Account]:
+    if not method and (person := call.cloud.person(name)) is not None:
+        yield person
+    if method in ("", "auto"):
         found = False
         try:
             for account in credentials.candidates(tenant, call.progress):
@@ -163,7 +166,7 @@ def _accounts(call: Call, tenant: str, method: str) -> Iterator[Account]:
             call.progress(f"{error.message} Asking you.")
         if found:
             return
-    yield credentials.interactive(method, tenant, call.event)
+    yield credentials.interactive(method or "auto", tenant, call.event)
 
 
 def _by_name(arm: Rest, name: str) -> str:
