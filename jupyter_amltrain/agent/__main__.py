@@ -1,4 +1,4 @@
-"""``agent.pyz dispatch <queue> <home>``, ``agent.pyz call <op> [<home> [<queue>]]``, ``agent.pyz monitor <folder>``."""
+"""``agent.pyz`` with ``dispatch``, ``call``, ``monitor`` or ``rank``: see :data:`_USAGE`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import List
 
 _USAGE = (
     "usage: agent.pyz dispatch QUEUE HOME | agent.pyz call OP [HOME [QUEUE]] < payload.json | agent.pyz monitor FOLDER"
+    " | agent.pyz rank JOBFILE [in:NAME=PATH ...] [out:NAME=PATH ...]"
 )
 
 
@@ -21,6 +22,10 @@ def main(argv: List[str]) -> int:
         from .keeper import detach as detach_monitor
 
         return detach_monitor(argv[1])
+    if len(argv) >= 2 and argv[0] == "rank":
+        from .service_bare import main as rank_main
+
+        return rank_main(argv[1:])
     if 2 <= len(argv) <= 4 and argv[0] == "call":
         from .calls import call, default_home
 

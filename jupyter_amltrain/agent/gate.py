@@ -26,6 +26,8 @@ class Gate:
         What the run owns; a run without GPUs has no truth.
     job
         Whose ``require_gpu`` is ``stop`` to act on *not used*, and whose ``gpu_grace`` says how soon.
+    number
+        Of the machine within the run.
 
     Attributes
     ----------
@@ -33,8 +35,8 @@ class Gate:
         Seconds between looks.
     """
 
-    def __init__(self, folder: str, devices: List[str], job: Mapping[str, Any]) -> None:
-        self.path = os.path.join(folder, TRUTH)
+    def __init__(self, folder: str, devices: List[str], job: Mapping[str, Any], number: int = 0) -> None:
+        self.path = os.path.join(folder, TRUTH % number)
         self.devices, self.require = devices, job.get("require_gpu") or ""
         self.period = LOOK_PERIOD
         if devices:

@@ -124,11 +124,11 @@ def _guard(own: int, supervisors: int) -> None:
         life, life_end = os.pipe()
         guarded, guarded_end = os.pipe()
         if os.fork() == 0:
-            from . import supervisor
+            from . import supervised
 
             for handle in (own, life, guarded_end):
                 os.close(handle)
-            supervisor.main(me, supervisors, life_end, guarded)
+            supervised.main(me, supervisors, life_end, guarded)
         for handle in (supervisors, life_end, guarded):
             os.close(handle)
         task = receive(own)

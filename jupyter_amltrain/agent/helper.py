@@ -14,6 +14,8 @@ from .forked import close_others, fresh_signals, note
 from .processes import end_with_parent
 
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.05, 5.0
+#: Seconds that a helper gets to go after SIGKILL.
+INSISTED = 3.0
 
 
 class Helper:
@@ -57,7 +59,7 @@ class Helper:
 
 
 def dismiss(pid: int, patience: float = 3.0) -> None:
-    """End a helper: ask, wait, insist."""
+    """End a helper: ask, wait, insist; who hangs in a driver is left to its parent's end."""
     if not pid:
         return
     until = clock.mono() + patience
@@ -65,10 +67,13 @@ def dismiss(pid: int, patience: float = 3.0) -> None:
     while True:
         try:
             os.kill(pid, number)
-            if os.waitpid(pid, os.WNOHANG if number == signal.SIGTERM else 0)[0]:
+            if os.waitpid(pid, os.WNOHANG)[0]:
                 return
         except OSError:  # reaped before
             return
         if clock.mono() > until:
+            if number == signal.SIGKILL:
+                return
             number = signal.SIGKILL
+            until = clock.mono() + INSISTED
         select.select([], [], [], 0.002)

@@ -9,7 +9,7 @@ import os
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from . import clock
-from .processes import LINUX, Process, descendants, table
+from .processes import LINUX, Process, descendants, marked, table
 
 #: Name and unit of each column after ``seq`` and ``t``.
 COLUMNS: Tuple[Tuple[str, str], ...] = (
@@ -26,6 +26,9 @@ COLUMNS: Tuple[Tuple[str, str], ...] = (
 )
 
 Value = Optional[float]
+
+#: Looks at a process until it counts as none of a run's.
+LOOKS = 3
 
 
 def memory_total() -> Optional[int]:
@@ -100,6 +103,9 @@ class Usage:
     root
         The supervisor: what lies below it, in another session than ours, is the run.
         ``None``: there is no run, and what is said of one is unknown.
+    mark
+        Beginning of the mark that all processes of the run on this machine carry, where
+        several supervisors share it; what lies below them counts too.
 
     Attributes
     ----------
@@ -107,8 +113,12 @@ class Usage:
         The run's processes by pid, as the last reading saw them.
     """
 
-    def __init__(self, root: Optional[int]) -> None:
+    def __init__(self, root: Optional[int], mark: str = "") -> None:
         self.root = root
+        self.mark = mark
+        #: Unmarked processes by pid and start, and how often they were looked at: between
+        #: its fork and its exec a process shows its parent's environment.
+        self._unmarked: Dict[Tuple[int, Any], int] = {}
         self.rows: Dict[int, Process] = {}
         self.session = os.getsid(0)
         self.hertz = os.sysconf("SC_CLK_TCK")
@@ -125,7 +135,21 @@ class Usage:
         if self.root is None:
             return {}
         rows = table()
+        if self.mark:
+            return self._marked(rows)
         found: Set[int] = {pid for pid in descendants(self.root, rows) if rows[pid].session != self.session}
+        return {pid: rows[pid] for pid in found}
+
+    def _marked(self, rows: Dict[int, Process]) -> Dict[int, Process]:
+        asked = [pid for pid, row in rows.items() if self._unmarked.get((pid, row.start), 0) < LOOKS]
+        found = marked(self.mark, asked, whole=False)
+        self._unmarked = {
+            (pid, row.start): self._unmarked.get((pid, row.start), 0) + 1
+            for pid, row in rows.items()
+            if pid not in found
+        }
+        for pid in list(found):
+            found |= descendants(pid, rows)
         return {pid: rows[pid] for pid in found}
 
     def read(self) -> List[Value]:

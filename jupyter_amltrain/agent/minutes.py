@@ -1,4 +1,4 @@
-"""``telemetry/minutes-0.jsonl``: least, mean and most of every column, a line a minute.
+"""``telemetry/minutes-<node>.jsonl``: least, mean and most of every column, a line a minute.
 
 A reader of a day's run takes these instead of 86,400 ticks. The sum over a minute's
 ticks is taken when it closes, so a tick costs the same after a day as at the start.
@@ -12,7 +12,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence
 
 from .protocol import cut_torn_tail
 
-MINUTES = "telemetry/minutes-0.jsonl"
+MINUTES = "telemetry/minutes-%d.jsonl"
 #: Seconds.
 MINUTE = 60
 
@@ -56,6 +56,8 @@ class Minutes:
         Folder that holds ``telemetry``.
     names
         Of the columns.
+    node
+        Number of the machine within the run.
 
     Attributes
     ----------
@@ -63,8 +65,8 @@ class Minutes:
         Number of the last tick in the file, -1 for none, and the byte after it among the ticks.
     """
 
-    def __init__(self, folder: str, names: Sequence[str]) -> None:
-        self.path = os.path.join(folder, MINUTES)
+    def __init__(self, folder: str, names: Sequence[str], node: int = 0) -> None:
+        self.path = os.path.join(folder, MINUTES % node)
         self.ticks: List[Tick] = []
         self.seq, self.offset = -1, 0
         # What a full disk refused waits here, half a day at most.

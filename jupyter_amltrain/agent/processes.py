@@ -164,8 +164,8 @@ def descendants(root: int, rows: Mapping[int, Process], apart: FrozenSet[int] = 
     return found
 
 
-def marked(mark: str, rows: Iterable[int]) -> Set[int]:
-    """Pids whose environment at their start held ``AMLTRAIN_RUN=<mark>``."""
+def marked(mark: str, rows: Iterable[int], whole: bool = True) -> Set[int]:
+    """Pids whose environment at their start held ``AMLTRAIN_RUN=<mark>``; not `whole`: a mark that begins so."""
     wanted = ("%s=%s" % (MARK, mark)).encode()
     found = set()
     for pid in rows:
@@ -174,7 +174,7 @@ def marked(mark: str, rows: Iterable[int]) -> Set[int]:
                 data = file.read()
         except OSError:  # another user's, or gone
             continue
-        if data.startswith(wanted + b"\0") or b"\0" + wanted + b"\0" in data:
+        if (b"\0" + data + b"\0").find(b"\0" + wanted + (b"\0" if whole else b"")) >= 0:
             found.add(pid)
     return found
 

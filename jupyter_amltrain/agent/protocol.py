@@ -15,8 +15,9 @@ PROTOCOL = 2
 
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
 LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"
-METRICS, TELEMETRY = "metrics/rank-0.jsonl", "telemetry/node-0.jsonl"
-SUMMARY, TRUTH = "telemetry/summary-0.json", "telemetry/truth-0.json"
+METRICS = "metrics/rank-0.jsonl"
+#: Of one machine of a run, by its number.
+TELEMETRY, SUMMARY, TRUTH = "telemetry/node-%d.jsonl", "telemetry/summary-%d.json", "telemetry/truth-%d.json"
 OUTPUTS, ARTIFACTS = "outputs", "artifacts"
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 #: Folders of a run that its processes write into.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from .guardian import Assignment
 from .inherited import without_kernel
@@ -74,30 +74,48 @@ def start(task: Assignment, sink: Optional[SinkPlace]) -> subprocess.Popen[bytes
     LaunchFailed
         Its program or folder is not there, or the like.
     """
-    argv: List[str] = task.job["argv"]
-    cwd: str = task.job["cwd"]
     env = environment(task, sink)
+    _make_outputs(task, env)
     try:
         log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
         raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
     ours = os.umask(USER_UMASK)
     try:
-        return subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            close_fds=True,
-        )
-    except (OSError, ValueError) as error:
-        raise LaunchFailed(_sentence(error, argv[0], cwd)) from error
+        return spawn(task.job["argv"], task.job["cwd"], env, stdout=log, stderr=log, close_fds=True)
     finally:
         os.umask(ours)
         os.close(log)
+
+
+def spawn(argv: List[str], cwd: str, env: Dict[str, str], **how: Any) -> subprocess.Popen[bytes]:
+    """Start a job's process in a session of its own, without input.
+
+    Parameters
+    ----------
+    how
+        Further arguments of `subprocess.Popen`; without ``stdout`` and ``stderr`` it has ours.
+
+    Raises
+    ------
+    LaunchFailed
+        Its program or folder is not there, or the like.
+    """
+    try:
+        return subprocess.Popen(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, start_new_session=True, **how)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise LaunchFailed(_sentence(error, argv[0], cwd)) from error
+
+
+def _make_outputs(task: Assignment, env: Dict[str, str]) -> None:
+    """Folders of the run's outputs that the job names, ``AML_OUTPUT_<NAME>`` below ``AML_OUTPUT_DIR``."""
+    ours = env["AML_OUTPUT_DIR"]
+    for name, path in task.job["env"].items():
+        if name.startswith("AML_OUTPUT_") and os.path.dirname(path) == ours:
+            try:
+                os.makedirs(path, mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise LaunchFailed("the folder %s cannot be made: %s" % (path, error.strerror or error)) from error
 
 
 def _sentence(error: Exception, program: str, cwd: str) -> str:
@@ -113,15 +131,21 @@ def _sentence(error: Exception, program: str, cwd: str) -> str:
     return "%s could not be started: %s" % (program, getattr(error, "strerror", None) or error)
 
 
-def serve_sink(task: Assignment, place: SinkPlace) -> int:
-    """Body of the forked sink process; its exit code."""
+def serve_sink(task: Assignment, place: SinkPlace, journal: str = METRICS, artifacts: str = ARTIFACTS) -> int:
+    """Body of the forked sink process; its exit code.
+
+    Parameters
+    ----------
+    journal, artifacts
+        Below the run folder, or absolute.
+    """
     from . import mlflow_sink
 
     job = task.job
     return mlflow_sink.serve(
         place.socket,
-        journal=os.path.join(task.folder, METRICS),
-        artifacts=os.path.join(task.folder, ARTIFACTS),
+        journal=os.path.join(task.folder, journal),
+        artifacts=os.path.join(task.folder, artifacts),
         run_id=job["tracking"]["run_id"],
         run_name=job["name"],
         experiment_name=job["experiment"],

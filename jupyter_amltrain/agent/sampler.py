@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import socket
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import clock, failpoints, host, truth
 from .forked import wake_on
@@ -76,6 +76,14 @@ def find_gpus(
     return readings, note
 
 
+class Share(NamedTuple):
+    """A machine of a run whose processes were started by a service, one supervisor each."""
+
+    node: int  #: number of the machine within the run
+    mark: str  #: how the marks of its processes begin
+    grace: Optional[float]  #: seconds until GPUs may be called unused; ``None``: nobody asks
+
+
 class Sampler:
     """One sampler's files and readings.
 
@@ -89,6 +97,8 @@ class Sampler:
         Seconds between ticks.
     uuids, indices
         See :func:`find_gpus`; no GPU is looked for with an empty list of either.
+    share
+        Where this machine stands in a run that a service has started.
 
     Raises
     ------
@@ -103,10 +113,12 @@ class Sampler:
         every: float,
         uuids: Optional[Sequence[str]],
         indices: Optional[Sequence[int]] = None,
+        share: Optional[Share] = None,
     ) -> None:
         self.every = every
-        self.usage = host.Usage(root)
-        self.file = Telemetry(folder)
+        self.node = share.node if share else 0
+        self.usage = host.Usage(root, share.mark if share else "")
+        self.file = Telemetry(folder, self.node)
         header = self.file.header
         known = header.get("gpus", []) if header else None
         if (uuids if uuids is not None else indices) == [] or known == []:
@@ -117,12 +129,19 @@ class Sampler:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
         self.seldom = Seldom(self.readings)
-        self.truth = None
+        self.truth: Optional[truth.Truth] = None
         if root is not None and uuids:
             baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
             self.truth = truth.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note)
+        elif share and share.grace is not None and self.readings.gpus:
+            # What is on them while a process of the run is there may be its own.
+            free = not self.usage.members()
+            baselines = [gpu.get("baseline") if free else None for gpu in self.readings.gpus]
+            self.truth = truth.Truth(
+                folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node
+            )  # fmt: skip
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
-        self.minutes = Minutes(folder, self.names + per_gpu)
+        self.minutes = Minutes(folder, self.names + per_gpu, self.node)
         self.summary = Summary(folder, self.file.header)
         self._go_on()
         # The first differences need a tick before them.
@@ -131,7 +150,7 @@ class Sampler:
     def _header(self, note: str) -> Dict[str, Any]:
         return dict(
             host.header(self.every, usable_cpus()),
-            node=0,
+            node=self.node,
             host=socket.gethostname(),
             gpu_columns=[name for name, _ in COLUMNS],
             gpu_units=[unit for _, unit in COLUMNS],
@@ -180,7 +199,13 @@ class Sampler:
             self.readings.driver.stop()
 
 
-def run(folder: str, root: int, devices: Sequence[str] = (), ready: Optional[int] = None) -> int:
+def run(
+    folder: str,
+    root: int,
+    devices: Optional[Sequence[str]] = (),
+    ready: Optional[int] = None,
+    share: Optional[Share] = None,
+) -> int:
     """Body of a forked sampler; ends when it is told to or its supervisor is gone.
 
     Parameters
@@ -188,14 +213,16 @@ def run(folder: str, root: int, devices: Sequence[str] = (), ready: Optional[int
     root
         Pid of the supervisor.
     devices
-        UUIDs of the GPUs that the run owns.
+        UUIDs of the GPUs that the run owns; ``None`` for all that are here.
     ready
         Descriptor that gets one byte when the GPUs were read once: the job may start.
+    share
+        Where this machine stands in a run that a service has started.
     """
     every = period()
     wakeup, _ = wake_on(signal.SIGTERM)
     try:
-        sampler = Sampler(folder, root, every, list(devices))
+        sampler = Sampler(folder, root, every, None if devices is None else list(devices), share=share)
     finally:
         if ready is not None:
             try:

@@ -1,4 +1,4 @@
-"""``telemetry/summary-0.json``: what a run made of its machine, in a few numbers.
+"""``telemetry/summary-<node>.json``: what a run made of its machine, in a few numbers.
 
 Taken minute by minute from the ticks; what is kept between is of one size for ever.
 """
@@ -90,7 +90,7 @@ class Summary:
     folder
         Folder that holds ``telemetry``.
     header
-        First line of the telemetry file.
+        First line of the telemetry file; its ``node`` names ours.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Summary:
     """
 
     def __init__(self, folder: str, header: Mapping[str, Any]) -> None:
-        self.path = os.path.join(folder, SUMMARY)
+        self.path = os.path.join(folder, SUMMARY % (header.get("node") or 0))
         self.header = header
         self.gpus: List[Dict[str, Any]] = list(header.get("gpus") or ())
         self.names = list(header["columns"])[2:]

@@ -10,21 +10,18 @@ import os
 import select
 import signal
 import subprocess
-import sys
-import traceback
 from typing import Any, Dict, FrozenSet, List, Optional
 
 from . import clock, failpoints, lifecycle, sampler
 from .bystanders import bystanders
-from .forked import drain, note, stdio_to, wake_on
+from .forked import drain, note
 from .gate import Gate, Ready
-from .guardian import Assignment, receive
+from .guardian import Assignment
 from .helper import Helper, dismiss
 from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
-from .processes import become_subreaper, boot_id, identity, members, node, send
-from .protocol import AGENT_LOG, CANCEL, CANCELED, FAILED, FINALIZING, RUNNING
+from .processes import boot_id, identity, members, node, send
+from .protocol import CANCEL, CANCELED, FAILED, FINALIZING, RUNNING
 from .rank import LaunchFailed, SinkPlace, serve_sink, start
-from .shelf import Shelf
 
 #: Seconds that children get after their rank has ended in a cancel.
 LEFTOVER_GRACE = 1.0
@@ -33,53 +30,25 @@ LEFTOVER_GRACE = 1.0
 HELPERS_AFTER = 0.15
 
 
-def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: int) -> None:
-    """Body of a forked supervisor; never returns.
-
-    Parameters
-    ----------
-    guardian
-        Identity of our guardian.
-    assigned
-        Pipe that brings the job.
-    life
-        Write end of the pipe by which the guardian notices our death.
-    guarded
-        Read end of the pipe that brings the guardian's go, and its death.
-    """
-    try:
-        become_subreaper()
-        wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
-        me = identity(os.getpid())
-        task = receive(assigned)
-        if task is None or os.read(guarded, 1) != b"g":
-            os._exit(0)
-        stdio_to(os.path.join(task.folder, AGENT_LOG))
-        Shelf(os.path.join(task.queue, "slots")).hold(task.number)
-        task.state["guardian"], task.state["supervisor"] = guardian, me
-        Supervisor(task, guarded, wakeup).run()
-        os.write(life, b"end")
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(70)  # without a farewell: the guardian cleans up
-    os._exit(0)
-
-
 class Supervisor:
     """One run. See the module's docstring."""
 
-    def __init__(self, task: Assignment, guarded: int, wakeup: int) -> None:
+    #: Said of a run that was ended by a signal to its supervisor.
+    TOLD = "its supervisor was told to end by SIGTERM, as at a shutdown"
+
+    def __init__(self, task: Assignment, guarded: Optional[int], wakeup: int) -> None:
         self.task = task
         self.state = task.state
         self.guarded = guarded
         self.wakeup = wakeup
         self.poll = select.poll()
-        self.poll.register(guarded, select.POLLIN)
+        if guarded is not None:
+            self.poll.register(guarded, select.POLLIN)
         self.poll.register(self.wakeup, select.POLLIN)
         self.rank: Optional[subprocess.Popen[bytes]] = None
         self.status: Optional[int] = None
         self.sampler, self.sink = Helper("sampler"), Helper("sink")
+        self.helpers = [self.sampler, self.sink]
         self.place: Optional[SinkPlace] = None
         self.gate = Gate(task.folder, task.devices, task.job)
         self.began = 0.0
@@ -105,13 +74,13 @@ class Supervisor:
             self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
             return
         self._open_sink()
-        if self.task.devices:
+        if self._owns_gpus():
             self._look_before()
             if self._cancel_asked() or self.told_to_end:
                 self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
                 return
         try:
-            self.rank = start(self.task, self.place)
+            self.rank = self._start()
         except LaunchFailed as error:
             self._end(Outcome(FAILED, "launch", "could not be started: %s" % error, None, None))
             return
@@ -124,10 +93,9 @@ class Supervisor:
         self._save()
         # The job's first moments are its own: on two cores these forks would double the
         # time to its first line. The sink's socket listens already; who connects waits.
-        if not self.sampler.pid:
-            self.sampler.due = self.began + HELPERS_AFTER
-        if self.place is not None:
-            self.sink.due = self.began + HELPERS_AFTER
+        for helper in self._wanted():
+            if not helper.pid:
+                helper.due = self.began + HELPERS_AFTER
         while self.status is None:
             self._wait()
             self._act()
@@ -157,7 +125,7 @@ class Supervisor:
         limit = self.task.job["timeout"]
         if limit is not None and self.stopped is None:
             deadlines.append(self.began + limit)
-        for moment in (self.kill_at, self.unsaved, self.sampler.due, self.sink.due):
+        for moment in (self.kill_at, self.unsaved, *(helper.due for helper in self.helpers)):
             if moment is not None:
                 deadlines.append(moment)
         self._listen(max(0.0, min(deadlines) - clock.mono()))
@@ -167,7 +135,7 @@ class Supervisor:
         news = [handle for handle, _ in self.poll.poll(pause * 1000 + 1)]
         if self.wakeup in news and signal.SIGTERM in drain(self.wakeup):
             self.told_to_end = True
-        if self.guarded in news:
+        if self.guarded is not None and self.guarded in news:
             self.poll.unregister(self.guarded)
             note(self.task.folder, "supervisor: the guardian was killed; going on without it")
         return news
@@ -191,7 +159,7 @@ class Supervisor:
         if self.kill_at is not None and now >= self.kill_at:
             send(self._members(), signal.SIGKILL)
             self.kill_at = now + 0.2
-        for helper in (self.sampler, self.sink):
+        for helper in self.helpers:
             if helper.due is not None and now >= helper.due:
                 self._fork(helper)
         if self.unsaved is not None and now >= self.unsaved:
@@ -202,12 +170,15 @@ class Supervisor:
         grace = self.task.job["grace"]
         self.stopped = why
         self.kill_at = clock.mono() + grace
-        rows = self._members()
-        send(rows, signal.SIGTERM)
-        send(rows, signal.SIGCONT)  # a stopped process would not hear it
+        self._ask()
         what = {CANCELED: "canceling", GPU_UNUSED: "its GPUs are not used"}.get(why, "time limit reached")
         self.state["detail"] = "%s: SIGTERM sent, SIGKILL follows after %g s" % (what, grace)
         self._save()
+
+    def _ask(self) -> None:
+        rows = self._members()
+        send(rows, signal.SIGTERM)
+        send(rows, signal.SIGCONT)  # a stopped process would not hear it
 
     # -- processes ---------------------------------------------------------------
 
@@ -222,16 +193,30 @@ class Supervisor:
             if self.rank is not None and pid == self.rank.pid:
                 self.status = status
                 self.rank.returncode = 0  # reaped: Popen must not look for it again
-            for helper in (self.sampler, self.sink):
+            for helper in self.helpers:
                 if pid == helper.pid:
                     text = "supervisor: the %s ended (status %d); starting it again" % (helper.name, status)
                     note(self.task.folder, text)
                     helper.died()
 
     def _members(self) -> List[Any]:
-        spare = frozenset({self.sampler.pid, self.sink.pid})
+        return members(self.task.mark, os.getpid(), self._ours(), None, self._apart())
+
+    def _ours(self) -> FrozenSet[int]:
+        """Pids of ours that a run's end leaves alone."""
         guardian = (self.state["guardian"] or {}).get("pid", 0)
-        return members(self.task.mark, os.getpid(), spare | {guardian}, None, self._apart())
+        return frozenset({guardian, *(helper.pid for helper in self.helpers)}) - {0}
+
+    def _owns_gpus(self) -> bool:
+        """Whether the sampler has to look before the job starts."""
+        return bool(self.task.devices)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return start(self.task, self.place)
+
+    def _wanted(self) -> List[Helper]:
+        """The helpers that a job starts with."""
+        return [self.sampler] if self.place is None else [self.sampler, self.sink]
 
     def _apart(self) -> FrozenSet[int]:
         return bystanders(self.task.queue, self.task.home, self.task.job["run"])
@@ -262,11 +247,10 @@ class Supervisor:
             lifecycle.enter(state, FINALIZING, clock.mono() - self.began)
             self._save()
         finalizing = clock.mono()
-        spare = frozenset({self.sampler.pid, self.sink.pid, (state["guardian"] or {}).get("pid", 0)}) - {0}
         gentle = 0.0
         if self.kill_at is not None:
             gentle = max(0.0, min(LEFTOVER_GRACE, self.kill_at - clock.mono()))
-        stuck = lifecycle.kill_all(self.task.mark, os.getpid(), None, spare, gentle, self._apart())
+        stuck = lifecycle.kill_all(self.task.mark, os.getpid(), None, self._ours(), gentle, self._apart())
         for helper in (self.sampler, self.sink):
             dismiss(helper.pid)
         self.gate.close(state)
@@ -274,14 +258,18 @@ class Supervisor:
         if stuck:
             details.append("left-over processes " + stuck)
         if outcome.reason == CANCELED and self.told_to_end and not self._cancel_asked():
-            details.append("its supervisor was told to end by SIGTERM, as at a shutdown")
+            details.append(self.TOLD)
         state["detail"] = "; ".join(text for text in details if text)
         state["reason"], state["exit_code"], state["signal"] = outcome.reason, outcome.exit_code, outcome.signal
         failpoints.hit("before_final_state")
         ran = state["phases"][-1]["name"]
         lifecycle.enter(state, outcome.state, clock.mono() - (finalizing if ran == FINALIZING else self.began))
-        lifecycle.save_patiently(self.task.folder, lambda: lifecycle.save(self.task.folder, state, durable=True))
+        self._save_last()
         failpoints.hit("after_final_state")
+
+    def _save_last(self) -> None:
+        folder, state = self.task.folder, self.state
+        lifecycle.save_patiently(folder, lambda: lifecycle.save(folder, state, durable=True))
 
     def _cancel_asked(self) -> bool:
         return os.path.lexists(os.path.join(self.task.folder, CANCEL))

@@ -1,4 +1,4 @@
-"""``telemetry/node-0.jsonl``: a header, then one array a tick, and objects for what changes seldom.
+"""``telemetry/node-<number>.jsonl``: a header, then one array a tick, and objects for what changes seldom.
 
 Ticks are numbered 0, 1, 2... without gap or repeat, also over a restart of the
 sampler and a full disk: a number is used up only when its whole line is written.
@@ -37,6 +37,8 @@ class Telemetry:
     ----------
     folder
         Folder that holds ``telemetry``.
+    node
+        Number of the machine within the run.
 
     Attributes
     ----------
@@ -51,8 +53,8 @@ class Telemetry:
         It cannot be opened.
     """
 
-    def __init__(self, folder: str) -> None:
-        self.path = os.path.join(folder, TELEMETRY)
+    def __init__(self, folder: str, node: int = 0) -> None:
+        self.path = os.path.join(folder, TELEMETRY % node)
         cut_torn_tail(self.path)
         self.handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         self.next = 0

@@ -29,7 +29,7 @@ Reading = Mapping[str, Optional[float]]
 
 
 class Truth:
-    """The verdict on one run on one machine, kept in ``telemetry/truth-0.json``.
+    """The verdict on one run on one machine, kept in ``telemetry/truth-<node>.json``.
 
     Parameters
     ----------
@@ -48,6 +48,8 @@ class Truth:
         Why there is no reading of some assigned device; empty when all are read.
     why
         Finds the likely cause: ``why(pids, gpus)``.
+    node
+        Number of the machine within the run.
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class Truth:
         every: float = 1.0,
         missing: str = "",
         why: Callable[[Collection[int], Sequence[Mapping[str, Any]]], str] = gpu_cause.likely,
+        node: int = 0,
     ) -> None:
-        self.path = os.path.join(folder, TRUTH)
+        self.path = os.path.join(folder, TRUTH % node)
         self.gpus, self.grace, self.missing = gpus, grace, missing
         self.hole = max(HOLE_PERIODS * every, HOLE_SECONDS)
         self.why = why

@@ -1,0 +1,80 @@
+"""Which process of a job we are, by the variables that launchers set.
+
+PyTorch: ``RANK``, ``LOCAL_RANK``, ``NODE_RANK`` (https://pytorch.org/docs/stable/elastic/run.html).
+Open MPI: ``OMPI_COMM_WORLD_RANK``, ``_LOCAL_RANK``, ``_LOCAL_SIZE``; its ``_NODE_RANK`` is *not* a
+number of the node but one within it, over all jobs (mpirun(1)). Intel MPI: ``PMI_RANK``,
+``MPI_LOCALRANKID``, ``MPI_LOCALNRANKS``. TensorFlow: ``TF_CONFIG``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+#: Rank, rank on the node, processes on the node, number of the node, all processes.
+_NAMES: Tuple[Tuple[str, str, str, str, str], ...] = (
+    ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "WORLD_SIZE"),
+    ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "", "PMI_SIZE"),
+)
+_ROLES = ("chief", "master", "worker", "ps", "evaluator")
+
+
+class Identity(NamedTuple):
+    """One process of a job."""
+
+    rank: int = 0
+    local: int = 0  #: rank on the node
+    node: int = 0
+    world: int = 1  #: processes of the job
+
+    @property
+    def leads(self) -> bool:
+        """Whether it keeps the state of the job."""
+        return self.rank == 0
+
+    @property
+    def leads_node(self) -> bool:
+        """Whether it samples its node."""
+        return self.local == 0
+
+
+def of(environ: Mapping[str, str]) -> Identity:
+    """Who we are; the only one where nothing, or nonsense, is said."""
+    for rank_name, local_name, size_name, node_name, world_name in _NAMES:
+        rank, local = _number(environ, rank_name), _number(environ, local_name)
+        node, world = _number(environ, node_name), _number(environ, world_name)
+        if rank is None or (local is None and node is None and world is None):
+            continue  # a lone RANK is somebody's own variable
+        size = _number(environ, size_name)
+        if node is None and node_name == "NODE_RANK" and "GROUP_RANK" in environ:
+            continue
+        if node is None:
+            # Launchers fill one node after the other.
+            node = rank // size if size else rank - (local or 0) if world and world > 1 and local == 0 else 0
+        return Identity(rank, local or 0, node, max(world or 1, rank + 1))
+    return _tensorflow(environ.get("TF_CONFIG", "")) or Identity()
+
+
+def _number(environ: Mapping[str, str], name: str) -> Optional[int]:
+    text = environ.get(name, "") if name else ""
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _tensorflow(text: str) -> Optional[Identity]:
+    """``{"cluster": {role: ["host:port"]}, "task": {"type", "index"}}``."""
+    try:
+        value: Dict[str, Any] = json.loads(text)
+        cluster, task = value["cluster"], value["task"]
+        found: List[Tuple[str, int, str]] = [
+            (role, index, str(address).rpartition(":")[0])
+            for role in (*_ROLES, *sorted(set(cluster) - set(_ROLES)))
+            for index, address in enumerate(cluster.get(role, ()))
+        ]
+        at = [(role, index) for role, index, _ in found].index((task["type"], int(task["index"])))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    hosts = list(dict.fromkeys(host for _, _, host in found))
+    host = found[at][2]
+    return Identity(at, [x[2] for x in found[:at]].count(host), hosts.index(host), len(found))

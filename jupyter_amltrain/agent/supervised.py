@@ -1,0 +1,49 @@
+"""The process of a supervisor: forked with its guardian, before there is a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from typing import Any, Dict, Optional
+
+from .forked import stdio_to, wake_on
+from .guardian import receive
+from .processes import become_subreaper, identity
+from .protocol import AGENT_LOG
+from .shelf import Shelf
+from .supervisor import Supervisor
+
+
+def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: int) -> None:
+    """Body of a forked supervisor; never returns.
+
+    Parameters
+    ----------
+    guardian
+        Identity of our guardian.
+    assigned
+        Pipe that brings the job.
+    life
+        Write end of the pipe by which the guardian notices our death.
+    guarded
+        Read end of the pipe that brings the guardian's go, and its death.
+    """
+    try:
+        become_subreaper()
+        wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
+        me = identity(os.getpid())
+        task = receive(assigned)
+        if task is None or os.read(guarded, 1) != b"g":
+            os._exit(0)
+        stdio_to(os.path.join(task.folder, AGENT_LOG))
+        Shelf(os.path.join(task.queue, "slots")).hold(task.number)
+        task.state["guardian"], task.state["supervisor"] = guardian, me
+        Supervisor(task, guarded, wakeup).run()
+        os.write(life, b"end")
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(70)  # without a farewell: the guardian cleans up
+    os._exit(0)
