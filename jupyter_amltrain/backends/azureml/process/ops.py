@@ -30,7 +30,7 @@ OPS = {
     "computes.stop": f"{_HERE}.computes:stop",
     "computes.restart": f"{_HERE}.computes:restart",
     "computes.delete": f"{_HERE}.computes:delete",
-    "computes.detach": f"{_HERE}.attached:detach",
+    "computes.detach": f"{_HERE}.computes:detach",
     "sizes.list": f"{_HERE}.sizes:list_all",
     "quota.list": f"{_HERE}.sizes:quota",
     "jobs.submit": f"{_HERE}.jobs:submit",

@@ -233,7 +233,9 @@ def log_to(stream: Any) -> None:
     """Write the log of this process to `stream`; Azure's own loggers are silent."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
     logging.captureWarnings(True)
     log.setLevel(os.environ.get("AMLTRAIN_AZURE_LOG", "INFO"))
     for name in ("azure", "msal", "msrest", "urllib3", "requests"):
