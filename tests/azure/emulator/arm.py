@@ -140,6 +140,12 @@ def not_found(kind: str, name: str, group: str) -> web.Response:
 
 
 # ---------------------------------------------------------------------------------------------------- long operations
+def retry_after(world: World) -> dict[str, str]:
+    """The header by its switch; none as recorded. (azure-core takes 0 for "not said" and waits 30 s.)"""
+    seconds = world.switches["retry_after_header"]
+    return {"Retry-After": f"{float(seconds):g}"} if seconds else {}
+
+
 class OperationFailed(Exception):
     """Raised by the work of an operation: the poll answers Failed with this code and message."""
 
@@ -172,9 +178,7 @@ class Operations:
             f"/locations/{self._world.location}/computeOperationsStatus/{name}"
         )
         headers = {"Azure-AsyncOperation": f"{HOST}{path}?{query}", "x-ms-response-type": "standard"}
-        if self._world.switches["retry_after_header"]:
-            headers["Retry-After"] = "0"
-        return headers
+        return {**headers, **retry_after(self._world)}
 
     async def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -204,5 +208,4 @@ async def poll(call: Call) -> web.Response:
     if call.world.switches["long_poll_urls"] and call.request.rel_url.raw_query_string != found["query"]:
         # Assumed: the signature covers the whole url, so a shortened one is refused.
         raise Refused(gateway_error(403, "AuthorizationFailed", "The signature of the operation's url does not match."))
-    headers = {"Retry-After": "0"} if call.world.switches["retry_after_header"] else {}
-    return answer(found["body"], headers=headers)
+    return answer(found["body"], headers=retry_after(call.world))

@@ -51,6 +51,8 @@ def _found(call: Call) -> dict[str, Any]:
 def shown(world: World, resource: dict[str, Any]) -> dict[str, Any]:
     """The resource as GET shows it now."""
     made = copied(resource)
+    # What `instances` keeps for itself until the instance is made.
+    (made["properties"].get("properties") or {}).pop("_given", None)
     if made["properties"]["computeType"] == "AmlCompute":
         clusters.show(world, made)
     return made
@@ -100,7 +102,7 @@ async def put_compute(call: Call) -> web.Response:
     maker.check(world, resource, body["properties"].get("properties") or {})
     resource["properties"]["properties"] = maker.properties(world, resource, body["properties"].get("properties") or {})
     world.resources.put(resource)
-    first = copied(resource)
+    first = shown(world, resource)
     headers = world.operations.begin(call, lambda: _create(world, resource, maker))
     return arm.answer(first, 201, headers)
 
@@ -182,8 +184,8 @@ def _validate(call: Call, body: Any) -> None:
         most = "3 to 24" if instance else "2 to 32"
         raise bad_request(
             call.world,
-            f"Compute name '{name}' is invalid. It can include letters, digits and dashes. It must start with a letter, "
-            f"end with a letter or digit, and be {most} characters in length.",
+            f"Compute name '{name}' is invalid. It can include letters, digits and dashes. It must start with a "
+            f"letter, end with a letter or digit, and be {most} characters in length.",
             "InvalidComputeName",
         )
 
@@ -244,9 +246,7 @@ async def act(call: Call) -> web.Response:
     if what not in ("start", "stop", "restart"):
         return arm.gateway_error(404, "InvalidResourceType", f"There is no action '{what}' of computes.")
     if found["properties"]["computeType"] != "ComputeInstance":
-        raise bad_request(
-            call.world, f"Operation {what} is only supported for ComputeInstance.", "UnsupportedOperation"
-        )
+        raise bad_request(call.world, f"Operation {what} is for ComputeInstance only.", "UnsupportedOperation")
     if found["properties"]["provisioningState"] != "Succeeded":
         state = found["properties"]["provisioningState"]
         raise bad_request(call.world, f"The compute instance '{found['name']}' is in state {state}.", "InvalidState")

@@ -2,12 +2,12 @@
 
 For rooms that run jobs::
 
-    lease = await world.nodes.acquire(compute_id, count, job="name")       # a compute's ARM id; waits for the nodes
+    lease = await world.nodes.acquire(compute_id, count, job="name")  # a compute's ARM id; waits for the nodes
     lease = await world.nodes.acquire_serverless("Standard_NC6s_v3", count, job="name", low_priority=True)
-    lease.nodes[0].address, .id, .index                                     # one Node for each
-    await lease.preempted.wait()                                            # set when the service takes them away
-    world.nodes.release(lease)                                              # also after a pre-emption; idempotent
-    world.nodes.reason("name")                                              # while it waits: why, in the service's words
+    lease.nodes[0].address, .id, .index                               # a Node each
+    await lease.preempted.wait()                                      # set when the service takes them away
+    world.nodes.release(lease)                                        # also after a pre-emption; idempotent
+    world.nodes.reason("name")                                        # while it waits: why, in the service's words
 
 `acquire` raises `NodesRefused` for what can never be: more nodes than the cluster's maximum or the quota hold.
 Cancelling the waiting task gives its place up.

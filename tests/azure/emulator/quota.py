@@ -52,7 +52,7 @@ class Quota:
         """Nothing runs."""
 
     def set(self, limits: dict[str, int]) -> None:
-        """New limits by family (any spelling), ``TotalDedicatedCores``, ``TotalLowPriorityCores``, ``TotalClusters``."""
+        """New limits by family (any spelling) or total (``TotalDedicatedCores``, ...)."""
         self.limits |= {sizes.family_key(name): int(limit) for name, limit in limits.items()}
         self.world.nodes.replan()
 
@@ -111,8 +111,8 @@ class Quota:
             return None
         return (
             f"The specified subscription has a {spoken(size['family'])} vCPU quota of "
-            f"{self.limit(size['family'], False)} and cannot accomodate for at least {wanted} requested managed compute "
-            f"node{'s' if wanted > 1 else ''} which maps to {wanted * int(size['vCPUs'])} vCPUs. "
+            f"{self.limit(size['family'], False)} and cannot accomodate for at least {wanted} requested managed "
+            f"compute node{'s' if wanted > 1 else ''} which maps to {wanted * int(size['vCPUs'])} vCPUs. "
             + _HOW.format(family=spoken(size["family"]))
         )
 
@@ -180,11 +180,12 @@ async def usages(call: Call) -> Any:
         }
 
     limits = quota.limits
+    total, pool = limits["totaldedicatedcores"], limits["totallowprioritycores"]
     dedicated = "Total Cluster Dedicated Regional vCPUs"
     low = "Total Cluster LowPriority Regional vCPUs"
     found = [
         row("TotalClusters", "Total Clusters", clusters, limits["totalclusters"], "totalClusters", root),
-        row("TotalDedicatedCores", dedicated, quota.used(None, False), limits["totaldedicatedcores"], "totalDedicatedCores", root),
+        row("TotalDedicatedCores", dedicated, quota.used(None, False), total, "totalDedicatedCores", root),
         *(
             row(
                 name,
@@ -196,7 +197,7 @@ async def usages(call: Call) -> Any:
             )
             for name, localized, _ in FAMILIES
         ),
-        row("TotalLowPriorityCores", low, quota.used(None, True), limits["totallowprioritycores"], "totalLowPriorityCores", root),
+        row("TotalLowPriorityCores", low, quota.used(None, True), pool, "totalLowPriorityCores", root),
     ]  # fmt: skip
     return arm.page(call, found, 1000)
 

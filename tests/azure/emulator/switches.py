@@ -9,7 +9,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     # What recordings do show: the default is the recorded way, the opposite makes the SDK's own poller fast.
     "retry_after_header": (
         False,
-        "Recorded Azure sends no Retry-After on long operations; true: `Retry-After: 0` on each.",
+        "Recorded Azure sends no Retry-After on long operations; true: 1 second, a number: that many.",
     ),
     "prices": (True, "estimatedVMPrices as recorded (absent for many sizes); false: absent for all."),
     "long_poll_urls": (

@@ -105,8 +105,8 @@ class Tokens:
         if wanted and str(claims["aud"]).rstrip("/") not in wanted:
             raise self._refused(
                 "InvalidAuthenticationTokenAudience",
-                f"The access token has been obtained for wrong audience or resource '{claims['aud']}'. It should exactly "
-                f"match with one of the allowed audiences '{wanted[0]}'.",
+                f"The access token has been obtained for wrong audience or resource '{claims['aud']}'. It should "
+                f"exactly match with one of the allowed audiences '{wanted[0]}'.",
             )
         self._authorize(call, claims)
         return claims

@@ -16,6 +16,7 @@ from tests.azure.emulator.wire import WireLog
 if TYPE_CHECKING:
     from tests.azure.emulator.blob import Blob
     from tests.azure.emulator.nodes import Nodes
+    from tests.azure.emulator.proxy import Proxy
     from tests.azure.emulator.quota import Quota
     from tests.azure.emulator.tokens import Tokens
 
@@ -96,6 +97,7 @@ class World:
         self.api = "https://eastus.api.azureml.ms"
         self.environ: dict[str, str] = {}
         self.blob: Blob | None = None
+        self.proxy: Proxy | None = None
         self.clock = Clock()
         self.switches = Switches()
         self.faults = Faults()
@@ -153,6 +155,14 @@ class World:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.problems.append(f"{task.get_name()}: {type(error).__name__}: {error}")
 
+    def refused_hosts(self) -> list[str]:
+        """Hosts that clients asked the proxy for and did not get."""
+        return list(self.proxy.refused) if self.proxy is not None else []
+
+    def break_connections(self) -> int:
+        """Cut every connection through the proxy; how many there were."""
+        return self.proxy.break_all() if self.proxy is not None else 0
+
     async def reset(self) -> None:
         """Back to the first moment: nothing runs, one workspace, every switch at its default, no faults."""
         await self.close()
@@ -162,6 +172,8 @@ class World:
         self.resources.clear()
         self.operations = Operations(self)
         self.problems.clear()
+        if self.proxy is not None:
+            self.proxy.refused.clear()
         if self.blob is not None:
             await self.blob.reset()
         from tests.azure.emulator import workspaces

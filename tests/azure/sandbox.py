@@ -1,0 +1,162 @@
+"""The whole emulated Azure in one process tree: ``python -m tests.azure.sandbox [--port 0] [--print-env]``.
+
+Prints one JSON line when ready, ``{"environ", "control", "subscription", "resource_group", "workspace", "tenant"}``
+(with ``--print-env`` shell lines instead), and ends with its stdin, SIGTERM or Ctrl-C, taking its children with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from tests.azure.emulator import tls
+from tests.azure.emulator.app import App
+from tests.azure.emulator.blob import Blob
+from tests.azure.emulator.proxy import Proxy
+from tests.azure.emulator.world import World
+from tools.azurite import Azurite
+
+ACCOUNT = "amltrainstore"
+KEY = base64.b64encode(b"the emulated account's key, on loopback only, is no secret").decode()
+#: Time constants that are shorter than a real service wants.
+SHORT = {"AMLTRAIN_AZURE_POLL": "0.1", "AMLTRAIN_FORWARD_PERIOD": "0.5"}
+
+
+def environ_of(world: World, certificates: tls.Certificates, proxy: int) -> dict[str, str]:
+    """What leads a client here, sign-in included."""
+    through = f"http://127.0.0.1:{proxy}"
+    aside = "127.0.0.1,localhost"
+    return {
+        "HTTPS_PROXY": through,
+        "https_proxy": through,
+        "NO_PROXY": aside,
+        "no_proxy": aside,
+        "REQUESTS_CA_BUNDLE": str(certificates.bundle),
+        "SSL_CERT_FILE": str(certificates.bundle),
+        "AZURE_TENANT_ID": world.tenant,
+        "AZURE_CLIENT_ID": world.client,
+        "AZURE_CLIENT_SECRET": world.client_secret,
+        **SHORT,
+    }
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, control_port: int = 0) -> AsyncIterator[tuple[World, dict[str, Any]]]:
+    """Everything, started; the second value is what `main` prints."""
+    world = World()
+    certificates = await asyncio.to_thread(tls.make, folder)
+    azurite = await asyncio.to_thread(Azurite, ACCOUNT, KEY, certificates.cert, certificates.key, folder)
+    runners: list[web.AppRunner] = []
+    proxy: Proxy | None = None
+    try:
+        app = App(world)
+        emulator = await _listen(app.application(), runners, ssl_context=certificates.context())
+        control = await _listen(app.control(), runners, port=control_port)
+        blob = Blob(world, ACCOUNT, KEY, await asyncio.to_thread(azurite.port))
+        world.blob = blob
+
+        def port_of(kind: str) -> int:
+            return blob.port if kind == "blob" and not world.switches["blobs_recorded"] else emulator
+
+        proxy = Proxy(port_of)
+        await proxy.start()
+        world.proxy = proxy
+        world.environ = environ_of(world, certificates, proxy.port)
+        await world.reset()
+        yield (
+            world,
+            {
+                "environ": world.environ,
+                "control": f"http://127.0.0.1:{control}",
+                "subscription": world.subscription,
+                "resource_group": world.resource_group,
+                "workspace": world.workspace,
+                "tenant": world.tenant,
+            },
+        )
+    finally:
+        await world.close()
+        if proxy is not None:
+            await proxy.close()
+        if world.blob is not None:
+            await world.blob.close()
+        for runner in runners:
+            await runner.cleanup()
+        await asyncio.to_thread(azurite.close)
+
+
+async def _listen(app: web.Application, runners: list[web.AppRunner], port: int = 0, **options: Any) -> int:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, auto_decompress=False)
+    await runner.setup()
+    runners.append(runner)
+    site = web.TCPSite(runner, "127.0.0.1", port, **options)
+    await site.start()
+    return int(runner.addresses[0][1])
+
+
+def _shell(facts: Mapping[str, Any]) -> str:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in facts["environ"].items()]
+    where = " ".join(
+        f"--{option} {facts[name]}"
+        for option, name in (
+            ("subscription", "subscription"),
+            ("resource-group", "resource_group"),
+            ("workspace", "workspace"),
+        )
+    )
+    return "\n".join([*lines, f"# in a notebook: %aml_compute connect {where}", f"# control: {facts['control']}"])
+
+
+async def _serve(port: int, print_env: bool, stay: bool) -> None:
+    over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+    if not stay:
+        # A thread, because stdin may be a file or a terminal, which event loops cannot watch everywhere.
+        threading.Thread(target=_await_end, args=(loop, over), daemon=True).start()
+    with tempfile.TemporaryDirectory(prefix="amltrain-azure-") as folder:
+        async with running(Path(folder), port) as (_, facts):
+            print(_shell(facts) if print_env else json.dumps(facts), flush=True)
+            await over.wait()
+
+
+def _await_end(loop: asyncio.AbstractEventLoop, over: asyncio.Event) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(over.set)
+
+
+def main(arguments: list[str]) -> int:
+    """Run until told to stop."""
+    parser = argparse.ArgumentParser(prog="python -m tests.azure.sandbox", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="port of the control door (default: a free one)")
+    parser.add_argument("--print-env", action="store_true", help="print shell lines to source instead of JSON")
+    parser.add_argument("--stay", action="store_true", help="do not end with stdin")
+    chosen = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING)
+    # Clients that break off in the middle of TLS are what faults are for.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    asyncio.run(_serve(chosen.port, chosen.print_env, chosen.stay))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
