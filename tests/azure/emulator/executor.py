@@ -64,9 +64,14 @@ class Place:
 
     def remove(self) -> None:
         """Take the folders away."""
-        for folder, _, _ in os.walk(self.root):
-            os.chmod(folder, 0o755)
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove(self.root)
+
+
+def remove(root: Path) -> None:
+    """Take a folder away, whatever may not be written in it."""
+    for folder, _, _ in os.walk(root):
+        os.chmod(folder, 0o755)
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def _shut(folder: Path, keep: Sequence[str]) -> None:

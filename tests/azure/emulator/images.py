@@ -54,7 +54,7 @@ IMAGES = {
     "*does-not-build*": Image(refused="ERROR: failed to solve: process returned a non-zero code: 100"),
 }
 
-# The curated environments: versions, newest last. Names of 2024-2026 from Azure's documentation of curated environments.
+# The curated environments: versions, newest last. Names: Azure's documentation of them, 2024-2026.
 CURATED = {
     "AzureML-acpt-pytorch-2.2-cuda12.1": ("10", "11", "25"),
     "AzureML-acpt-pytorch-2.8-cuda12.6": ("1", "4"),
