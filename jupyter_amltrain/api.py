@@ -15,8 +15,11 @@ from jupyter_amltrain.submitting import plan_spec, submit, submit_spec
 from jupyter_amltrain.tracked_run import ANSWER, TrackedRun
 
 if TYPE_CHECKING:
+    from jupyter_amltrain.backends.azureml.catalog import Size
+    from jupyter_amltrain.backends.azureml.quotas import Quotas
     from jupyter_amltrain.computes import Done
     from jupyter_amltrain.connections import Connected, Place
+    from jupyter_amltrain.models import Fetched, ModelRow
     from jupyter_amltrain.monitor import Monitor
     from jupyter_amltrain.spec.rows import TargetRow
     from jupyter_amltrain.workspaces import WorkspaceFacts
@@ -35,10 +38,15 @@ __all__ = [
     "current_target",
     "delete_target",
     "disconnect",
+    "download_model",
+    "models",
     "monitor",
     "plan_spec",
+    "register_model",
+    "quota",
     "runs",
     "scale_target",
+    "sizes",
     "start_target",
     "stop_target",
     "submit",
@@ -133,9 +141,109 @@ def workspaces() -> tuple[list[WorkspaceFacts], str]:
     return controller().loop.call(controller().connections.all(), ANSWER)
 
 
+def sizes(
+    *,
+    gpu: bool = False,
+    family: str = "",
+    min_gpu_memory: float = 0.0,
+    instance: bool = False,
+    workspace: str = "",
+    region: str = "",
+) -> list[Size]:
+    """The sizes of machines that Azure ML has, the smallest first.
+
+    Parameters
+    ----------
+    family
+        Letters of the names: ``NC``, ``ND``, ``NV``.
+    min_gpu_memory
+        Bytes of one GPU.
+    instance
+        For compute instances, not for clusters.
+    workspace, region
+        Default the current one, and its region.
+    """
+    from jupyter_amltrain.backends.azureml.catalog import choose, sizes_of
+
+    rows = _azure("sizes.list", workspace, location=region)
+    kind = "ComputeInstance" if instance else "AmlCompute"
+    return choose(sizes_of(rows), gpu=gpu, family=family, min_gpu_memory=min_gpu_memory, kind=kind)
+
+
+def quota(*, workspace: str = "", region: str = "") -> Quotas:
+    """The processor cores that may be had at Azure ML; arguments as of :func:`sizes`."""
+    from jupyter_amltrain.backends.azureml.quotas import Quotas
+
+    return Quotas(_azure("quota.list", workspace, location=region))
+
+
+def _azure(op: str, workspace: str, **payload: Any) -> Any:
+    """Have the Azure process answer for a workspace; default the current one."""
+    from jupyter_amltrain.backends.azureml.link import link_of
+    from jupyter_amltrain.workspaces import Workspaces
+
+    c = controller()
+    facts = Workspaces(c.root).get(workspace)
+
+    async def ask() -> Any:
+        return await link_of(c.loop, c.root).request(op, {"workspace": facts.name, **payload})
+
+    return c.loop.call(ask(), None)
+
+
 def disconnect(name: str, *, confirmed: bool = False) -> str:
     """Forget an Azure ML workspace and its targets; returns what is told."""
     return controller().loop.call(controller().connections.disconnect(name, confirmed=confirmed), ANSWER)
+
+
+def register_model(
+    name: str,
+    *,
+    run: str = "last",
+    path: str = "",
+    type: str = "",
+    description: str = "",
+    tags: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> ModelRow:
+    """Make a version of a model of files that an ended run left; see :meth:`Models.register`.
+
+    Parameters
+    ----------
+    path
+        Within the run, ``outputs/model``; empty takes the only model that it left.
+    progress
+        Takes sentences on how far it is, on another thread.
+    """
+    c = controller()
+
+    async def go() -> ModelRow:
+        entry = await c.settle(await c.resolve(run))
+        return await c.models.register(
+            entry.run, name, path=path, type=type, description=description, tags=tags, progress=progress
+        )
+
+    return c.loop.call(go())
+
+
+def models(workspace: str = "") -> list[ModelRow]:
+    """Every version of every model: where the target in use is, of a workspace, or (``"local"``) of this folder."""
+    c = controller()
+    return c.loop.call(c.models.list(str(Path.cwd()), workspace))
+
+
+def download_model(
+    name: str,
+    version: str = "",
+    *,
+    to: str | os.PathLike[str] = "",
+    workspace: str = "",
+    progress: Callable[[str], None] | None = None,
+) -> Fetched:
+    """Copy a model into a folder that is not there yet, or empty; default ``NAME-VERSION`` here."""
+    c = controller()
+    folder, here = os.fspath(to), str(Path.cwd())
+    return c.loop.call(c.models.download(here, name, version, to=folder, workspace=workspace, progress=progress))
 
 
 def targets() -> list[ComputeTarget]:

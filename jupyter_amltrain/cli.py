@@ -1,4 +1,4 @@
-"""``amltrain submit|runs|compute|monitor``: the magics' commands in a shell.
+"""``amltrain submit|runs|compute|monitor|model``: the magics' commands in a shell.
 
 Exit codes: 0 done, 1 a run failed or a target refused, 2 wrong usage, 130 interrupted.
 """
@@ -19,7 +19,7 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError, RunFailed
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
 
-_MAGIC = re.compile(r"%{1,2}aml_(submit|runs|compute|monitor)")
+_MAGIC = re.compile(r"%{1,2}aml_(submit|runs|compute|monitor|model)")
 _HELP = """Submit scripts as supervised, tracked runs, and look after them.
 
 Examples::
@@ -29,7 +29,7 @@ Examples::
     amltrain runs logs last --follow
     amltrain monitor
 
-usage: amltrain submit|runs|compute|monitor ...
+usage: amltrain submit|runs|compute|monitor|model ...
 
 amltrain <command> --help tells more.
 """
@@ -73,7 +73,7 @@ def _command(words: list[str]) -> int:
         near = difflib.get_close_matches(command, COMMANDS, 1, 0.5)
         hint = f"Did you mean amltrain {near[0]}?" if near else f"There are: {', '.join(COMMANDS)}."
         raise CommandError(f"unknown command {command!r}.", hint=hint)
-    return {"submit": _submit, "runs": _runs, "compute": _compute, "monitor": _monitor}[command](words)
+    return {"submit": _submit, "runs": _runs, "compute": _compute, "monitor": _monitor, "model": _model}[command](words)
 
 
 def _submit(words: list[str]) -> int:
@@ -152,13 +152,15 @@ def _runs(words: list[str]) -> int:
 
 
 def _compute(words: list[str]) -> int:
-    from jupyter_amltrain.commands import compute, connect
+    from jupyter_amltrain.commands import azure_sizes, compute, connect
     from jupyter_amltrain.commands.compute_parser import WORKS
 
     asked = parser_of("compute", "amltrain compute").parse(words)
     value: Any
     if asked.verb in connect.VERBS:
         text, value = connect.carry_out(asked, lambda event: print(event["text"], file=sys.stderr, flush=True))
+    elif asked.verb in azure_sizes.VERBS:
+        text, value = azure_sizes.carry_out(asked)
     elif asked.verb == "list":
         value = compute.listing()
         text = compute.listing_text(value)
@@ -192,6 +194,15 @@ def _monitor(words: list[str]) -> int:
             )
     finally:
         view.stop()
+    return 0
+
+
+def _model(words: list[str]) -> int:
+    from jupyter_amltrain.commands import model
+
+    asked = parser_of("model", "amltrain model").parse(words)
+    text, value = model.carry_out(asked, lambda line: print(line, file=sys.stderr, flush=True), prog="amltrain model")
+    print(json.dumps(value) if asked.json else text)
     return 0
 
 

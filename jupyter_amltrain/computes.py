@@ -19,7 +19,8 @@ import msgspec
 
 from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
 from jupyter_amltrain.backends.registry import forms, target_kinds
-from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError
+from jupyter_amltrain.spec.azure_target import GONE
 from jupyter_amltrain.spec.rows import Work
 from jupyter_amltrain.spec.target import LocalTarget
 from jupyter_amltrain.spec.target_fields import NAME, checked, no_such, whole
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 #: A service that does not tell a target's state within this time is not waited for (seconds).
 PATIENCE = 0.7
+#: Prices and quotas are waited for so long before it is asked whether a target shall be made (seconds).
+PRICES = 3.0
 
 Do = Callable[[Progress], Awaitable[str | None]]
 
@@ -73,7 +76,7 @@ class Computes(TargetList):
         Parameters
         ----------
         verb
-            ``use, test, create, attach, start, stop, scale, delete, dismiss``.
+            ``use, test, create, attach, start, stop, restart, scale, delete, dismiss``.
         dry
             Only check, and tell what would be asked.
         confirmed
@@ -87,7 +90,7 @@ class Computes(TargetList):
         await self.refresh()
         given = dict(values or {})
         if verb in ("create", "attach"):
-            return self._create(verb, name or str(given.get(NAME.name) or ""), kind, given, dry, confirmed)
+            return await self._create(verb, name or str(given.get(NAME.name) or ""), kind, given, dry, confirmed)
         seen = self._seen.get(name)
         if seen is None:
             self._targets.get(name)  # names the near matches
@@ -125,13 +128,12 @@ class Computes(TargetList):
         self._tell()
         return Done(accepted=True, said="" if seen.stored else f"{seen.target.name} is deleted.")
 
-    def _create(self, verb: str, name: str, kind: str, values: dict[str, Any], dry: bool, confirmed: bool) -> Done:
+    async def _create(
+        self, verb: str, name: str, kind: str, values: dict[str, Any], dry: bool, confirmed: bool
+    ) -> Done:
         there = {made.kind: made for made in forms() if made.verb == verb}
-        if not there:
-            raise CommandError(
-                f"No kind of target can be {PAST[verb]} in this version.",
-                hint="%aml_compute create NAME --kind fake makes a demonstration.",
-            )
+        if kind in GONE:
+            raise CommandError(GONE[kind])
         if kind not in there:
             return Done(errors={"kind": no_such(kind, there, "kind of target")})
         target_type = next(made for made in target_kinds() if made.__struct_config__.tag == kind)
@@ -142,7 +144,9 @@ class Computes(TargetList):
         if old is not None:
             self._free(old)
         if old is not None and old.stored:
-            other = [k for k, v in stored(target).items() if v != stored(old.target).get(k)]
+            had = stored(old.target)
+            # A target names the workspace that was the current one; who gives none means that.
+            other = [k for k, v in stored(target).items() if v != had.get(k) and (v or k != "workspace")]
             if not other:
                 return Done(accepted=not dry, said=f"{name} is there already with these settings.")
             return Done(
@@ -152,6 +156,12 @@ class Computes(TargetList):
                 }
             )
         draft = self._places.draft(target)
+        if isinstance(draft, Provisioned):
+            with contextlib.suppress(TargetError, asyncio.TimeoutError):
+                await asyncio.wait_for(draft.prepare(), PATIENCE if dry else PRICES)
+            now = self._seen.get(name)
+            if now is not None and now is not old:  # somebody has begun the same in the meantime
+                self._free(now)
         ask = draft.asks("create", values, running=0) if isinstance(draft, Provisioned) else ""
         if dry or (ask and not confirmed):
             return Done(ask=ask)
@@ -166,6 +176,9 @@ class Computes(TargetList):
             backend = self._places.backend(name)
             if isinstance(backend, Provisioned):
                 await backend.create(progress)
+                if backend.target != seen.target:  # it names now what it left open
+                    seen.target = backend.target
+                    await self._write(self._targets.replace, backend.target)
             else:
                 seen.info = await backend.check()
         except Exception:
@@ -222,7 +235,7 @@ class Computes(TargetList):
         if verb == "scale":
             await own.scale(values["nodes"], progress)
         else:
-            await (own.start if verb == "start" else own.stop)(progress)
+            await {"start": own.start, "stop": own.stop, "restart": own.restart}[verb](progress)
         if own.target != seen.target:
             seen.target = own.target
             await self._write(self._targets.replace, own.target)

@@ -21,6 +21,7 @@ DOING = {
     "attach": "creating",
     "start": "starting",
     "stop": "stopping",
+    "restart": "starting",
     "scale": "scaling",
     "delete": "deleting",
 }
@@ -30,6 +31,7 @@ PAST = {
     "attach": "attached",
     "start": "started",
     "stop": "stopped",
+    "restart": "restarted",
     "scale": "scaled",
     "delete": "deleted",
     "test": "tested",

@@ -148,7 +148,7 @@ def test_start_and_stop(kernel: Kernel) -> None:
         ("start", "local", {}, "'local' cannot be started."),
         ("scale", "one", {"values": {"nodes": 2}}, "'one' cannot be scaled. With it one can: use, test, start, stop"),
         ("fly", "one", {}, "'fly' cannot be done with a target."),
-        ("attach", "vm", {"kind": "ssh"}, "No kind of target can be attached in this version."),
+        ("attach", "vm", {"kind": "batch"}, "Azure Batch is no longer among the computes that Azure ML publishes"),
         ("start", "on", {}, "No compute target named 'on'. Did you mean one?"),
     ],
 )

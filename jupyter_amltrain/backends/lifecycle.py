@@ -91,6 +91,14 @@ class Provisioned(abc.ABC):
         """Stop a single machine; no error when it is stopped."""
         raise self._cannot("stopped")
 
+    async def restart(self, progress: Progress) -> None:
+        """Stop and start a single machine that runs."""
+        raise self._cannot("restarted")
+
+    async def prepare(self) -> None:
+        """Hear of prices and quotas, so that :meth:`asks` can tell them; waited for briefly before a create."""
+        return None
+
     async def scale(self, nodes: int, progress: Progress) -> None:
         """Keep `nodes` machines of a cluster on; 0 lets it go to none when nothing runs."""
         raise self._cannot("scaled")
@@ -115,7 +123,7 @@ class Provisioned(abc.ABC):
 
     @abc.abstractmethod
     def acts(self, state: ProvisionState) -> tuple[Act, ...]:
-        """Which of start, stop, scale and delete there are, in that order, with `why_not`; without `ask`."""
+        """Which of start, stop, restart, scale and delete there are, in that order, with `why_not`; without `ask`."""
 
     def renew(self, target: ComputeTarget) -> None:
         """Another kernel has changed how the target is stored."""

@@ -17,11 +17,24 @@ if TYPE_CHECKING:
 
 GROUP = "jupyter_amltrain.backends"
 
+_AZURE = (
+    "jupyter_amltrain.backends.azureml.backend:AzureBackend",
+    "pip install azure-ai-ml azure-identity",
+)
 #: kind -> (module:class, what to type when its import fails); sorted.
 _BUILTIN = MappingProxyType(
     {
+        "amlcompute": _AZURE,
+        "databricks": _AZURE,
+        "datalake": _AZURE,
         "fake": ("jupyter_amltrain.backends.fake:FakeBackend", ""),
+        "hdinsight": _AZURE,
+        "instance": _AZURE,
+        "kubernetes": _AZURE,
         "local": ("jupyter_amltrain.backends.process:LocalBackend", ""),
+        "serverless": _AZURE,
+        "synapse-spark": _AZURE,
+        "vm": _AZURE,
     }
 )
 
@@ -55,9 +68,10 @@ def kind_of(target: ComputeTarget) -> str:
 
 def target_kinds() -> tuple[type[ComputeTarget], ...]:
     """The target types that ``targets.json`` may hold, without importing any SDK."""
+    from jupyter_amltrain.spec.azure_target import AZURE_KINDS
     from jupyter_amltrain.spec.target import FakeTarget
 
-    return (LocalTarget, FakeTarget)
+    return (LocalTarget, FakeTarget, *AZURE_KINDS)
 
 
 def forms() -> tuple[TargetKind, ...]:

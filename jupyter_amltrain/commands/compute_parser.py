@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
+
+import msgspec
 
 from jupyter_amltrain.backends.registry import forms
-from jupyter_amltrain.commands import connect
-from jupyter_amltrain.commands.parsing import HelpWanted, Parser, examples
-from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.commands import azure_sizes, connect
+from jupyter_amltrain.commands.parsing import Parser, examples
 from jupyter_amltrain.spec.fields import Field, TargetKind
 
 #: What stands before a field's name in a parsed line.
@@ -23,23 +24,12 @@ _VERBS = {
     "attach": "Make a machine that is there already a target.",
     "start": "Start the machine of a target.",
     "stop": "Stop the machine of a target; the runs on it end.",
+    "restart": "Restart the machine of a target; the runs on it end.",
     "scale": "Say how many machines of a cluster are kept on.",
-    "delete": "Delete a target with its machines.",
+    "delete": "Delete a target with its machines; what was attached is detached and left alone.",
 }
 #: Verbs that take a while, and may cost or lose something.
-WORKS = ("create", "attach", "start", "stop", "scale", "delete")
-
-
-class _Nothing(Parser):
-    """The parser of a verb that nothing can be done with in this version."""
-
-    def parse(self, tokens: Sequence[str]) -> NoReturn:
-        if "-h" in tokens or "--help" in tokens:
-            raise HelpWanted(self.format_help())
-        raise CommandError(
-            "No kind of target can be attached in this version.",
-            hint="%aml_compute create NAME --kind fake makes a demonstration.",
-        )
+WORKS = ("create", "attach", "start", "stop", "restart", "scale", "delete")
 
 
 def compute_parser(prog: str = "%aml_compute") -> Parser:
@@ -67,10 +57,6 @@ def compute_parser(prog: str = "%aml_compute") -> Parser:
     there = forms()
     for name, description in _VERBS.items():
         mine = [kind for kind in there if kind.verb == name]
-        if name in ("create", "attach") and not mine:
-            nothing = _Nothing(prog=f"{prog} {name}", description=description)
-            parser.verbs[name] = nothing
-            continue
         if name in WORKS and not magic:
             description = f"{description[:-1]}, and wait until that is done."
         verb = parser.verb(name, description)
@@ -91,10 +77,10 @@ def compute_parser(prog: str = "%aml_compute") -> Parser:
             if magic:
                 verb.add_argument("--wait", action="store_true", help="wait until it is done; an error if it fails")
     connect.add_verbs(parser)
+    azure_sizes.add_verbs(parser)
     if not magic:
         for verb in parser.verbs.values():
-            if not isinstance(verb, _Nothing):
-                verb.add_argument("--json", action="store_true", help="print JSON")
+            verb.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
@@ -109,15 +95,41 @@ def _kinds_text(kinds: Sequence[TargetKind]) -> str:
 def _add_fields(parser: Parser, kinds: Sequence[TargetKind]) -> None:
     """A flag for each field of any kind; whether the kind at hand has it is checked with the values."""
     known = {flag for action in parser._actions for flag in action.option_strings}
-    for field in (field for kind in kinds for field in kind.fields):
-        if field.flag and field.flag not in known:
-            known.add(field.flag)
-            _add_field(parser, field)
+    by_flag: dict[str, list[tuple[str, Field]]] = {}
+    for kind in kinds:
+        for field in kind.fields:
+            if field.flag and field.flag not in known:
+                by_flag.setdefault(field.flag, []).append((kind.kind, field))
+    for of in by_flag.values():
+        _add_field(parser, *_merged(of, len(kinds)))
 
 
-def _add_field(parser: Parser, field: Field) -> None:
+def _merged(of: Sequence[tuple[str, Field]], kinds: int) -> tuple[Field, str]:
+    """One flag for the fields of that name of several kinds, and its help, which says which have it."""
+    first = of[0][1]
+    texts: dict[str, list[str]] = {}
+    for kind, field in of:
+        texts.setdefault(_said(field), []).append(kind)
+    if len(of) == kinds and len(texts) == 1:
+        return first, _said(first)
+    choices = tuple(dict.fromkeys(choice for _, field in of for choice in field.choices))
+    text = "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
+    return msgspec.structs.replace(first, choices=choices), text
+
+
+def _said(field: Field) -> str:
+    """The help of one kind's field, with its choices and default."""
+    choices = [choice for choice in field.choices if choice]
+    text = field.help + (f" ({', '.join(choices)})" if choices else "")
+    if field.kind != "bool" and field.default not in (None, "", (), []):
+        shown = field.default
+        text += f", default {f'{shown:g}' if isinstance(shown, float) else shown}"
+    return text
+
+
+def _add_field(parser: Parser, field: Field, text: str) -> None:
     rest: dict[str, Any] = {"dest": VALUE + field.name, "default": argparse.SUPPRESS}
-    flag, text = field.flag, field.help
+    flag = field.flag
     if field.kind == "bool":
         rest |= {"action": "store_const", "const": not field.default}
         if field.default:
@@ -126,11 +138,5 @@ def _add_field(parser: Parser, field: Field) -> None:
         rest["metavar"] = field.metavar or field.name.upper()
         if field.kind == "list":
             rest["action"] = "append"
-        choices = tuple(choice for choice in field.choices if choice)
-        if choices:
-            text = f"{text}: {', '.join(choices)}"
-        if field.default not in (None, "", (), []):
-            shown = field.default
-            text = f"{text}; default {f'{shown:g}' if isinstance(shown, float) else shown}"
     action = parser.add_argument(flag, help=text.replace("%", "%%"), **rest)
     action.offers = tuple(choice for choice in field.choices if choice)  # type: ignore[attr-defined]

@@ -27,11 +27,13 @@ class ComputeMagics(Magics):
         except HelpWanted as wanted:
             print(wanted)
             return
-        from jupyter_amltrain.commands import compute, connect
+        from jupyter_amltrain.commands import azure_sizes, compute, connect
         from jupyter_amltrain.commands.compute_parser import WORKS
 
         if asked.verb in connect.VERBS:
             print(connect.carry_out(asked, _shower())[0])
+        elif asked.verb in azure_sizes.VERBS:
+            print(azure_sizes.carry_out(asked)[0])
         elif asked.verb == "list":
             print(compute.listing_text(compute.listing()))
         elif asked.verb == "use":

@@ -90,7 +90,16 @@ def kind_of_type(target_type: type[ComputeTarget]) -> TargetKind:
 
 
 def described(target_type: type[ComputeTarget]) -> dict[str, str]:
-    """The sentences of the docstring's `Attributes` by field, without their full stop."""
+    """The sentences of the docstrings' `Attributes` by field, without their full stop; bases come first."""
+    found: dict[str, str] = {}
+    for base in reversed(target_type.__mro__):
+        if issubclass(base, ComputeTarget):
+            found |= _described(base)
+    return found
+
+
+def _described(target_type: type[ComputeTarget]) -> dict[str, str]:
+    """What the docstring of one class says."""
     _, _, section = inspect.cleandoc(target_type.__doc__ or "").partition("Attributes\n----------\n")
     found: dict[str, str] = {}
     names: list[str] = []

@@ -54,12 +54,14 @@ def test_every_field_is_described(kind: type[ComputeTarget]) -> None:
     fields = [field for field in fields_of(kind) if field.name != "name"]
     assert {field.name for field in fields} == set(texts) and all(texts.values())
     assert kind.title
-    defaults = kind(name="x1")
-    assert all(field.default == msgspec.to_builtins(getattr(defaults, field.name)) for field in fields)
+    given = {field.name: "given" for field in fields if field.required}
+    defaults = kind(name="x1", **given)
+    for field in fields:
+        assert field.required or field.default == msgspec.to_builtins(getattr(defaults, field.name))
 
 
 def test_only_what_a_person_can_make_is_a_form() -> None:
-    assert [form.kind for form in forms()] == ["fake"]
+    assert [form.kind for form in forms()][:4] == ["fake", "amlcompute", "serverless", "instance"]
     assert all(field.advanced for field in forms()[0].fields[7:])  # the script of a demonstration
 
 

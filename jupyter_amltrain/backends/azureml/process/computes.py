@@ -1,0 +1,407 @@
+"""Computes of a workspace: made by the SDK, watched by our own GETs.
+
+The SDK's poller waits 30 s between its looks (recorded answers have no Retry-After), so it is dropped and
+the compute itself is looked at, which also tells how far it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.backends.azureml import computed, faults, refusals
+from jupyter_amltrain.backends.azureml.computed import row
+from jupyter_amltrain.backends.azureml.process import sdk
+from jupyter_amltrain.backends.azureml.process.rest import setting
+from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.azureml.process.cloud import Workspace
+    from jupyter_amltrain.backends.azureml.process.serve import Call
+
+__all__ = ["create", "delete", "get", "list_all", "restart", "row", "start", "stop", "update"]
+
+#: Of computes, sizes and quotas: the newest version that was recorded; it has idleTimeBeforeShutdown, which GA has not.
+API = "2023-08-01-preview"
+
+Row = dict[str, Any]
+
+
+def list_all(call: Call, *, workspace: str) -> list[Row]:
+    """Every compute of the workspace, also kinds that are no targets here (their kind is empty)."""
+    return [row(item) for item in call.cloud.workspace(workspace).arm.pages("computes", api=API, act="list computes")]
+
+
+def get(call: Call, *, workspace: str, name: str) -> Row | None:
+    """One compute; ``None`` when there is none of that name."""
+    return find(call.cloud.workspace(workspace), name)
+
+
+def find(ws: Workspace, name: str) -> Row | None:
+    """One compute; the service answers 404 with an empty body for one that is not there."""
+    answer = ws.arm.get(f"computes/{name}", api=API, ok=(200, 404), act=f"look at {name}")
+    return row(answer.json) if answer.status == 200 and answer.json else None
+
+
+def create(call: Call, *, workspace: str, kind: str, name: str, settings: Mapping[str, Any]) -> Row:
+    """Make a cluster or an instance, or take over one with the same settings; waits until it is ready.
+
+    Parameters
+    ----------
+    settings
+        Fields of the target's Struct, and ``ssh_key``: the text of the public key.
+    """
+    ws = call.cloud.workspace(workspace)
+    there = taken_over(call, ws, kind, name, settings)
+    if there is not None:
+        return there
+    entity = _cluster if kind == "amlcompute" else _instance
+    begin(call, ws, lambda: entity(name, settings), name, settings)
+    return made(call, ws, name, settings, "Creating")
+
+
+def taken_over(call: Call, ws: Workspace, kind: str, name: str, settings: Mapping[str, Any]) -> Row | None:
+    """A compute that is there with the same settings, when it is ready; ``None`` when there is none of that name.
+
+    Raises
+    ------
+    CommandError
+        It has other settings, which are named.
+    """
+    there = find(ws, name)
+    if there is not None and there["state"] == "deleting":
+        watch(call, ws, name, "Waiting until the old one is deleted", lambda found: found is None)
+        there = None
+    if there is None:
+        return None
+    group = ws.arm_id.partition("/providers/")[0]
+    other = computed.differences(settings, there, kind=kind, group=group)
+    if other:
+        raise CommandError(
+            f"There is a compute {name!r} in {ws.name} already: {'; '.join(other)}.",
+            hint="Choose another name, or take its settings.",
+        )
+    if there["state"] == "failed":
+        why = f" {there['errors'][0]}" if there["errors"] else ""
+        raise TargetError(
+            f"There is a compute {name!r} in {ws.name} already, and it could not be made.{why}",
+            hint="Delete it in the studio, or choose another name.",
+        )
+    call.progress("It is there already, with the same settings")
+    if there["state"] in ("creating", "unknown") and not _settled(there):
+        return made(call, ws, name, settings, "Creating", ours=False)
+    return there
+
+
+def begin(call: Call, ws: Workspace, entity: Callable[[], Any], name: str, settings: Mapping[str, Any]) -> None:
+    """Have the SDK ask for it, without its poller."""
+    call.progress("Asking Azure for it")
+    try:
+        client = sdk.client(call.cloud, ws)
+        client.compute.begin_create_or_update(entity())
+    except AmlTrainError:
+        raise
+    except Exception as error:
+        raise plainly(error, ws, name, settings) from error
+
+
+def plainly(error: BaseException, ws: Workspace, name: str, settings: Mapping[str, Any]) -> BaseException:
+    """A refusal in plain words where there are some."""
+    told = error if isinstance(error, AmlTrainError) else faults.of_exception(error, ws.name)
+    if told is None:
+        return error
+    said = faults.told(told)
+    texts = [f"{code}: {said.message}" for code in reversed(said.codes)] or [said.message]
+    if said.status in (401, 403, 404, 408, 429, 500, 502, 503, 504) or not any(map(refusals.understood, texts)):
+        return told
+    return refusals.plain(texts, name, size=str(settings.get("size") or ""), region=_region(ws, settings))
+
+
+def _region(ws: Workspace, settings: Mapping[str, Any]) -> str:
+    return str(settings.get("region") or ws.location)
+
+
+def made(call: Call, ws: Workspace, name: str, settings: Mapping[str, Any], doing: str, *, ours: bool = True) -> Row:
+    """Wait until a compute is ready; one that failed is taken away again, so that nothing is left.
+
+    Parameters
+    ----------
+    ours
+        We have just asked for it.
+    """
+    found = watch(call, ws, name, doing, lambda found: found is not None and _settled(found), patient=True)
+    assert found is not None
+    if found["state"] != "failed":
+        return found
+    if ours:
+        with contextlib.suppress(AmlTrainError):
+            _ask_delete(ws, name, "Delete")
+    texts = found["errors"] or [found["detail"]]
+    raise refusals.plain(texts, name, size=str(settings.get("size") or ""), region=_region(ws, settings))
+
+
+def _settled(found: Row) -> bool:
+    """Whether it is made, or cannot be."""
+    if found["kind"] == "instance":
+        return found["state"] in ("ready", "stopped", "failed")
+    return found["provisioning"] in ("Succeeded", "Failed", "Canceled")
+
+
+def watch(
+    call: Call,
+    ws: Workspace,
+    name: str,
+    doing: str,
+    settled: Callable[[Row | None], bool],
+    *,
+    patient: bool = False,
+) -> Row | None:
+    """Look at a compute until it is `settled`, telling how far it is.
+
+    Parameters
+    ----------
+    patient
+        It may take a moment until the service knows it.
+
+    Raises
+    ------
+    TargetError
+        It is gone, or nothing came of it within an hour (``AMLTRAIN_AZURE_PROVISIONING``, seconds).
+    """
+    began, period = time.monotonic(), setting("POLL", 2.0)
+    longest, limit = period * 5, setting("PROVISIONING", 3600.0)
+    while True:
+        found = find(ws, name)
+        passed = time.monotonic() - began
+        if settled(found):
+            return found
+        if found is None and not (patient and passed < max(30.0, 3 * longest)):
+            raise TargetError(f"{name!r} is gone from {ws.name}.", hint="%aml_compute list shows what is there.")
+        if passed > limit:
+            raise TargetError(
+                f"{name!r}: still not done after {passed / 60:.0f} minutes; Azure goes on with it.",
+                hint="%aml_compute list shows how it stands.",
+            )
+        call.progress(f"{doing}: {passed:.0f} s{_nodes(found)}")
+        call.wait(period)
+        period = min(longest, period * 1.3)
+
+
+def _nodes(found: Row | None) -> str:
+    """What is told beside the seconds."""
+    if found is None or found["nodes"] is None:
+        return ""
+    if not found["steady"] and found["wanted"] is not None:
+        return f", {found['nodes']} of {found['wanted']} machines"
+    return ""
+
+
+def update(call: Call, *, workspace: str, name: str, settings: Mapping[str, Any]) -> Row:
+    """Change the scale of a cluster; waits until the machines that it keeps are there.
+
+    When they cannot be had, the old settings are put back.
+
+    Parameters
+    ----------
+    settings
+        Of ``min_nodes``, ``max_nodes``, ``idle_minutes``, those that change.
+    """
+    ws = call.cloud.workspace(workspace)
+    old = find(ws, name)
+    if old is None or old["kind"] != "amlcompute":
+        raise TargetError(f"There is no cluster {name!r} in {ws.name}.", hint="%aml_compute list shows what is there.")
+    _rescale(ws, name, {**_scale(old), **settings})
+    least = int(settings.get("min_nodes", old["min_nodes"]))
+
+    def settled(found: Row | None) -> bool:
+        if found is None or found["provisioning"] == "Updating":
+            return False
+        return found["provisioning"] != "Succeeded" or found["nodes"] >= least or bool(found["errors"])
+
+    found = watch(call, ws, name, f"Scaling to {least}", settled)
+    assert found is not None
+    if found["provisioning"] == "Succeeded" and found["nodes"] >= least:
+        return found
+    if not found["errors"] and found["provisioning"] == "Succeeded":
+        return found
+    with contextlib.suppress(AmlTrainError):
+        _rescale(ws, name, _scale(old))
+    raise refusals.plain(found["errors"] or [found["detail"]], name, size=found["size"], region=found["location"])
+
+
+def _scale(found: Row) -> dict[str, Any]:
+    idle = found["idle_seconds"]
+    scale = {"min_nodes": found["min_nodes"], "max_nodes": found["max_nodes"]}
+    return scale if idle is None else {**scale, "idle_minutes": idle / 60}
+
+
+def _rescale(ws: Workspace, name: str, settings: Mapping[str, Any]) -> None:
+    scale: dict[str, Any] = {"maxNodeCount": settings["max_nodes"], "minNodeCount": settings["min_nodes"]}
+    if settings.get("idle_minutes") is not None:
+        scale["nodeIdleTimeBeforeScaleDown"] = computed.duration(float(settings["idle_minutes"]) * 60)
+    body = {"properties": {"properties": {"scaleSettings": scale}}}
+    try:
+        ws.arm.patch(f"computes/{name}", api=API, json=body, act=f"scale {name}")
+    except AmlTrainError as error:
+        raise plainly(error, ws, name, {}) from error
+
+
+def start(call: Call, *, workspace: str, name: str) -> Row:
+    """Start an instance; nothing happens when it runs."""
+    return _power(call, workspace, name, "start", "Starting", "ready")
+
+
+def stop(call: Call, *, workspace: str, name: str) -> Row:
+    """Stop an instance; nothing happens when it is stopped."""
+    return _power(call, workspace, name, "stop", "Stopping", "stopped")
+
+
+def restart(call: Call, *, workspace: str, name: str) -> Row:
+    """Restart an instance that runs."""
+    return _power(call, workspace, name, "restart", "Restarting", "ready")
+
+
+def _power(call: Call, workspace: str, name: str, verb: str, doing: str, wanted: str) -> Row:
+    ws = call.cloud.workspace(workspace)
+    found = find(ws, name)
+    if found is None or found["kind"] != "instance":
+        raise TargetError(f"There is no instance {name!r} in {ws.name}.", hint="%aml_compute list shows what is there.")
+    if found["state"] == wanted and verb != "restart":
+        return found
+    busy = {"ready": "starting", "stopped": "stopping"}[wanted]
+    if found["state"] != busy:
+        try:
+            ws.arm.post(f"computes/{name}/{verb}", api=API, act=f"{verb} {name}")
+        except AmlTrainError as error:
+            raise plainly(error, ws, name, {"size": found["size"]}) from error
+    before, moved, began = found["state"], [False], time.monotonic()
+
+    def settled(now: Row | None) -> bool:
+        if now is None:
+            return False
+        moved[0] = moved[0] or now["state"] != before
+        # A quick restart may be over before the first look: then nothing more is to be seen of it.
+        seen = moved[0] or time.monotonic() - began > 3 * setting("POLL", 2.0)
+        return now["state"] in (wanted, "failed") and seen
+
+    now = watch(call, ws, name, doing, settled)
+    assert now is not None
+    if now["state"] == wanted:
+        return now
+    raise refusals.plain(now["errors"] or [now["detail"]], name, size=now["size"], region=now["location"])
+
+
+def delete(call: Call, *, workspace: str, name: str) -> None:
+    """Delete a compute with its machines; no error when it is gone already."""
+    _remove(call, workspace, name, "Delete", "Deleting")
+
+
+def detach(call: Call, *, workspace: str, name: str) -> None:
+    """Forget an attached compute; the machine is left alone."""
+    _remove(call, workspace, name, "Detach", "Detaching")
+
+
+def _remove(call: Call, workspace: str, name: str, action: str, doing: str) -> None:
+    ws = call.cloud.workspace(workspace)
+    if not _ask_delete(ws, name, action):
+        return
+    seen = [False]
+
+    def settled(found: Row | None) -> bool:
+        seen[0] = seen[0] or (found is not None and found["state"] == "deleting")
+        return found is None or (seen[0] and found["state"] == "failed")
+
+    found = watch(call, ws, name, doing, settled)
+    if found is not None:
+        raise refusals.plain(found["errors"] or ["it could not be deleted"], name, size=found["size"])
+
+
+def _ask_delete(ws: Workspace, name: str, action: str) -> bool:
+    """Whether there is anything to wait for."""
+    params = {"underlyingResourceAction": action}
+    answer = ws.arm.delete(
+        f"computes/{name}", api=API, params=params, ok=(200, 202, 204, 404), act=f"{action.lower()} {name}"
+    )
+    return answer.status not in (204, 404)
+
+
+# ---- what the SDK is told
+
+
+def _cluster(name: str, settings: Mapping[str, Any]) -> Any:
+    from azure.ai.ml.entities import AmlCompute, AmlComputeSshSettings
+
+    ssh_key = str(settings.get("ssh_key") or "")
+    ssh = (
+        AmlComputeSshSettings(admin_username=str(settings["ssh_user"]), ssh_key_value=ssh_key)
+        if ssh_key and settings.get("ssh_user")
+        else None
+    )
+    return AmlCompute(
+        name=name,
+        size=settings["size"],
+        location=settings.get("region") or None,
+        min_instances=int(settings.get("min_nodes") or 0),
+        max_instances=int(settings.get("max_nodes") or 1),
+        idle_time_before_scale_down=round(float(settings.get("idle_minutes") or 15) * 60),
+        tier="low_priority" if settings.get("low_priority") else "dedicated",
+        network_settings=_network(settings),
+        enable_node_public_ip=bool(settings.get("public_ip", True)),
+        identity=identity(settings),
+        ssh_public_access_enabled=bool(ssh),
+        ssh_settings=ssh,
+    )
+
+
+def _instance(name: str, settings: Mapping[str, Any]) -> Any:
+    from azure.ai.ml.entities import ComputeInstance, ComputeInstanceSshSettings
+
+    ssh_key = str(settings.get("ssh_key") or "")
+    return ComputeInstance(
+        name=name,
+        size=settings["size"],
+        idle_time_before_shutdown_minutes=int(settings.get("idle_shutdown") or 0) or None,
+        schedules=_schedules(settings),
+        network_settings=_network(settings),
+        enable_node_public_ip=bool(settings.get("public_ip", True)),
+        identity=identity(settings),
+        ssh_public_access_enabled=True if ssh_key else None,
+        ssh_settings=ComputeInstanceSshSettings(ssh_key_value=ssh_key) if ssh_key else None,
+    )
+
+
+def _schedules(settings: Mapping[str, Any]) -> Any:
+    from azure.ai.ml.entities import ComputePowerAction, ComputeSchedules, ComputeStartStopSchedule, CronTrigger
+
+    found = [
+        ComputeStartStopSchedule(
+            action=action, trigger=CronTrigger(expression=computed.cron(str(settings[key])), time_zone="UTC")
+        )
+        for key, action in (("schedule_start", ComputePowerAction.START), ("schedule_stop", ComputePowerAction.STOP))
+        if settings.get(key)
+    ]
+    return ComputeSchedules(compute_start_stop=found) if found else None
+
+
+def _network(settings: Mapping[str, Any]) -> Any:
+    if not settings.get("subnet"):
+        return None
+    from azure.ai.ml.entities import NetworkSettings
+
+    return NetworkSettings(vnet_name=settings.get("vnet") or None, subnet=settings["subnet"])
+
+
+def identity(settings: Mapping[str, Any]) -> Any:
+    """The managed identity that is wanted; ``None`` for none."""
+    wanted = str(settings.get("identity") or "")
+    if not wanted:
+        return None
+    from azure.ai.ml.entities import IdentityConfiguration, ManagedIdentityConfiguration
+
+    if wanted == "system":
+        return IdentityConfiguration(type="system_assigned")
+    return IdentityConfiguration(
+        type="user_assigned", user_assigned_identities=[ManagedIdentityConfiguration(resource_id=wanted)]
+    )

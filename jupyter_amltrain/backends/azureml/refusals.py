@@ -1,0 +1,147 @@
+"""Why Azure would not make or change a compute, in plain words. Pure.
+
+The texts are the service's, as users pasted them into issues (2019 to 2024) and as its documentation has
+them; what none of these fits is passed on as it came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from jupyter_amltrain.backends.azureml.quotas import MORE
+from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CapacityError, QuotaExceeded, TargetError
+
+#: ``has a total vCPU quota of 0 and cannot accomodate for ... which maps to 2 vCPUs``.
+_QUOTA = re.compile(
+    r"has an? (?P<what>.+?) vCPU quota of (?P<limit>\d+) and .*?(?:at least (?P<nodes>\d+)|of (?P<count>\d+))"
+    r".*?maps to (?P<cores>\d+) vCPUs?",
+    re.IGNORECASE | re.DOTALL,
+)
+_ONLINE = re.compile(
+    r"quota requested is (?P<cores>\d+).*?currently using (?P<used>\d+).*?maximum quota is (?P<limit>\d+)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+_QUOTA_HINT = f"%aml_compute quota shows what is left. Take fewer or smaller machines, or ask for more: {MORE}"
+
+
+def plain(texts: Iterable[str], who: str, *, size: str = "", region: str = "") -> AmlTrainError:
+    """One error for what the service says; the first text that is understood decides.
+
+    Parameters
+    ----------
+    who
+        The target.
+    size, region
+        What was asked for, where known.
+    """
+    texts = [text for text in texts if text]
+    for text in texts:
+        for understood in _RULES:
+            error = understood(text, who, size, region)
+            if error is not None:
+                return error
+    said = texts[0] if texts else "the service gives no reason"
+    return TargetError(f"{who!r}: Azure could not do it: {said[:400]}", hint="%aml_compute list shows what is there.")
+
+
+def understood(text: str) -> bool:
+    """Whether there are plain words for it."""
+    return any(rule(text, "", "", "") is not None for rule in _RULES)
+
+
+def _quota(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
+    if found := _QUOTA.search(text):
+        what, limit, cores = found["what"], int(found["limit"]), int(found["cores"])
+        nodes = int(found["nodes"] or found["count"] or 1)
+        of = "all machines together" if what.lower() == "total" else what.removesuffix(" family")
+        machines = f"{nodes} machine{'' if nodes == 1 else 's'}{f' of {size}' if size else ''}"
+        need = "needs" if nodes == 1 else "need"
+        return QuotaExceeded(
+            f"{who!r}: {machines} {need} {cores} cores, and the quota of {of} is {limit}.", hint=_QUOTA_HINT
+        )
+    if found := _ONLINE.search(text):
+        return QuotaExceeded(
+            f"{who!r}: {found['cores']} more cores are needed; {found['used']} of {found['limit']} are used.",
+            hint=_QUOTA_HINT,
+        )
+    if re.search(r"exceed\w* (the )?quota|quota (limit|exceeded)|CoreQuota|OutOfQuota|QuotaExceeded", text, re.I):
+        return QuotaExceeded(f"{who!r}: the quota{f' for {size}' if size else ''} is used up.", hint=_QUOTA_HINT)
+    return None
+
+
+def _capacity(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
+    if not re.search(
+        r"AllocationFailed|(in)?sufficient capacity|out of capacity|OverconstrainedAllocation", text, re.I
+    ):
+        return None
+    where = f" in {region}" if region else " in this region"
+    return CapacityError(
+        f"{who!r}: Azure has no free {size or 'machine of this size'}{where} at the moment.",
+        hint="Try again later, another size (%aml_compute sizes), or another region.",
+    )
+
+
+def _size(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
+    if not re.search(
+        r"(VmSize|Sku)\w*(Not(Available|Supported|Found)|Invalid)|Invalid\w*(VmSize|Sku)"
+        r"|(vm ?size|sku).{0,80}(not (supported|available|valid|offered|found)|invalid)",
+        text,
+        re.IGNORECASE | re.DOTALL,
+    ):
+        return None
+    where = f"in {region}" if region else "in this region"
+    return CapacityError(
+        f"{who!r}: the size {size or 'that was asked for'} cannot be had {where}.",
+        hint=f"%aml_compute sizes{f' --region {region}' if region else ''} lists what can.",
+    )
+
+
+def _policy(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
+    if not re.search(r"RequestDisallowedByPolicy|disallowed by policy|policy assignment", text, re.IGNORECASE):
+        return None
+    found = re.search(r"polic(?:y|yAssignment)['\" :]+(?:name['\" :]+)?([\w .()-]{3,80})['\"]", text)
+    named = f" ({found[1].strip()})" if found else ""
+    return AuthenticationError(
+        f"{who!r}: a policy of your organization does not allow it{named}.",
+        hint="Ask the owner of the subscription what it demands.",
+    )
+
+
+def _subnet(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
+    if not re.search(r"\bsub-?net|virtual ?network|vnet\b", text, re.IGNORECASE):
+        return None
+    if re.search(r"full|not enough|no (free|available) (ip|address)|exhaust|insufficient", text, re.IGNORECASE):
+        why, hint = "has no free addresses left", "Take another subnet, or fewer machines."
+    elif re.search(r"region|location", text, re.IGNORECASE):
+        why, hint = "is not in the region of the machines", "Take a network of the same region."
+    elif re.search(r"not ?(be )?found|does not exist|could not find", text, re.IGNORECASE):
+        why, hint = "is not there", "Check --vnet and --subnet; another resource group needs the subnet's whole id."
+    else:
+        why, hint = "cannot be used", "Check --vnet and --subnet, and your role there."
+    return TargetError(f"{who!r}: the subnet {why}.", hint=hint)
+
+
+def _taken(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
+    if not re.search(
+        r"name.{0,60}(already (taken|exists?|in use|used)|not unique|unavailable|not available)"
+        r"|already exists|NameNotAvailable|NameUnavailable",
+        text,
+        re.IGNORECASE | re.DOTALL,
+    ):
+        return None
+    return TargetError(
+        f"{who!r}: this name is taken in the region (names of computes count for everybody there).",
+        hint="Choose another name.",
+    )
+
+
+_RULES: tuple[Callable[[str, str, str, str], AmlTrainError | None], ...] = (
+    _quota,
+    _capacity,
+    _policy,
+    _subnet,
+    _size,
+    _taken,
+)

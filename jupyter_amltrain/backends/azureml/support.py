@@ -1,0 +1,90 @@
+"""Which kind of target can do what: the table of the project's founding documents, and Azure ML v2 of today. Pure."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+#: What can be asked for -> the column that decides it today, and the word for it.
+WHAT = {
+    "command": ("command", "a script or command"),
+    "gpu": ("gpu", "a script that wants GPUs"),
+    "nodes": ("command", "a job of several nodes"),
+    "sweep": ("sweep", "a sweep (hyperparameter tuning)"),
+    "automl": ("automl_now", "an AutoML job"),
+    "pipeline": ("pipeline_now", "a pipeline"),
+    "spark": ("spark", "a Spark job"),
+}
+#: What to use instead, where it is not the cluster.
+_INSTEAD = {
+    "spark": "Attach a Synapse Spark pool (%aml_compute attach NAME --kind synapse-spark --resource-id ID)"
+    " or use serverless.",
+    "synapse-spark": "It runs jobs of type: spark. For this, use a cluster:"
+    " %aml_compute create NAME --kind amlcompute --size SIZE",
+    "databricks": "Run it with Databricks' own jobs, or on a cluster:"
+    " %aml_compute create NAME --kind amlcompute --size SIZE",
+    "hdinsight": "Run it with HDInsight's own tools, attach a Synapse Spark pool for Spark,"
+    " or use a cluster: %aml_compute create NAME --kind amlcompute --size SIZE",
+}
+_CLUSTER = "Use a cluster: %aml_compute create NAME --kind amlcompute --size SIZE"
+
+
+@functools.lru_cache(maxsize=1)
+def table() -> Mapping[str, Any]:
+    """``source``, ``date``, ``note``, and ``kinds`` by tag of the target."""
+    text = resources.files("jupyter_amltrain.backends.azureml").joinpath("support.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def row(kind: str) -> Mapping[str, str]:
+    """What is promised of a kind of target; empty for one that is not in the table."""
+    found: Mapping[str, str] = table()["kinds"].get(kind, {})
+    return found
+
+
+def refusal(kind: str, what: str) -> str | None:
+    """Why a kind of target cannot run it, and what to use instead; ``None`` when it can.
+
+    Parameters
+    ----------
+    kind
+        Tag of the target: ``amlcompute``, ``vm``, ...
+    what
+        A key of :data:`WHAT`.
+    """
+    found = row(kind)
+    column, words = WHAT[what]
+    if not found:
+        return None
+    if found["command"] == "no" and found["spark"] == "no":  # whatever it is
+        told, _, _ = _promised(found).partition(";")
+        return (
+            f"Azure ML v2 runs no job on {_a(found)} ({told}). {found.get('remark', '')} {_INSTEAD.get(kind, _CLUSTER)}"
+        )
+    if what == "nodes" and kind == "instance":
+        return f"{_begin(_a(found))} is one machine: it runs no job of several nodes. {_CLUSTER}"
+    if found[column] == "no":
+        instead = _INSTEAD.get(what) or _INSTEAD.get(kind) or _CLUSTER
+        return f"{_begin(_a(found))} cannot run {words} ({_promised(found)}). {instead}"
+    return None
+
+
+def _a(found: Mapping[str, str]) -> str:
+    title = found["title"]
+    title = title if title.startswith(("Azure", "Synapse", "Kubernetes")) else title.lower()
+    return f"{'an' if title[0] in 'AEIOaeio' else 'a'} {title}"
+
+
+def _begin(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _promised(found: Mapping[str, str]) -> str:
+    """The row as a phrase."""
+    words = {"yes": "yes", "no": "no", "maybe": "maybe", "pipeline": "in a pipeline only"}
+    columns = (("GPU", "gpu"), ("tuning", "tuning"), ("AutoML", "automl"), ("pipelines", "pipelines"))
+    return "SDK v1: " + ", ".join(f"{name} {words[found[column]]}" for name, column in columns)
