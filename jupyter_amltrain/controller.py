@@ -22,6 +22,7 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, Targ
 from jupyter_amltrain.finder import RunFinder
 from jupyter_amltrain.launches import Launches, snapshot_of
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.models import Models
 from jupyter_amltrain.monitors import Monitors
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.places import Places
@@ -61,6 +62,7 @@ class Controller:
         self.places = Places(self.loop, self.root, self.targets, self.store, self._outcome, self._over)
         self.computes = Computes(self.loop, self.targets, self.places, self.store, self._forget)
         self.connections = Connections(self.loop, self.root, self.targets, self.computes, self.store)
+        self.models = Models(self.loop, self.root, self.imports, self.targets)
         self.kept = KeptStreams(self.store)
         self._settled: dict[RunHandle, asyncio.Event] = {}
         directory = RunDirectory(self.store, self.imports)

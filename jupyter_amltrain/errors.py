@@ -4,7 +4,7 @@
 
     AmlTrainError                      .hint: what to type next
      ├ CommandError                    a bad magic line or spec
-     │   ├ UnknownTarget  UnknownRun  SpecError  MissingDependency  PreflightError
+     │   ├ UnknownTarget  UnknownRun  UnknownModel  SpecError  MissingDependency  PreflightError
      ├ TargetError
      │   ├ TargetUnreachable  AuthenticationError  QuotaExceeded  CapacityError
      ├ SubmitError
@@ -44,6 +44,7 @@ __all__ = [
     "SubmitError",
     "TargetError",
     "TargetUnreachable",
+    "UnknownModel",
     "UnknownRun",
     "UnknownTarget",
 ]
@@ -88,6 +89,10 @@ class UnknownTarget(CommandError):
 
 class UnknownRun(CommandError):
     """No run of that handle, here or on its target."""
+
+
+class UnknownModel(CommandError):
+    """No registered model of that name and version."""
 
 
 class SpecError(CommandError):

@@ -27,6 +27,9 @@ MAX_FRAME = 64 << 20
 OPS = {
     "warm": "jupyter_amltrain.tracking:warm",
     "import_run": "jupyter_amltrain.tracking:import_run",
+    "model_register": "jupyter_amltrain.tracking.models:register",
+    "model_list": "jupyter_amltrain.tracking.models:list_models",
+    "model_download": "jupyter_amltrain.tracking.models:download",
     "ui_start": "jupyter_amltrain.tracking:start_ui",
     "ui_stop": "jupyter_amltrain.tracking:stop_ui",
     "picture": "jupyter_amltrain.widgets.picture:draw",

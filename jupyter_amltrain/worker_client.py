@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain import worker
-from jupyter_amltrain.errors import AmlTrainError, StateError
+from jupyter_amltrain import errors, worker
+from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.state import StateRoot
 
 
@@ -82,8 +82,8 @@ class Worker:
         WorkerError
             The process ended or hung in this request (the next one starts a new
             process), or the operation raised: then `kind` is the exception's name.
-        StateError
-            The operation raised it.
+        AmlTrainError
+            The operation raised one of ours, of the same class.
         """
         # Shielded: a caller that gives up must not stop an import half-way, and its
         # answer must not be taken for that of the next request.
@@ -93,8 +93,9 @@ class Worker:
         reply = await asyncio.shield(task)
         if "error" in reply:
             kind, message = reply["error"]["type"], reply["error"]["message"]
-            if kind == "StateError":
-                raise StateError(message)
+            found = getattr(errors, kind, None)
+            if isinstance(found, type) and issubclass(found, AmlTrainError):
+                raise found(message)
             raise WorkerError(message, kind=kind)
         return reply["result"]
 

@@ -155,8 +155,8 @@ class _Place:
     def _value(self, action: argparse.Action, fragment: str) -> Offers:
         if offers := getattr(action, "offers", ()):
             return _matching(fragment, [Offer(choice, "value") for choice in offers])
-        if action.dest in ("script", "source", "file"):
-            endings = {"script": (".py",), "source": (), "file": (".csv", ".parquet", ".png")}[action.dest]
+        if action.dest in ("script", "source", "file", "to"):
+            endings = {"script": (".py",), "file": (".csv", ".parquet", ".png")}.get(action.dest, ())
             return Offers(fragment, list(_paths(fragment, endings)))
         if action.dest in ("env", "input"):
             # A path may follow the name of an input; the other words are a service's own.

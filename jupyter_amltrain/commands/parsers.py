@@ -10,13 +10,14 @@ import functools
 
 from jupyter_amltrain import job_words
 from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands.model_parser import model_parser
 from jupyter_amltrain.commands.parsing import HelpWanted, Parser, examples
 from jupyter_amltrain.spec.resources import DISTRIBUTIONS
 from jupyter_amltrain.spec.service import IDENTITIES, SERVICES
 
 __all__ = ["COMMANDS", "HelpWanted", "Parser", "parser_of"]
 
-COMMANDS = ("submit", "runs", "compute", "monitor")
+COMMANDS = ("submit", "runs", "compute", "monitor", "model")
 
 
 def submit_parser(prog: str = "%aml_submit") -> Parser:
@@ -260,5 +261,11 @@ def _window(parser: Parser) -> None:
 @functools.lru_cache(maxsize=16)
 def parser_of(command: str, prog: str) -> Parser:
     """The parser of one of :data:`COMMANDS`, made once."""
-    makers = {"submit": submit_parser, "runs": runs_parser, "compute": compute_parser, "monitor": monitor_parser}
+    makers = {
+        "submit": submit_parser,
+        "runs": runs_parser,
+        "compute": compute_parser,
+        "monitor": monitor_parser,
+        "model": model_parser,
+    }
     return makers[command](prog)

@@ -13,6 +13,7 @@ from jupyter_amltrain.magics import completion
 from jupyter_amltrain.magics.compute import ComputeMagics
 from jupyter_amltrain.magics.config import AMLTrain
 from jupyter_amltrain.magics.door import ControlDoor
+from jupyter_amltrain.magics.model import ModelMagics
 from jupyter_amltrain.magics.monitor import MonitorMagics
 from jupyter_amltrain.magics.runs import RunsMagics
 from jupyter_amltrain.magics.submit import SubmitMagics
@@ -21,7 +22,7 @@ from jupyter_amltrain.magics.values_home import ValuesHome
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_NAMES = ("aml_compute", "aml_monitor", "aml_runs", "aml_submit")
+_NAMES = ("aml_compute", "aml_model", "aml_monitor", "aml_runs", "aml_submit")
 _extensions: weakref.WeakKeyDictionary[InteractiveShell, _Extension] = weakref.WeakKeyDictionary()
 
 
@@ -47,6 +48,7 @@ class _Extension:
         self.home = ValuesHome(ip)
         self.magics = [
             ComputeMagics(ip),
+            ModelMagics(ip),
             MonitorMagics(ip),
             RunsMagics(ip, config=self.config),
             SubmitMagics(ip, config=self.config, home=self.home),

@@ -37,7 +37,7 @@ def copy_artifacts(store: TrackingStore, artifacts: Path, note: Callable[[str], 
         for name in sorted(os.listdir(base)) if base.is_dir() else []:
             with store.session() as session:
                 row = session.get(getattr(store.models, table), name)
-                target = _local(getattr(row, column)) if row is not None else None
+                target = local_folder(getattr(row, column)) if row is not None else None
             if target is None:
                 note(f"artifacts of {kind[:-1]} {name} were left in the run folder")
                 continue
@@ -80,7 +80,7 @@ def copy_traces(
             note(f"trace {given.get('trace_id')}: {type(error).__name__}: {str(error)[:200]}")
             continue
         count += 1
-        target = _local(kept.tags.get("mlflow.artifactLocation", ""))
+        target = local_folder(kept.tags.get("mlflow.artifactLocation", ""))
         if target is not None:
             copy_tree(artifacts / "traces" / info.trace_id / "artifacts", target, note)
     return count
@@ -96,7 +96,7 @@ def _trace(store: TrackingStore, info: Any) -> Any:
         return store.mlflow.get_trace_info(info.trace_id)
 
 
-def _local(uri: str) -> Path | None:
+def local_folder(uri: str) -> Path | None:
     """The folder of a ``file:`` URI, or nothing for a remote one."""
     if uri.startswith("file:"):
         return Path(url2pathname(urlsplit(uri).path))
