@@ -148,51 +148,89 @@ def refused(
 
 def _error(said: Told, act: str, where: str, user: str) -> AmlTrainError:
     place = f" in {where}" if where else ""
-    asked = f" ({act})" if act else ""
-    codes = " ".join(said.codes).lower()
+    asked = _asked(act)
+    codes, text = " ".join(said.codes).lower(), said.message.lower()
+    why = f": {said.message.rstrip('.')}" if said.message else ""
     if said.status == 401:
         return AuthenticationError(
-            f"Azure does not accept the sign-in{place}{asked}: {said.message or 'no reason given'}.".replace("..", "."),
-            hint=f"Sign in again: {connect_line(where)}",
+            f"Azure does not accept the sign-in{place}{why}.", hint=f"Sign in again: {connect_line(where)}"
         )
     if said.status == 403:
-        return AuthenticationError(_forbidden(said, place, asked, user), hint="Ask its owner for that role.")
+        return _forbidden(said, place, asked, user)
     if said.status == 429:
         wait = f" It asks to wait {said.wait:g} s." if said.wait else ""
-        return TargetUnreachable(f"Azure refuses more requests for now{place}{asked}.{wait}", hint="Try again then.")
-    if "quota" in codes or "quota" in said.message.lower():
+        return TargetUnreachable(f"Azure takes no more requests from us for now{place}.{wait}", hint="Try again then.")
+    if "quota" in codes or "quota" in text:
         return QuotaExceeded(_sentence(said, place, asked), hint="%aml_compute quota shows what is left.")
-    if "capacity" in codes or "allocationfailed" in codes or "skunotavailable" in codes:
+    if any(word in codes for word in ("capacity", "allocationfailed", "skunotavailable")):
         return CapacityError(_sentence(said, place, asked), hint="%aml_compute sizes lists others.")
     if said.status == 404:
-        return TargetError(
-            said.message or f"Azure does not know it{place}{asked}.", hint="%aml_compute list shows what is there."
-        )
-    if said.status == 409:
-        return TargetError(
-            f"Azure is busy with it{place}{asked}: {said.message or 'another change goes on'}",
-            hint="Try again in a minute.",
-        )
+        missing = f"Azure{place} refuses{asked}: {said.message.rstrip('.') or 'there is no such thing'}."
+        return TargetError(missing, hint="%aml_compute list shows what there is.")
+    if said.status in (409, 412):
+        return TargetError(f"Azure{place} refuses{asked}, another change goes on{why}.", hint="Try again in a minute.")
     if said.status >= 500 or said.status == 408:
+        code = f" {said.code}" if said.code and said.code.lower() not in text else ""
+        again = f"in {said.wait:g} s" if said.wait else "in a minute"
         return TargetUnreachable(
-            f"Azure has a fault of its own{place}{asked}: {said.status} {said.message or said.code}".rstrip(" :") + ".",
-            hint="Try again in a minute.",
+            f"Azure{place} has a fault of its own ({said.status}{code}){why}.", hint=f"Try again {again}."
         )
     return TargetError(_sentence(said, place, asked))
 
 
+def _asked(act: str) -> str:
+    """An act as words after "refuses": ``GET x`` or ``read the workspace``."""
+    if not act:
+        return ""
+    return f" {act}" if act.split(" ")[0].isupper() else f" to {act}"
+
+
 def _sentence(said: Told, place: str, asked: str) -> str:
-    text = said.message or f"status {said.status}, without a reason"
+    text = said.message.rstrip(".") or f"status {said.status} without a reason"
     code = f" [{said.code}]" if said.code and said.code not in text else ""
-    return f"Azure refuses{place}{asked}: {text}{code}"
+    return f"Azure{place} refuses{asked}: {text}{code}."
 
 
-def _forbidden(said: Told, place: str, asked: str, user: str) -> str:
+_DOES = re.compile(r"perform action '([^']+)'(?:\s+over scope '([^']+)')?")
+#: The built-in role that has a permission (learn.microsoft.com/azure/role-based-access-control/built-in-roles).
+_ROLES = (
+    ("/computes/", "AzureML Compute Operator"),
+    ("/workspaces/write", "Contributor"),
+    ("/workspaces/delete", "Contributor"),
+    ("microsoft.insights/", "Monitoring Reader"),
+    ("microsoft.storage/", "Storage Blob Data Contributor"),
+    ("/workspaces/read", "Reader"),
+    ("microsoft.machinelearningservices/", "AzureML Data Scientist"),
+)
+
+
+def _forbidden(said: Told, place: str, asked: str, user: str) -> AmlTrainError:
+    """Which permission is missing, on what."""
     who = user or "You"
-    found = re.search(r"perform action '([^']+)'", said.message)
-    if found:
-        return f"{who} may not do {found[1]}{place}: a role with that permission is missing."
-    return f"{who} may not do that{place}{asked}: {said.message or 'no reason given'}"
+    low = f"{said.message} {' '.join(said.codes)}".lower()
+    if "publicnetwork" in low or "private link" in low or "private endpoint" in low or "public access" in low:
+        return TargetUnreachable(
+            f"The workspace{place} takes requests from its private network only.", hint="Connect to that network (VPN)."
+        )
+    if "disallowedbypolicy" in low:
+        return AuthenticationError(
+            f"A policy of your organisation forbids it{place}: {said.message.rstrip('.')}.",
+            hint="Ask its administrator.",
+        )
+    found = _DOES.search(said.message)
+    if found is None:
+        reason = said.message.rstrip(".") or "no reason given"
+        return AuthenticationError(
+            f"{who} may not do that{place}{asked and f' ({asked.strip()})'}: {reason}.",
+            hint="Ask its owner for a role.",
+        )
+    action, scope = found[1], (found[2] or "").rstrip("/").rpartition("/")[2]
+    on = f" on {scope!r}" if scope else place
+    role = next((role for part, role in _ROLES if part in action.lower()), "")
+    return AuthenticationError(
+        f"{who} lacks the permission {action}{on}.",
+        hint=f"Ask its owner for the role {role!r}." if role else "Ask its owner for a role that has it.",
+    )
 
 
 def connect_line(where: str = "") -> str:
@@ -306,7 +344,7 @@ def unreachable(text: str, where: str = "") -> TargetUnreachable:
         )
     if "proxy" in low:
         return TargetUnreachable(
-            f"No way to Azure{of} through the proxy of your network.", hint="Check HTTPS_PROXY and NO_PROXY."
+            "No way to Azure through the proxy of your network.", hint="Check HTTPS_PROXY and NO_PROXY."
         )
     if "getaddrinfo" in low or "name or service not known" in low or "name resolution" in low or "nodename" in low:
         return TargetUnreachable(
