@@ -19,9 +19,6 @@ from .service_identity import Identity
 from .service_places import Places
 from .supervisor import Supervisor
 
-#: That the GPUs of a node were looked at before its job.
-READY = "telemetry/.ready-%d"
-
 
 class Crew(Supervisor):
     """A supervisor without a guardian whose helpers depend on who it is.
@@ -59,18 +56,12 @@ class Crew(Supervisor):
         return self.can_write
 
     def _look_before(self) -> None:
-        """The first process of a node lets its sampler look at the GPUs; the others wait for that."""
-        ready = os.path.join(self.task.folder, READY % self.who.node)
+        """The first process of a node lets its sampler look at the GPUs; the others wait for its header."""
         if self.who.leads_node:
-            remove(ready)
             super()._look_before()
-            try:
-                os.close(os.open(ready, os.O_WRONLY | os.O_CREAT, 0o600))
-            except OSError:
-                pass
             return
         until = clock.mono() + READY_PATIENCE
-        while not os.path.exists(ready) and clock.mono() < until and not self.told_to_end:
+        while not self._header() and clock.mono() < until and not self.told_to_end:
             self._listen(0.02)
 
     def _wanted(self) -> List[Helper]:
@@ -133,25 +124,22 @@ class Crew(Supervisor):
             handle = self.place.socket.fileno()
             self.poll.register(handle, select.POLLIN) if on else self.poll.unregister(handle)
 
-    def _learn_devices(self) -> None:
-        """The sampler's header says which GPUs are here, once it has found them."""
+    def _header(self) -> Dict[str, Any]:
+        """The sampler's header, once it has looked at the GPUs."""
         try:
             with open(os.path.join(self.task.folder, TELEMETRY % self.who.node), "rb") as file:
                 header = json.loads(file.readline().decode())
-            devices = [str(gpu["uuid"]) for gpu in header["gpus"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            return
+        except (OSError, ValueError):
+            return {}
+        return header if isinstance(header, dict) else {}
+
+    def _learn_devices(self) -> None:
+        """The header says which GPUs are here."""
+        header = self._header()
+        devices = [str(gpu["uuid"]) for gpu in header.get("gpus") or ()]
         if devices:
             self.gate = Gate(self.task.folder, devices, self.job, self.who.node)
             self.state["devices"] = devices
             self._save()
-        else:
+        elif header:
             self.grace = None
-
-
-def remove(path: str) -> None:
-    """Remove a file, if it is there."""
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

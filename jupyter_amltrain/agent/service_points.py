@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -78,6 +79,7 @@ class Journal:
     def __init__(self, path: str, run_id: str, offset: int = 0) -> None:
         self.path, self.run_id, self.offset = path, run_id, offset
         self.system = False
+        self._last: Dict[str, Dict[str, Any]] = {}
 
     def read(self) -> List[Item]:
         """The next changes; to be asked again while :attr:`offset` moves."""
@@ -115,7 +117,12 @@ class Journal:
             return
         for metric in body.get("metrics") or ():
             self.system = self.system or str(metric["key"]).startswith("system/")
-            yield point(metric["key"], float(metric["value"]), int(metric.get("timestamp") or 0), metric.get("step"))
+            item = point(metric["key"], float(metric["value"]), int(metric.get("timestamp") or 0), metric.get("step"))
+            # MLflow 3 logs the last points once more to link them to a model.
+            if metric.get("model_id") and self._last.get(item.body["key"]) == item.body:
+                continue
+            self._last[item.body["key"]] = item.body
+            yield item
         for param in body.get("params") or ():
             value = str(param.get("value") or "")[:PARAM_VALUE]
             yield Item("params", {"key": param["key"], "value": value})
@@ -127,13 +134,11 @@ class Journal:
 
 def point(key: str, value: float, moment: int, step: Any) -> Item:
     """A metric; `moment` in ms. What JSON has no number for is sent as MLflow's client does."""
-    plain: Any = (
-        value
-        if math.isfinite(value)
-        else "NaN"
-        if value != value
-        else math.copysign(1.0, value) * 1.7976931348623157e308
-    )
+    plain: Any = value
+    if value != value:
+        plain = "NaN"
+    elif math.isinf(value):
+        plain = math.copysign(sys.float_info.max, value)
     return Item("metrics", {"key": key[:METRIC_NAME], "value": plain, "timestamp": moment, "step": int(step or 0)})
 
 

@@ -26,7 +26,7 @@ from .outcome import GPU_UNUSED, Outcome
 from .processes import become_subreaper, identity
 from .protocol import STATE, write_json
 from .rank import environment, spawn
-from .service_crew import READY, Crew, remove
+from .service_crew import Crew
 from .service_forward import say
 from .service_identity import Identity
 from .service_identity import of as identity_of
@@ -194,8 +194,6 @@ class ServiceRank(Crew):
         self.outcome = outcome
         super()._end(outcome)
         dismiss(self.forwarder.pid, service_forward.farewell() + 1.0)
-        if self.who.leads_node:
-            remove(os.path.join(self.task.folder, READY % self.who.node))
 
     def _save(self) -> None:
         if not self.who.leads or not self.can_write:

@@ -1,0 +1,241 @@
+"""One process of a service's job under the real agent: nothing changes for the command."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.script import from_cell
+from tests.agent.conftest import alive, until
+from tests.agent.service_stage import Job, one_line, pythons
+
+#: As root without rights over others' files, so that modes count.
+POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
+BINARY = bytes(range(256)) * 1024
+SCRIPT = """
+import os, sys, threading
+data = bytes(range(256)) * 1024
+print(os.environ["AML_INPUT_MY_DATA"], os.environ["AML_OUTPUT_MODEL"], os.getcwd(), os.environ["PYTHONUNBUFFERED"])
+sys.stdout.flush()
+sys.stdout.buffer.write(data)
+sys.stderr.buffer.write(data[::-1])
+sys.stdout.flush(), sys.stderr.flush()
+os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
+def test_output_and_exit_code_pass_untouched(tmp_path, zipapp, python):
+    job = Job(tmp_path, zipapp, SCRIPT)
+    code, out, errors = job.run("in:my-data=/mnt/a=b", "out:model=/mnt/m", python=python)
+    first, _, rest = out.partition(b"\n")
+    assert code == 7 and rest == BINARY and errors == BINARY[::-1]
+    assert first.decode() == f"/mnt/a=b /mnt/m {job.code} 1"
+    state = job.json("state.json")
+    assert (state["state"], state["exit_code"], state["detail"]) == ("failed", 7, "exited with code 7")
+    assert [phase["name"] for phase in state["phases"]] == ["running", "finalizing"]
+    header = job.lines("telemetry/node-0.jsonl")[0]
+    assert header["node"] == 0 and header["gpus"] == [] and header["gpu_note"]
+
+
+def test_the_command_writes_to_our_own_descriptors(tmp_path, zipapp):
+    job = Job(tmp_path, zipapp, "import os; print(*(os.fstat(n).st_ino for n in (1, 2)))")
+    out, err = tmp_path / "out", tmp_path / "err"
+    with out.open("wb") as o, err.open("wb") as e:
+        words = [pythons()[0], ".amltrain/agent.pyz", "rank", ".amltrain/job.json"]
+        subprocess.run(words, cwd=job.code, env=job.environ, stdout=o, stderr=e, check=True, timeout=60)
+    assert out.read_text().split() == [str(out.stat().st_ino), str(err.stat().st_ino)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_whole_job(tmp_path, zipapp, number):
+    job = Job(
+        tmp_path,
+        zipapp,
+        "import os, signal, sys, time\n"
+        "def end(n, f):\n    print('got', n, flush=True); os._exit(5)\n"
+        "signal.signal(signal.SIGTERM, end); signal.signal(signal.SIGINT, end)\n"
+        "signal.signal(signal.SIGUSR1, lambda n, f: print('save', flush=True))\n"
+        "os.fork()\n"
+        "print('up', flush=True)\n"
+        "while True: time.sleep(600)\n",
+    )
+    process = job.start()
+    lines = [process.stdout.readline() for _ in range(2)]  # of the command and of its child
+    process.send_signal(signal.SIGUSR1)
+    lines += [process.stdout.readline() for _ in range(2)]
+    assert lines == [b"up\n"] * 2 + [b"save\n"] * 2
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=30)
+    assert process.returncode == 5 and errors == b""
+    assert out == b"got %d\n" % number * 2
+    state = job.json("state.json")
+    assert state["state"] == "canceled" and "the service told it to end" in state["detail"]
+
+
+def test_who_does_not_listen_is_killed_after_the_grace_time(tmp_path, zipapp):
+    job = Job(
+        tmp_path,
+        zipapp,
+        "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)",
+        grace=0.3,
+    )
+    process = job.start()
+    process.stdout.readline()
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGKILL
+
+
+def test_the_time_limit_and_a_death_by_signal(tmp_path, zipapp):
+    job = Job(tmp_path, zipapp, "import time; time.sleep(600)", timeout=0.3)
+    code, _, errors = job.run()
+    assert code == 128 + signal.SIGTERM and job.json("state.json")["reason"] == "timeout"
+    one_line(errors, "time limit of 0.3 s")
+    (job.code / "script.py").write_text(
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); time.sleep(600)"
+    )
+    assert job.run()[0] in (124, 128 + signal.SIGTERM)
+    (job.code / "script.py").write_text("import os; os.kill(os.getpid(), 11)")
+    code, _, errors = job.run()
+    assert code == 128 + signal.SIGSEGV and not errors and "SIGSEGV" in job.json("state.json")["detail"]
+
+
+def test_a_killed_agent_takes_the_command_along(tmp_path, zipapp):
+    job = Job(tmp_path, zipapp, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+    process = job.start()
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.communicate(timeout=30)
+    until(lambda: not alive(pid), "the command's end")
+
+
+def test_values_of_out_and_what_is_left_behind(tmp_path, zipapp):
+    job = Job(
+        tmp_path,
+        zipapp,
+        from_cell(
+            "import subprocess\nloss = 0.25\nx = object()\nsubprocess.Popen(['sleep', '600'])", out=("loss", "x")
+        ).text,
+        out=["loss", "x"],
+    )
+    started = time.monotonic()
+    code, _, errors = job.run(python=pythons()[-1])
+    assert code == 0 and not errors and time.monotonic() - started < 20
+    assert job.json("outputs/loss.json") == {"name": "loss", "value": 0.25}
+    assert "error" in job.json("outputs/x.json")
+
+
+def test_what_cannot_be_started(tmp_path, zipapp):
+    job = Job(tmp_path, zipapp, argv=["no-such-program"])
+    code, _, errors = job.run()
+    assert code == 127
+    one_line(errors, "the program no-such-program was not found")
+    code, _, errors = job.run("nonsense")
+    assert code == 2
+    one_line(errors, "nonsense")
+    (job.code / ".amltrain/job.json").write_text("{")
+    code, _, errors = job.run()
+    assert code == 2
+    one_line(errors, "job.json holds no job")
+
+
+def test_a_fault_of_the_agent_leaves_the_command_alone(tmp_path, zipapp):
+    job = Job(tmp_path, zipapp, "print('trained'); raise SystemExit(3)")
+    code, out, errors = job.run(AMLTRAIN_FAILPOINT="before_start:raise")
+    assert (code, out) == (3, b"trained\n")
+    one_line(errors, "without telemetry")
+    code, out, errors = job.run(AMLTRAIN_FAILPOINT="after_rank_start:raise")
+    assert (code, out) == (3, b"trained\n")
+    one_line(errors, "without telemetry")
+
+
+# -- places
+
+
+def test_a_read_only_code_folder(tmp_path, zipapp):
+    if POWERLESS and not shutil.which("setpriv"):
+        pytest.skip("root writes everywhere, and there is no setpriv")
+    job = Job(tmp_path, zipapp, "import os; print(os.environ['AML_OUTPUT_DIR'])")
+    job.environ.pop("HOME", None)
+    job.code.chmod(0o555)
+    try:
+        code, out, errors = job.run(before=POWERLESS)
+        tmp = Path(job.environ["TMPDIR"]) / f"amltrain-digits-1-{os.getuid()}" / "node-0"
+        assert (code, out.decode().strip()) == (0, str(tmp / "outputs"))
+        one_line(errors, "not uploaded")
+        assert json.loads((tmp / "state.json").read_text())["state"] == "completed"
+        assert (tmp / "telemetry/node-0.jsonl").exists()
+        # Nowhere at all.
+        Path(job.environ["TMPDIR"]).chmod(0o555)
+        shutil.rmtree(tmp.parent)
+        code, out, errors = job.run(before=POWERLESS, TMPDIR=str(tmp_path / "none"))
+        assert code == 0
+        one_line(errors, "telemetry")
+    finally:
+        job.code.chmod(0o755)
+        Path(job.environ["TMPDIR"]).chmod(0o755)
+
+
+def test_a_full_disk(tmp_path, zipapp):
+    mount = 'mount -t tmpfs -o size=256k none logs && head -c 1M /dev/zero > logs/x 2>/dev/null; exec "$0" "$@"'
+    full = ("unshare", "-m", "sh", "-c", mount)
+    job = Job(tmp_path, zipapp, "import time; time.sleep(0.5); print('trained')")
+    (job.code / "logs").mkdir()
+    if not shutil.which("unshare") or subprocess.run([*full, "true"], cwd=job.code, capture_output=True).returncode:
+        pytest.skip("no mount of its own")
+    code, out, errors = job.run(before=full)
+    assert (code, out) == (0, b"trained\n")
+    one_line(errors, "No space left")
+
+
+# -- code
+
+
+def packed(files: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(text), 0o755 if name.endswith(".sh") else 0o644
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def test_packed_code_is_completed(tmp_path, zipapp):
+    job = Job(tmp_path, zipapp, "import sys; sys.path.insert(0, '.'); import lib.part; print(lib.part.NAME)")
+    hidden = job.code / ".amltrain"
+    base = {"lib/part.py": "NAME = 'old'", "lib/gone.py": "", "run.sh": "true", "../evil.py": "", "lib/__init__.py": ""}
+    edit = {"lib/part.py": "NAME = 'new'"}
+    (hidden / "base-1.tar.gz").write_bytes(packed(base))
+    (hidden / "edit-2.tar.gz").write_bytes(packed(edit))
+    packs = ["base-1.tar.gz", "edit-2.tar.gz"]
+    manifest = {"schema": 1, "digest": "d", "packs": packs, "removed": ["lib/gone.py"]}
+    (hidden / "manifest.json").write_text(json.dumps(manifest))
+    if not POWERLESS or shutil.which("setpriv"):
+        folders = [job.code, hidden]
+        [folder.chmod(0o555) for folder in folders]
+        try:
+            code, out, errors = job.run(before=POWERLESS)
+        finally:
+            [folder.chmod(0o755) for folder in folders]
+        assert (code, out) == (0, b"new\n"), errors
+        assert not (job.code / "lib").exists()
+    processes = [job.start(RANK=str(n), LOCAL_RANK=str(n), NODE_RANK="0", WORLD_SIZE="2") for n in range(2)]
+    assert [process.communicate(timeout=60)[0] for process in processes] == [b"new\n"] * 2
+    assert os.access(job.code / "run.sh", os.X_OK) and not (job.code / "lib/gone.py").exists()
+    assert not (tmp_path / "evil.py").exists()
+    (hidden / "edit-2.tar.gz").unlink()
+    (hidden / "unpacked").unlink()
+    code, _, errors = job.run()
+    assert code == 2
+    one_line(errors, "the code lacks edit-2.tar.gz")
