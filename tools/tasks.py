@@ -1,4 +1,4 @@
-"""What ``make`` does: ``python -m tools.tasks demo|test|test-ui|lab|check|soak|bench|build|clean``.
+"""What ``make`` does: ``python -m tools.tasks`` with the name of a task (``python -m tools.tasks`` lists them).
 
 Standard library only: it starts on a bare Python 3.10+ and sets up ``.venv`` itself.
 """
@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import chromium, frontend
+from tools import azurite, chromium, frontend
 from tools.environment import BIN, PYTHON, ROOT, TaskError, ensure, must, run, say, surroundings
 
-#: The fast tier; `thorough` browser tests are left to ``make test-ui``.
+#: The fast tier; `thorough` tests are left to ``make test-ui`` and ``make test-azure``.
 FAST = "not soak and not gpu and not thorough"
 
 
@@ -29,6 +29,7 @@ def test(arguments: list[str]) -> int:
     """Run the fast tier."""
     ensure(["test"])
     _native_parts()
+    azurite.ensure()
     if _ui_is_tested():
         chromium.ensure()
         frontend.ensure_bundle()
@@ -47,10 +48,28 @@ def test_ui(arguments: list[str]) -> int:
     )
 
 
+def test_azure(arguments: list[str]) -> int:
+    """Run the thorough tests on the Azure emulator; the core of them is in ``make test``."""
+    ensure(["test"])
+    _native_parts()
+    azurite.ensure()
+    workers = ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS", "2"), "--dist", "loadfile"]
+    return _pytest("thorough and not soak and not gpu and not ui", [*workers, "tests/azure", *arguments])
+
+
+def azure_sandbox(arguments: list[str]) -> int:
+    """Start an Azure ML of one's own on this machine, for practice, and say how to connect."""
+    ensure(["test"])
+    _native_parts()
+    azurite.ensure()
+    return run([PYTHON, "-m", "tests.azure.sandbox", *(arguments or ["--explain"])])
+
+
 def soak(arguments: list[str]) -> int:
     """Run the repetitions; they take long."""
     ensure(["test"])
     _native_parts()
+    azurite.ensure()
     say(f"seed {os.environ.setdefault('AMLTRAIN_SOAK_SEED', '20261121')} (AMLTRAIN_SOAK_SEED sets another)")
     return _pytest("soak", ["-s", *arguments])
 
@@ -138,7 +157,8 @@ def _native_parts() -> None:
 
 
 TASKS: dict[str, Callable[[list[str]], int]] = {
-    task.__name__.replace("_", "-"): task for task in (demo, test, test_ui, lab, check, soak, bench, build, clean)
+    task.__name__.replace("_", "-"): task
+    for task in (demo, test, test_ui, test_azure, azure_sandbox, lab, check, soak, bench, build, clean)
 }
 
 
