@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import functools
 
-from jupyter_amltrain import job_words
 from jupyter_amltrain.commands import values
 from jupyter_amltrain.commands.model_parser import model_parser
 from jupyter_amltrain.commands.parsing import HelpWanted, Parser, examples
-from jupyter_amltrain.spec.resources import DISTRIBUTIONS
-from jupyter_amltrain.spec.service import IDENTITIES, SERVICES
 
 __all__ = ["COMMANDS", "HelpWanted", "Parser", "parser_of"]
 
@@ -90,6 +87,10 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
 
 def _job_flags(parser: Parser) -> None:
     """Flags of what a target may or may not be able to do; it says so before anything is sent."""
+    from jupyter_amltrain import job_words  # with msgspec, which loading us must not import
+    from jupyter_amltrain.spec.resources import DISTRIBUTIONS
+    from jupyter_amltrain.spec.service import IDENTITIES, SERVICES
+
     add = parser.add_argument
     add("--nodes", metavar="N", type=values.count, help="machines that it runs on at the same time; default 1")
     add("--processes", metavar="N", type=values.count, help="processes on each node; default one for each GPU")

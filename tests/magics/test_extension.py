@@ -51,13 +51,13 @@ def test_loading_twice_and_unloading(ip: InteractiveShell) -> None:
     unload_ipython_extension(ip)
     unload_ipython_extension(ip)
     assert ip.find_line_magic("aml_runs") is None and ip.find_cell_magic("aml_submit") is None
-    assert len(ip.configurables) == n - 5
+    assert len(ip.configurables) == n - 6
     load_ipython_extension(ip)
     assert ip.find_line_magic("aml_runs") is not None and len(ip.configurables) == n
 
 
 def test_help(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
-    for name in ("aml_submit", "aml_runs", "aml_compute", "aml_monitor"):
+    for name in ("aml_submit", "aml_runs", "aml_compute", "aml_monitor", "aml_model"):
         text = ip.object_inspect_text(f"%{name}")
         assert "Examples::" in text and f"usage: %{name}" in text
         cell(f"%{name} --help")
