@@ -22,9 +22,9 @@ from jupyter_amltrain.backends.base import (
     Plan,
     RunChanges,
     monitor_of,
-    stream_of,
 )
-from jupyter_amltrain.errors import ProtocolError, ResultMissing
+from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of, output_of
+from jupyter_amltrain.errors import ProtocolError
 from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
@@ -34,14 +34,6 @@ from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget, TargetInfo
 from jupyter_amltrain.state import SCHEMA, StateRoot
 from jupyter_amltrain.transports.base import Changes, Transport
 
-_FILES = {
-    "log": "log/rank-0.txt",
-    "metrics": "metrics/rank-0.jsonl",
-    "telemetry": "telemetry/node-{}.jsonl",
-    "minutes": "telemetry/minutes-{}.jsonl",
-    "summary": "telemetry/summary-{}.json",
-}
-_OUTPUT_LIMIT = 1 << 20
 #: Runs of a list that are made of their files without a pause.
 _AT_ONCE = 50
 
@@ -179,7 +171,7 @@ class ProcessBackend(Backend):
 
     async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
         """See :meth:`Backend.read`."""
-        path = f"{self._folder(run_id)}/{_file(stream)}"
+        path = f"{self._folder(run_id)}/{file_of(stream)}"
         if offset < 0:
             offset = max(0, await self._transport.size(path) + offset)
         data = await self._transport.read_from(path, offset, limit)
@@ -197,15 +189,15 @@ class ProcessBackend(Backend):
 
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""
-        return f"{self._folder(run_id)}/{_file('log')}"
+        return f"{self._folder(run_id)}/{file_of('log')}"
 
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
         """See :meth:`Backend.outputs`."""
         found: dict[str, Any] = {}
         for name in names:
             path = f"{self._folder(run_id)}/outputs/{name}.json"
-            data = await self._transport.read_from(path, 0, _OUTPUT_LIMIT + 1)
-            found[name] = _output(name, data, make_handle(self.target.name, run_id))
+            data = await self._transport.read_from(path, 0, OUTPUT_LIMIT + 1)
+            found[name] = output_of(name, data, make_handle(self.target.name, run_id))
         return found
 
     def changes(self) -> RunChanges:
@@ -229,7 +221,7 @@ class _FolderNews(RunChanges):
             owner[self._folder(run_id)] = run_id, {STATUS}
         for run_id in looked_at:
             for stream in STREAMS:
-                path = os.path.dirname(f"{self._folder(run_id)}/{_file(stream)}")
+                path = os.path.dirname(f"{self._folder(run_id)}/{file_of(stream)}")
                 owner.setdefault(path, (run_id, set()))[1].add(stream)
         news: dict[str, set[str]] = {}
         for path in await self._changes.wait(list(owner), timeout):
@@ -278,31 +270,3 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
         truth={str(key): str(value) for key, value in (state.get("truth") or {}).items()},
         nodes=int(state.get("nodes") or 1),
     )
-
-
-def _file(stream: str) -> str:
-    name, node = stream_of(stream)
-    return _FILES[name].format(node)
-
-
-def _output(name: str, data: bytes, handle: str) -> Any:
-    if not data:
-        return ResultMissing(
-            f"--out {name}: the script of {handle} left no value; they are taken after its last line.",
-            hint=f"Does it end before, by sys.exit()? See: %aml_runs logs {handle}",
-        )
-    if len(data) > _OUTPUT_LIMIT:
-        return ResultMissing(
-            f"--out {name}: the value is over {_OUTPUT_LIMIT >> 20} MiB.",
-            hint="Log it as an artifact: mlflow.log_dict, or save a file in $AML_OUTPUT_DIR.",
-        )
-    try:
-        value = json.loads(data)
-    except ValueError:
-        value = {"error": "not JSON"}
-    if "error" in value or "value" not in value:
-        return ResultMissing(
-            f"--out {name}: {value.get('error', 'no value')} in {handle}.",
-            hint=f"Set {name} to a number, text, list or dict at the top level of the cell.",
-        )
-    return value["value"]

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml import faults
+from jupyter_amltrain.backends.azureml import faults, mlflow_pins
 from jupyter_amltrain.backends.azureml.process import rest
 from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
 
-#: What a derived environment has so that a script's MLflow can speak with the agent.
-_MLFLOW = "mlflow-skinny<=3.15"
 _LABEL = re.compile(r"(?P<name>[^@/:]+)@(?P<label>[^@/:]+)")
 _VERSION = re.compile(r"(?P<name>[^@/:]+):(?P<version>[^@/:]+)")
 
@@ -69,26 +67,15 @@ def _anonymous(environment: Mapping[str, str]) -> Any:
         return Environment(build=BuildContext(path=folder))
     conda: Any = None
     if path := environment.get("conda"):
-        conda = _conda(path)
+        try:
+            conda = _conda(Path(path).read_text(encoding="utf-8"), path)
+        except (OSError, ValueError) as error:
+            raise EnvironmentFailed(f"The conda file {path} cannot be read.", hint="Is the path right?") from error
     return Environment(image=environment["image"], conda_file=conda)
-
-
-def _conda(path: str) -> dict[str, Any]:
-    import yaml
-
-    try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise EnvironmentFailed(f"The conda file {path} cannot be read: {line}.", hint="Is the path right?") from error
-    if not isinstance(found, dict) or "dependencies" not in found:
-        raise EnvironmentFailed(f"{path} is not a conda file: it has no dependencies.", hint="Try: conda env export")
-    return found
 
 
 def _derived(workspace: Workspace, name: str) -> Any:
     """An environment made of a named one, with packages that can log."""
-    import yaml
     from azure.ai.ml.entities import Environment
 
     found = _VERSION.fullmatch(name.removeprefix("azureml:"))
@@ -101,10 +88,18 @@ def _derived(workspace: Workspace, name: str) -> Any:
             f"--derive-env: {name} is built of a Dockerfile, nothing can be added to it.",
             hint="Make your own: --env conda.yml",
         )
-    conda = yaml.safe_load(properties.get("condaFile") or "{}") or {}
-    packages = list(conda.get("dependencies") or ["python=3.11", "pip"])
-    pip = next((part for part in packages if isinstance(part, dict) and "pip" in part), None)
-    if pip is None:
-        packages.append(pip := {"pip": []})
-    pip["pip"] = [p for p in pip["pip"] if not re.match(r"(azureml-)?mlflow\b|mlflow-", str(p))] + [_MLFLOW]
-    return Environment(image=properties["image"], conda_file={**conda, "dependencies": packages})
+    text = mlflow_pins.derived(properties.get("condaFile") or "dependencies: [python=3.11, pip]")
+    return Environment(image=properties["image"], conda_file=_conda(text, name))
+
+
+def _conda(text: str, where: str) -> dict[str, Any]:
+    import yaml  # type: ignore[import-untyped]  # comes with azure-ai-ml
+
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise EnvironmentFailed(f"The conda file {where} cannot be read: {line}.", hint="It is YAML.") from error
+    if not isinstance(found, dict) or "dependencies" not in found:
+        raise EnvironmentFailed(f"{where} is not a conda file: it has no dependencies.", hint="Try: conda env export")
+    return found

@@ -51,7 +51,7 @@ def all_of(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
     """What run history says of a job; ``None`` when it has none of that name.
 
-    The signed addresses are also kept here, in memory.
+    The answer is also kept here for :func:`recent`.
     """
     try:
         answer = workspace.data.get(
@@ -64,17 +64,13 @@ def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
             return None
         raise
     found: dict[str, Any] = answer.json or {}
-    _addresses.put((workspace.name, name), found.get("logFiles") or {})
+    _looks.put((workspace.name, name), found)
     return found
 
 
-def files(workspace: Workspace, name: str, fresh: bool = False) -> dict[str, str]:
-    """Signed addresses of a job's log files; those of the last look when they are still good."""
-    known = None if fresh else _addresses.get((workspace.name, name))
-    if known is None:
-        details(workspace, name)
-        known = _addresses.get((workspace.name, name))
-    return known or {}
+def recent(workspace: Workspace, name: str, age: float) -> dict[str, Any] | None:
+    """As :func:`details`; what was told at most `age` seconds ago is not asked for again."""
+    return _looks.get((workspace.name, name), age) or details(workspace, name)
 
 
 def row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,23 +161,24 @@ def _machines(tags: Mapping[str, Any]) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-class _Addresses:
-    """Signed addresses of files, which are secrets: they live here only."""
+class _Looks:
+    """The last answers, which hold signed addresses: secrets live here only."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._known: dict[tuple[str, str], tuple[float, dict[str, str]]] = {}
+        self._known: dict[tuple[str, str], tuple[float, float, dict[str, Any]]] = {}
 
-    def put(self, key: tuple[str, str], urls: Mapping[str, str]) -> None:
+    def put(self, key: tuple[str, str], found: dict[str, Any]) -> None:
         with self._guard:
             if len(self._known) > 200:
                 del self._known[next(iter(self._known))]
-            self._known[key] = _ends(urls.values()), dict(urls)
+            self._known[key] = time.time(), _ends((found.get("logFiles") or {}).values()), found
 
-    def get(self, key: tuple[str, str]) -> dict[str, str] | None:
+    def get(self, key: tuple[str, str], age: float) -> dict[str, Any] | None:
         with self._guard:
-            until, urls = self._known.get(key, (0.0, {}))
-            return urls if until > time.time() else None
+            at, until, found = self._known.get(key, (0.0, 0.0, {}))
+        now = time.time()
+        return found if found and now - at <= age and until > now else None
 
 
 def _ends(urls: Iterable[str]) -> float:
@@ -190,4 +187,4 @@ def _ends(urls: Iterable[str]) -> float:
     return min((end - _SPARE for end in ends if end is not None), default=time.time() + 600)
 
 
-_addresses = _Addresses()
+_looks = _Looks()

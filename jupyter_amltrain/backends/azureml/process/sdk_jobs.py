@@ -58,8 +58,7 @@ def _input(value: Mapping[str, Any]) -> Any:
 
     if value["jobInputType"] == "literal":
         return value["value"]
-    mode = _INPUT_MODES.get(value.get("mode", ""))
-    return Input(type=value["jobInputType"], path=value["uri"], **({"mode": mode} if mode else {}))
+    return Input(type=value["jobInputType"], path=value["uri"], mode=_INPUT_MODES.get(value.get("mode", "")))
 
 
 def _output(value: Mapping[str, Any]) -> Any:

@@ -1,0 +1,276 @@
+"""A job's files on this machine, in the form of our run folder, so that the kernel reads from the disk.
+
+Whoever asks brings it up to date: only what is new is fetched. Several kernels may ask at once; one lock file
+for each folder makes them take turns. Telemetry, metrics and values come from what the agent writes to
+``./logs/amltrain`` in the job, and where that does not grow from the service's MLflow.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.backends.azureml.mapping import tracking_id
+from jupyter_amltrain.backends.azureml.process import history, logs, records, rest
+from jupyter_amltrain.backends.azureml.process.metrics import Points
+from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
+from jupyter_amltrain.backends.azureml.process.ranges import News, Reader, advance
+from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.state import locked
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.azureml.process.serve import Call
+
+log = logging.getLogger("amltrain.azure")
+
+AGENT = "logs/amltrain/"
+#: The agent's ``state.json``; ``state.json`` itself is what the service says, in our words.
+AGENT_STATE = "agent.json"
+SOURCE = "source.json"
+_TICKS = re.compile(r"telemetry/node-(\d+)\.jsonl")
+_VALUES = re.compile(r"outputs/[A-Za-z_]\w*\.json")
+_SUMMARY = re.compile(r"telemetry/(?:summary|truth)-\d+\.json")
+_MINUTES = re.compile(r"telemetry/minutes-\d+\.jsonl")
+#: Bytes that one call fetches at most while a job lives.
+_ONCE = 32 << 20
+_ENDED = ("Completed", "Failed", "Canceled")
+
+_guard = threading.Lock()
+_turns: dict[str, threading.Lock] = {}
+
+
+def base() -> float:
+    """Seconds between looks at a job that somebody looks at."""
+    return rest.setting("POLL", 1.0)
+
+
+def sync(
+    call: Call, *, workspace: str, name: str, folder: str, streams: Sequence[str] = (), ended: bool = False
+) -> dict[str, Any]:
+    """Bring a mirror folder up to date.
+
+    Parameters
+    ----------
+    streams
+        Which are wanted; empty for all.
+    ended
+        The job is known to have ended: read all that there is.
+
+    Returns
+    -------
+    dict
+        ``grown``: streams with news; ``complete``: nothing will follow; ``source``: where telemetry and metrics
+        come from, ``logs``, ``mlflow`` or ``none``; ``age``: seconds since the last tick, or ``None``.
+    """
+    with _guard:
+        turn = _turns.setdefault(folder, threading.Lock())
+    path = Path(folder)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with turn, locked(path / ".lock", 60.0):
+        return _Sync(call, workspace, name, path, frozenset(streams), ended).run()
+
+
+class _Sync:
+    """One call, under the lock."""
+
+    def __init__(
+        self, call: Call, workspace: str, name: str, folder: Path, streams: frozenset[str], ended: bool
+    ) -> None:
+        self.call, self.name, self.ended = call, name, ended
+        self.place = call.cloud.workspace(workspace)
+        self.mirror = MirrorFiles(folder)
+        self.streams = streams or frozenset(("log", "metrics", "telemetry", "minutes", "summary"))
+        self.now = time.time()
+        self.files: dict[str, str] = {}
+        self.attempt = 1
+        self.status = ""
+        self.taken = 0
+        self.more = False
+
+    def run(self) -> dict[str, Any]:
+        facts = self.mirror.facts
+        if not facts.get("complete"):
+            try:
+                self._look()
+                self._log()
+                self._agent()
+                self._service()
+                if self.ended and not self.more:
+                    facts["complete"] = True
+            finally:
+                self._tell()
+                self.mirror.save()
+        return {
+            "grown": sorted(self.mirror.grown),
+            "complete": bool(facts.get("complete")),
+            "source": facts.get("source") or "none",
+            "age": self._age(),
+        }
+
+    def _look(self) -> None:
+        """Which files there are. A look that the watcher has just taken is good enough."""
+        found = history.recent(self.place, self.name, 0.0 if self.ended else 4 * base())
+        if found is None:
+            return
+        self.files = dict(found.get("logFiles") or {})
+        self.status = str(found.get("status") or "")
+        self.attempt = int(found.get("currentAttemptId") or 1)
+        self.ended = self.ended or self.status in _ENDED
+
+    def _address(self, name: str, fresh: bool) -> str:
+        if fresh:
+            self.files = dict((history.details(self.place, self.name) or {}).get("logFiles") or {})
+        return self.files.get(name, "")
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.call, self._address)
+
+    def _news(self, names: Sequence[str]) -> dict[str, News]:
+        """What is new in some files, asked for at the same time."""
+        known = [dict(self.mirror.of(name)) for name in names]
+        reader = self.reader
+        found = history.all_of(lambda pair: reader.new(*pair), list(zip(names, known, strict=True)))
+        self.taken += sum(len(news.data) for news in found)
+        return dict(zip(names, found, strict=True))
+
+    def _log(self) -> None:
+        if "log" not in self.streams:
+            return
+        for attempt, kept in logs.retried(self.files).items():
+            if int(self.mirror.facts.get("attempt") or 1) <= attempt:
+                self._over(attempt, kept)
+        names = logs.wanted(self.files)
+        while names:
+            self.call.check()
+            news = self._news(names)
+            left = [name for name in names if news[name].more]
+            logs.take(self.mirror, news, attempt=self.attempt, ended=self.ended)
+            names = left
+            if names and not self.ended and self.taken > _ONCE:
+                self.more = True
+                break
+
+    def _over(self, attempt: int, kept: dict[str, str]) -> None:
+        """The rest of what an attempt that is over had written, from where the service keeps it."""
+        names = logs.wanted(kept)
+        while names:
+            self.call.check()
+            news = {name: self.reader.new(kept[name], dict(self.mirror.of(name))) for name in names}
+            logs.take(self.mirror, news, attempt=attempt, ended=True)
+            names = [name for name in names if news[name].more]
+        logs.over(self.mirror, attempt)
+
+    def _agent(self) -> None:
+        """What the agent left in ``./logs/amltrain``."""
+        ours = {name[len(AGENT) :]: name for name in self.files if name.startswith(AGENT)}
+        lines = [
+            local
+            for local in ours
+            if (_TICKS.fullmatch(local) and "telemetry" in self.streams)
+            or (local == records.JOURNAL and "metrics" in self.streams)
+            or (_MINUTES.fullmatch(local) and not self.mirror.facts.get("renumbered"))
+        ]
+        while lines:
+            self.call.check()
+            news = self._news([ours[local] for local in lines])
+            left = []
+            for local in lines:
+                came = news[ours[local]]
+                if came.data and self._lines(local, ours[local], came) and came.more:
+                    left.append(local)
+            lines = left
+            if lines and not self.ended and self.taken > _ONCE:
+                self.more = True
+                break
+        for local, name in ours.items():
+            if local == "state.json":
+                self._whole(name, AGENT_STATE, "", 2)
+            elif _SUMMARY.fullmatch(local):
+                self._whole(name, local, "summary", 30)
+            elif _VALUES.fullmatch(local) and self.ended:
+                self._whole(name, local, "", 30)
+
+    def _lines(self, local: str, name: str, came: News) -> bool:
+        """Take whole lines; whether there were any."""
+        data = records.whole_lines(came.data)
+        if not data:
+            return False
+        mirror = self.mirror
+        match = _TICKS.fullmatch(local)
+        if came.restarted or mirror.facts.get(f"ticks-{match[1]}" if match else "journal", {}).get("by") == "service":
+            mirror.facts["renumbered"] = True  # minutes point to bytes of a file that we no longer have as it is
+        if match:
+            records.take_ticks(mirror, int(match[1]), data, came.restarted)
+            mirror.facts["ticked"] = self.now
+        elif local == records.JOURNAL:
+            records.take_journal(mirror, data, came.restarted)
+        elif not came.restarted:
+            mirror.append(local, data, "minutes")
+        advance(mirror.of(name), data, came.restarted)
+        return True
+
+    def _whole(self, name: str, local: str, stream: str, times: float) -> None:
+        known = self.mirror.of(name)
+        if not self.ended and self.now < float(known.get("due") or 0):
+            return
+        known["due"] = round(self.now + times * base(), 1)
+        data = self.reader.whole(name, known)
+        if data:
+            self.mirror.replace(local, data, stream)
+
+    def _service(self) -> None:
+        """The service's MLflow, where the agent's files do not grow."""
+        facts = self.mirror.facts
+        journal = facts.get("journal") or {}
+        grows = self.now - float(facts.get("ticked") or 0) < 20 * base()
+        has_journal = self.mirror.remote.get(AGENT + records.JOURNAL, {}).get("offset", 0) > 0
+        system = not grows and not (self.ended and facts.get("ticked"))
+        # A journal that came home whole has all that the script logged.
+        own = not has_journal
+        if not (system or own) or not self.status or self.status in ("NotStarted", "Starting", "Queued", "Preparing"):
+            return
+        if not self.ended and self.now < float(facts.get("mlflow_due") or 0):
+            return
+        facts["mlflow_due"] = round(self.now + 10 * base(), 1)
+        before = (self.mirror.sizes.get(records.JOURNAL, 0), len(journal))
+        job = self.mirror.json("job.json")
+        init = {
+            "id": str((job.get("tracking") or {}).get("run_id") or tracking_id(self.name)),
+            "exp_id": "0",
+            "exp_name": str(job.get("experiment") or "default"),
+            "name": str(job.get("name") or self.name),
+        }
+        try:
+            Points(self.place, self.name).update(self.mirror, system=system, own=own, init=init)
+        except AmlTrainError as error:
+            log.info("metrics of %s: %s", self.name, error)
+            facts["mlflow_due"] = round(self.now + 30 * base(), 1)
+            return
+        if before[0] != self.mirror.sizes.get(records.JOURNAL, 0) or "telemetry" in self.mirror.grown:
+            facts["mlflowed"] = self.now
+
+    def _age(self) -> float | None:
+        last = [facts.get("last") for key, facts in self.mirror.facts.items() if key.startswith("ticks-")]
+        return max(0.0, round(time.time() - max(last), 1)) if last and all(last) else None
+
+    def _tell(self) -> None:
+        """``source.json``: where the figures come from."""
+        facts = self.mirror.facts
+        if not self.mirror.grown & {"telemetry", "metrics"} and "source" in facts:
+            return
+        ticked, told = float(facts.get("ticked") or 0), float(facts.get("mlflowed") or 0)
+        facts["source"] = "logs" if ticked and ticked >= told else "mlflow" if told else "none"
+        said = {
+            "logs": "agent, by the job's log folder",
+            "mlflow": "the service's MLflow, every 10 s",
+            "none": "",
+        }[facts["source"]]
+        text = json.dumps({"schema": 1, "source": facts["source"], "words": said, "seen": round(self.now, 1)})
+        self.mirror.replace(SOURCE, text.encode())
