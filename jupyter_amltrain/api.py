@@ -177,6 +177,15 @@ def quota(*, workspace: str = "", region: str = "") -> Quotas:
     return Quotas(_azure("quota.list", workspace, location=region))
 
 
+def billing(workspace: str = "") -> dict[str, list[dict[str, Any]]]:
+    """What bills by the hour at Azure ML now, by workspace; default every connected one."""
+    from jupyter_amltrain.workspaces import Workspaces
+
+    stored = Workspaces(controller().root)
+    facts = [stored.get(workspace)] if workspace else stored.all()
+    return {one.name: _azure("billing.list", one.name) for one in facts}
+
+
 def _azure(op: str, workspace: str, **payload: Any) -> Any:
     """Have the Azure process answer for a workspace; default the current one."""
     from jupyter_amltrain.backends.azureml.link import link_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.commands import azure_billing
 from jupyter_amltrain.commands.parsing import Parser
 from jupyter_amltrain.commands.tables import table
 from jupyter_amltrain.errors import CommandError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.quotas import Quotas
 
 #: The verbs of this room.
-VERBS = ("sizes", "quota", "support")
+VERBS = ("sizes", "quota", "support", "billing")
 
 _GIB = 1 << 30
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) *(?:GI?B?)?", re.IGNORECASE)
@@ -35,6 +36,7 @@ def add_verbs(parser: Parser) -> None:
     verb = parser.verb("quota", "Processor cores that may still be had at Azure ML, by family.")
     verb.add_argument("--all", action="store_true", help="also families without any")
     _add_place(verb)
+    azure_billing.add_verb(parser)
     parser.verb("support", "What each kind of target can run: GPUs, tuning, AutoML, pipelines.")
 
 
@@ -49,6 +51,8 @@ def carry_out(asked: argparse.Namespace) -> tuple[str, Any]:
 
     if asked.verb == "support":
         return support()
+    if asked.verb == "billing":
+        return azure_billing.carry_out(asked)
     where = {"workspace": asked.workspace, "region": asked.region}
     if asked.verb == "quota":
         quotas = api.quota(**where)

@@ -33,6 +33,7 @@ OPS = {
     "computes.detach": f"{_HERE}.computes:detach",
     "sizes.list": f"{_HERE}.sizes:list_all",
     "quota.list": f"{_HERE}.sizes:quota",
+    "billing.list": f"{_HERE}.billing:list_all",
     "jobs.submit": f"{_HERE}.jobs:submit",
     "jobs.poll": f"{_HERE}.jobs:poll",
     "jobs.get": f"{_HERE}.jobs:get",
