@@ -142,6 +142,10 @@ class Backend(abc.ABC):
     async def find(self, run_id: str) -> Run | None:
         """The run as the target knows it, for attaching; ``None`` when it has no such run."""
 
+    def holds(self, run: Run) -> bool:
+        """Whether a run that :meth:`find` gave is the target's own, and not one that it can only reach."""
+        return True
+
     @abc.abstractmethod
     async def list(self) -> Sequence[Run]:
         """All runs that the target holds, oldest first."""

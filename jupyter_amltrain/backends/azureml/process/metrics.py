@@ -6,6 +6,7 @@ import datetime
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import faults
@@ -204,7 +205,9 @@ def _table(
     return header, rows
 
 
-def monitor(call: Call, *, workspace: str, compute: str = "", run: str = "", since: float = 0.0) -> dict[str, Any]:
+def monitor(
+    call: Call, *, workspace: str, compute: str = "", run: str = "", since: float = 0.0, folder: str = ""
+) -> dict[str, Any]:
     """One-minute metrics of Azure Monitor: ``{"nodes": {number: {"header", "rows"}}, "names": [...], "until"}``.
 
     Parameters
@@ -213,6 +216,8 @@ def monitor(call: Call, *, workspace: str, compute: str = "", run: str = "", sin
         Of which machines: those of a compute, or of a job.
     since
         Unix seconds.
+    folder
+        Run folder that the rows are added to.
     """
     place = call.cloud.workspace(workspace)
     now = time.time()
@@ -257,9 +262,14 @@ def monitor(call: Call, *, workspace: str, compute: str = "", run: str = "", sin
                 if moment is not None and point.get("average") is not None and moment > since:
                     values[int(moment * 1000)] = float(point["average"]) * factor
                     until = max(until, moment)
-    nodes = {}
+    nodes: dict[str, dict[str, Any]] = {}
     for number, instance in enumerate(sorted(found)):
         header, rows = _table(number, found[instance], 60.0)
         header["host"] = instance
         nodes[str(number)] = {"header": header, "rows": rows}
+    if folder:
+        mirror = MirrorFiles(Path(folder))
+        for key, node in nodes.items():
+            records.add_ticks(mirror, int(key), node["header"], node["rows"])
+        mirror.save()
     return {"nodes": nodes, "names": sorted(found), "until": until}
