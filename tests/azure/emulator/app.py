@@ -93,7 +93,7 @@ class App:
             if fault.cut == 0:
                 return self._cut(request, entry)
         if fault is not None and fault.status is not None:
-            made = _faulty(fault)
+            made: web.StreamResponse = _faulty(fault)
         else:
             made = await self._answer(request, host, path, body, entry)
         entry["status"] = made.status

@@ -141,9 +141,15 @@ def not_found(kind: str, name: str, group: str) -> web.Response:
 
 # ---------------------------------------------------------------------------------------------------- long operations
 def retry_after(world: World) -> dict[str, str]:
-    """The header by its switch; none as recorded. (azure-core takes 0 for "not said" and waits 30 s.)"""
-    seconds = world.switches["retry_after_header"]
-    return {"Retry-After": f"{float(seconds):g}"} if seconds else {}
+    """The header by its switch; none as recorded.
+
+    azure-core takes 0 for "not said" and waits 30 s; azure-ai-ml reads the header as an integer, so that less than a
+    second goes out as ``x-ms-retry-after-ms``, which azure-core heeds too.
+    """
+    seconds = float(world.switches["retry_after_header"])
+    if not seconds:
+        return {}
+    return {"Retry-After": f"{seconds:.0f}"} if seconds >= 1 else {"x-ms-retry-after-ms": f"{seconds * 1000:.0f}"}
 
 
 class OperationFailed(Exception):

@@ -52,7 +52,7 @@ def check(world: World, resource: dict[str, Any], given: dict[str, Any]) -> None
 
 def properties(world: World, resource: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """What was given, without the secrets."""
-    made = _without_secrets(copied(given))
+    made: dict[str, Any] = _without_secrets(copied(given))
     if resource["properties"]["computeType"] == "Kubernetes":
         made = {
             "namespace": "default",

@@ -5,11 +5,12 @@ Rooms add to it by ``routes.on("control", "*", "/name", anonymous=True)``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.azure.emulator import workspaces
 from tests.azure.emulator.entra import SignIns
-from tests.azure.emulator.routing import Call, Routes
+from tests.azure.emulator.routing import Call, Handler, Routes
 from tests.azure.emulator.switches import TABLE
 
 routes = Routes()
@@ -20,7 +21,7 @@ def _body(call: Call) -> dict[str, Any]:
     return found if isinstance(found, dict) else dict(call.query)
 
 
-def _on(path: str) -> Any:
+def _on(path: str) -> Callable[[Handler], Handler]:
     return routes.on("control", "*", path, anonymous=True)
 
 
@@ -162,3 +163,12 @@ async def workspace(call: Call) -> Any:
 async def break_connections(call: Call) -> Any:
     """Cut every connection that goes through the proxy now."""
     return {"broken": call.world.break_connections()}
+
+
+@_on("/sas")
+async def sas(call: Call) -> Any:
+    """A SAS query for a ``container`` (and one ``name`` in it)."""
+    body, blob = _body(call), call.world.blob
+    assert blob is not None
+    made = blob.sas(str(body["container"]), body.get("name"), permission=str(body.get("permission") or "r"))
+    return {"sas": made, "url": blob.base}

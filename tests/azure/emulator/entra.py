@@ -176,7 +176,7 @@ def _person(call: Call, form: dict[str, str], nonce: str = "") -> dict[str, Any]
     world = call.world
     seconds = int(world.switches["token_seconds"])
     oid = str(uuid.uuid5(uuid.NAMESPACE_URL, world.user))
-    named = {"upn": world.user, "preferred_username": world.user, "name": "Ada Example"}
+    named: dict[str, Any] = {"upn": world.user, "preferred_username": world.user, "name": "Ada Example"}
     access = world.tokens.mint(_audience(form), world.user, appid=form.get("client_id", _CLI), idtyp="user", **named)
     refresh = form.get("refresh_token") or secrets.token_urlsafe(32)
     world.part(SignIns).refresh[refresh] = world.user

@@ -9,7 +9,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     # What recordings do show: the default is the recorded way, the opposite makes the SDK's own poller fast.
     "retry_after_header": (
         False,
-        "Recorded Azure sends no Retry-After on long operations; true: 1 second, a number: that many.",
+        "Recorded Azure sends no Retry-After on long operations; true: 1 second; a number: that many.",
     ),
     "prices": (True, "estimatedVMPrices as recorded (absent for many sizes); false: absent for all."),
     "long_poll_urls": (
@@ -51,7 +51,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "log_sas_seconds": (3600, "Seconds of the wall that urls in details.logFiles and of artifacts hold."),
     "upload_sas_seconds": (86_400, "Seconds of the wall that the SAS of startPendingUpload holds."),
     "run_token_seconds": (1_209_600, "Seconds of the wall that a job's own token holds."),
-    "datastore_secret": ("sas", "`sas`: listSecrets gives a SAS where one is asked for (recorded); `key`: always the key."),
+    "datastore_secret": ("sas", "`sas`: listSecrets gives a SAS when asked to (recorded); `key`: always the key."),
     "cancel_grace": (2.0, "Seconds of the service between SIGTERM and SIGKILL of a job that is canceled."),
     "timeout_state": ("Canceled", "`Canceled` or `Failed`: the state of a job that exceeded its time limit."),
     "fake_gpus": (True, "Nodes of GPU sizes show their GPUs through NVML; false: no NVML, as in an image without it."),

@@ -113,8 +113,12 @@ def _subscription(world: World) -> dict[str, Any]:
         "tenantId": world.tenant,
         "displayName": "Emulated",
         "state": "Enabled",
-        "subscriptionPolicies": {"locationPlacementId": "Public_2014-09-01", "quotaId": "PayAsYouGo_2014-09-01", "spendingLimit": "Off"},
-    }  # fmt: skip
+        "subscriptionPolicies": {
+            "locationPlacementId": "Public_2014-09-01",
+            "quotaId": "PayAsYouGo_2014-09-01",
+            "spendingLimit": "Off",
+        },
+    }
 
 
 @routes.arm("GET", "/subscriptions")
