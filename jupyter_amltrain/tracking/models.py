@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.errors import CommandError, UnknownModel
+from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.state import locked, project_store, read_json
 from jupyter_amltrain.tracking import importer
 from jupyter_amltrain.tracking.copies import copy_tree, local_folder
+from jupyter_amltrain.tracking.model_choice import chosen, counted, only, path_in_run, settle
 from jupyter_amltrain.tracking.store import TrackingStore, database_uri
 
 #: Tags of a version: what it is, which run it is of, and where in the run it was.
@@ -114,54 +115,7 @@ def download(project: str, name: str, version: str, folder: str) -> dict[str, An
         settle(new, to)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    files = [file for file in to.rglob("*") if file.is_file()]
-    size = sum(file.stat().st_size for file in files)
-    return {"name": name, "version": row["version"], "folder": str(to), "files": len(files), "bytes": size}
-
-
-def settle(new: Path, to: Path) -> None:
-    """Give a filled folder its name, which may be an empty folder's.
-
-    Raises
-    ------
-    CommandError
-        There is something at that name.
-    """
-    try:
-        if to.is_dir():
-            to.rmdir()  # only an empty one
-        elif to.exists():
-            raise FileExistsError
-        os.rename(new, to)
-    except OSError as error:
-        raise CommandError(
-            f"{to} is there already, and nothing is overwritten.", hint="Name another folder: --to FOLDER"
-        ) from error
-
-
-def chosen(rows: Sequence[Mapping[str, Any]], name: str, version: str, where: str) -> Mapping[str, Any]:
-    """The row of a model; the newest where no version is given.
-
-    Raises
-    ------
-    UnknownModel
-        Near matches are named.
-    """
-    mine = [row for row in rows if row["name"] == name]
-    if not mine:
-        import difflib
-
-        names = list(dict.fromkeys(str(row["name"]) for row in rows))
-        near = difflib.get_close_matches(name, names, 2, 0.5)
-        hint = f"Did you mean {' or '.join(near)}?" if near else "%aml_model list shows them."
-        raise UnknownModel(f"There is no model {name!r} in {where}.", hint=hint)
-    if not version:
-        return mine[0]
-    for row in mine:
-        if row["version"] == version:
-            return row
-    there = ", ".join(row["version"] for row in mine[:5])
-    raise UnknownModel(f"Model {name!r} has no version {version} in {where}.", hint=f"There are: {there}.")
+    return {"name": name, "version": row["version"], "folder": str(to), **counted(to)}
 
 
 # ---- the store
@@ -239,26 +193,13 @@ class _Run:
             f"outputs/{file.parent.relative_to(self.artifacts)}": file.parent
             for file in self.artifacts.rglob("MLmodel")
         }
-        if len(found) == 1:
-            ((name, place),) = found.items()
-            return place, Path(name)
-        if found:
-            raise CommandError(
-                f"{self.handle} left {len(found)} models: {', '.join(sorted(found)[:5])}.",
-                hint=f"Say which: --path {min(found)}",
-            )
-        raise CommandError(
-            f"{self.handle} left no model: no output, and none logged by MLflow.",
-            hint="Name its files: --path outputs/model. A script writes them to $AML_OUTPUT_MODEL (--output model).",
-        )
+        name = only(found, self.handle)
+        return found[name], Path(name)
 
     def _at(self, path: str) -> tuple[Path, Path]:
-        asked = Path(os.path.normpath(path))
-        if asked.is_absolute() or ".." in asked.parts:
-            raise CommandError(f"--path {path}: it is a path within the run.", hint="Try: --path outputs/model")
-        below = Path(*asked.parts[1:]) if asked.parts[:1] == ("outputs",) else asked
+        below = Path(path_in_run(path))
         for place in (self.folder / "outputs" / below, self.artifacts / below):
-            if str(below) != "." and place.exists():
+            if place.exists():
                 return place, Path("outputs") / below
         logged = self._logged()
         if str(below) in logged:
