@@ -49,8 +49,9 @@ def page(home: Path) -> Iterator[Page]:
 def test_forms(page: Page) -> None:
     reply = page.ask(Kinds())
     assert isinstance(reply, KindsReply)
-    assert [(kind.kind, kind.verb, kind.title) for kind in reply.kinds] == [
-        ("fake", "create", "Demonstration (runs nothing)")
+    assert [(kind.kind, kind.verb, kind.title) for kind in reply.kinds][:2] == [
+        ("fake", "create", "Demonstration (runs nothing)"),
+        ("amlcompute", "create", "Azure ML cluster"),
     ]
     assert [field.name for field in reply.kinds[0].fields][:4] == ["name", "size", "max_nodes", "min_nodes"]
     assert reply.submit
@@ -81,12 +82,12 @@ def test_what_is_wrong_comes_by_field(page: Page) -> None:
         ("delete", "local"),
         ("scale", "local"),
         ("use", "nothing"),
-        ("attach", "vm"),
         ("fly", "local"),
     ):
         errors = page.act(verb, target).errors
         assert list(errors) == [""] and "\n" not in errors[""]
     assert page.act("create", kind="", values={}).errors.keys() == {"kind"}
+    assert page.act("attach", "vm", kind="", values={}).errors.keys() == {"kind"}
 
 
 def test_who_listens_is_told(page: Page) -> None:

@@ -168,7 +168,7 @@ def test_what_cannot_be_done(kernel: Kernel, verb: str, name: str, rest: dict[st
         ("", "fake", {}, "name", "A name is missing"),
         ("one", "fake", {"size": "cpu-4"}, "name", "There is a target 'one' already, with other settings (size)"),
         ("new", "fak", {}, "kind", "There is no kind of target 'fak' here. Did you mean fake?"),
-        ("new", "", {}, "kind", "A kind of target is missing. There is: fake."),
+        ("new", "", {}, "kind", "A kind of target is missing. There are: fake, amlcompute"),
         ("new", "local", {}, "kind", "There is no kind of target 'local' here."),
         ("new", "fake", {"size": "gpu-v10"}, "size", "Did you mean gpu-v100"),
         ("new", "fake", {"max_nodes": -1}, "max_nodes", "-1 is not a whole number from 1 to 20."),

@@ -11,6 +11,7 @@ import pytest
 from jupyter_amltrain.backends.registry import backend_class, kind_of, target_kinds
 from jupyter_amltrain.errors import MissingDependency, StateError, UnknownTarget
 from jupyter_amltrain.spec.target import FakeTarget, LocalTarget
+from jupyter_amltrain.spec.target_fields import fields_of
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.targets import Targets
 
@@ -75,7 +76,7 @@ def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: Path) -> None:
 
 def test_every_kind_of_target_has_a_backend() -> None:
     for kind in target_kinds():
-        made = kind(name="x")
+        made = kind(name="x", **{field.name: "y" for field in fields_of(kind) if field.required and field.flag})
         assert issubclass(type(made), backend_class(kind_of(made)).Target)
     with pytest.raises(MissingDependency, match="quantum"):
         backend_class("quantum")

@@ -26,7 +26,7 @@ _VERBS = {
     "stop": "Stop the machine of a target; the runs on it end.",
     "restart": "Restart the machine of a target; the runs on it end.",
     "scale": "Say how many machines of a cluster are kept on.",
-    "delete": "Delete a target with its machines; what was attached is detached and left alone.",
+    "delete": "Delete a target with its machines.",
 }
 #: Verbs that take a while, and may cost or lose something.
 WORKS = ("create", "attach", "start", "stop", "restart", "scale", "delete")
@@ -127,7 +127,8 @@ def _said(field: Field) -> str:
     return text
 
 
-def _add_field(parser: Parser, field: Field, text: str) -> None:
+def _add_field(parser: Parser, field: Field, text: str = "") -> None:
+    text = text or _said(field)
     rest: dict[str, Any] = {"dest": VALUE + field.name, "default": argparse.SUPPRESS}
     flag = field.flag
     if field.kind == "bool":

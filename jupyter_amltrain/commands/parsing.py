@@ -122,6 +122,8 @@ class Parser(argparse.ArgumentParser):
             ]
             flags = "\n" + "\n".join(verbs) + f"\n\n{self.prog} <command> --help tells more.\n"
             usage = f"usage: {self.prog} [{'|'.join(self.verbs)}] ..."
+            if len(usage) > 96:  # they stand below
+                usage = f"usage: {self.prog} [command] ..."
             return f"{sentence.strip()}\n\n{usage}\n\ncommands:{flags}"
         return f"{sentence.strip()}\n\n{usage}\n\n{positional}options:{flags}"
 

@@ -25,10 +25,10 @@ def compute_name_error(name: str, *, instance: bool = False) -> str:
 
 def suggested(name: str) -> str:
     """A name near `name` that a compute of any kind can have."""
-    text = re.sub(r"-{2,}", "-", re.sub(r"[^a-zA-Z0-9]+", "-", name)).strip("-")
-    text = _NUMBERED.sub(r"\1", text)
+    text = re.sub(r"[^a-zA-Z0-9]+", "-", name).strip("-")
     if not text[:1].isalpha():
         text = f"c-{text}" if text else "cluster"
+    text = text[:24].rstrip("-")
+    while _NUMBERED.search(text):
         text = _NUMBERED.sub(r"\1", text)
-    text = _NUMBERED.sub(r"\1", text[:24].rstrip("-"))
     return text if len(text) >= 3 else f"{text}{'-cluster' if len(text) == 2 else 'cpu'}"

@@ -77,10 +77,10 @@ def test_every_flag_and_verb_of_the_parsers_is_offered(command: str, front: str)
         ("runs", "nonsense ", []),
         ("compute", "use g", ["gpu-cluster"]),
         ("compute", "list ", []),
-        ("compute", "s", ["show", "start", "stop", "scale"]),
+        ("compute", "s", ["show", "start", "stop", "scale", "sizes", "support"]),
         ("compute", "delete ", ["lab-vm", "gpu-cluster"]),  # this machine stays
         ("compute", "create big --k", ["--kind"]),
-        ("compute", "create big --kind ", ["fake"]),
+        ("compute", "create big --kind ", ["fake", "amlcompute", "serverless", "instance"]),
         ("compute", "create big --size gpu-8", ["gpu-8xa100", "gpu-8xh100"]),
         ("compute", "scale lab-vm --n", ["--nodes"]),
         ("monitor", "", ["local", "lab-vm", "gpu-cluster"]),

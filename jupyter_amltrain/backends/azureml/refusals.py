@@ -22,6 +22,11 @@ _ONLINE = re.compile(
     r"quota requested is (?P<cores>\d+).*?currently using (?P<used>\d+).*?maximum quota is (?P<limit>\d+)",
     re.IGNORECASE | re.DOTALL,
 )
+#: ``quota limits of Core. Maximum allowed: 24, Current in use: 18, Additional requested: 12``.
+_CORES = re.compile(
+    r"Maximum allowed: (?P<limit>\d+), Current in use: (?P<used>\d+), Additional requested: (?P<cores>\d+)",
+    re.IGNORECASE,
+)
 
 _QUOTA_HINT = f"%aml_compute quota shows what is left. Take fewer or smaller machines, or ask for more: {MORE}"
 
@@ -59,9 +64,10 @@ def _quota(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
         machines = f"{nodes} machine{'' if nodes == 1 else 's'}{f' of {size}' if size else ''}"
         need = "needs" if nodes == 1 else "need"
         return QuotaExceeded(
-            f"{who!r}: {machines} {need} {cores} cores, and the quota of {of} is {limit}.", hint=_QUOTA_HINT
+            f"{who!r}: {machines} {need} {cores} core{'' if cores == 1 else 's'}, and the quota of {of} is {limit}.",
+            hint=_QUOTA_HINT,
         )
-    if found := _ONLINE.search(text):
+    if found := _ONLINE.search(text) or _CORES.search(text):
         return QuotaExceeded(
             f"{who!r}: {found['cores']} more cores are needed; {found['used']} of {found['limit']} are used.",
             hint=_QUOTA_HINT,
@@ -101,7 +107,7 @@ def _size(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
 def _policy(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
     if not re.search(r"RequestDisallowedByPolicy|disallowed by policy|policy assignment", text, re.IGNORECASE):
         return None
-    found = re.search(r"polic(?:y|yAssignment)['\" :]+(?:name['\" :]+)?([\w .()-]{3,80})['\"]", text)
+    found = re.search(r'policyAssignment"?\s*:\s*\{\s*"name"\s*:\s*"([^"]{3,80})"', text, re.IGNORECASE)
     named = f" ({found[1].strip()})" if found else ""
     return AuthenticationError(
         f"{who!r}: a policy of your organization does not allow it{named}.",

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from jupyter_amltrain.backends.azureml.support import WHAT, refusal, row, table
+from jupyter_amltrain.spec.azure_target import AZURE_KINDS
+
+
+def test_every_kind_has_a_row_with_every_answer() -> None:
+    assert table()["source"] and table()["date"]
+    columns = {"gpu", "tuning", "automl", "pipelines", *(column for column, _ in WHAT.values())}
+    for kind in AZURE_KINDS:
+        found = row(str(kind.__struct_config__.tag))
+        assert columns <= found.keys() and all(found[c] in ("yes", "no", "maybe", "pipeline") for c in columns)
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_a_cluster_runs_all_but_spark(what: str) -> None:
+    assert (refusal("amlcompute", what) is None) == (what != "spark")
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "sentence"),
+    [
+        ("vm", "command", "Azure ML v2 runs no job on a remote virtual machine (SDK v1: GPU yes, tuning yes"),
+        ("databricks", "pipeline", "Azure ML v2 runs no job on an Azure Databricks (SDK v1: GPU no"),
+        ("datalake", "command", "pipelines in a pipeline only"),
+        ("hdinsight", "spark", "attach a Synapse Spark pool"),
+        ("synapse-spark", "command", "A Synapse Spark pool cannot run a script or command"),
+        ("instance", "nodes", "An Azure ML compute instance is one machine"),
+        ("kubernetes", "automl", "A Kubernetes cluster cannot run an AutoML job"),
+        ("amlcompute", "spark", "--kind synapse-spark"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_what_can(kind: str, what: str, sentence: str) -> None:
+    said = refusal(kind, what)
+    assert said is not None and sentence in said and "\n" not in said and "  " not in said
+
+
+def test_what_runs() -> None:
+    assert refusal("synapse-spark", "spark") is None
+    assert refusal("serverless", "sweep") is None and refusal("serverless", "nodes") is None
+    assert refusal("instance", "gpu") is None and refusal("kubernetes", "gpu") is None
+    assert refusal("fake", "command") is None  # of others nothing is said
