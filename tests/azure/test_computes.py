@@ -1,0 +1,280 @@
+"""Computes on the emulated Azure, through the kernel's side: link, process, SDK, TLS."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.azureml.lifecycle import AzureLifecycle
+from jupyter_amltrain.backends.azureml.link import close_of, link_of
+from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, QuotaExceeded, TargetError
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.spec.azure_target import (
+    AmlComputeTarget,
+    AzureTarget,
+    DatabricksTarget,
+    DataLakeTarget,
+    HDInsightTarget,
+    InstanceTarget,
+    KubernetesTarget,
+    MachineTarget,
+    ServerlessTarget,
+    SynapseSparkTarget,
+)
+from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+
+from ..contracts.lifecycle import LifecycleContract
+from .conftest import Azure
+
+GPU = "Standard_NC6s_v3"
+CPU = "Standard_DS2_v2"
+KEY = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQDtest user@host"
+
+
+class Life(AzureLifecycle):
+    """No more than the life of a compute."""
+
+    def __init__(self, target: AzureTarget, loop: LoopThread, root: StateRoot) -> None:
+        self.target, self._loop, self._root = target, loop, root
+
+
+Make = Callable[[AzureTarget], Life]
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread("test-azure-computes")
+    yield thread
+    thread.call(close_of(thread))
+    thread.close()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> StateRoot:
+    return StateRoot(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture
+def make(azure_env: Azure, loop: LoopThread, root: StateRoot) -> Make:
+    stored = Workspaces(root)
+    if not stored.all():
+        place = {
+            "subscription": azure_env.subscription,
+            "resource_group": azure_env.resource_group,
+            "workspace": azure_env.workspace,
+        }
+
+        async def connect() -> Any:
+            return await link_of(loop, root).request("workspace.connect", {**place, "name": "ws"})
+
+        facts = loop.call(connect(), 60)
+        names = WorkspaceFacts.__struct_fields__
+        stored.put(WorkspaceFacts(**{k: v for k, v in facts.items() if k in names}))
+    return lambda target: Life(target, loop, root)
+
+
+def wire(azure: Azure, what: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = azure.control("/wire")
+    entries = found["requests"] if isinstance(found, dict) else found
+    entries = [one for one in entries if re.search(what, f"{one['method']} {one['host']}{one['path']}")]
+    return [
+        {**one, "body": json.loads(one["body"]) if isinstance(one["body"], str) and one["body"] else one["body"]}
+        for one in entries
+    ]
+
+
+class TestContract(LifecycleContract):
+    @pytest.fixture
+    def single(self, make: Make) -> Life:
+        return make(InstanceTarget(name="mine", size=CPU))
+
+    @pytest.fixture
+    def cluster(self, make: Make, azure_env: Azure) -> Life:
+        azure_env.control("/switch", scale_seconds=0.2)
+        return make(AmlComputeTarget(name="gpu-cluster", size=GPU, max_nodes=4))
+
+    @pytest.fixture
+    def refused(self, make: Make) -> Life:
+        return make(AmlComputeTarget(name="too-big", size=GPU, max_nodes=40))
+
+
+class Told(list[str]):
+    """Progress."""
+
+    def __call__(self, text: str) -> None:
+        self.append(text)
+
+
+@pytest.fixture
+def run(loop: LoopThread) -> Callable[[Any], Any]:
+    return lambda coro: loop.call(coro, 60)
+
+
+def test_a_cluster_is_sent_as_it_was_meant(
+    azure_env: Azure, make: Make, run: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    (tmp_path / "id.pub").write_text(KEY)
+    target = AmlComputeTarget(
+        name="cpu", size=CPU, max_nodes=3, idle_minutes=2.5, low_priority=True, vnet="net", subnet="sub",
+        public_ip=False, identity="system", ssh_user="me", ssh_key_file=str(tmp_path / "id.pub"),
+    )  # fmt: skip
+    life, told = make(target), Told()
+    run(life.create(told))
+    (put,) = wire(azure_env, r"PUT .*computes/cpu")
+    outer = put["body"]["properties"]
+    inner = outer["properties"]
+    assert outer["computeType"] == "AmlCompute" and put["body"]["identity"] == {"type": "SystemAssigned"}
+    assert inner["vmPriority"] == "LowPriority" and inner["enableNodePublicIp"] is False
+    assert inner["scaleSettings"]["nodeIdleTimeBeforeScaleDown"] == "PT2M30S"
+    assert inner["subnet"]["id"].endswith("/virtualNetworks/net/subnets/sub")
+    assert inner["userAccountCredentials"] == {"adminUserName": "me", "adminUserSshPublicKey": KEY}
+    assert any(re.match(r"Creating: \d+ s", text) for text in told)
+    assert life.azure.workspace == "ws"
+    gets = len(wire(azure_env, r"GET .*computes/cpu"))
+    run(make(target).create(told))  # taken over
+    assert len(wire(azure_env, r"PUT .*computes/cpu")) == 1 and len(wire(azure_env, r"GET .*computes/cpu")) > gets
+    with pytest.raises(CommandError, match=r"already: max_nodes is 3, not 5; low_priority is True, not False"):
+        run(make(AmlComputeTarget(name="cpu", size=CPU, max_nodes=5, idle_minutes=2.5, public_ip=False)).create(told))
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "words"),
+    [
+        (AmlComputeTarget(name="big", size=GPU, max_nodes=5), QuotaExceeded, "30 cores, the quota is 24 (24 free)"),
+        (AmlComputeTarget(name="big", size="Standard_NC6", max_nodes=1), CommandError, "has no size"),
+        (AmlComputeTarget(name="big", size="Standard_NV36ads_A10_v5"), CapacityError, "MIR only"),
+        (AmlComputeTarget(name="big", size="Standard_ND40rs_v2"), QuotaExceeded, "the quota is 0"),
+        (InstanceTarget(name="big", size="Standard_NC24s_v3", workspace="other"), CommandError, "is connected"),
+        (ServerlessTarget(name="big", size="Standard_ND40rs_v2"), QuotaExceeded, "40 cores"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_it_is_sent(
+    azure_env: Azure, make: Make, run: Callable[[Any], Any], target: AzureTarget, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error) as caught:
+        run(make(target).create(Told()))
+    assert words in str(caught.value) and "\n" not in str(caught.value) and not wire(azure_env, r"PUT ")
+
+
+def test_a_scale_that_the_quota_cannot_hold(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+    azure_env.control("/switch", scale_seconds=0.2)
+    life = make(AmlComputeTarget(name="gpu", size=GPU, max_nodes=4))
+    run(life.create(Told()))
+    other = make(AmlComputeTarget(name="gpu2", size=GPU, max_nodes=4))
+    run(other.create(Told()))
+    told = Told()
+    run(other.scale(3, told))
+    assert told and other.azure.min_nodes == 3  # type: ignore[attr-defined]
+    with pytest.raises(QuotaExceeded, match=r"12 cores, 6 of 24 are free .*1 machine of this size would fit"):
+        run(life.scale(2, Told()))
+    assert not wire(azure_env, r"PATCH .*computes/gpu$")
+    run(life.scale(1, Told()))
+    state = run(life.state())
+    assert (state.nodes, state.quota) == (1, "24 of 24 cores") or state.nodes == 1
+
+
+def test_a_creation_that_fails_leaves_nothing(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+    azure_env.control("/switch", fail_provisioning="bad")
+    life = make(AmlComputeTarget(name="bad", size=CPU))
+    with pytest.raises(TargetError) as caught:
+        run(life.create(Told()))
+    assert "\n" not in str(caught.value) and wire(azure_env, r"DELETE .*computes/bad")
+    azure_env.control("/switch", fail_provisioning="")
+    run(life.create(Told()))  # waits until the failed one is gone
+    assert run(life.state()).state == "ready"
+
+
+def test_the_services_own_refusal_in_plain_words(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+    body = {"error": {"code": "BadRequest", "message": "has a total vCPU quota of 0 and cannot accomodate for at least"
+                      " 1 requested managed compute node which maps to 2 vCPUs."}}  # fmt: skip
+    azure_env.control("/fault", match=r"PUT .*computes/no", times=1, status=400, body=body)
+    with pytest.raises(QuotaExceeded, match="needs 2 cores, and the quota of all machines together is 0"):
+        run(make(AmlComputeTarget(name="nope", size=CPU)).create(Told()))
+
+
+def test_an_instance_restarts_and_has_its_schedules(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+    life = make(InstanceTarget(name="mine", size=CPU, schedule_stop="18:30", idle_shutdown=30))
+    run(life.create(Told()))
+    (put,) = wire(azure_env, r"PUT .*computes/mine")
+    inner = put["body"]["properties"]["properties"]
+    assert inner["idleTimeBeforeShutdown"] == "PT30M"
+    (stop,) = inner["schedules"]["computeStartStop"]
+    assert stop["action"].lower() == "stop" and stop["cron"]["expression"] == "30 18 * * *"
+    told = Told()
+    run(life.restart(told))
+    assert wire(azure_env, r"POST .*computes/mine/restart") and told and run(life.state()).state == "ready"
+
+
+RESOURCE = "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/rg/providers/"
+ATTACHED: list[tuple[AzureTarget, str]] = [
+    (MachineTarget(name="box", resource_id=f"{RESOURCE}Microsoft.Compute/virtualMachines/vm", ssh_user="me",
+                   password_from="BOX_PASSWORD"), "VirtualMachine"),
+    (KubernetesTarget(name="k8s", resource_id=f"{RESOURCE}Microsoft.ContainerService/managedClusters/k",
+                      namespace="ml"), "Kubernetes"),
+    (SynapseSparkTarget(name="spark", resource_id=f"{RESOURCE}Microsoft.Synapse/workspaces/w/bigDataPools/p"),
+     "SynapseSpark"),
+    (HDInsightTarget(name="hdi", resource_id=f"{RESOURCE}Microsoft.HDInsight/clusters/h", ssh_user="me",
+                     password_from="BOX_PASSWORD"), "HDInsight"),
+    (DatabricksTarget(name="dbx", resource_id=f"{RESOURCE}Microsoft.Databricks/workspaces/d",
+                      token_from="BOX_PASSWORD"), "Databricks"),
+    (DataLakeTarget(name="lake", resource_id=f"{RESOURCE}Microsoft.DataLakeAnalytics/accounts/a", store="s"),
+     "DataLakeAnalytics"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "compute_type"), ATTACHED)
+def test_what_is_attached_and_detached(
+    azure_env: Azure,
+    make: Make,
+    run: Callable[[Any], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    target: AzureTarget,
+    compute_type: str,
+) -> None:
+    assert target.wrong() == {}
+    if getattr(target, "password_from", "") or getattr(target, "token_from", ""):
+        with pytest.raises(CommandError, match="BOX_PASSWORD is empty or not set"):
+            run(make(target).create(Told()))
+    monkeypatch.setenv("BOX_PASSWORD", "s3cret-of-the-box")
+    life, told = make(target), Told()
+    run(life.create(told))
+    (put,) = wire(azure_env, rf"PUT .*computes/{target.name}")
+    assert put["body"]["properties"]["computeType"] == compute_type
+    assert run(life.state()).state == "ready"
+    run(make(target).create(told))  # taken over
+    assert len(wire(azure_env, rf"PUT .*computes/{target.name}")) == 1
+    assert [act.verb for act in life.acts(run(life.state()))] == ["delete"]
+    run(life.remove(told))
+    (delete,) = wire(azure_env, rf"DELETE .*computes/{target.name}")
+    assert delete["query"]["underlyingResourceAction"] == "Detach"
+    assert not any("s3cret" in text for text in told)
+    assert "no compute" in run(life.state()).detail
+
+
+def test_prices_and_quotas_are_kept(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+    life = make(ServerlessTarget(name="less", size=GPU, tier="Spot"))
+    run(life.prepare())
+    state = run(life.state())
+    assert (state.state, state.price_node, state.gpus) == ("ready", 0.61, 1) and "cores" in state.quota
+    before = len(wire(azure_env, r"GET .*vmSizes"))
+    run(life.sizes())
+    assert len(wire(azure_env, r"GET .*vmSizes")) == before <= 1
+    with pytest.raises(CapacityError, match="1 machine at most, 3 are wanted"):
+        run(make(AmlComputeTarget(name="one", size=GPU)).hold(3))
+    with pytest.raises(QuotaExceeded, match="low-priority"):
+        run(life.hold(99))
+
+
+def test_keys_that_are_none(make: Make, run: Callable[[Any], Any], tmp_path: Path) -> None:
+    (tmp_path / "id").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n")
+    for file, words in ((tmp_path / "id", "is a private key"), (tmp_path / "none", "there is no file")):
+        life = make(InstanceTarget(name="mine", size=CPU, ssh_key_file=str(file)))
+        with pytest.raises(AmlTrainError) as caught:
+            run(life.create(Told()))
+        assert words in str(caught.value) and "abc" not in str(caught.value)
