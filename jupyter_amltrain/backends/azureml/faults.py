@@ -275,6 +275,9 @@ def signin_failed(text: str, where: str = "", *, how: str = "") -> AmlTrainError
         if code in _AADSTS:
             what, hint = _AADSTS[code]
             return AuthenticationError(f"Azure refused the sign-in{by}: {what} (AADSTS{code}).", hint=hint)
+    if "unable to get authority configuration" in low:  # MSAL hides the code of the answer
+        what, hint = _AADSTS["90002"]
+        return AuthenticationError(f"Azure refused the sign-in{by}: {what}.", hint=hint)
     if "timed out" in low or "expired_token" in low or "code has expired" in low:
         return AuthenticationError(
             "Nobody signed in to Azure before the code or the window expired.", hint="Connect again for a new one."
@@ -342,6 +345,9 @@ def unreachable(text: str, where: str = "") -> TargetUnreachable:
             "The proxy of your network wants a user and a password.",
             hint="Set HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT",
         )
+    cut = ("aborted", "remote end closed", "reset by peer", "incompleteread", "prematurely", "broken", "eof occurred")
+    if any(word in low for word in cut) and "tunnel connection failed" not in low:  # a proxy may stand between
+        return TargetUnreachable(f"The connection to Azure{of} was cut.", hint="Try again.")
     if "proxy" in low:
         return TargetUnreachable(
             "No way to Azure through the proxy of your network.", hint="Check HTTPS_PROXY and NO_PROXY."
@@ -357,8 +363,6 @@ def unreachable(text: str, where: str = "") -> TargetUnreachable:
         return TargetUnreachable(f"Azure{of} did not answer in time.", hint="Check the network, and try again.")
     if "refused" in low or "unreachable" in low or "no route" in low:
         return TargetUnreachable(f"No connection to Azure{of}.", hint="Check the network, and try again.")
-    if "aborted" in low or "reset" in low or "incompleteread" in low or "prematurely" in low or "broken" in low:
-        return TargetUnreachable(f"The connection to Azure{of} was cut.", hint="Try again.")
     return TargetUnreachable(f"No answer from Azure{of}: {_line(text)[:200]}", hint="Check the network, and try again.")
 
 

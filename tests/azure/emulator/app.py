@@ -23,6 +23,7 @@ ROOMS = (
     "computes",
     "sizes",
     "quota",
+    "permissions",
     "blob",
     "control",
     "datastores",

@@ -1,0 +1,444 @@
+"""Connecting a workspace of the emulated Azure, as a person does it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain import magics
+from jupyter_amltrain.backends.azureml.link import link_of
+from jupyter_amltrain.commands import connect as commands
+from jupyter_amltrain.connections import Place
+from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, TargetUnreachable
+from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus
+from jupyter_amltrain.spec.target import FakeTarget
+
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def az(api, azure_env, monkeypatch):
+    """The sandbox, with time constants of tests."""
+    monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
+    monkeypatch.setenv("AMLTRAIN_AZURE_WARM", "-1")
+    return azure_env
+
+
+@pytest.fixture
+def place(az):
+    return Place(subscription=az.subscription, resource_group=az.resource_group, workspace=az.workspace)
+
+
+@pytest.fixture
+def nobody(az, monkeypatch):
+    """Nobody is signed in: no variables."""
+    for name in ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"):
+        monkeypatch.delenv(name)
+    return az
+
+
+@pytest.fixture
+def ask(api):
+    """One operation of the Azure process."""
+
+    def request(op, **payload):
+        c = api.controller()
+
+        async def go():
+            return await link_of(c.loop, c.root).request(op, payload, timeout=DEADLINE)
+
+        return c.loop.call(go(), DEADLINE)
+
+    return request
+
+
+def cluster(ask, name, workspace="ml-dev", **more):
+    settings = {"size": "Standard_DS2_v2", "max_nodes": 2, **more}
+    return ask("computes.create", workspace=workspace, kind="amlcompute", name=name, settings=settings)
+
+
+def approving(az, **how):
+    """Somebody who answers the next code that is shown, and what was shown."""
+    shown = []
+
+    def show(event):
+        shown.append(event)
+        if event.get("kind") == "sign-in" and event.get("code"):
+            az.control("/approve", user_code=event["code"], **how)
+
+    return show, shown
+
+
+# ---- who, where, what
+
+
+def test_one_line_tells_who_where_and_what(api, az, place, home, ask):
+    made = api.connect(place)
+    assert made.facts.name == az.workspace and made.facts.tenant == az.tenant
+    assert made.said().startswith(
+        "Connected to ml-dev in eastus as emulated (11111111-0000-4000-8000-000000000001)"
+        " by the environment variables AZURE_*: 0 targets."
+    )
+    assert made.facts.api == "https://eastus.api.azureml.ms"
+    assert made.facts.tracking_uri.startswith("azureml://eastus.api.azureml.ms/mlflow/v1.0/subscriptions/")
+    assert ask("workspace.whoami", workspace="ml-dev")["tenant"] == az.tenant
+    written = "".join(p.read_text() for p in home.rglob("*") if p.is_file() and p.suffix in (".json", ".txt"))
+    assert az.environ["AZURE_CLIENT_SECRET"] not in written and "eyJ" not in written
+    wire = az.control("/wire")
+    assert not az.control("/problems")["problems"] and len([one for one in wire if "/token" in one["path"]]) <= 2
+
+
+def test_computes_become_targets_and_again_is_harmless(api, place, ask):
+    api.connect(place)
+    cluster(ask, "cpu")
+    made = api.connect(place)
+    assert made.targets == ("cpu",) and "1 target (cpu)." in made.said()
+    [target] = [t for t in api.targets() if t.name == "cpu"]
+    assert (target.workspace, target.compute, target.size, target.max_nodes) == ("ml-dev", "", "STANDARD_DS2_V2", 2)
+    assert api.connect(Place()).targets == ("cpu",)
+    assert [t.name for t in api.targets()] == ["local", "cpu"]
+    assert [one["name"] for one in commands.listing()] == ["ml-dev"]
+
+
+def test_a_taken_name_is_told_apart_and_what_vanished_is_removed(api, place, ask):
+    api.connect(place)
+    api.controller().targets.add(FakeTarget(name="lab"))
+    cluster(ask, "lab")
+    cluster(ask, "gone")
+    made = api.connect(place)
+    assert sorted(made.targets) == ["gone", "ml-dev-lab"] and made.renamed == {"ml-dev-lab": "lab"}
+    assert "lab is here ml-dev-lab." in made.said()
+    assert next(t for t in api.targets() if t.name == "ml-dev-lab").compute == "lab"
+    ask("computes.delete", workspace="ml-dev", name="gone")
+    again = api.connect(place)
+    assert again.gone == ("gone",) and "Gone: gone." in again.said()
+    assert sorted(t.name for t in api.targets()) == ["lab", "local", "ml-dev-lab"]
+
+
+def test_a_target_with_live_runs_stays(api, place, ask):
+    api.connect(place)
+    cluster(ask, "busy")
+    api.connect(place)
+    c = api.controller()
+    status = RunStatus(state=RunState.RUNNING)
+    run = Run(handle=RunHandle("busy/x-1"), spec=JobSpec(name="x"), status=status, created=1.0)
+
+    async def put():
+        c.store.put(run)
+
+    c.loop.call(put(), 10)
+    ask("computes.delete", workspace="ml-dev", name="busy")
+    made = api.connect(place)
+    assert made.gone == () and "busy" in [t.name for t in api.targets()]
+    with pytest.raises(CommandError, match=r"1 of its runs go on \(busy/x-1\).*--yes"):
+        api.disconnect("ml-dev")
+    assert "1 target" in api.disconnect("ml-dev", confirmed=True)
+    assert [t.name for t in api.targets()] == ["local"] and api.workspaces() == ([], "")
+
+
+def test_several_workspaces(api, az, place):
+    az.control("/workspace", name="other")
+    api.connect(place)
+    other = Place(
+        subscription=place.subscription, resource_group=place.resource_group, workspace="other", name="second"
+    )
+    api.connect(other)
+    found, current = api.workspaces()
+    assert [one.name for one in found] == ["ml-dev", "second"] and current == "second"
+    api.connect(Place(name="ml-dev"))
+    assert api.workspaces()[1] == "ml-dev"
+    with pytest.raises(CommandError, match="connected already, as 'second'"):
+        api.connect(Place(subscription=other.subscription, resource_group="ML", workspace="Other", name="third"))
+    with pytest.raises(CommandError, match="No workspace 'secnd' is connected. Did you mean second"):
+        api.disconnect("secnd")
+    table = commands.listing_text(commands.listing())
+    assert "*  ml-dev" in table and "second" in table
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"workspace": "ml-dve"}, r"no workspace 'ml-dve' in the resource group 'ml'\. Did you mean ml-dev\?"),
+        ({"resource_group": "mll"}, "no resource group 'mll'"),
+        ({"subscription": "50b00000-0000-4000-8000-00000000dead"}, "knows no subscription '50b0"),
+        ({"subscription": "Emulatd"}, "You see no subscription 'Emulatd'. Did you mean 'Emulated'"),
+        ({"tenant": "00000000-0000-4000-8000-00000000dead"}, "no such directory"),
+    ],
+)
+def test_a_wrong_place_names_the_near_ones(api, place, change, sentence):
+    import msgspec
+
+    with pytest.raises(AmlTrainError, match=sentence):
+        api.connect(msgspec.structs.replace(place, **change))
+    assert api.workspaces() == ([], "")
+
+
+def test_a_subscription_may_be_named(api, place):
+    import msgspec
+
+    made = api.connect(msgspec.structs.replace(place, subscription="emulated"))
+    assert made.facts.subscription == place.subscription
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("AZURE_CLIENT_SECRET", "wrong", "the client secret is wrong"),
+        ("AZURE_CLIENT_ID", "22222222-0000-4000-8000-000000000001", "no application with that id"),
+    ],
+)
+def test_wrong_variables_are_told_and_nobody_else_is_asked(api, place, monkeypatch, name, value, sentence):
+    monkeypatch.setenv(name, value)
+    shown = []
+    with pytest.raises(AuthenticationError, match=sentence) as caught:
+        api.connect(place, shown.append)
+    assert "wrong value" not in str(caught.value) and not [e for e in shown if e["kind"] == "sign-in"]
+
+
+def test_who_may_not_read_the_workspace_is_told_what_is_missing(api, az, place):
+    az.control("/switch", authorization="none")
+    with pytest.raises(
+        AuthenticationError, match=r"lacks the permission Microsoft\.MachineLearningServices/workspaces/read"
+    ):
+        api.connect(place)
+
+
+def test_who_may_only_read_is_told_what_is_missing(api, az, place):
+    az.control("/switch", authorization="reader")
+    made = api.connect(place)
+    assert made.said().endswith(
+        "You may not submit jobs or create compute or delete compute there: ask for a role that allows it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ({"status": 503, "times": 20}, r"fault of its own \(503"),
+        ({"status": 429, "times": 20, "headers": {"Retry-After": "900"}}, "asks to wait 900 s"),
+        ({"cut": 0, "times": 20}, "was cut"),
+    ],
+)
+def test_a_service_that_does_not_work_is_told(api, az, place, fault, sentence):
+    az.control("/fault", match="GET management.azure.com/.*workspaces/ml-dev", **fault)
+    with pytest.raises(TargetUnreachable, match=sentence):
+        api.connect(place)
+
+
+def test_faults_that_pass_are_not_noticed(api, az, place):
+    az.control("/fault", match="GET management", status=500, times=1)
+    az.control("/fault", match="GET management.*workspaces", status=429, times=1, headers={"Retry-After": "0"})
+    az.control("/fault", match="GET management.*computes", cut=0, times=1)
+    assert api.connect(place).facts.name == "ml-dev"
+
+
+def test_a_data_plane_that_does_not_answer_is_missing_but_no_obstacle(api, az, place):
+    az.control("/fault", match="discovery", status=503, times=50)
+    made = api.connect(place)
+    assert "own services do not answer" in made.said() and made.facts.api == "https://eastus.api.azureml.ms"
+
+
+def test_a_token_that_is_over_in_mid_run_is_made_anew(az, api, place, ask):
+    api.connect(place)
+    for revoked in (False, True):
+        az.control("/expire-tokens", revoked=revoked)
+        since = len(az.control("/wire"))
+        assert ask("computes.list", workspace="ml-dev") == []
+        statuses = [one["status"] for one in az.control("/wire")[since:] if "/computes" in one["path"]]
+        assert statuses == [401, 200]
+
+
+# ---- a person
+
+
+def test_a_device_code_is_shown_and_the_sign_in_holds(api, nobody, place):
+    show, shown = approving(nobody)
+    made = api.connect(place, show)
+    assert made.how == "a device code" and made.facts.method == "device" and "ada" in made.facts.user.lower()
+    events = [event for event in shown if event["kind"] == "sign-in"]
+    assert [bool(event["text"]) for event in events] == [True, False]
+    first = events[0]
+    assert first["url"] == "https://microsoft.com/devicelogin" and first["code"] in first["text"]
+    assert 800 < first["expires"] <= 900
+    page = commands.sign_in_html(first)
+    assert f'href="{first["url"]}"' in page and f"<code>{first['code']}</code>" in page and "15 minutes" in page
+    shown.clear()
+    assert api.connect(Place(), show).facts.user == made.facts.user
+    assert not [event for event in shown if event["kind"] == "sign-in"]  # not asked twice
+
+
+def test_a_sign_in_holds_when_its_token_is_over(api, nobody, place, ask):
+    api.connect(place, approving(nobody)[0])
+    nobody.control("/expire-tokens")
+    assert ask("computes.list", workspace="ml-dev") == []
+
+
+def test_an_earlier_kernels_sign_in_is_asked_for_again_in_words(api, nobody, place, ask):
+    api.connect(place, approving(nobody)[0])
+    api.close()
+    with pytest.raises(
+        AuthenticationError, match=r"for ml-dev is over\. %aml_compute connect --name ml-dev|Sign in again"
+    ):
+        ask("computes.list", workspace="ml-dev")
+    assert api.connect(Place(), approving(nobody)[0]).facts.method == "device"
+
+
+def test_a_code_that_expires_and_one_that_is_declined(api, nobody, place):
+    nobody.control("/switch", device_code_seconds=2)
+    shown = []
+    with pytest.raises(AuthenticationError, match="expired"):
+        api.connect(place, shown.append)
+    assert shown[-1] == {"kind": "sign-in", "text": "", "url": "", "code": "", "expires": 0}
+    nobody.control("/switch", device_code_seconds=900)
+    with pytest.raises(AuthenticationError, match="declined"):
+        api.connect(place, approving(nobody, deny=True)[0])
+    assert api.workspaces() == ([], "")
+
+
+def test_a_sign_in_that_is_interrupted_ends(api, nobody, place):
+    def show(event):
+        if event.get("code"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        api.connect(place, show)
+    polls = []
+    deadline = time.monotonic() + 20
+    while True:  # nobody polls Entra any more
+        polls.append(len([one for one in nobody.control("/wire") if one["path"].endswith("/token")]))
+        if len(polls) > 3 and polls[-1] == polls[-4]:
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.6)
+    assert api.connect(place, approving(nobody)[0]).facts.method == "device"
+
+
+def test_somebody_else(api, az, place):
+    before = api.connect(place).facts.user
+    made = api.connect(Place(method="device"), approving(az)[0])
+    assert made.before == before != made.facts.user and f"(before: {before})" in made.said()
+
+
+def test_a_browser(api, nobody, place, tmp_path, monkeypatch):
+    """A browser that is signed in already: it follows the service back to the kernel's machine."""
+    script = tmp_path / "browser.py"
+    script.write_text(
+        "import sys, urllib.parse as p, urllib.request as r\n"
+        "class Stay(r.HTTPRedirectHandler):\n"
+        "    def redirect_request(self, *a): return None\n"
+        "try: r.build_opener(Stay).open(sys.argv[1])\n"
+        "except r.HTTPError as e: back = e.headers['Location']\n"
+        "place, _, query = back.partition('?')\n"
+        "r.build_opener(r.ProxyHandler({})).open(place, query.encode())\n"
+    )
+    monkeypatch.setenv("BROWSER", f"{sys.executable} {script} %s &")
+    import msgspec
+
+    shown = []
+    made = api.connect(msgspec.structs.replace(place, method="browser"), shown.append)
+    assert made.how == "a browser" and made.facts.method == "browser"
+    assert "A browser window is open" in next(e["text"] for e in shown if e["kind"] == "sign-in")
+
+
+# ---- what is typed
+
+
+def test_config_json_is_found_upward(api, az, place, tmp_path):
+    config = {"subscription_id": az.subscription, "resource_group": az.resource_group, "workspace_name": az.workspace}
+    deep = Path.cwd() / "a" / "b"
+    deep.mkdir(parents=True)
+    (deep / "config.json").write_text('{"theme": "dark"}')  # somebody else's
+    (Path.cwd() / ".azureml").mkdir()
+    (Path.cwd() / ".azureml" / "config.json").write_text(json.dumps(config), "utf-8-sig")
+    assert commands.find(deep) == Path.cwd() / ".azureml" / "config.json"
+    asked = api_parser("connect")
+    assert api.connect(commands.place_of(asked, deep)).facts.name == "ml-dev"
+
+
+def api_parser(line):
+    from jupyter_amltrain.commands.parsers import parser_of
+
+    return parser_of("compute", "%aml_compute").parse(line.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "config.json is no JSON"),
+        ("[]", "holds no JSON object"),
+        ('{"subscription_id": "s"}', "lacks resource_group and workspace_name"),
+        (
+            '{"subscription_id": "<my-sub>", "resource_group": "g", "workspace_name": "w"}',
+            "placeholder in subscription_id",
+        ),
+    ],
+)
+def test_a_wrong_config_says_what_is_wrong(api, text, sentence):
+    Path("config.json").write_text(text)
+    with pytest.raises(CommandError, match=sentence):
+        commands.place_of(api_parser("connect --config config.json"))
+    with pytest.raises(CommandError, match="No config.json|Cannot read"):
+        commands.place_of(api_parser("connect --config nowhere.json"))
+    with pytest.raises(CommandError, match="--resource-group --workspace is missing"):
+        commands.place_of(api_parser("connect --subscription s"))
+
+
+def test_the_command_line_and_the_kernels_imports(az, home):
+    line = f"connect --subscription {az.subscription} --resource-group {az.resource_group} --workspace {az.workspace}"
+    code = (
+        "import sys\n"
+        "from jupyter_amltrain.cli import main\n"
+        f"codes = [main(['compute', *{line.split()!r}, '--json']), main(['compute', 'workspaces'])]\n"
+        "print(codes, [m for m in sys.modules if m.split('.')[0] in ('azure', 'msal', 'mlflow', 'aiohttp')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout.splitlines()[-1] == "[0, 0] []", done.stdout + done.stderr
+    facts = json.loads(done.stdout.splitlines()[0])["facts"]
+    assert facts["name"] == "ml-dev" and "account" not in facts
+    assert "Signed in as" in done.stderr and "*  ml-dev" in done.stdout
+
+
+def test_the_magic_shows_the_sign_in_and_takes_it_away(api, nobody, place, capsys):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()  # `display` asks whether there is one
+    shell.run_line_magic("load_ext", "jupyter_amltrain")
+    published = []
+    publish = type(
+        "Publisher", (shell.display_pub.__class__,), {"publish": lambda s, data, **k: published.append((data, k))}
+    )
+    shell.display_pub = publish(parent=shell)
+
+    def approve():
+        deadline = time.monotonic() + DEADLINE
+        while not nobody.control("/approve")["settled"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=approve)
+    thread.start()
+    try:
+        line = (
+            f"--subscription {place.subscription} --resource-group {place.resource_group} --workspace {place.workspace}"
+        )
+        result = shell.run_cell(f"%aml_compute connect {line}")
+        assert result.error_in_exec is None
+    finally:
+        thread.join()
+        magics.unregister(shell)
+        InteractiveShell.clear_instance()
+    (first, one), (last, two) = published
+    assert "open https://microsoft.com/devicelogin and enter the code" in first["text/plain"]
+    assert "<code>" in first["text/html"]
+    assert last == {"text/plain": "The sign-in is over."} and two["update"] and one["transient"] == two["transient"]
+    assert "Connected to ml-dev in eastus as" in capsys.readouterr().out
