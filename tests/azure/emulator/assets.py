@@ -215,6 +215,8 @@ async def put_version(call: Call) -> Any:
     sent = body["properties"]
     shape = {"codes": _code, "environments": _environment, "data": _data, "models": _model}.get(kind, _component)
     properties = shape(sent, bool(sent.get("isAnonymous")))
+    if kind == "models":
+        properties["modelUri"] = _stored(call, str(properties["modelUri"]))
     before = call.world.resources.get(f"{call.workspace_id}/{kind}/{name}/versions/{version}")
     fixed = {"codes": "codeUri", "data": "dataUri", "models": "modelUri", "environments": "image"}.get(kind, "")
     if before is not None and fixed and before["properties"].get(fixed) != properties.get(fixed):
@@ -246,7 +248,7 @@ def _common(sent: dict[str, Any], anonymous: bool) -> dict[str, Any]:
     return {
         "description": sent.get("description"),
         "tags": sent.get("tags") or {},
-        "properties": sent.get("properties") or {},
+        "properties": {key: str(value) for key, value in (sent.get("properties") or {}).items()},
         "isArchived": bool(sent.get("isArchived")),
         "isAnonymous": anonymous,
         "autoDeleteSetting": None,
@@ -291,6 +293,22 @@ def _model(sent: dict[str, Any], anonymous: bool) -> dict[str, Any]:
         "stage": sent.get("stage"),
         "provisioningState": "Succeeded",
     }
+
+
+def _stored(call: Call, uri: str) -> str:
+    """A job's artifact as the datastore's path: what the SDK's download can read (its words of it are assumed)."""
+    found = re.search(r"jobs/([^/]+)/outputs/(?:artifacts|default)/paths/(.*)$", uri)
+    if found is None:
+        return uri
+    if call.world.resources.get(f"{call.workspace_id}/jobs/{found[1]}") is None:
+        raise Refused(
+            arm.ml_error(call.world, 400, f"Run {found[1]} was not found", inner=("BadArgument", "RunNotFound"))
+        )
+    parts = call.workspace_id.split("/")
+    return (
+        f"azureml://subscriptions/{parts[2]}/resourceGroups/{parts[4]}/workspaces/{parts[-1]}/datastores"
+        f"/workspaceartifactstore/paths/ExperimentRun/dcid.{found[1]}/{found[2]}"
+    )
 
 
 def _job_in(uri: str) -> str | None:

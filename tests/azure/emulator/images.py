@@ -119,7 +119,7 @@ def words(image: Image) -> tuple[str, ...]:
 
 @functools.cache
 def _without_rights(user: str) -> tuple[str, ...]:
-    ways = [("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")]
+    ways: list[tuple[str, ...]] = [("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")]
     if user != "root":
         ways.insert(0, ("unshare", "-U", f"--map-user={user}", f"--map-group={user}"))
     for way in ways:

@@ -28,6 +28,8 @@ def environ(run: Run, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> 
     )
     tracking = f"{world.api.replace('https', 'azureml', 1)}/mlflow/v1.0{run.workspace_id}"
     found = {name: world.environ[name] for name in _LED if name in world.environ}
+    # Nothing leaves the machine; MLflow's client would try.
+    found["MLFLOW_DISABLE_TELEMETRY"] = "true"
     found.update(
         AZUREML_RUN_ID=run.name,
         AZUREML_ROOT_RUN_ID=run.name,

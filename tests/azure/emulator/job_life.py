@@ -146,6 +146,7 @@ class Life:
         self.jobs, self.run, self.world = jobs, run, run.world
         self.blob = storage(run.world)
         self.uploads: Uploads | None = None
+        self.stopping = asyncio.Event()
 
     async def live(self) -> None:
         """From Starting to a terminal state."""
@@ -284,11 +285,13 @@ class Life:
             )
         run.nodes = len(lease.nodes)
         run.set("Running")
+        self.stopping = asyncio.Event()
         copying = self.world.spawn(self._copy(), f"uploads of {run.name}")
         try:
             end = await self._until_end(lease, run.execution)
         finally:
-            copying.cancel()
+            # Not cancelled: bytes on their way would be sent a second time by the last copy.
+            self.stopping.set()
             await asyncio.gather(copying, return_exceptions=True)
         return await self._finish(end, layout, here)
 
@@ -375,9 +378,13 @@ class Life:
 
     async def _copy(self) -> None:
         assert self.uploads is not None
-        while True:
+        while not self.stopping.is_set():
             await self.uploads.copy()
-            await self._pause("upload_seconds")
+            pause = float(self.world.switches["upload_seconds"]) / self.world.clock.speed
+            try:
+                await asyncio.wait_for(self.stopping.wait(), pause)
+            except asyncio.TimeoutError:
+                pass
 
     async def _keep_outputs(self) -> None:
         """Named outputs become data assets that run history knows."""
@@ -388,7 +395,13 @@ class Life:
             asset = f"azureml_{run.name}_output_data_{name}"
             from tests.azure.emulator import assets
 
-            shape = {"description": None, "tags": {}, "properties": {}, "isArchived": False, "isAnonymous": False}
+            shape: dict[str, Any] = {
+                "description": None,
+                "tags": {},
+                "properties": {},
+                "isArchived": False,
+                "isAnonymous": False,
+            }
             shape.update(dataUri=said["uri"], dataType=said["jobOutputType"])
             assets.keep(self.world, run.workspace_id, "data", asset, "1", shape)
             workspace = self.world.resources.get(run.workspace_id) or {}

@@ -49,7 +49,6 @@ class Server:
         self.base = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: asyncio.Task[None] | None = None
-        self._session: aiohttp.ClientSession | None = None
 
     @property
     def database(self) -> Path:
@@ -90,24 +89,26 @@ class Server:
                 [sys.executable, "-c", _KEEPER, *server],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.folder, env=env, start_new_session=True,
             )  # fmt: skip
-        self._session = aiohttp.ClientSession(trust_env=False)
-        for _ in range(1200):
-            try:
-                async with self._session.get(f"{self.base}/health") as answer:
-                    if answer.status == 200:
-                        return
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(0.05)
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            for _ in range(1200):
+                try:
+                    async with session.get(f"{self.base}/health") as answer:
+                        if answer.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.05)
         raise RuntimeError(f"mlflow server did not answer: {(self.folder / 'server.txt').read_text()[-500:]}")
 
     async def ask(self, method: str, path: str, query: str = "", body: bytes = b"") -> tuple[int, bytes]:
         """One request; the server is started for it if need be."""
         await self.ready()
-        assert self._session is not None
         url = f"{self.base}{path}" + (f"?{query}" if query else "")
         headers = {"Content-Type": "application/json"}
-        async with self._session.request(method, url, data=body or None, headers=headers) as answer:
+        async with (
+            aiohttp.ClientSession(trust_env=False) as session,
+            session.request(method, url, data=body or None, headers=headers) as answer,
+        ):
             return answer.status, await answer.read()
 
     async def post(self, path: str, **body: Any) -> dict[str, Any]:
