@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Iterable
 
 from jupyter_amltrain.errors import AmlTrainError, TargetError, UnknownRun, UnknownTarget
@@ -17,6 +18,14 @@ from jupyter_amltrain.target_list import TargetList
 from jupyter_amltrain.targets import Targets
 
 log = logging.getLogger(__name__)
+
+
+def named(text: str) -> str:
+    """The job's name in the address of its page in Azure's studio (``https://ml.azure.com/runs/NAME?wsid=...``)."""
+    if not text.startswith("https://"):
+        return text
+    found = re.search(r"/(?:runs|jobs|experiments/[^/?]+/runs)/([^/?#]+)", text)
+    return found[1] if found else text
 
 
 class RunFinder:
@@ -70,7 +79,7 @@ class RunFinder:
         UnknownRun
             Names the near matches.
         """
-        text = text.strip()
+        text = named(text.strip())
         if "/" in text:
             target, run_id = split_handle(text)
             handle = make_handle(target, run_id)
@@ -81,8 +90,27 @@ class RunFinder:
         try:
             return match(text, [run.handle for run in runs])
         except UnknownRun:
-            # A folder that cannot be listed, of a newer schema say, tells why when it is asked for.
-            for place in await self._computes.refresh() if text.isprintable() and "/" not in text else ():
-                with contextlib.suppress(TargetError, UnknownTarget):
-                    await self._places.backend(place.name).find(text)
+            if text.isprintable() and "/" not in text and (handle := await self._elsewhere(text)) is not None:
+                return handle
             raise
+
+    async def _elsewhere(self, run_id: str) -> RunHandle | None:
+        """A run that its target does not list: of a service, where somebody else submitted it.
+
+        A folder that cannot be listed, of a newer schema say, tells why when it is asked for.
+        """
+        near: RunHandle | None = None
+        for place in await self._computes.refresh():
+            backend = self._places.backend(place.name)
+            with contextlib.suppress(TargetError, UnknownTarget):
+                run = await backend.find(run_id)
+                if run is not None and (near is None or backend.holds(run)):
+                    near = make_handle(place.name, run_id)
+                    if backend.holds(run):
+                        break
+        if near is None:
+            return None
+        target = split_handle(near)[0]
+        await self._directory.find(self._places.backend(target), run_id)
+        self._places.wake(target)
+        return near

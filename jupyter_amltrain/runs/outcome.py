@@ -25,9 +25,16 @@ def cell_line(run: Run, log: str) -> int | None:
     start = max(start, log.rfind("  File ") if start < 0 else start)
     if start < 0:
         return None
-    name = f"source/{run.spec.script_name}"
-    lines = [int(m["line"]) for m in _FRAME.finditer(log, start) if m["file"].endswith(name)]
+    lines = [int(m["line"]) for m in _FRAME.finditer(log, start) if _is_script(m["file"], run.spec.script_name)]
     return lines[-1] - run.spec.line_offset if lines else None
+
+
+def _is_script(file: str, name: str) -> bool:
+    """Whether a frame's file is the submitted script: in ``source/``, or where a service put the code."""
+    file = file.replace("\\", "/")
+    if file.endswith(f"source/{name}") or file == name:
+        return True
+    return file.endswith(f"/{name}") and "/site-packages/" not in file and "/lib/python" not in file
 
 
 def last_error(log: str) -> str:

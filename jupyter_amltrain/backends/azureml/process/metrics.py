@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_amltrain.backends.azureml import faults
 from jupyter_amltrain.backends.azureml.process import history, records
@@ -53,6 +53,39 @@ _MONITORED = {
 MONITOR_API = "2018-01-01"
 
 
+class Fetched(NamedTuple):
+    """All points of the metrics that have new ones, and new parameters."""
+
+    points: dict[str, list[dict[str, Any]]]
+    params: list[dict[str, str]]
+    own: bool
+
+
+def take(mirror: MirrorFiles, came: Fetched, init: Mapping[str, Any]) -> None:
+    """Append what is new of it.
+
+    Parameters
+    ----------
+    init
+        See :func:`.records.add_records`.
+    """
+    facts = mirror.facts.setdefault("mlflow", {})
+    seen: dict[str, list[Any]] = facts.setdefault("seen", {})
+    found: dict[str, list[dict[str, Any]]] = {}
+    for key, points in came.points.items():
+        count = int((seen.get(key) or [0])[0])
+        found[key] = points[count:]
+        if points:
+            seen[key] = [max(count, len(points)), points[-1].get("timestamp"), points[-1].get("step")]
+    if came.own:
+        params = [param for param in came.params if param["key"] not in facts.setdefault("params", [])]
+        facts["params"] = [*facts.get("params", []), *(param["key"] for param in params)]
+        mine = {key: points for key, points in found.items() if not key.startswith("system/")}
+        records.add_records(mirror, list(_journal(mine, params, str(init["id"]))), dict(init))
+    for node, (header, rows) in telemetry({k: p for k, p in found.items() if k.startswith("system/")}).items():
+        records.add_ticks(mirror, node, header, rows)
+
+
 class Points:
     """What MLflow knows of a run and the mirror does not yet."""
 
@@ -67,50 +100,37 @@ class Points:
         )
         return answer.json or {}
 
-    def update(self, mirror: MirrorFiles, *, system: bool, own: bool, init: Mapping[str, Any]) -> None:
-        """Append new points.
+    def fetch(self, known: Mapping[str, Any], *, system: bool, own: bool) -> Fetched:
+        """Ask for new points.
 
         Parameters
         ----------
+        known
+            ``facts["mlflow"]`` of the mirror.
         system
-            ``system/*`` too, as telemetry.
+            ``system/*`` too.
         own
-            Metrics, parameters and tags too.
-        init
-            See :func:`.records.add_records`.
+            Metrics and parameters of the script too.
         """
-        facts = mirror.facts.setdefault("mlflow", {})
         try:
             data = (self._get("runs/get").get("run") or {}).get("data") or {}
         except AmlTrainError as error:
             if faults.told(error).status in (400, 404):
-                return  # a job that logs nothing may have no run there
+                return Fetched({}, [], own)  # a job that logs nothing may have no run there
             raise
-        latest = {str(m["key"]): m for m in data.get("metrics") or ()}
-        seen: dict[str, list[Any]] = facts.setdefault("seen", {})
+        seen = known.get("seen") or {}
         keys = [
-            key
-            for key, metric in latest.items()
-            if (system if key.startswith("system/") else own)
-            and (seen.get(key) or [0, None, None])[1:] != [metric.get("timestamp"), metric.get("step")]
+            str(m["key"])
+            for m in data.get("metrics") or ()
+            if (system if str(m["key"]).startswith("system/") else own)
+            and (seen.get(m["key"]) or [0, None, None])[1:] != [m.get("timestamp"), m.get("step")]
         ]
-        found = dict(zip(keys, history.all_of(self._points, keys), strict=True))
-        for key, points in found.items():
-            count = (seen.get(key) or [0])[0]
-            seen[key] = [len(points), latest[key].get("timestamp"), latest[key].get("step")]
-            found[key] = points[count:]
-        if own:
-            params = [
-                {"key": str(p["key"]), "value": str(p.get("value") or "")}
-                for p in data.get("params") or ()
-                if p["key"] not in facts.setdefault("params", [])
-            ]
-            facts["params"] = [*facts.get("params", []), *(p["key"] for p in params)]
-            mine = {key: points for key, points in found.items() if not key.startswith("system/")}
-            records.add_records(mirror, list(_journal(mine, params, str(init["id"]))), dict(init))
-        for node, (header, rows) in telemetry({k: p for k, p in found.items() if k.startswith("system/")}).items():
-            facts["gpus"] = max(int(facts.get("gpus") or 0), len(header["gpus"]))
-            records.add_ticks(mirror, node, header, rows)
+        params = [
+            {"key": str(p["key"]), "value": str(p.get("value") or "")}
+            for p in data.get("params") or ()
+            if own and p["key"] not in (known.get("params") or ())
+        ]
+        return Fetched(dict(zip(keys, history.all_of(self._points, keys), strict=True)), params, own)
 
     def _points(self, key: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

@@ -13,12 +13,14 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml.mapping import tracking_id
 from jupyter_amltrain.backends.azureml.process import history, logs, records, rest
-from jupyter_amltrain.backends.azureml.process.metrics import Points
+from jupyter_amltrain.backends.azureml.process.metrics import Fetched, Points, take
 from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
 from jupyter_amltrain.backends.azureml.process.ranges import News, Reader, advance
 from jupyter_amltrain.errors import AmlTrainError
@@ -41,6 +43,11 @@ _MINUTES = re.compile(r"telemetry/minutes-\d+\.jsonl")
 _ONCE = 32 << 20
 _ENDED = ("Completed", "Failed", "Canceled")
 
+#: Seconds that the last figures of a run that is over are waited for.
+_LAST = 20.0
+
+_beside = ThreadPoolExecutor(4, "amltrain-azure-mlflow")
+_asked: dict[str, Future[Fetched]] = {}
 _guard = threading.Lock()
 _turns: dict[str, threading.Lock] = {}
 
@@ -226,20 +233,38 @@ class _Sync:
             self.mirror.replace(local, data, stream)
 
     def _service(self) -> None:
-        """The service's MLflow, where the agent's files do not grow."""
+        """The service's MLflow, where the agent's files do not grow. It is asked beside, never waited for."""
         facts = self.mirror.facts
-        journal = facts.get("journal") or {}
-        grows = self.now - float(facts.get("ticked") or 0) < 20 * base()
-        has_journal = self.mirror.remote.get(AGENT + records.JOURNAL, {}).get("offset", 0) > 0
-        system = not grows and not (self.ended and facts.get("ticked"))
-        # A journal that came home whole has all that the script logged.
-        own = not has_journal
-        if not (system or own) or not self.status or self.status in ("NotStarted", "Starting", "Queued", "Preparing"):
+        key = str(self.mirror.folder)
+        under_way = _asked.get(key)
+        if under_way is not None and (under_way.done() or self.ended):
+            _asked.pop(key, None)
+            self._told(under_way)
+        elif under_way is not None:
             return
-        if not self.ended and self.now < float(facts.get("mlflow_due") or 0):
+        if self.status not in ("Running", "Finalizing", *_ENDED):
             return
-        facts["mlflow_due"] = round(self.now + 10 * base(), 1)
-        before = (self.mirror.sizes.get(records.JOURNAL, 0), len(journal))
+        now, pause = self.now, base()
+        since = float(facts.setdefault("running", now))
+        grows = now - max(float(facts.get("ticked") or 0), since) < 20 * pause
+        # A journal that came home has all that the script logged.
+        own = not self.mirror.remote.get(AGENT + records.JOURNAL, {}).get("offset", 0)
+        if self.ended:
+            system = not facts.get("ticked")
+        else:
+            system, own = not grows, own and now - since > 10 * pause
+            if not (system or own) or now < float(facts.get("mlflow_due") or 0):
+                return
+        facts["mlflow_due"] = round(now + 10 * pause, 1)
+        points, known = Points(self.place, self.name), dict(facts.get("mlflow") or {})
+        asked = _beside.submit(lambda: points.fetch(known, system=system, own=own))
+        if self.ended and (system or own):
+            self._told(asked)
+        elif not self.ended:
+            _asked[key] = asked
+
+    def _told(self, asked: Future[Fetched]) -> None:
+        facts, grown = self.mirror.facts, len(self.mirror.grown)
         job = self.mirror.json("job.json")
         init = {
             "id": str((job.get("tracking") or {}).get("run_id") or tracking_id(self.name)),
@@ -248,12 +273,11 @@ class _Sync:
             "name": str(job.get("name") or self.name),
         }
         try:
-            Points(self.place, self.name).update(self.mirror, system=system, own=own, init=init)
-        except AmlTrainError as error:
+            take(self.mirror, asked.result(_LAST), init)
+        except (AmlTrainError, NotYet) as error:
             log.info("metrics of %s: %s", self.name, error)
             facts["mlflow_due"] = round(self.now + 30 * base(), 1)
-            return
-        if before[0] != self.mirror.sizes.get(records.JOURNAL, 0) or "telemetry" in self.mirror.grown:
+        if len(self.mirror.grown) > grown:
             facts["mlflowed"] = self.now
 
     def _age(self) -> float | None:
