@@ -16,16 +16,25 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
     from jupyter_amltrain.backends.azureml.process.serve import Call
 
-STORE = "datastores/workspaceartifactstore"
+STORE = "workspaceartifactstore"
 #: Bytes of one request.
 _PART = 16 << 20
 
 
 def listing(call: Call, workspace: Workspace, name: str, paths: Sequence[str]) -> Iterator[tuple[str, int, str]]:
     """Path in the job, size and signed address of each file below `paths`."""
-    facts = (workspace.arm.get(STORE, api=rest.ARM, act="look at the workspace's storage").json or {})["properties"]
+    # Recorded: outputs.default is azureml://datastores/workspaceartifactstore/ExperimentRun/dcid.NAME
+    return stored(call, workspace, STORE, f"ExperimentRun/dcid.{name}/", paths)
+
+
+def stored(
+    call: Call, workspace: Workspace, store: str, root: str, paths: Sequence[str]
+) -> Iterator[tuple[str, int, str]]:
+    """Path below `root`, size and signed address of each file of a datastore that begins with one of `paths`."""
+    store = f"datastores/{store}"
+    facts = (workspace.arm.get(store, api=rest.ARM, act="look at the workspace's storage").json or {})["properties"]
     secret = workspace.arm.post(
-        f"{STORE}/listSecrets",
+        f"{store}/listSecrets",
         api=rest.ARM_PREVIEW,
         json={"expirableSecret": True, "expireAfterHours": 1},
         act="ask for a signature of the workspace's storage",
@@ -38,8 +47,6 @@ def listing(call: Call, workspace: Workspace, name: str, paths: Sequence[str]) -
         )
     suffix = facts.get("endpoint") or "core.windows.net"
     container = f"https://{facts['accountName']}.blob.{suffix}/{facts['containerName']}"
-    # Recorded: outputs.default is azureml://datastores/workspaceartifactstore/ExperimentRun/dcid.NAME
-    root = f"ExperimentRun/dcid.{name}/"
     for path in paths:
         marker = ""
         while True:
@@ -61,7 +68,11 @@ def listing(call: Call, workspace: Workspace, name: str, paths: Sequence[str]) -
 
 def download(call: Call, workspace: Workspace, name: str, folder: str, paths: Sequence[str]) -> dict[str, Any]:
     """Fetch files below `paths` that `folder` does not have in that size."""
-    there = list(listing(call, workspace, name, paths))
+    return fetched(call, list(listing(call, workspace, name, paths)), folder)
+
+
+def fetched(call: Call, there: Sequence[tuple[str, int, str]], folder: str) -> dict[str, Any]:
+    """Fetch listed files into `folder`, where it does not have them in that size."""
     total = sum(size for _, size, _ in there)
     done = [0]
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
     from jupyter_amltrain.backends.azureml.process.serve import Call
 
+#: Where a job's output is, and where a datastore's file is, with or without the workspace before it.
+_OF_JOB = re.compile(r"azureml://jobs/(?P<job>[^/]+)/outputs/(?P<output>[^/]+)(?:/paths/(?P<path>.*))?")
+_OF_STORE = re.compile(r"azureml://(?:subscriptions/.+/)?datastores/(?P<store>[^/]+)/paths/(?P<path>.+)")
+
 
 def register(
     call: Call,
@@ -98,11 +102,7 @@ def download(call: Call, *, workspace: str, name: str, version: str = "", folder
     call.progress(f"Downloading {name}:{row['version']}")
     try:
         new.mkdir(parents=True)
-        try:
-            sdk.client(call.cloud, place).models.download(name, row["version"], download_path=new)
-        except Exception as error:
-            raise _plain(error, place) from error
-        settle(_innermost(new, name, str(row["path"])), to)
+        settle(_fetched(call, place, row, new), to)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return {"name": name, "version": row["version"], "folder": str(to), **counted(to)}
@@ -203,6 +203,53 @@ def _row(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
         "description": str(properties.get("description") or ""),
         "tags": {str(key): str(value) for key, value in (properties.get("tags") or {}).items()},
     }
+
+
+def _fetched(call: Call, place: Workspace, row: Mapping[str, Any], new: Path) -> Path:
+    """Fetch a model's files below `new`; returns the folder that holds them.
+
+    By ourselves where its storage gives a signature: the SDK takes every file whose path only begins like the
+    model's, and of a model whose address names a job it finds none. Else by the SDK, with its own credentials.
+    """
+    if (address := _stored(place, str(row["path"]))) is not None:
+        store, path = address
+        root = path.rpartition("/")[0]
+        try:
+            found = list(artifacts.stored(call, place, store, f"{path}/", [""]))
+            found = found or [
+                item
+                for item in artifacts.stored(
+                    call, place, store, f"{root}/" if root else "", [path[len(root) :].strip("/")]
+                )
+                if item[0] == path.rpartition("/")[2]
+            ]
+        except AmlTrainError as error:
+            if faults.told(error).status is not None:
+                raise
+        else:
+            if not found:
+                raise CommandError(
+                    f"The files of {row['name']}:{row['version']} are gone: {row['path']}.", hint="Register it again."
+                )
+            artifacts.fetched(call, found, str(new))
+            return new
+    try:
+        sdk.client(call.cloud, place).models.download(str(row["name"]), str(row["version"]), download_path=new)
+    except Exception as error:
+        raise _plain(error, place) from error
+    return _innermost(new, str(row["name"]), str(row["path"]))
+
+
+def _stored(place: Workspace, uri: str) -> tuple[str, str] | None:
+    """Datastore and path of a model's address; ``None`` for one that only the SDK may know."""
+    if (found := _OF_JOB.fullmatch(uri)) is not None:
+        if found["output"] in ("artifacts", "default"):
+            return artifacts.STORE, f"ExperimentRun/dcid.{found['job']}/{found['path'] or ''}".rstrip("/")
+        job = place.arm.get(f"jobs/{found['job']}", api=rest.ARM, act=f"look at job {found['job']}").json or {}
+        output = (job["properties"].get("outputs") or {}).get(found["output"]) or {}
+        uri = f"{str(output.get('uri') or '').rstrip('/')}/{found['path'] or ''}"
+    found = _OF_STORE.fullmatch(uri)
+    return None if found is None else (found["store"], found["path"].rstrip("/"))
 
 
 def _innermost(new: Path, name: str, uri: str) -> Path:

@@ -1,0 +1,70 @@
+"""Models of a workspace: registered from jobs that ran, listed, fetched; the same lines as on this machine."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.commands.model import carry_out
+from jupyter_amltrain.commands.parsers import parser_of
+from jupyter_amltrain.connections import Place
+from jupyter_amltrain.errors import CommandError, UnknownModel
+
+CODE = """
+import os, pathlib
+place = pathlib.Path(os.environ["AML_OUTPUT_MODEL"])
+(place / "weights.bin").write_bytes(b"12345")
+logged = pathlib.Path("outputs/net")
+logged.mkdir(parents=True)
+(logged / "MLmodel").write_text("flavors: {}")
+(logged / "sub").mkdir()
+(logged / "sub" / "x.txt").write_text("x")
+"""
+
+
+@pytest.fixture
+def workspace(api, azure_env, monkeypatch):
+    monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
+    place = Place(
+        subscription=azure_env.subscription, resource_group=azure_env.resource_group, workspace=azure_env.workspace
+    )
+    api.connect(place)
+    api.create_target("cpus", "amlcompute", size="Standard_DS3_v2", max_nodes=1, confirmed=True)
+    return azure_env.workspace
+
+
+def line(text: str) -> str:
+    return carry_out(parser_of("model", "%aml_model").parse(shlex.split(text)))[0]
+
+
+def test_models_of_a_job(api, workspace, tmp_path: Path) -> None:
+    run = api.submit(
+        CODE, name="train", target="cpus", environment="AzureML-sklearn-1.5@latest", outputs=["model"], gpus=0
+    ).wait(120)
+    assert run.state == "completed", run.logs()
+    said = line(f"register digits --run {run.handle} --tag stage=trial --description first")
+    assert said.startswith(f"digits:1 is registered (files as they are), of {run.handle}.")
+    row = api.register_model("net", run=run.handle, path="outputs/net")
+    assert (row.version, row.type) == ("1", "mlflow_model")
+    assert api.register_model("digits", run=run.handle, path="outputs/model").version == "2"
+    rows = api.models(workspace=workspace)
+    assert [(r.name, r.version) for r in rows] == [("digits", "2"), ("digits", "1"), ("net", "1")]
+    assert rows[1].tags["stage"] == "trial" and rows[1].description == "first" and rows[1].run == run.run_id
+    assert api.models() == []  # local is in use: this folder's own
+    fetched = api.download_model("net", to=str(tmp_path / "net"), workspace=workspace)
+    assert (fetched.files, fetched.version) == (2, "1")
+    assert (tmp_path / "net" / "MLmodel").is_file() and (tmp_path / "net" / "sub" / "x.txt").read_text() == "x"
+    assert "digits:1 is in" in line(f"download digits:1 --to {tmp_path / 'one'} --workspace {workspace}")
+    assert (tmp_path / "one" / "weights.bin").read_bytes() == b"12345"
+    for text, said in {
+        f"register a --run {run.handle} --path outputs/other": "left nothing at outputs/other",
+        f"register a --run {run.handle} --path outputs/net/sub --type mlflow_model": "no MLmodel file",
+        f"download digits --to {tmp_path / 'one'} --workspace {workspace}": "nothing is overwritten",
+    }.items():
+        with pytest.raises(CommandError, match=said):
+            line(text)
+    with pytest.raises(UnknownModel, match="Did you mean digits"):
+        line(f"download digit --workspace {workspace} --to {tmp_path / 'two'}")
+    assert not [p for p in tmp_path.iterdir() if p.name.endswith(".part")]
