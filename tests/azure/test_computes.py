@@ -252,7 +252,7 @@ def test_what_is_attached_and_detached(
     assert [act.verb for act in life.acts(run(life.state()))] == ["delete"]
     run(life.remove(told))
     (delete,) = wire(azure_env, rf"DELETE .*computes/{target.name}")
-    assert delete["query"]["underlyingResourceAction"] == "Detach"
+    assert "underlyingResourceAction=Detach" in str(delete["query"])
     assert not any("s3cret" in text for text in told)
     assert "no compute" in run(life.state()).detail
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -13,6 +14,15 @@ def path(root: Path, what: str, subscription: str, region: str) -> Path:
     """The file of ``sizes`` or ``quota`` of a region, below the state root."""
     name = "-".join(re.sub(r"[^a-z0-9]+", "", part.lower()) for part in (what, region, subscription))
     return root / "azure" / ".kept" / f"{name}.json"
+
+
+def drop_quotas(root: Path, subscription: str) -> None:
+    """Forget the quotas of a subscription: something has just been changed there."""
+    end = f"-{re.sub(r'[^a-z0-9]+', '', subscription.lower())}.json"
+    for file in (root / "azure" / ".kept").glob("quota-*.json"):
+        if file.name.endswith(end):
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def read(file: Path) -> tuple[list[dict[str, Any]], float] | None:

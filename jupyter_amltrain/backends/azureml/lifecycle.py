@@ -134,7 +134,9 @@ class AzureLifecycle(Provisioned):
         if getattr(self.target, "size", ""):
             await asyncio.gather(self.sizes(), self.quotas(), return_exceptions=True)
 
-    async def hold(self, nodes: int, *, size: str = "", low_priority: bool | None = None, now: bool = True) -> None:
+    async def hold(
+        self, nodes: int, *, size: str = "", low_priority: bool | None = None, now: bool = True, fresh: bool = False
+    ) -> None:
         """Refuse what the quota cannot hold, or the target has not; nothing is refused that is not known.
 
         Parameters
@@ -145,6 +147,8 @@ class AzureLifecycle(Provisioned):
             Default the target's own.
         now
             Beside what others use now; else whether it could ever be.
+        fresh
+            Do not believe what was heard a minute ago.
 
         Raises
         ------
@@ -161,7 +165,7 @@ class AzureLifecycle(Provisioned):
         if not wanted or (isinstance(target, InstanceTarget) and self._row is not None):
             return  # it has its machine
         try:
-            sizes, quotas = await asyncio.gather(self.sizes(), self.quotas())
+            sizes, quotas = await asyncio.gather(self.sizes(), self.quotas(fresh=fresh))
         except AmlTrainError:
             return
         there = find(sizes, wanted)
@@ -171,13 +175,12 @@ class AzureLifecycle(Provisioned):
         mine = 0
         if isinstance(target, AmlComputeTarget) and self._row is not None:
             mine = int(self._row.get("nodes") or 0) * (there.cpus or 0)
-        refused = refusal(there, nodes, quotas, sizes, low_priority=low, kind=self._type, mine=mine, now=now)
-        if refused is not None:  # others may have let go in the last minute
-            quotas = await self.quotas(fresh=True)
-            refused = refusal(
-                there, nodes, quotas, sizes, low_priority=low, kind=self._type, mine=mine, now=now, who=target.name
-            )
-        if refused is not None:
+        refused = refusal(
+            there, nodes, quotas, sizes, low_priority=low, kind=self._type, mine=mine, now=now, who=target.name
+        )
+        if refused is not None and not fresh:  # others may have let go in the last minute
+            await self.hold(nodes, size=size, low_priority=low_priority, now=now, fresh=True)
+        elif refused is not None:
             raise refused
 
     async def _possible(self) -> None:
@@ -236,13 +239,13 @@ class AzureLifecycle(Provisioned):
         if isinstance(target, AmlComputeTarget):
             there = await self.ask("computes.get", name=target.compute_name)
             if there is None:  # one that is there has what it needs
-                await self.hold(target.max_nodes, now=False)
+                await self.hold(target.max_nodes, now=False, fresh=True)
                 if target.min_nodes:
                     await self.hold(target.min_nodes)
         elif isinstance(target, InstanceTarget):
             there = await self.ask("computes.get", name=target.compute_name)
             if there is None:
-                await self.hold(1)
+                await self.hold(1, fresh=True)
         if isinstance(target, ServerlessTarget):
             await self.hold(1, now=False)
             return
@@ -290,7 +293,8 @@ class AzureLifecycle(Provisioned):
         if not isinstance(target, AmlComputeTarget):
             raise self._cannot("scaled")
         if nodes > target.min_nodes:
-            await self.hold(nodes)
+            self._row = await self.ask("computes.get", name=target.compute_name)
+            await self.hold(nodes, fresh=True)
         self._row = await self.ask(
             "computes.update", progress, SILENCE, name=target.compute_name, settings={"min_nodes": nodes}
         )

@@ -21,6 +21,7 @@ _TYPE = "Microsoft.MachineLearningServices/workspaces/computes"
 _NEWER = {
     "enableOSPatching", "enableRootAccess", "enableSSO", "releaseQuotaOnStop", "idleTimeBeforeShutdown",
     "autologgerSettings", "dataDisks", "imageSku", "imageVersion",
+    "triggerType",  # the SDK (1.33 to 1.35) repeats it within the cron of a schedule
 }  # fmt: skip
 #: The services that run computes of each type.
 _MAKERS = {"AmlCompute": clusters, "ComputeInstance": instances}

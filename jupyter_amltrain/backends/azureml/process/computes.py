@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml import computed, faults, refusals
+from jupyter_amltrain.backends.azureml import computed, faults, kept, refusals
 from jupyter_amltrain.backends.azureml.computed import row
 from jupyter_amltrain.backends.azureml.process import sdk
 from jupyter_amltrain.backends.azureml.process.rest import setting
@@ -173,6 +173,7 @@ def watch(
     began, period = time.monotonic(), setting("POLL", 2.0)
     longest, limit = period * 5, setting("PROVISIONING", 3600.0)
     while True:
+        kept.drop_quotas(call.root, ws.subscription)
         found = find(ws, name)
         passed = time.monotonic() - began
         if settled(found):
