@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import time
 from typing import Any, Callable, Dict, List, Optional
 
@@ -93,7 +94,8 @@ class Crew(Supervisor):
                 task.folder, who.node, self.state["nodes"], os.path.join(task.folder, journal) if tracked else "",
                 self.job["tracking"].get("run_id", ""), who.leads_node,
             )  # fmt: skip
-            self._helper(helper, lambda: service_forward.run(what, endpoint))
+            ended = self.status is not None
+            self._helper(helper, lambda: service_forward.run(what, endpoint, ended))
         elif helper is self.sampler:
             share = sampler.Share(who.node, "%s:%d." % (self.job["run"], who.node), self.grace)
             keep = () if ready is None else (ready,)
@@ -115,7 +117,10 @@ class Crew(Supervisor):
                 time.sleep(0.2)
                 return 70
 
+        # The forwarder has to hear that the job has ended, however young it is.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM] if helper is self.forwarder else [])
         helper.fork(folder, quiet, keep)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _listen_for_mlflow(self, on: bool) -> None:
         """The sink of a process that is not the first is forked for its first call, and mostly never."""

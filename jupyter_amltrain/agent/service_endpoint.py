@@ -80,11 +80,15 @@ class Endpoint:
         except urllib.error.HTTPError as error:
             with error:
                 self._judge(error, _message(error))
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.log_batch(batch, timeout)  # by the other door
+        except http.client.HTTPException:
+            raise Later("the connection was cut") from None
+        except (OSError, ValueError) as error:
             why = getattr(error, "reason", None) or error
             raise Later(str(getattr(why, "strerror", None) or why or type(error).__name__)) from None
 
     def _judge(self, error: urllib.error.HTTPError, message: str) -> None:
+        """Say what an error means; nothing where the same is to be sent again at once."""
         code = error.code
         if code in (401, 403):
             raise Closed("it does not accept the job's token (%d)" % code) from None
@@ -95,7 +99,7 @@ class Endpoint:
             if not self._other_version and any(version in self.url for version in _VERSIONS):
                 old, new = _VERSIONS if _VERSIONS[0] in self.url else _VERSIONS[::-1]
                 self.url, self._other_version = self.url.replace(old, new), True
-                raise Later("it answers 404") from None
+                return
             raise Closed("it does not know the run (404)") from None
         if 300 <= code < 400:
             raise Closed("it answers %d" % code) from None

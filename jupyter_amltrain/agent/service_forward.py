@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
+import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from . import clock, failpoints
@@ -195,36 +195,60 @@ def _fitting(items: List[Item]) -> int:
     return len(items)
 
 
-def run(task: Task, endpoint: Endpoint) -> int:
-    """Body of the forked process: a round each period, and a last one at SIGTERM."""
+def run(task: Task, endpoint: Endpoint, last: bool = False) -> int:
+    """Body of the forked process: a round each period, and a last one at SIGTERM.
+
+    It is forked with SIGTERM blocked: to be told at once means the last round, too.
+
+    Parameters
+    ----------
+    last
+        The job has ended already.
+    """
     every, wakeup = period(), wake_on(signal.SIGTERM)[0]
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     parent = os.getppid()
     forwarder = Forwarder(task, endpoint, every)
-    pause, failures, ended = every, 0, False
-    while not ended:
-        ended = bool(select.select([wakeup], [], [], pause)[0]) or os.getppid() != parent
-        if ended:
-            forwarder.deadline = clock.mono() + farewell()
+    pause, failures = every, 0
+    while True:
+        if last or select.select([wakeup], [], [], pause)[0] or os.getppid() != parent:
+            return _last(forwarder)
         try:
-            forwarder.round(ended)
+            forwarder.round()
             pause, failures = every, 0
         except Later as error:
             failures += 1
             pause = max(error.pause, min(every * 2 ** (failures - 1), every * PATIENCE))
-            if failures == 3 or ended:
-                _tell_later(forwarder, error, ended)
+            if failures == 3:
+                say("the service's MLflow cannot be written (%s); trying again, the training goes on" % error)
         except Closed as error:
-            say("the service's MLflow is not written any more: %s; metrics are in %s" % (error, _where(task.folder)))
+            _tell_closed(forwarder, error)
             return _rest(wakeup)
-    return 0
 
 
-def _tell_later(forwarder: Forwarder, error: Later, ended: bool) -> None:
-    if ended and forwarder.left():
-        where = _where(forwarder.task.folder)
-        say("not all metrics reached the service's MLflow (%s); they are in %s" % (error, where))
-    elif not ended:
-        say("the service's MLflow cannot be written (%s); trying again, the training goes on" % error)
+def _last(forwarder: Forwarder) -> int:
+    """Send what is left, in a few seconds."""
+    until = forwarder.deadline = clock.mono() + farewell()
+    while True:
+        try:
+            forwarder.round(True)
+            return 0
+        except Later as error:
+            pause = max(error.pause, 0.25)
+            if clock.mono() + pause >= until:
+                if forwarder.left():
+                    where = _where(forwarder.task.folder)
+                    say("not all metrics reached the service's MLflow (%s); they are in %s" % (error, where))
+                return 0
+            time.sleep(pause)
+        except Closed as error:
+            _tell_closed(forwarder, error)
+            return 0
+
+
+def _tell_closed(forwarder: Forwarder, error: Closed) -> None:
+    where = _where(forwarder.task.folder)
+    say("the service's MLflow is not written any more: %s; metrics are in %s" % (error, where))
 
 
 def _where(folder: str) -> str:
@@ -240,5 +264,4 @@ def _rest(wakeup: int) -> int:
     while os.getppid() == parent:
         if select.select([wakeup], [], [], 5.0)[0]:
             break
-    sys.stderr.flush()
     return 0

@@ -193,6 +193,8 @@ class ServiceRank(Crew):
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome
         super()._end(outcome)
+        if self.endpoint is not None and not self.forwarder.pid and self.status is not None:
+            self._fork(self.forwarder)  # the job was shorter than our patience
         dismiss(self.forwarder.pid, service_forward.farewell() + 1.0)
 
     def _save(self) -> None:

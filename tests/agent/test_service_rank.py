@@ -61,12 +61,12 @@ def test_a_signal_reaches_the_whole_job(tmp_path, zipapp, number):
     job = Job(
         tmp_path,
         zipapp,
-        "import os, signal, sys, time\n"
-        "def end(n, f):\n    print('got', n, flush=True); os._exit(5)\n"
+        "import os, signal, time\n"
+        "def end(n, f):\n    os.write(1, b'got %d\\n' % n); os._exit(5)\n"
         "signal.signal(signal.SIGTERM, end); signal.signal(signal.SIGINT, end)\n"
-        "signal.signal(signal.SIGUSR1, lambda n, f: print('save', flush=True))\n"
+        "signal.signal(signal.SIGUSR1, lambda n, f: os.write(1, b'save\\n'))\n"
         "os.fork()\n"
-        "print('up', flush=True)\n"
+        "os.write(1, b'up\\n')\n"
         "while True: time.sleep(600)\n",
     )
     process = job.start()
