@@ -12,6 +12,8 @@ from jupyter_amltrain.commands.parsers import parser_of
 from jupyter_amltrain.connections import Place
 from jupyter_amltrain.errors import CommandError, UnknownModel
 
+pytestmark = pytest.mark.thorough  # the SDK's import alone takes seconds
+
 CODE = """
 import os, pathlib
 place = pathlib.Path(os.environ["AML_OUTPUT_MODEL"])

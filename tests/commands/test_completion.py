@@ -60,6 +60,15 @@ def test_every_flag_and_verb_of_the_parsers_is_offered(command: str, front: str)
         ("submit", "--require-gpu ", ["stop", "warn"]),
         ("submit", "--require-gpu w", ["warn"]),
         ("submit", "--gpus ", ["0", "1", "2", "3", "4"]),
+        ("submit", "--distribution ", ["pytorch", "mpi", "tensorflow"]),
+        ("submit", "--identity m", ["managed"]),
+        ("submit", "--service vscode --service t", ["tensorboard"]),
+        ("submit", "--tier s", ["spot", "standard"]),
+        ("submit", "--priority=h", ["high"]),
+        ("submit", "--input da", []),
+        ("model", "", ["list", "register", "download"]),
+        ("model", "register digits --type ", ["custom_model", "mlflow_model"]),
+        ("model", "register digits --run lab", ["lab-vm/digits-7"]),
         ("submit", "--param ", []),
         ("submit", "x.py -- --ta", []),  # the script's own
         ("runs", "l", ["list", "logs", "last"]),
@@ -184,3 +193,13 @@ def test_a_slow_disk_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPat
     assert known.look(0.01).runs() == []
     gate.set()
     assert known.look(60).runs()[0] == "local/new-3"
+
+
+def test_conda_files_and_data_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conda.yml").write_text("")
+    (tmp_path / "code.py").write_text("")
+    (tmp_path / "context").mkdir()
+    assert offers("submit", "--env co") == ["context/", "conda.yml"]
+    assert offers("submit", "--input data=co") == ["context/", "code.py", "conda.yml"]
+    assert offers("model", "download digits --to co") == ["context/"]
