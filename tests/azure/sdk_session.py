@@ -92,7 +92,7 @@ def main(subscription: str, group: str, workspace: str, folder: Path) -> dict[st
     try:
         client.jobs.create_or_update(command(command="true", environment="own:1", compute="nowhere", name="fourth"))
     except HttpResponseError as error:
-        found["unknown compute"] = [error.status_code, error.error.message]
+        found["unknown compute"] = [error.status_code, str(error.error and error.error.message)]
     return found
 
 
@@ -113,4 +113,4 @@ def ended(client: MLClient, name: str, *wanted: str) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:4], Path(sys.argv[4]))))  # type: ignore[arg-type]
+    print(json.dumps(main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))))

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import requests
 
@@ -44,8 +45,8 @@ class Cloud:
         url = f"https://management.azure.com{self.ws}{path}"
         return self.session.request(method, url, json=body, params={"api-version": "2024-10-01", **query})
 
-    def data(self, method: str, service: str, path: str, body: Any = None, **query: str) -> requests.Response:
-        url = f"https://eastus.api.azureml.ms/{service}{self.ws}{path}"
+    def data(self, method: str, service: str, tail: str, /, body: Any = None, **query: str) -> requests.Response:
+        url = f"https://eastus.api.azureml.ms/{service}{self.ws}{tail}"
         return self.session.request(method, url, json=body, params=query)
 
     def cluster(self, name: str = "cluster", size: str = "Standard_DS3_v2", low_priority: bool = False) -> None:
@@ -92,6 +93,13 @@ def until(there: Any, seconds: float = 60) -> None:
     while not there():
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture
@@ -220,6 +228,28 @@ def test_cancel_and_time_limit_end_the_whole_process_group(cloud: Cloud) -> None
     assert cloud.arm("POST", "/jobs/e1/cancel").status_code == 202
     assert cloud.wait("e1")[-1] == "Canceled" and "asked" in str(cloud.logs("e1"))
     assert cloud.wait("e2")[-1] == "Canceled" and "maximum run duration" in cloud.details("e2")["cancelationReason"]
+
+
+def test_nothing_of_a_job_outlives_it(cloud: Cloud) -> None:
+    cloud.cluster()
+    for name in ("k1", "k2"):
+        cloud.submit(name, "setsid sh -c 'echo $$ > outputs/pid; exec sleep 600' & sleep 600")
+        cloud.wait(name, "Running")
+
+    def pid_of(name: str) -> int:
+        answer = cloud.data(
+            "GET", "history/v1.0", f"/experiments/exp/runs/{name}/artifacts/contentinfo", path="outputs/pid"
+        )
+        return int(requests.get(answer.json()["contentUri"]).text) if answer.status_code == 200 else 0
+
+    until(lambda: pid_of("k1") and pid_of("k2"))
+    pids = [pid_of("k1"), pid_of("k2")]
+    assert all(alive(pid) for pid in pids)
+    cloud.arm("POST", "/jobs/k1/cancel")
+    assert cloud.wait("k1")[-1] == "Canceled"
+    until(lambda: not alive(pids[0]))
+    cloud.azure.control("/reset")
+    until(lambda: not alive(pids[1]))
 
 
 def test_images_differ(cloud: Cloud) -> None:

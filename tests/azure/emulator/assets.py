@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from tests.azure.emulator import arm, images, schema
 from tests.azure.emulator.datastores import missing, storage

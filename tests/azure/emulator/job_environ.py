@@ -10,7 +10,7 @@ from tests.azure.emulator import ranks
 if TYPE_CHECKING:
     from tests.azure.emulator.job_life import Run
 
-# What leads a process to the emulator; on a real node it has no such names.
+# What leads a process to the emulator; on a real node it has no such names (nor AMLTRAIN_*, the tests' short times).
 _LED = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 
 
@@ -27,7 +27,7 @@ def environ(run: Run, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> 
         "https://ml.azure.com", f"run:{run.name}", seconds=float(world.switches["run_token_seconds"])
     )
     tracking = f"{world.api.replace('https', 'azureml', 1)}/mlflow/v1.0{run.workspace_id}"
-    found = {name: world.environ[name] for name in _LED if name in world.environ}
+    found = {name: value for name, value in world.environ.items() if name in _LED or name.startswith("AMLTRAIN_")}
     # Nothing leaves the machine; MLflow's client would try.
     found["MLFLOW_DISABLE_TELEMETRY"] = "true"
     found.update(

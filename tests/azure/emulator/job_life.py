@@ -125,6 +125,7 @@ class Jobs:
             if run.execution is not None:
                 run.execution.kill()
         if self._root is not None:
+            await asyncio.to_thread(executor.kill_inside, self._root)
             await asyncio.to_thread(executor.remove, self._root)
 
     def of(self, name: str) -> Run | None:
@@ -244,6 +245,7 @@ class Life:
             if run.execution is not None:
                 run.execution.kill()
                 run.execution = None
+            await asyncio.to_thread(executor.kill_inside, place_of.root)
             await asyncio.to_thread(place_of.remove)
 
     async def _inside(self, lease: Lease, here: executor.Place) -> str:
@@ -380,7 +382,7 @@ class Life:
         assert self.uploads is not None
         while not self.stopping.is_set():
             await self.uploads.copy()
-            pause = float(self.world.switches["upload_seconds"]) / self.world.clock.speed
+            pause = max(0.03, float(self.world.switches["upload_seconds"]) / self.world.clock.speed)
             try:
                 await asyncio.wait_for(self.stopping.wait(), pause)
             except asyncio.TimeoutError:

@@ -40,7 +40,7 @@ def ranks(
     Parameters
     ----------
     distribution
-        ``distribution`` of the job's body, or None: one process on each node.
+        ``distribution`` of the job's body, or None: one process on each node, told nothing of the others (assumed).
     address, ports
         Where rank 0 listens: the host, and as many free ports as there can be processes.
     names
@@ -56,7 +56,7 @@ def ranks(
         for rank in range(nodes * each):
             node, local = divmod(rank, each)
             env = _mpi(rank, local, node, nodes, each, address, ports[0]) if kind == "Mpi" else {}
-            if kind == "PyTorch" or (not kind and nodes > 1):
+            if kind == "PyTorch":
                 env = _torch(rank, local, node, nodes * each, each, address, ports[0])
             placed.append((node, local, "", env))
     digits = len(str(len(placed) - 1)) if names == "padded" else 1
