@@ -149,7 +149,16 @@ def test_quota_holds_nodes_back(sdk: Talker, azure: Azure) -> None:
     )
     # Low priority is one pool of its own for all families, and nothing is refused at creation.
     azure.control("/quota", TotalLowPriorityCores=0)
-    sdk(cluster("low", "Standard_ND96asr_v4", tier="low_priority") + ".name")
+    sdk(cluster("low", "Standard_DS2_v2", max_instances=1, tier="low_priority") + ".name")
+    azure.control("/lease", compute="low", seconds=60)
+    until(lambda: "ClusterCoreQuotaReached" in sdk("str(ask('GET', '/computes/low')[2])"))
+
+
+def test_low_priority_of_a_size_that_has_none(sdk: Talker, azure: Azure) -> None:
+    sdk(cluster("low", "Standard_ND96isr_H100_v5", max_instances=1, tier="low_priority") + ".name")
+    azure.control("/lease", compute="low", seconds=60)
+    sdk(RAW + "\n1")
+    until(lambda: "UnsupportedVMSizeForLowPriority" in sdk("str(ask('GET', '/computes/low')[2])"))
 
 
 # ------------------------------------------------------------------------------------------------------------ instances

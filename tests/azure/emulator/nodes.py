@@ -39,6 +39,12 @@ def seconds_of(duration: str | None, default: float = 120.0) -> float:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
+def lendable(name: str) -> bool:
+    """Whether a size can be had at low priority: what vmSizes says, and no H100 (reported by users in 2026)."""
+    size = sizes.find(name)
+    return bool(size and size["lowPriorityCapable"] and "h100" not in size["family"].lower())
+
+
 class NodesRefused(Exception):
     """These nodes can never be had: `code` and `message` are the service's."""
 
@@ -144,29 +150,32 @@ class Pool:
             granted = self._granted(missing)
             for _ in range(granted):
                 self._bring()
-        held = max(0, len(alive) - self.least) if self.most >= len(alive) else 0
-        idle_kept = min(held, sum(node.state == "idle" for node in alive))
         before = self.target
-        self.target = min(self.most, max(len(alive) + granted, self.least if not self.errors else 0, idle_kept))
+        self.target = min(self.most, len(alive) + granted)
         if self.target != before:
             self.changed_at = self.world.clock.stamp()
-        for node in alive[self.most :] if len(alive) > self.most else []:
-            if node.state == "idle":
-                self._leave(node)
+        idle = [node for node in alive if node.state == "idle"]
+        for node in idle[: max(0, len(alive) - self.most)]:
+            self._leave(node)
 
     def _granted(self, missing: int) -> int:
         """How many of the missing nodes the quota and the capacity hold; says why not in `errors`."""
         blocked = self.world.switches["fail_allocation"]
         if blocked and blocked in self.name:
-            self.errors = [
-                {
-                    "error": {
-                        "code": "ClusterAllocationFailed",
-                        "message": f"Desired number of {'low priority' if self.low_priority else 'dedicated'} nodes "
-                        "could not be allocated: there is not enough capacity in the region for the requested VM size.",
-                    }
-                }
-            ]
+            # Code as users report it (2026); the text is ours.
+            message = (
+                "There is not enough capacity in the region for the requested VM size. Try again later, or use "
+                "dedicated nodes to improve the chances of an allocation."
+            )
+            self.errors = [{"error": {"code": "OutOfCapacity", "message": message}}]
+            return 0
+        if self.low_priority and not lendable(self.size):
+            # Code and text as users report them (2026): the cluster is made, the refusal stands in its errors only.
+            message = (
+                f"The VM size {self.size} is not allowed for LowPriority. Please convert to Dedicated or use a "
+                "different VM size."
+            )
+            self.errors = [{"error": {"code": "UnsupportedVMSizeForLowPriority", "message": message}}]
             return 0
         free = self.world.quota.free_nodes(self.size, self.low_priority)
         if free >= missing:

@@ -135,16 +135,23 @@ async def tenants(call: Call) -> Any:
 
 @routes.arm("GET", "/subscriptions/{subscription}")
 async def subscription(call: Call) -> Any:
-    if call.params["subscription"].lower() != call.world.subscription.lower():
-        return _no_subscription(call.params["subscription"])
+    _check_subscription(call)
     return _subscription(call.world)
+
+
+@routes.arm("GET", "/subscriptions/{subscription}/resourceGroups")
+async def groups(call: Call) -> Any:
+    _check_subscription(call)
+    return {"value": [_group(call.world)]}
 
 
 @routes.arm("GET", "/subscriptions/{subscription}/resourceGroups/{group}")
 async def group(call: Call) -> Any:
-    world, name = call.world, call.params["group"]
-    if name.lower() != world.resource_group.lower():
-        return arm.gateway_error(404, "ResourceGroupNotFound", f"Resource group '{name}' could not be found.")
+    _check_subscription(call)
+    return _group(call.world)
+
+
+def _group(world: World) -> dict[str, Any]:
     return {
         "id": f"/subscriptions/{world.subscription}/resourceGroups/{world.resource_group}",
         "name": world.resource_group,
@@ -154,11 +161,24 @@ async def group(call: Call) -> Any:
     }
 
 
-@routes.arm(
-    "GET", "/subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.MachineLearningServices/workspaces"
-)
-@routes.arm("GET", "/subscriptions/{subscription}/providers/Microsoft.MachineLearningServices/workspaces")
+def _check_subscription(call: Call) -> None:
+    """
+    Raises
+    ------
+    Refused
+        404 of the gateway: no such subscription, or no such group where the path has one.
+    """
+    world, name = call.world, call.params.get("group")
+    if call.params["subscription"].lower() != world.subscription.lower():
+        raise Refused(_no_subscription(call.params["subscription"]))
+    if name is not None and name.lower() != world.resource_group.lower():
+        raise Refused(arm.gateway_error(404, "ResourceGroupNotFound", f"Resource group '{name}' could not be found."))
+
+
+@routes.arm("GET", f"/subscriptions/{{subscription}}/resourceGroups/{{group}}/providers/{_KIND}")
+@routes.arm("GET", f"/subscriptions/{{subscription}}/providers/{_KIND}")
 async def all_workspaces(call: Call) -> Any:
+    _check_subscription(call)
     world = call.world
     root = f"/subscriptions/{world.subscription}/resourceGroups/{world.resource_group}/providers/{_KIND}"
     return arm.page(call, world.resources.below(root))
@@ -167,6 +187,11 @@ async def all_workspaces(call: Call) -> Any:
 @routes.arm("GET", "{ws}")
 async def workspace(call: Call) -> Any:
     return call.workspace
+
+
+@routes.arm("GET", "/subscriptions/{subscription}/providers/Microsoft.MachineLearningServices")
+async def provider(call: Call) -> Any:
+    return {"namespace": "Microsoft.MachineLearningServices", "registrationState": "Registered"}
 
 
 @routes.arm("GET", "{ws}/privateEndpointConnections")
