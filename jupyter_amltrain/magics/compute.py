@@ -9,6 +9,7 @@ from IPython.core.magic import Magics, line_magic, magics_class
 
 from jupyter_amltrain.commands import values
 from jupyter_amltrain.commands.parsers import HelpWanted, parser_of
+from jupyter_amltrain.errors import AmlTrainError
 
 
 @magics_class
@@ -31,7 +32,10 @@ class ComputeMagics(Magics):
         from jupyter_amltrain.commands.compute_parser import WORKS
 
         if asked.verb in connect.VERBS:
-            print(connect.carry_out(asked, _shower())[0])
+            try:
+                print(connect.carry_out(asked, _shower())[0])
+            except KeyboardInterrupt:
+                raise AmlTrainError("Connecting was given up; nothing has changed.") from None
         elif asked.verb in azure_sizes.VERBS:
             print(azure_sizes.carry_out(asked)[0])
         elif asked.verb == "list":

@@ -28,6 +28,9 @@ log = logging.getLogger("amltrain.azure")
 ARM_SCOPE = "https://management.azure.com/.default"
 DATA_SCOPE = "https://ml.azure.com/.default"
 
+#: How the error begins that says that a person is needed.
+NOBODY = "Nobody is signed in to Azure here"
+
 #: What a person calls the credentials of azure-identity's default chain.
 _NAMES = {
     "EnvironmentCredential": "the environment variables AZURE_*",
@@ -141,7 +144,7 @@ def candidates(tenant: str = "", say: Callable[[str], None] | None = None) -> It
     if not found:
         why = f" {refusals[0]}" if refusals else ""
         raise AuthenticationError(
-            f"Nobody is signed in to Azure here (no AZURE_* variables, no managed identity, no az login).{why}",
+            f"{NOBODY} (no AZURE_* variables, no managed identity, no az login).{why}",
             hint="Sign in: %aml_compute connect --sign-in device",
         )
 

@@ -161,7 +161,7 @@ def _accounts(call: Call, tenant: str, method: str, name: str) -> Iterator[Accou
                 found = True
                 yield account
         except AuthenticationError as error:
-            if not error.message.startswith("Nobody is signed in"):
+            if not error.message.startswith(credentials.NOBODY):
                 raise
             call.progress(f"{error.message} Asking you.")
         if found:

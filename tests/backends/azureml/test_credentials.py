@@ -1,0 +1,105 @@
+"""Who we are, where nobody and nothing tells: it must not take long to find out."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("azure.identity")
+
+from jupyter_amltrain.backends.azureml.process import credentials, sdk
+from jupyter_amltrain.errors import AuthenticationError
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch, tmp_path):
+    for name in ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "IDENTITY_ENDPOINT", "MSI_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no az, no pwsh, no azd
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def metadata(monkeypatch):
+    """A service at the place of Azure's metadata that sends what it is given, or nothing at all."""
+    servers = []
+
+    def start(answer: bytes | None):
+        server = socket.create_server(("127.0.0.1", 0))
+        servers.append(server)
+        monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", f"http://127.0.0.1:{server.getsockname()[1]}")
+
+        def serve():
+            kept = []
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                kept.append(connection)
+                if answer is not None:
+                    connection.recv(4096)
+                    connection.sendall(answer)
+                    connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "there"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", True),
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", False),  # Docker Desktop, gateways
+        (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", False),
+        (b"220 smtp\r\n", False),
+        (None, False),
+    ],
+)
+def test_a_managed_identity_is_looked_for_briefly(metadata, monkeypatch, answer, there):
+    monkeypatch.setenv("AMLTRAIN_AZURE_IMDS", "0.3")
+    metadata(answer)
+    began = time.monotonic()
+    assert credentials._managed_identity() is there
+    assert time.monotonic() - began < 3
+
+
+def test_nobody_is_found_out_soon_and_said_plainly(metadata, monkeypatch):
+    monkeypatch.setenv("AMLTRAIN_AZURE_IMDS", "0.3")
+    metadata(None)
+    began = time.monotonic()
+    with pytest.raises(AuthenticationError, match=r"^Nobody is signed in to Azure here .*--sign-in device$"):
+        next(credentials.candidates())
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("name", ["SSH_CONNECTION", "JUPYTERHUB_USER", "KUBERNETES_SERVICE_HOST"])
+def test_a_browser_of_another_machine_is_of_no_use(monkeypatch, name):
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv(name, "x")
+    assert credentials.browser_here() is False
+
+
+def test_without_a_screen_there_is_no_browser(monkeypatch):
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert credentials.browser_here() is False
+
+
+def test_both_spellings_of_the_sdk_are_read():
+    class Usage:
+        def __init__(self, **fields):
+            self.__dict__.update(fields)
+
+    assert sdk.field(Usage(current_value=3), "current_value") == 3
+    assert sdk.field(Usage(current_value=None, currentValue=0), "current_value") == 0
+    assert sdk.field(Usage(vCPUs=6), "v_cp_us") == 6
+    assert sdk.field({"memoryGB": 1.5}, "memory_gb") == 1.5
+    assert sdk.field(Usage(), "nothing", 7) == 7
