@@ -278,3 +278,51 @@ def test_keys_that_are_none(make: Make, run: Callable[[Any], Any], tmp_path: Pat
         with pytest.raises(AmlTrainError) as caught:
             run(life.create(Told()))
         assert words in str(caught.value) and "abc" not in str(caught.value)
+
+
+def test_the_commands(
+    make: Make, root: StateRoot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jupyter_amltrain.cli import main
+
+    monkeypatch.setenv("AMLTRAIN_HOME", str(root.path))
+    assert main(["compute", "sizes", "--min-gpu-memory", "80GB"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Standard_NC24ads_A100_v4 1 x NVIDIA A100 80GB PCIe" in said and "V100" not in said and "A10 " not in said
+    assert main(["compute", "quota", "--json"]) == 0
+    rows = {row["family"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["standardNCSv3Family"]["free"] == 24
+    assert main(["compute", "support"]) == 0 and "synapse-spark" in capsys.readouterr().out
+    assert main(["compute", "sizes", "--family", "QQ"]) == 2
+    assert "No size of family 'QQ'" in capsys.readouterr().err
+    assert main(["compute", "create", "gpu_cluster", "--kind", "amlcompute", "--size", GPU]) == 2
+    assert "For example gpu-cluster." in capsys.readouterr().err
+    assert main(["compute", "attach", "old", "--kind", "batch"]) == 2
+    assert "Azure Batch is no longer" in capsys.readouterr().err
+
+
+def test_a_cluster_by_the_command_line(
+    azure_env: Azure, make: Make, root: StateRoot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jupyter_amltrain.cli import main
+
+    monkeypatch.setenv("AMLTRAIN_HOME", str(root.path))
+    azure_env.control("/switch", scale_seconds=0.2)
+    line = ["compute", "create", "lab", "--kind", "amlcompute", "--size", GPU, "--max-nodes", "2"]
+    assert main(line) == 2
+    asked = capsys.readouterr().err
+    assert "Costs up to 2 x 3.06 = 6.12 USD per hour" in asked and "--yes" in asked
+    assert main([*line, "--yes"]) == 0
+    assert "lab is created." in capsys.readouterr().out
+    assert main([*line, "--yes"]) == 0 and "is there already with these settings" in capsys.readouterr().out
+    assert main(["compute", "list", "--json"]) == 0
+    row = next(row for row in json.loads(capsys.readouterr().out) if row["target"] == "lab")
+    assert row["fields"]["workspace"] == "ws" and (row["state"], row["nodes"], row["max_nodes"]) == ("ready", 0, 2)
+    assert row["quota"] == "0 of 24 cores" and row["gpu_name"] == "NVIDIA V100 16 GB"
+    assert main(["compute", "scale", "lab", "--nodes", "1", "--yes"]) == 0
+    assert main(["compute", "delete", "lab", "--yes"]) == 0
+    assert "lab is deleted." in capsys.readouterr().out and wire(azure_env, r"DELETE .*computes/lab")
+    assert main([*line[:-1], "9", "--yes"]) == 1
+    refused = capsys.readouterr().err
+    assert "9 machines of Standard_NC6s_v3 have 54 cores" in refused and "4 machines of this size would fit" in refused
+    assert main(["compute", "list"]) == 0 and "lab" not in capsys.readouterr().out
