@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -15,9 +15,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.agent.conftest import until
 
-RUN, TRACKED, TOKEN = "digits-1", "0123456789abcdef0123456789abcdef", "the-job's-own-token"
+RUN, TRACKED, TOKEN = "digits-at-the-service", "0123456789abcdef0123456789abcdef", "the-job's-own-token"
 WORKSPACE = "/subscriptions/s/resourceGroups/r/providers/Microsoft.MachineLearningServices/workspaces/w"
 
 
@@ -29,6 +31,11 @@ def pythons() -> tuple[str, ...]:
         if place and not subprocess.run([place, "-c", "pass"], capture_output=True).returncode:
             return sys.executable, place
     return (sys.executable,)
+
+
+#: Processes that the tests of this Python have started.
+_STARTED: list[Any] = []
+_NUMBERS = itertools.count()
 
 
 class Job:
@@ -49,9 +56,11 @@ class Job:
         hidden = self.code / ".amltrain"
         hidden.mkdir(parents=True)
         shutil.copy(zipapp, hidden / "agent.pyz")
+        # Nothing of one test may count as a process of another's run.
+        self.name = f"digits-{os.getpid()}-{next(_NUMBERS)}"
         job = {
             "schema": 1,
-            "run": RUN,
+            "run": self.name,
             "name": "digits",
             "argv": ["@python", "-S", "script.py"],
             "env": {},
@@ -70,7 +79,7 @@ class Job:
 
     def start(self, *words: str, python: str = sys.executable, before: tuple[str, ...] = (), **environ: str) -> Any:
         """Start one process as the service does."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*before, python, ".amltrain/agent.pyz", "rank", ".amltrain/job.json", *words],
             cwd=self.code,
             env={**self.environ, **environ},
@@ -78,6 +87,8 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        _STARTED.append(process)
+        return process
 
     def run(self, *words: str, **how: Any) -> tuple[int, bytes, bytes]:
         """Run one process to its end: exit code, output, errors."""
@@ -205,8 +216,12 @@ def ended(processes: list[Any]) -> Iterator[tuple[int, bytes, bytes]]:
         yield process.returncode, out, errors
 
 
-def kill_all(processes: list[Any]) -> None:
-    for process in processes:
+@pytest.fixture(autouse=True)
+def no_leftovers() -> Iterator[None]:
+    """Nothing outlives its test; the agent's death takes the job along. Put it into a module of tests."""
+    yield
+    for process in _STARTED:
         if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
+            process.kill()
             process.communicate()
+    _STARTED.clear()

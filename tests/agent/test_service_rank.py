@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain.script import from_cell
+from tests.agent import service_stage
 from tests.agent.conftest import alive, until
 from tests.agent.service_stage import Job, one_line, pythons
+
+no_leftovers = service_stage.no_leftovers
 
 #: As root without rights over others' files, so that modes count.
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
@@ -170,7 +173,7 @@ def test_a_read_only_code_folder(tmp_path, zipapp):
     job.code.chmod(0o555)
     try:
         code, out, errors = job.run(before=POWERLESS)
-        tmp = Path(job.environ["TMPDIR"]) / f"amltrain-digits-1-{os.getuid()}" / "node-0"
+        tmp = Path(job.environ["TMPDIR"]) / f"amltrain-{job.name}-{os.getuid()}" / "node-0"
         assert (code, out.decode().strip()) == (0, str(tmp / "outputs"))
         one_line(errors, "not uploaded")
         assert json.loads((tmp / "state.json").read_text())["state"] == "completed"

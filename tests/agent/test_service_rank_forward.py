@@ -14,9 +14,12 @@ import pytest
 
 from jupyter_amltrain.agent import service_endpoint, service_points
 from jupyter_amltrain.agent.service_endpoint import service_uri
+from tests.agent import service_stage
 from tests.agent.conftest import until
-from tests.agent.service_stage import RUN, TRACKED, WORKSPACE, Job, Service, ended, helper, kill_all, one_line, pythons
+from tests.agent.service_stage import RUN, TRACKED, WORKSPACE, Job, Service, ended, helper, one_line, pythons
 from tests.agent.test_service_rank_nodes import gpus
+
+no_leftovers = service_stage.no_leftovers
 
 #: Logs by MLflow's REST as its client does, without its four seconds of import.
 LOGS = """
@@ -88,13 +91,10 @@ def test_telemetry_goes_along(tmp_path, zipapp, service):
     job = Job(tmp_path, zipapp, LOGS + "wait('go')")
     gpus(job, "* 0 70 1000 200")
     process = job.start(PLACE=str(tmp_path), python=pythons()[-1], **service.environ)
-    try:
-        key = "system/gpu_1_utilization_percentage"
-        until(lambda: len(service.of("metrics", key)) > 2, "telemetry at the service")
-        (tmp_path / "go").touch()
-        [(code, _, errors)] = ended([process])
-    finally:
-        kill_all([process])
+    key = "system/gpu_1_utilization_percentage"
+    until(lambda: len(service.of("metrics", key)) > 2, "telemetry at the service")
+    (tmp_path / "go").touch()
+    [(code, _, errors)] = ended([process])
     assert code == 0 and not errors
     assert set(service.of("metrics", key)) == {70}
     assert service.of("metrics", "system/gpu_0_memory_usage_megabytes")[0] == pytest.approx(1000 * 1.048576, abs=0.01)
@@ -108,15 +108,12 @@ def test_a_service_in_trouble_gets_everything_once(tmp_path, zipapp, service):
     service.version = "v2.0"  # the other of the two doors
     job = Job(tmp_path, zipapp, LOGS + "log('loss', *range(300))\nwait('go')\nlog('last', 1)", gpus=0)
     process = job.start(PLACE=str(tmp_path), AMLTRAIN_FORWARD_PERIOD="0.05", **service.environ)
-    try:
-        until(lambda: len(service.of("metrics", "loss")) == 300, "all points")
-        # killed in its sleep, it goes on where it was
-        until(lambda: json.loads((job.logs / "telemetry/forwarded-0.json").read_text())["ticks"] > 0, "a cursor")
-        os.kill(helper(process.pid, 2), signal.SIGKILL)
-        (tmp_path / "go").touch()
-        [(code, _, errors)] = ended([process])
-    finally:
-        kill_all([process])
+    until(lambda: len(service.of("metrics", "loss")) == 300, "all points")
+    # killed in its sleep, it goes on where it was
+    until(lambda: json.loads((job.logs / "telemetry/forwarded-0.json").read_text())["ticks"] > 0, "a cursor")
+    os.kill(helper(process.pid, 2), signal.SIGKILL)
+    (tmp_path / "go").touch()
+    [(code, _, errors)] = ended([process])
     assert code == 0 and service.requests > 5
     one_line(errors, "trying again, the training goes on")
     assert service.of("metrics", "loss") == list(range(300)) and service.of("metrics", "last") == [1]
@@ -127,12 +124,9 @@ def test_a_service_that_does_not_want_us(tmp_path, zipapp, service, status, word
     service.faults = [status] * 100
     job = Job(tmp_path, zipapp, LOGS + "log('loss', 1)\nwait('go')\nlog('loss', 2)")
     process = job.start(PLACE=str(tmp_path), **service.environ)
-    try:
-        until(lambda: service.requests, "a request")
-        (tmp_path / "go").touch()
-        [(code, _, errors)] = ended([process])
-    finally:
-        kill_all([process])
+    until(lambda: service.requests, "a request")
+    (tmp_path / "go").touch()
+    [(code, _, errors)] = ended([process])
     assert code == 0 and service.requests == 1
     one_line(errors, word)
     assert "the-job" not in errors.decode()

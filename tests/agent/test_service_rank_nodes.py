@@ -10,9 +10,12 @@ import pytest
 
 from jupyter_amltrain.agent import service_identity
 from jupyter_amltrain.agent.service_identity import Identity
+from tests.agent import service_stage
 from tests.agent.conftest import until
-from tests.agent.service_stage import Job, ended, helper, kill_all, one_line, pythons
+from tests.agent.service_stage import Job, ended, helper, one_line, pythons
 from tests.fakes import nvml
+
+no_leftovers = service_stage.no_leftovers
 
 #: Waits until all four are there, then until the test lets them go.
 WAITING = """
@@ -46,17 +49,14 @@ def test_four_processes_on_two_nodes(tmp_path, zipapp):
         nodes.append(Job(tmp_path / name, zipapp, WAITING, argv=["@python", "script.py"], spec=spec))
         gpus(nodes[-1], "* 0 70 8000 200", count=len(nodes))
     processes = []
-    try:
-        for rank in range(4):
-            processes.append(nodes[rank // 2].start(PLACE=str(tmp_path), **ranks(rank)))
-        until(lambda: all((tmp_path / f"up-{rank}").exists() for rank in range(4)), "all ranks")
-        seen = [lambda n=n: [row for row in nodes[n].ticks(n) if row[4] == 2] for n in range(2)]
-        until(lambda: seen[0]() and seen[1](), "both processes of each node in its telemetry")
-        until(lambda: nodes[0].json("state.json").get("truth"), "the truth")
-        (tmp_path / "go").touch()
-        results = list(ended(processes))
-    finally:
-        kill_all(processes)
+    for rank in range(4):
+        processes.append(nodes[rank // 2].start(PLACE=str(tmp_path), **ranks(rank)))
+    until(lambda: all((tmp_path / f"up-{rank}").exists() for rank in range(4)), "all ranks")
+    seen = [lambda n=n: [row for row in nodes[n].ticks(n) if row[4] == 2] for n in range(2)]
+    until(lambda: seen[0]() and seen[1](), "both processes of each node in its telemetry")
+    until(lambda: nodes[0].json("state.json").get("truth"), "the truth")
+    (tmp_path / "go").touch()
+    results = list(ended(processes))
     assert [code for code, _, _ in results] == [0] * 4 and not any(errors for _, _, errors in results)
     assert results[0][1].endswith(b"amltrain/outputs\n") and results[3][1].endswith(b"outputs/rank-3\n")
     state = nodes[0].json("state.json")
@@ -77,15 +77,12 @@ def test_four_processes_on_two_nodes(tmp_path, zipapp):
 def test_a_killed_sampler_goes_on(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, WAITING)
     process = job.start(PLACE=str(tmp_path), RANK="0", python=pythons()[-1])
-    try:
-        until(lambda: len(job.ticks()) > 2, "ticks")
-        os.kill(helper(process.pid, 0), signal.SIGKILL)
-        before = len(job.ticks())
-        until(lambda: len(job.ticks()) > before + 2, "ticks of the next sampler")
-        (tmp_path / "go").touch()
-        [(code, _, errors)] = ended([process])
-    finally:
-        kill_all([process])
+    until(lambda: len(job.ticks()) > 2, "ticks")
+    os.kill(helper(process.pid, 0), signal.SIGKILL)
+    before = len(job.ticks())
+    until(lambda: len(job.ticks()) > before + 2, "ticks of the next sampler")
+    (tmp_path / "go").touch()
+    [(code, _, errors)] = ended([process])
     assert code == 0 and not errors
     rows = job.ticks()
     assert [row[0] for row in rows] == list(range(len(rows)))
