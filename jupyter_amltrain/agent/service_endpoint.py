@@ -55,9 +55,7 @@ class Endpoint:
         self.run_id = run_id
         self._token = token
         self._other_version = False
-        self._opener = urllib.request.build_opener(
-            _NoRedirect, urllib.request.HTTPSHandler(context=_trust(os.environ))
-        )  # fmt: skip
+        self._opener: Optional[urllib.request.OpenerDirector] = None
 
     def log_batch(self, batch: Mapping[str, List[Dict[str, Any]]], timeout: float = TIMEOUT) -> None:
         """Send one batch.
@@ -74,6 +72,9 @@ class Endpoint:
             {"Content-Type": "application/json", "Authorization": "Bearer " + self._token},
             method="POST",
         )
+        if self._opener is None:  # not before the job was started: a trust store takes time to load
+            trusted = urllib.request.HTTPSHandler(context=_trust(os.environ))
+            self._opener = urllib.request.build_opener(_NoRedirect, trusted)
         try:
             with self._opener.open(request, timeout=max(0.1, timeout)) as answer:
                 answer.read()

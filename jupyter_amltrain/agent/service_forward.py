@@ -96,6 +96,7 @@ class Forwarder:
         self.begin, self.sent = (self.journal.offset if self.journal else 0), 0
         self.skip = int(at.get("sent", 0))
         self.deadline: Optional[float] = None
+        self.told = False  #: whether the job's log has its line on a service that cannot be reached
         self.refused: Dict[Tuple[str, str], int] = {}
         self.ticks, self.step = int(at.get("ticks", 0)), int(at.get("step", 0))
 
@@ -219,8 +220,10 @@ def run(task: Task, endpoint: Endpoint, last: bool = False) -> int:
         except Later as error:
             failures += 1
             pause = max(error.pause, min(every * 2 ** (failures - 1), every * PATIENCE))
-            if failures == 3:
-                say("the service's MLflow cannot be written (%s); trying again, the training goes on" % error)
+            if failures == 3 and not forwarder.told:
+                forwarder.told = True
+                where = _where(task.folder)
+                say("the service's MLflow cannot be written (%s); trying again; metrics are in %s" % (error, where))
         except Closed as error:
             _tell_closed(forwarder, error)
             return _rest(wakeup)
@@ -236,7 +239,7 @@ def _last(forwarder: Forwarder) -> int:
         except Later as error:
             pause = max(error.pause, 0.25)
             if clock.mono() + pause >= until:
-                if forwarder.left():
+                if forwarder.left() and not forwarder.told:
                     where = _where(forwarder.task.folder)
                     say("not all metrics reached the service's MLflow (%s); they are in %s" % (error, where))
                 return 0

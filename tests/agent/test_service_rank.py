@@ -153,8 +153,8 @@ def test_what_cannot_be_started(tmp_path, zipapp):
 
 
 def test_a_fault_of_the_agent_leaves_the_command_alone(tmp_path, zipapp):
-    job = Job(tmp_path, zipapp, "print('trained'); raise SystemExit(3)")
-    code, out, errors = job.run(AMLTRAIN_FAILPOINT="before_start:raise")
+    job = Job(tmp_path, zipapp, "import os; print(os.environ.get('AML_INPUT_DATA', '')[:0] + 'trained'); os._exit(3)")
+    code, out, errors = job.run("data=/plain", AMLTRAIN_FAILPOINT="before_start:raise")
     assert (code, out) == (3, b"trained\n")
     one_line(errors, "without telemetry")
     code, out, errors = job.run(AMLTRAIN_FAILPOINT="after_rank_start:raise")

@@ -115,7 +115,7 @@ def test_a_service_in_trouble_gets_everything_once(tmp_path, zipapp, service):
     (tmp_path / "go").touch()
     [(code, _, errors)] = ended([process])
     assert code == 0 and service.requests > 5
-    one_line(errors, "trying again, the training goes on")
+    one_line(errors, "trying again")
     assert service.of("metrics", "loss") == list(range(300)) and service.of("metrics", "last") == [1]
 
 
@@ -146,9 +146,13 @@ def test_what_is_refused_holds_nothing_else_up(tmp_path, zipapp, service):
 def test_a_service_that_is_not_there_costs_seconds_at_the_end(tmp_path, zipapp):
     environ = {**Service().environ, "MLFLOW_TRACKING_URI": f"http://127.0.0.1:9/mlflow/v1.0{WORKSPACE}"}
     job = Job(tmp_path, zipapp, LOGS + "log('loss', 1)")
-    code, _, errors = job.run(AMLTRAIN_FORWARD_LAST="1", **environ)
+    code, _, errors = job.run(AMLTRAIN_FORWARD_LAST="0.5", **environ)
     assert code == 0
     one_line(errors, "logs/amltrain")
+    (job.code / "script.py").write_text("import time; time.sleep(1)")
+    code, _, errors = job.run(AMLTRAIN_FORWARD_LAST="0.5", AMLTRAIN_FORWARD_PERIOD="0.05", **environ)
+    assert code == 0
+    one_line(errors, "trying again")
 
 
 def test_the_users_own_server_is_left_to_the_user(tmp_path, zipapp, service):
