@@ -12,7 +12,7 @@ from tests.azure.emulator import arm
 from tests.azure.emulator.blob import ARTIFACTS
 from tests.azure.emulator.datastores import storage
 from tests.azure.emulator.history import each, find
-from tests.azure.emulator.job_life import Run
+from tests.azure.emulator.job_runs import Run
 from tests.azure.emulator.routing import Call, Refused, Routes
 
 routes = Routes()

@@ -9,7 +9,7 @@ from tests.azure.emulator.blob import ARTIFACTS
 from tests.azure.emulator.datastores import storage
 
 if TYPE_CHECKING:
-    from tests.azure.emulator.job_life import Jobs, Run
+    from tests.azure.emulator.job_runs import Jobs, Run
 
 LOG = "azureml-logs/20_image_build_log.txt"
 _STEPS = 8
@@ -26,7 +26,7 @@ async def ready(jobs: Jobs, run: Run) -> images.Image:
     JobFailed
         The build failed; its log is in the run.
     """
-    from tests.azure.emulator.job_life import JobFailed
+    from tests.azure.emulator.job_runs import JobFailed
 
     world = run.world
     found = assets.environment(world, run.workspace_id, run.properties["environmentId"])

@@ -9,7 +9,7 @@ from typing import Any
 from tests.azure.emulator import arm, job_shapes
 from tests.azure.emulator.blob import ARTIFACTS
 from tests.azure.emulator.datastores import place, storage
-from tests.azure.emulator.job_life import Jobs, Run
+from tests.azure.emulator.job_runs import Jobs, Run
 from tests.azure.emulator.routing import Call, Handler, Refused, Routes
 
 routes = Routes()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.azure.emulator import ranks
 
 if TYPE_CHECKING:
-    from tests.azure.emulator.job_life import Run
+    from tests.azure.emulator.job_runs import Run
 
 # What leads a process to the emulator; on a real node it has no such names (nor AMLTRAIN_*, the tests' short times).
 _LED = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")

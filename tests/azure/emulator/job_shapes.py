@@ -10,7 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.azure.emulator.job_life import Run
+    from tests.azure.emulator.job_runs import Run
     from tests.azure.emulator.world import World
 
 TERMINAL = ("Completed", "Failed", "Canceled")

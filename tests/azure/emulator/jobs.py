@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.azure.emulator import arm, assets, job_shapes, schema, sizes
-from tests.azure.emulator.job_life import Jobs, Run
+from tests.azure.emulator.job_runs import Jobs, Run
 from tests.azure.emulator.routing import Call, Refused, Routes
 
 routes = Routes()

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from tests.azure.emulator import arm
 from tests.azure.emulator.executor import free_ports
-from tests.azure.emulator.job_life import Jobs, Run
+from tests.azure.emulator.job_runs import Jobs, Run
 from tests.azure.emulator.routing import Call, Refused, Routes
 from tests.azure.emulator.world import World
 

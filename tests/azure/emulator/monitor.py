@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from tests.azure.emulator import gpus
-from tests.azure.emulator.job_life import Jobs, Run
+from tests.azure.emulator.job_runs import Jobs, Run
 from tests.azure.emulator.routing import Call, Routes
 
 routes = Routes()

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tests.azure.emulator.history import each, find
-from tests.azure.emulator.job_life import Run
+from tests.azure.emulator.job_runs import Run
 from tests.azure.emulator.routing import Call, Routes
 
 routes = Routes()
