@@ -408,6 +408,49 @@ def test_the_command_line_and_the_kernels_imports(az, home):
     assert "Signed in as" in done.stderr and "*  ml-dev" in done.stdout
 
 
+def test_a_magic_that_is_interrupted_says_so(api, nobody, place, monkeypatch):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from jupyter_amltrain.magics import compute
+
+    def shower():
+        def show(event):
+            if event.get("code"):
+                raise KeyboardInterrupt
+
+        return show
+
+    monkeypatch.setattr(compute, "_shower", shower)  # the person presses the button when the code is there
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "jupyter_amltrain")
+    try:
+        line = (
+            f"--subscription {place.subscription} --resource-group {place.resource_group} --workspace {place.workspace}"
+        )
+        error = shell.run_cell(f"%aml_compute connect {line}").error_in_exec
+    finally:
+        magics.unregister(shell)
+    assert isinstance(error, AmlTrainError) and str(error) == "Connecting was given up; nothing has changed."
+    assert api.workspaces() == ([], "")
+
+
+def test_the_sdk_uses_the_same_sign_in(az, api, place, home):
+    """In a process of its own: importing the SDK takes seconds and is not for this one."""
+    api.connect(place)
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from jupyter_amltrain.backends.azureml.process import sdk\n"
+        "from jupyter_amltrain.backends.azureml.process.cloud import Cloud\n"
+        "cloud = Cloud(Path(sys.argv[1]))\n"
+        "made = sdk.client(cloud, 'ml-dev')\n"
+        "assert sdk.client(cloud, cloud.workspace('ml-dev')) is made\n"
+        "print([sdk.field(u, 'current_value') for u in made.compute.list_usage()][0], list(made.compute.list()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(home)], capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout.strip() == "0 []", done.stderr
+
+
 def test_the_magic_shows_the_sign_in_and_takes_it_away(api, nobody, place, capsys):
     from IPython.core.interactiveshell import InteractiveShell
 
