@@ -141,12 +141,12 @@ class AzureBackend(AzureLifecycle, Backend):
         await self.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
         place = self._place(facts.arm_id)
         sizes = await self._loop.offload(lambda: _sizes(snapshot))
-        request = mapping.request_of(spec, snapshot, place, mapping.job_name(run_id), self._marks(spec))
+        request = mapping.request_of(spec, snapshot, place, mapping.job_name(run_id), self._tags(spec))
         request["code"]["files"] = {name: sizes.get(name) for name in request["code"]["files"]}
         return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
 
-    def _marks(self, spec: JobSpec) -> dict[str, Any]:
-        return {"tags": job_tags.tags_of(spec, self.target.name, __version__)}
+    def _tags(self, spec: JobSpec) -> dict[str, str]:
+        return job_tags.tags_of(spec, self.target.name, __version__)
 
     async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`. The submitter's environment does not travel to Azure."""
@@ -154,7 +154,7 @@ class AzureBackend(AzureLifecycle, Backend):
         place = self._place(self.workspace().arm_id)
         body = mapping.body_of(spec, place, "")
         del body["codeId"]
-        body["tags"] = self._marks(spec)["tags"]
+        body["tags"] = self._tags(spec)
         body["properties"] = job_tags.properties_of(spec)
         job = {
             "name": name,

@@ -89,7 +89,7 @@ def _ending(
     if code is None and (found := _EXIT.search(text)):
         code = int(found[1])
     if own == "timeout" or _TIMEOUT.search(because) and code is None:
-        return RunState.FAILED, "timeout", code, str(agent.get("detail") or "stopped at its time limit")
+        return RunState.FAILED, "timeout", code, "stopped at its time limit"
     if state is RunState.CANCELED:
         return state, "canceled", None, _words(row.get("why"))
     if own in ("gpu-unused", "signal", "oom"):

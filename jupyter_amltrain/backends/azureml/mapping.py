@@ -251,10 +251,10 @@ def check_files(snapshot: Snapshot) -> None:
 
 
 def request_of(
-    spec: JobSpec, snapshot: Snapshot, place: Place, name: str, extra: Mapping[str, Any] | None = None
+    spec: JobSpec, snapshot: Snapshot, place: Place, name: str, tags: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The exact request, printable."""
-    body = body_of(spec, place, CODE_OF.format(snapshot.digest[:16]))
+    """The exact request, printable; `tags` are the job's own and ours."""
+    body = {**body_of(spec, place, CODE_OF.format(snapshot.digest[:16])), "tags": dict(tags)}
     environment = environment_of(spec, place)
     return {
         "request": f"PUT {place.arm_id}/jobs/{name}",
@@ -267,7 +267,6 @@ def request_of(
             "more": max(0, len(snapshot.files) - 200),
             ".amltrain/job.json": job_file(spec),
         },
-        **(extra or {}),
     }
 
 

@@ -247,12 +247,14 @@ class _Sync:
         now, pause = self.now, base()
         since = float(facts.setdefault("running", now))
         grows = now - max(float(facts.get("ticked") or 0), since) < 20 * pause
-        # A journal that came home has all that the script logged.
+        # A journal that came home has all that the script logged, and an agent that came home has no other.
         own = not self.mirror.remote.get(AGENT + records.JOURNAL, {}).get("offset", 0)
+        system = not facts.get("ticked")
         if self.ended:
-            system = not facts.get("ticked")
+            agent = (self.mirror.folder / AGENT_STATE).exists()
+            system, own = system and not agent, own and not agent
         else:
-            system, own = not grows, own and now - since > 10 * pause
+            system, own = not grows, own and not grows
             if not (system or own) or now < float(facts.get("mlflow_due") or 0):
                 return
         facts["mlflow_due"] = round(now + 10 * pause, 1)

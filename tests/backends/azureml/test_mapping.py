@@ -1,0 +1,376 @@
+"""JobSpec -> job of Azure ML, and its answers -> our status. Recorded answers where there are some."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.azureml import job_rows, job_tags, mapping
+from jupyter_amltrain.backends.azureml.process import history
+from jupyter_amltrain.errors import CommandError, SpecError
+from jupyter_amltrain.snapshot import Snapshot, take
+from jupyter_amltrain.spec.environment import Environment
+from jupyter_amltrain.spec.inputs import JobInput, JobOutput
+from jupyter_amltrain.spec.job import Distribution, JobSpec, Resources
+from jupyter_amltrain.spec.run import RunState
+
+WS = "/subscriptions/S/resourceGroups/R/providers/Microsoft.MachineLearningServices/workspaces/W"
+PLACE = mapping.Place(arm_id=WS, compute="gpu", gpus=4)
+RECORDINGS = Path(__file__).resolve().parents[2] / "data" / "azure" / "recordings"
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((RECORDINGS / name).read_text())["entries"]
+    return found
+
+
+def body(place: mapping.Place = PLACE, **fields: Any) -> dict[str, Any]:
+    return mapping.body_of(JobSpec(name="n", script="print(1)", **fields), place, "CODE")
+
+
+# ---- the body
+
+
+def test_a_plain_job_says_little() -> None:
+    found = body()
+    assert {k: found[k] for k in ("jobType", "displayName", "experimentName", "codeId", "computeId")} == {
+        "jobType": "Command",
+        "displayName": "n",
+        "experimentName": "default",
+        "codeId": "CODE",
+        "computeId": f"{WS}/computes/gpu",
+    }
+    assert found["resources"] == {"instanceCount": 1}
+    assert not {"distribution", "limits", "queueSettings", "identity", "services"} & found.keys()
+
+
+def test_a_job_with_everything() -> None:
+    found = body(
+        timeout=5400.0,
+        env={"A": "1"},
+        tags={"team": "x"},
+        inputs={
+            "data": JobInput(path="azureml:d:1", mode="ro_mount"),
+            "lr": JobInput(type="literal", value=0.1),
+        },
+        outputs={"model": JobOutput(type="mlflow_model", path="azureml://datastores/s/paths/m/", mode="upload")},
+        resources=Resources(nodes=2, shm_size="8g", docker_args="--ipc=host"),
+        distribution=Distribution(kind="pytorch"),
+        identity="managed:00000000-0000-0000-0000-000000000000",
+        services=("jupyterlab", "tensorboard:logs", "ssh:ssh-rsa AAA me"),
+        priority="high",
+    )
+    assert found["limits"] == {"jobLimitsType": "Command", "timeout": "PT1H30M"}
+    assert found["environmentVariables"] == {"AML_INPUT_LR": "0.1", "A": "1"}
+    assert found["inputs"] == {
+        "data": {"jobInputType": "uri_folder", "uri": "azureml:d:1", "mode": "ReadOnlyMount"},
+        "lr": {"jobInputType": "literal", "value": "0.1"},
+    }
+    assert found["outputs"] == {
+        "model": {"jobOutputType": "mlflow_model", "uri": "azureml://datastores/s/paths/m/", "mode": "Upload"}
+    }
+    assert found["resources"] == {"instanceCount": 2, "shmSize": "8g", "dockerArgs": "--ipc=host"}
+    assert found["distribution"] == {"distributionType": "PyTorch", "processCountPerInstance": 4}
+    assert found["identity"]["identityType"] == "Managed" and found["identity"]["clientId"]
+    assert found["services"]["tensorboard"] == {"jobServiceType": "TensorBoard", "properties": {"logDir": "logs"}}
+    assert found["services"]["ssh"]["properties"] == {"sshPublicKeys": "ssh-rsa AAA me"}
+    assert found["queueSettings"] == {"priority": 3} and found["tags"] == {"team": "x"}
+
+
+def test_processes() -> None:
+    assert body(resources=Resources(nodes=2))["distribution"] == {
+        "distributionType": "PyTorch",
+        "processCountPerInstance": 4,
+    }
+    one = mapping.Place(arm_id=WS, compute="cpu")
+    assert body(one, distribution=Distribution(kind="mpi"))["distribution"]["processCountPerInstance"] == 1
+    tensorflow = Distribution(kind="tensorflow", parameter_servers=1)
+    assert body(resources=Resources(nodes=3), distribution=tensorflow)["distribution"] == {
+        "distributionType": "TensorFlow",
+        "workerCount": 3,
+        "parameterServerCount": 1,
+    }
+
+
+def test_serverless_has_no_compute_but_a_size() -> None:
+    place = mapping.Place(arm_id=WS, size="Standard_NC6s_v3", tier="spot")
+    found = body(place)
+    assert "computeId" not in found and found["resources"]["instanceType"] == "Standard_NC6s_v3"
+    assert found["queueSettings"] == {"jobTier": "Spot"}
+    assert body(place, resources=Resources(instance_type="X"), tier="standard")["resources"]["instanceType"] == "X"
+    with pytest.raises(SpecError, match="which size"):
+        mapping.check(JobSpec(name="n"), mapping.Place(arm_id=WS))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1, "PT1S"), (90, "PT1M30S"), (3600, "PT1H"), (90000, "P1DT1H"), (0.2, "PT1S")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert mapping.duration(seconds) == text
+
+
+def test_the_environment() -> None:
+    def of(place: mapping.Place = PLACE, **fields: Any) -> dict[str, str]:
+        return mapping.environment_of(JobSpec(name="n", environment=Environment(**fields)), place)
+
+    assert of() == {"name": mapping.DEFAULT_GPU_ENVIRONMENT}
+    assert of(mapping.Place(arm_id=WS, compute="cpu")) == {"name": mapping.DEFAULT_ENVIRONMENT}
+    assert of(name="azureml:mine:3") == {"name": "mine:3"}
+    assert of(name="mine:3", derive=True) == {"name": "mine:3", "derive": "yes"}
+    assert of(conda="/x/conda.yml") == {"conda": "/x/conda.yml", "image": mapping.BASE_IMAGE}
+    assert of(image="python:3.11") == {"image": "python:3.11"}
+    assert mapping.environment_shown({"name": "mine:3"}) == "azureml:mine:3"
+    assert "conda.yml" in mapping.environment_shown({"conda": "conda.yml", "image": "i"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"secrets": ("TOKEN",)}, "Key Vault"),
+        ({"inputs": {"d": JobInput(path="/tmp/d")}}, "on this machine only"),
+        ({"python": "/usr/bin/python3"}, "interpreter of its environment"),
+        ({"resources": Resources(gpus=8)}, "has 4 GPUs"),
+    ],
+)
+def test_what_a_job_there_cannot_have(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        mapping.check(JobSpec(name="n", **fields), PLACE)
+
+
+def test_files_of_ours_are_not_taken_from_the_user(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("1")
+    snapshot = take("a.py", "", notebook_dir=tmp_path, source=tmp_path)
+    mapping.check_files(snapshot)
+    with pytest.raises(CommandError, match="is ours"):
+        mapping.check_files(Snapshot(files={".amltrain/agent.pyz": b""}, digest="", bytes=0))
+
+
+def test_the_request_can_be_printed_and_holds_no_secret(tmp_path: Path) -> None:
+    spec = JobSpec(name="n", script="print(1)")
+    snapshot = take("script.py", "print(1)", notebook_dir=tmp_path)
+    found = mapping.request_of(spec, snapshot, PLACE, "n-22222", {"a": "b"})
+    assert found["request"] == f"PUT {WS}/jobs/n-22222" and found["code"]["digest"] == snapshot.digest
+    assert found["properties"]["tags"] == {"a": "b"} and json.dumps(found)
+
+
+# ---- the command
+
+
+def run_command(spec: JobSpec, folder: Path, path: str, **places: str) -> subprocess.CompletedProcess[str]:
+    text = mapping.command_of(spec)
+    for name, value in places.items():
+        text = text.replace("${{" + name.replace("__", ".") + "}}", value)
+    return subprocess.run(["/bin/sh", "-c", text], cwd=folder, env={"PATH": path}, capture_output=True, text=True)
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("tar", "gzip", "echo"):
+        found = next(Path(p) / name for p in ("/bin", "/usr/bin") if (Path(p) / name).exists())
+        (folder / name).symlink_to(found)
+    return folder
+
+
+def interpreter(folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_the_agent_is_the_command(tmp_path: Path, bin_folder: Path) -> None:
+    interpreter(
+        bin_folder, "python3", 'if [ "$1" = -c ]; then exit 0; fi; echo "$@"; echo "$AML_INPUT_D $AML_OUTPUT_M"'
+    )
+    spec = JobSpec(name="n", script="1", inputs={"d": JobInput(path="azureml:d:1")}, outputs={"m": JobOutput()})
+    done = run_command(spec, tmp_path, str(bin_folder), inputs__d="/in put", outputs__m="/out")
+    assert done.stdout.splitlines() == [".amltrain/agent.pyz rank .amltrain/job.json", "/in put /out"]
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_an_image_without_python_runs_the_plain_command(tmp_path: Path, bin_folder: Path, old: bool) -> None:
+    if old:  # Python 3.7, say
+        interpreter(bin_folder, "python", 'if [ "$1" = -c ]; then exit 1; fi; echo "ran $@"; exit 7')
+    done = run_command(JobSpec(name="n", script="1", args=("--a", "b c")), tmp_path, str(bin_folder))
+    lines = done.stdout.splitlines()
+    assert lines[0] == "amltrain: no Python 3.8+ in this image: no telemetry"
+    assert (lines[1:], done.returncode) == ((["ran -u script.py --a b c"], 7) if old else ([], 127))
+
+
+def test_packs_are_unpacked_without_python_too(tmp_path: Path, bin_folder: Path) -> None:
+    from jupyter_amltrain.backends.azureml.process import code_tree
+
+    (tmp_path / ".amltrain").mkdir()
+    pack = code_tree.packed({"deep/module.py": code_tree.of_bytes(b"1")})
+    (tmp_path / ".amltrain" / "base-0.tar.gz").write_bytes(pack)
+    run_command(JobSpec(name="n", script="1"), tmp_path, str(bin_folder))
+    assert (tmp_path / "deep" / "module.py").read_bytes() == b"1"
+
+
+def test_the_jobs_file_is_the_same_for_every_run() -> None:
+    spec = JobSpec(name="n", script="1", args=("--x", "1"), out=("acc",), experiment="e", env={"A": "1"})
+    found = mapping.job_file(spec)
+    assert found == mapping.job_file(JobSpec(name="other", script="2", args=("--x", "1"), out=("acc",)))
+    assert found["argv"] == ["@python", "-u", "script.py", "--x", "1"]
+
+
+@pytest.mark.parametrize(("run_id", "name"), [("digits-k3f9", "digits-k3f9"), ("a.b c", "a-b-c"), ("--", "run")])
+def test_names(run_id: str, name: str) -> None:
+    assert mapping.job_name(run_id) == name and mapping.is_job_name(name)
+    assert not mapping.is_job_name("a/b") and len(mapping.tracking_id(name)) == 32
+
+
+# ---- the spec in the job
+
+
+def test_a_spec_comes_back_whole() -> None:
+    spec = JobSpec(name="n", script="print(1)\n" * 500, cell="print(1)\n" * 500, params={"lr": 0.1}, tags={"a": "b"})
+    found = job_tags.properties_of(spec)
+    assert job_tags.spec_from(found) == spec and all(len(value) <= 1000 for value in found.values())
+    assert job_tags.tags_of(spec, "gpu", "1")["amltrain.name"] == "n"
+
+
+def test_a_spec_that_is_too_long_loses_its_text_and_keeps_its_name() -> None:
+    spec = JobSpec(name="n", script=os.urandom(40_000).hex(), cell=os.urandom(40_000).hex(), project="/p")
+    found = job_tags.properties_of(spec)
+    back = job_tags.spec_from(found)
+    assert back is not None and (back.name, back.project, back.script) == ("n", "/p", "")
+    assert found["amltrain.spec.cut"] == "cell,script" and len(found) < 50
+
+
+@pytest.mark.parametrize(
+    "found", [{}, {"amltrain.spec.0": "no"}, {"amltrain.spec.0": zlib.compress(b"{").hex()}, {"amltrain.spec.0": "~~~"}]
+)
+def test_what_is_no_spec_of_ours(found: dict[str, str]) -> None:
+    assert job_tags.spec_from(found) is None
+
+
+def test_a_recorded_job_of_somebody_else() -> None:
+    job = recorded("07a_job_completed_list_and_get.json")[1]["response"]
+    spec = job_tags.foreign(job["name"], job["properties"])
+    assert (spec.name, spec.experiment, spec.script) == ("commandJob01", "jobexperiment", 'echo "hello powershell 01"')
+    row = history.row_of_job(job)
+    assert (row["compute"], row["status"]) == ("commandjobcompute", "Completed")
+    status = job_rows.status_of(row)
+    assert status is not None and status.state is RunState.COMPLETED
+    assert [phase.name for phase in status.phases] == ["queued", "running"] and status.phases[1].seconds == 67.0
+
+
+# ---- what the service says
+
+
+def row(status: str, **more: Any) -> dict[str, Any]:
+    return {"name": "n", "status": status, "created": 100.0, "started": None, "ended": None, **more}
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("NotStarted", RunState.QUEUED),
+        ("Starting", RunState.QUEUED),
+        ("Provisioning", RunState.PREPARING),
+        ("Preparing", RunState.PREPARING),
+        ("Queued", RunState.QUEUED),
+        ("Running", RunState.RUNNING),
+        ("Finalizing", RunState.FINALIZING),
+        ("CancelRequested", RunState.QUEUED),
+        ("Completed", RunState.COMPLETED),
+        ("Failed", RunState.FAILED),
+        ("Canceled", RunState.CANCELED),
+        ("NotResponding", RunState.RUNNING),
+        ("Paused", RunState.QUEUED),
+        ("Unknown", None),
+        ("SomethingNew", None),
+    ],
+)
+def test_states(word: str, state: RunState | None) -> None:
+    status = job_rows.status_of(row(word))
+    assert (status.state if status else None) is state
+
+
+def test_a_cancel_that_is_under_way() -> None:
+    status = job_rows.status_of(row("CancelRequested", started=110.0))
+    assert status is not None and status.state is RunState.RUNNING and status.cancel_requested
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ({"AllocationState": "resizing", "PreparingNodeCount": 1}, "waits for a machine to start"),
+        ({"AllocationState": "steady", "RunningNodeCount": 2, "CurrentNodeCount": 2}, "2 of 2 busy"),
+        ({}, "waits for a machine"),
+    ],
+)
+def test_why_it_waits(nodes: dict[str, Any], words: str) -> None:
+    status = job_rows.status_of(row("Queued", nodes=nodes))
+    assert status is not None and words in status.detail
+
+
+def test_a_second_attempt_says_so() -> None:
+    status = job_rows.status_of(row("Queued", attempt=2, started=110.0))
+    assert status is not None and "attempt 2" in status.detail
+
+
+@pytest.mark.parametrize(
+    ("more", "reason", "code", "words"),
+    [
+        (
+            {"error": "Execution failed. User process 'python' exited with status code 3. Please check log file"},
+            "exit",
+            3,
+            "",
+        ),
+        ({"error": "The run exceeded its maximum run time of 60 s", "code": "JobTimedOut"}, "timeout", None, "limit"),
+        ({"error": "Image build failed. For more details", "code": "ImageBuildError"}, "environment", None, "built"),
+        ({"error": "Permission denied.", "started": 110.0}, "service", None, "Permission denied"),
+        ({}, "service", None, "no reason"),
+    ],
+)
+def test_why_it_failed(more: dict[str, Any], reason: str, code: int | None, words: str) -> None:
+    status = job_rows.status_of(row("Failed", ended=130.0, **more))
+    assert status is not None and (status.state, status.reason, status.exit_code) == (RunState.FAILED, reason, code)
+    assert words in status.detail
+
+
+def test_a_job_that_was_cancelled_by_its_limit_failed() -> None:
+    status = job_rows.status_of(row("Canceled", started=110.0, ended=120.0, why="Job has timed out"))
+    assert status is not None and (status.state, status.reason) == (RunState.FAILED, "timeout")
+    status = job_rows.status_of(row("Canceled", started=110.0, ended=120.0))
+    assert status is not None and (status.state, status.reason) == (RunState.CANCELED, "canceled")
+
+
+def test_what_only_the_agent_knows() -> None:
+    agent = {"reason": "gpu-unused", "exit_code": -15, "detail": "stopped: not used", "devices": ["GPU-1"]}
+    status = job_rows.status_of(row("Failed", started=110.0, ended=120.0), {**agent, "truth": {"verdict": "not used"}})
+    assert status is not None and status.reason == "gpu-unused" and status.devices == ("GPU-1",)
+    assert status.truth == {"verdict": "not used"} and status.detail == "stopped: not used"
+
+
+def test_a_recorded_failure_of_a_pipelines_child() -> None:
+    child = recorded("02_pipeline_two_steps_failed_children.json")[-1]["response"]["value"][0]
+    status = job_rows.status_of(history.row("n", child))
+    assert status is not None and status.state is RunState.FAILED and "Permission denied" in status.detail
+    assert status.nodes == 1 and status.phases[-1].seconds == pytest.approx(202.53, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-01T00:00:01.5000000+00:00", 1.5),
+        ("1970-01-01T00:00:02Z", 2.0),
+        ("1970-01-01 00:00:03", 3.0),
+        ("1970-01-01T00:00:04.608113Z", 4.608113),
+        ("0001-01-01T00:00:00+00:00", None),
+        ("nonsense", None),
+        (None, None),
+    ],
+)
+def test_times(text: str | None, seconds: float | None) -> None:
+    assert history.unix(text) == seconds
