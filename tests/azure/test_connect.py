@@ -59,9 +59,40 @@ def ask(api):
     return request
 
 
-def cluster(ask, name, workspace="ml-dev", **more):
-    settings = {"size": "Standard_DS2_v2", "max_nodes": 2, **more}
-    return ask("computes.create", workspace=workspace, kind="amlcompute", name=name, settings=settings)
+@pytest.fixture
+def elsewhere(az):
+    """Somebody who makes and deletes clusters without us, in the portal say."""
+    from azure.identity import EnvironmentCredential
+
+    from jupyter_amltrain.backends.azureml.process import cloud, rest
+    from jupyter_amltrain.backends.azureml.process.credentials import ARM_SCOPE, Account
+
+    below = cloud.arm_id(az.subscription, az.resource_group, az.workspace)
+    arm = rest.Rest(cloud.ARM_HOST, below, Account(EnvironmentCredential()), ARM_SCOPE)
+
+    def wait(name, *statuses):
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            answer = arm.get(f"computes/{name}", api=rest.ARM, ok=(200, 404))
+            state = answer.json["properties"]["provisioningState"] if answer.json else "Deleted"
+            if state in statuses:
+                return
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    class Elsewhere:
+        def make(self, name):
+            scale = {"minNodeCount": 0, "maxNodeCount": 2, "nodeIdleTimeBeforeScaleDown": "PT120S"}
+            properties = {"vmSize": "STANDARD_DS2_V2", "vmPriority": "Dedicated", "scaleSettings": scale}
+            body = {"location": "eastus", "properties": {"computeType": "AmlCompute", "properties": properties}}
+            arm.put(f"computes/{name}", api=rest.ARM, json=body)
+            wait(name, "Succeeded")
+
+        def delete(self, name):
+            arm.delete(f"computes/{name}", api=rest.ARM, params={"underlyingResourceAction": "Delete"})
+            wait(name, "Deleted")
+
+    return Elsewhere()
 
 
 def approving(az, **how):
@@ -95,9 +126,9 @@ def test_one_line_tells_who_where_and_what(api, az, place, home, ask):
     assert not az.control("/problems")["problems"] and len([one for one in wire if "/token" in one["path"]]) <= 2
 
 
-def test_computes_become_targets_and_again_is_harmless(api, place, ask):
+def test_computes_become_targets_and_again_is_harmless(api, place, elsewhere):
     api.connect(place)
-    cluster(ask, "cpu")
+    elsewhere.make("cpu")
     made = api.connect(place)
     assert made.targets == ("cpu",) and "1 target (cpu)." in made.said()
     [target] = [t for t in api.targets() if t.name == "cpu"]
@@ -107,24 +138,24 @@ def test_computes_become_targets_and_again_is_harmless(api, place, ask):
     assert [one["name"] for one in commands.listing()] == ["ml-dev"]
 
 
-def test_a_taken_name_is_told_apart_and_what_vanished_is_removed(api, place, ask):
+def test_a_taken_name_is_told_apart_and_what_vanished_is_removed(api, place, elsewhere):
     api.connect(place)
     api.controller().targets.add(FakeTarget(name="lab"))
-    cluster(ask, "lab")
-    cluster(ask, "gone")
+    elsewhere.make("lab")
+    elsewhere.make("gone")
     made = api.connect(place)
     assert sorted(made.targets) == ["gone", "ml-dev-lab"] and made.renamed == {"ml-dev-lab": "lab"}
     assert "lab is here ml-dev-lab." in made.said()
     assert next(t for t in api.targets() if t.name == "ml-dev-lab").compute == "lab"
-    ask("computes.delete", workspace="ml-dev", name="gone")
+    elsewhere.delete("gone")
     again = api.connect(place)
     assert again.gone == ("gone",) and "Gone: gone." in again.said()
     assert sorted(t.name for t in api.targets()) == ["lab", "local", "ml-dev-lab"]
 
 
-def test_a_target_with_live_runs_stays(api, place, ask):
+def test_a_target_with_live_runs_stays(api, place, elsewhere):
     api.connect(place)
-    cluster(ask, "busy")
+    elsewhere.make("busy")
     api.connect(place)
     c = api.controller()
     status = RunStatus(state=RunState.RUNNING)
@@ -134,7 +165,7 @@ def test_a_target_with_live_runs_stays(api, place, ask):
         c.store.put(run)
 
     c.loop.call(put(), 10)
-    ask("computes.delete", workspace="ml-dev", name="busy")
+    elsewhere.delete("busy")
     made = api.connect(place)
     assert made.gone == () and "busy" in [t.name for t in api.targets()]
     with pytest.raises(CommandError, match=r"1 of its runs go on \(busy/x-1\).*--yes"):
