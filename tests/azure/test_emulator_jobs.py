@@ -205,7 +205,9 @@ def test_parameter_servers_have_a_cluster() -> None:
     assert ranks.seconds("PT1H30M") == 5400 and ranks.seconds("P1DT2S") == 86402 and ranks.seconds(None) is None
 
 
-def test_preempted_jobs_run_again(cloud: Cloud) -> None:
+@pytest.mark.parametrize("kept", ["anew", "folder"])
+def test_preempted_jobs_run_again(cloud: Cloud, kept: str) -> None:
+    cloud.azure.control("/switch", retry_logs=kept)
     cloud.cluster(low_priority=True)
     cloud.submit("d1", "echo once; sleep 1")
     cloud.wait("d1", "Running")
@@ -213,7 +215,8 @@ def test_preempted_jobs_run_again(cloud: Cloud) -> None:
     assert cloud.azure.control("/preempt", job="d1") == {"preempted": True}
     assert "Queued" in cloud.wait("d1")
     details = cloud.details("d1")
-    assert cloud.logs("d1") == {"user_logs/std_log.txt": "once\n"}
+    before = {"retry_001/user_logs/std_log.txt": "once\n"} if kept == "folder" else {}
+    assert cloud.logs("d1") == {"user_logs/std_log.txt": "once\n", **before}
     assert details["status"] == "Completed" and details["currentAttemptId"] == 2
 
 
@@ -289,6 +292,26 @@ def test_refusals(cloud: Cloud) -> None:
     assert cloud.wait("f3")[-1] == "Failed" and "ScriptExecution.StreamAccess.NotFound" in cloud.message("f3")
     assert cloud.wait("f4")[-1] == "Failed" and "node count of 5" in cloud.message("f4")
     assert cloud.arm("GET", "/jobs/none").status_code == 404
+
+
+def test_data_goes_from_a_job_to_an_asset_to_a_job(cloud: Cloud) -> None:
+    cloud.cluster()
+    out = {"jobOutputType": "uri_folder"}
+    cloud.submit("n1", "echo 42 > ${{outputs.made}}/n.txt; echo w > outputs/w.txt", outputs={"made": out})
+    assert cloud.wait("n1")[-1] == "Completed"
+    uri = "azureml://jobs/n1/outputs/artifacts/paths/outputs/"
+    model = {"properties": {"modelUri": uri, "modelType": "custom_model"}}
+    assert cloud.arm("PUT", "/models/m/versions/1", model).json()["properties"]["jobName"] == "n1"
+    inputs = {
+        "named": {"jobInputType": "uri_folder", "uri": "azureml://jobs/n1/outputs/made/paths/"},
+        "asset": {"jobInputType": "uri_folder", "uri": "azureml:azureml_n1_output_data_made:1"},
+        "model": {"jobInputType": "custom_model", "uri": f"{cloud.ws}/models/m/versions/1"},
+        "word": {"jobInputType": "literal", "value": "hey"},
+    }
+    show = "cat ${{inputs.named}}/n.txt $AZURE_ML_INPUT_asset/n.txt ${{inputs.model}}/w.txt; echo ${{inputs.word}} $X"
+    cloud.submit("n2", show, inputs=inputs, environmentVariables={"X": "${{inputs.word}}"})
+    cloud.wait("n2")
+    assert cloud.logs("n2") == {"user_logs/std_log.txt": "42\n42\nw\nhey hey\n"}
 
 
 def test_recorded_bodies_hold_to_the_schema() -> None:

@@ -85,7 +85,9 @@ async def place(world: World, workspace_id: str, uri: str) -> tuple[str, str]:
         container, _, name = unquote(path).partition("/")
         return container, name
     if (short := re.fullmatch(r"azureml:(?!//)([^:/]+):([^:/]+)", uri)) is not None:
-        uri = f"{workspace_id}/data/{short[1]}/versions/{short[2]}"
+        kinds = ("data", "models")
+        named = [f"{workspace_id}/{kind}/{short[1]}/versions/{short[2]}" for kind in kinds]
+        uri = next((one for one in named if world.resources.get(one) is not None), named[0])
     uri = uri.removeprefix("azureml:") if uri.startswith("azureml:/subscriptions") else uri
     if (asset := _ASSET.match(uri)) is not None:
         found = world.resources.get(f"{workspace_id}/{asset['kind']}/{asset['name']}/versions/{asset['version']}")
