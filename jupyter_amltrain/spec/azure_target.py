@@ -9,86 +9,43 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal
 
-import msgspec
+from jupyter_amltrain.spec.azure_attached import (
+    AttachedTarget,
+    DatabricksTarget,
+    DataLakeTarget,
+    HDInsightTarget,
+    KubernetesTarget,
+    MachineTarget,
+    SynapseSparkTarget,
+)
+from jupyter_amltrain.spec.azure_base import ADVANCED, RESOURCE_ID, AzureTarget, named, wrong_identity
+from jupyter_amltrain.spec.target import limits
 
-from jupyter_amltrain.spec.azure_names import compute_name_error
-from jupyter_amltrain.spec.target import ComputeTarget, limits
+__all__ = [
+    "AZURE_KINDS",
+    "AmlComputeTarget",
+    "AttachedTarget",
+    "AzureTarget",
+    "DataLakeTarget",
+    "DatabricksTarget",
+    "GONE",
+    "HDInsightTarget",
+    "InstanceTarget",
+    "KubernetesTarget",
+    "MachineTarget",
+    "ServerlessTarget",
+    "SynapseSparkTarget",
+    "kind_of_type",
+]
 
-_ADVANCED = msgspec.Meta(extra={"advanced": True})
-_ID = re.compile(r"/subscriptions/[^/]+/resource[gG]roups/[^/]+/providers/[^/]+(/[^/]+/[^/]+)+/?")
-_VARIABLE = re.compile(r"[A-Za-z_]\w*")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d")
 _CRON = re.compile(r"[-\d*/,A-Za-z]+( +[-\d*/,A-Za-z]+){4}")
-
-
-def _named(metavar: str, *, advanced: bool = False) -> msgspec.Meta:
-    return msgspec.Meta(extra={"metavar": metavar, "advanced": advanced})
-
-
-class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
-    """A compute of an Azure ML workspace.
-
-    Attributes
-    ----------
-    workspace
-        Name of a connected workspace; empty takes the current one.
-    compute
-        What it is called in the workspace, where that is not the target's name.
-    """
-
-    #: The service's word for it (`computeType` of the ARM schema); empty where nothing is created there.
-    compute_type: ClassVar[str] = ""
-    #: Whether removing it only detaches it.
-    attached: ClassVar[bool] = False
-    #: What it is called within a sentence; empty for its title.
-    noun: ClassVar[str] = ""
-    #: ARM provider and type that `resource_id` must name; empty for any.
-    resource_type: ClassVar[str] = ""
-
-    workspace: Annotated[str, _named("WORKSPACE")] = ""
-    compute: Annotated[str, _named("NAME", advanced=True)] = ""
-
-    @property
-    def compute_name(self) -> str:
-        """What it is called in the workspace."""
-        return self.compute or self.name
-
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        if not self.compute_type:
-            return {}
-        sentence = compute_name_error(self.compute_name, instance=self.compute_type == "ComputeInstance")
-        return {"compute" if self.compute else "name": sentence} if sentence else {}
-
-    def _wrong_variables(self, *names: str) -> dict[str, str]:
-        """Fields that should name environment variables and do not; what stands there is not repeated."""
-        return {
-            name: "This is no name of an environment variable. Put the secret into one, and give its name here."
-            for name in names
-            if getattr(self, name) and not _VARIABLE.fullmatch(getattr(self, name))
-        }
-
-    def _wrong_resource(self) -> dict[str, str]:
-        resource_id = str(getattr(self, "resource_id", ""))
-        example = (
-            f"/subscriptions/<subscription>/resourceGroups/<group>/providers/{self.resource_type or '<type>'}/<name>"
-        )
-        if not _ID.fullmatch(resource_id):
-            return {"resource_id": f"{resource_id[:80]!r} is not a resource id. It looks like {example}."}
-        if self.resource_type and self._type_of(resource_id) not in self.resource_type.lower().split(" or "):
-            return {"resource_id": f"This resource is not a {self.noun or self.title}. Its id looks like {example}."}
-        return {}
-
-    @staticmethod
-    def _type_of(resource_id: str) -> str:
-        parts = resource_id.lower().rstrip("/").rpartition("/providers/")[2].split("/")
-        return "/".join([parts[0], *parts[1::2]])
 
 
 def _wrong_network(target: AmlComputeTarget | InstanceTarget) -> dict[str, str]:
     if target.vnet and not target.subnet:
         return {"subnet": "Name the subnet of the virtual network too."}
-    if target.subnet and not target.vnet and not _ID.fullmatch(target.subnet):
+    if target.subnet and not target.vnet and not RESOURCE_ID.fullmatch(target.subnet):
         return {"vnet": "Name the virtual network of the subnet too, or give the subnet's whole resource id."}
     return {}
 
@@ -128,22 +85,22 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
     verb: ClassVar[str] = "create"
     compute_type: ClassVar[str] = "AmlCompute"
 
-    size: Annotated[str, _named("SIZE")]
+    size: Annotated[str, named("SIZE")]
     max_nodes: Annotated[int, limits(ge=0, le=65000, metavar="N")] = 1
     min_nodes: Annotated[int, limits(ge=0, le=65000, metavar="N")] = 0
     idle_minutes: Annotated[float, limits(gt=0, le=10080, metavar="MINUTES")] = 15.0
     low_priority: bool = False
-    vnet: Annotated[str, _named("NAME", advanced=True)] = ""
-    subnet: Annotated[str, _named("NAME", advanced=True)] = ""
-    public_ip: Annotated[bool, _ADVANCED] = True
-    identity: Annotated[str, _named("system|ID", advanced=True)] = ""
-    ssh_user: Annotated[str, _named("USER", advanced=True)] = ""
-    ssh_key_file: Annotated[str, _named("FILE", advanced=True)] = ""
-    region: Annotated[str, _named("REGION", advanced=True)] = ""
+    vnet: Annotated[str, named("NAME", advanced=True)] = ""
+    subnet: Annotated[str, named("NAME", advanced=True)] = ""
+    public_ip: Annotated[bool, ADVANCED] = True
+    identity: Annotated[str, named("system|ID", advanced=True)] = ""
+    ssh_user: Annotated[str, named("USER", advanced=True)] = ""
+    ssh_key_file: Annotated[str, named("FILE", advanced=True)] = ""
+    region: Annotated[str, named("REGION", advanced=True)] = ""
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
-        found = {**AzureTarget.wrong(self), **_wrong_network(self), **_wrong_identity(self.identity)}
+        found = {**AzureTarget.wrong(self), **_wrong_network(self), **wrong_identity(self.identity)}
         if self.min_nodes > self.max_nodes:
             found["min_nodes"] = f"{self.min_nodes} is more than there are at most ({self.max_nodes})."
         if self.ssh_user and not self.ssh_key_file:
@@ -167,7 +124,7 @@ class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless")
     title: ClassVar[str] = "Azure ML serverless"
     verb: ClassVar[str] = "create"
 
-    size: Annotated[str, _named("SIZE")]
+    size: Annotated[str, named("SIZE")]
     tier: Literal["Standard", "Spot"] = "Standard"
 
     @property
@@ -205,19 +162,19 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
     verb: ClassVar[str] = "create"
     compute_type: ClassVar[str] = "ComputeInstance"
 
-    size: Annotated[str, _named("SIZE")]
+    size: Annotated[str, named("SIZE")]
     idle_shutdown: Annotated[int, limits(ge=0, le=4320, metavar="MINUTES")] = 60
-    schedule_start: Annotated[str, _named("HH:MM|CRON")] = ""
-    schedule_stop: Annotated[str, _named("HH:MM|CRON")] = ""
-    vnet: Annotated[str, _named("NAME", advanced=True)] = ""
-    subnet: Annotated[str, _named("NAME", advanced=True)] = ""
-    public_ip: Annotated[bool, _ADVANCED] = True
-    identity: Annotated[str, _named("system|ID", advanced=True)] = ""
-    ssh_key_file: Annotated[str, _named("FILE", advanced=True)] = ""
+    schedule_start: Annotated[str, named("HH:MM|CRON")] = ""
+    schedule_stop: Annotated[str, named("HH:MM|CRON")] = ""
+    vnet: Annotated[str, named("NAME", advanced=True)] = ""
+    subnet: Annotated[str, named("NAME", advanced=True)] = ""
+    public_ip: Annotated[bool, ADVANCED] = True
+    identity: Annotated[str, named("system|ID", advanced=True)] = ""
+    ssh_key_file: Annotated[str, named("FILE", advanced=True)] = ""
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
-        found = {**AzureTarget.wrong(self), **_wrong_network(self), **_wrong_identity(self.identity)}
+        found = {**AzureTarget.wrong(self), **_wrong_network(self), **wrong_identity(self.identity)}
         for name in ("schedule_start", "schedule_stop"):
             text = getattr(self, name)
             if text and not _CLOCK.fullmatch(text) and not _CRON.fullmatch(text):
@@ -225,192 +182,6 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
         if 0 < self.idle_shutdown < 15:  # the service's own limits: 15 minutes to 3 days
             found["idle_shutdown"] = "Azure ML stops an idle instance after 15 minutes at the earliest; 0 is never."
         return found
-
-
-def _wrong_identity(identity: str) -> dict[str, str]:
-    if identity in ("", "system") or (_ID.fullmatch(identity) and "userassignedidentities" in identity.lower()):
-        return {}
-    return {"identity": f"{identity[:80]!r} is neither system nor the resource id of a user-assigned identity."}
-
-
-class AttachedTarget(AzureTarget, frozen=True, kw_only=True):
-    """Something that is there already and is made known to the workspace."""
-
-    verb: ClassVar[str] = "attach"
-    attached: ClassVar[bool] = True
-
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        found = {**AzureTarget.wrong(self), **self._wrong_resource()}
-        return found | self._wrong_variables(
-            *(n for n in self.__struct_fields__ if n in ("password_from", "token_from"))
-        )
-
-
-class _LoginTarget(AttachedTarget, frozen=True, kw_only=True):
-    """Something with a Linux machine that Azure ML logs in to."""
-
-    resource_id: Annotated[str, _named("ID")]
-    ssh_user: Annotated[str, _named("USER")] = ""
-    password_from: Annotated[str, _named("VARIABLE")] = ""
-    ssh_key_file: Annotated[str, _named("FILE")] = ""
-    ssh_port: Annotated[int, limits(ge=1, le=65535, metavar="PORT", advanced=True)] = 22
-    address: Annotated[str, _named("ADDRESS", advanced=True)] = ""
-
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        found = AttachedTarget.wrong(self)
-        if not self.ssh_user:
-            found["ssh_user"] = "Name the user whom Azure ML logs in as."
-        if bool(self.password_from) == bool(self.ssh_key_file) and "password_from" not in found:
-            found["password_from"] = "Give either this or --ssh-key-file: how Azure ML logs in."
-        return found
-
-
-class MachineTarget(_LoginTarget, frozen=True, kw_only=True, tag="vm"):
-    """A virtual machine with Ubuntu that is there already; today's Azure ML lists it but runs no job there.
-
-    Attributes
-    ----------
-    resource_id
-        Resource id of the virtual machine.
-    ssh_user
-        User whom Azure ML logs in as.
-    password_from
-        Environment variable that holds the user's password.
-    ssh_key_file
-        File with the user's private key, instead of a password.
-    ssh_port
-        Port of the machine's SSH server.
-    address
-        Public address of the machine, when the resource does not tell it.
-    """
-
-    title: ClassVar[str] = "Virtual machine"
-    noun: ClassVar[str] = "virtual machine"
-    compute_type: ClassVar[str] = "VirtualMachine"
-    resource_type: ClassVar[str] = "Microsoft.Compute/virtualMachines"
-
-
-class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernetes"):
-    """A Kubernetes cluster (AKS or Arc) with the Azure ML extension.
-
-    Attributes
-    ----------
-    resource_id
-        Resource id of the cluster.
-    namespace
-        Kubernetes namespace that jobs run in.
-    identity
-        Managed identity: system, or the resource id of a user-assigned one.
-    """
-
-    title: ClassVar[str] = "Kubernetes cluster"
-    compute_type: ClassVar[str] = "Kubernetes"
-    resource_type: ClassVar[str] = (
-        "Microsoft.ContainerService/managedClusters or Microsoft.Kubernetes/connectedClusters"
-    )
-
-    resource_id: Annotated[str, _named("ID")]
-    namespace: Annotated[str, _named("NAMESPACE")] = "default"
-    identity: Annotated[str, _named("system|ID", advanced=True)] = ""
-
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        return {**AttachedTarget.wrong(self), **_wrong_identity(self.identity)}
-
-
-class SynapseSparkTarget(AttachedTarget, frozen=True, kw_only=True, tag="synapse-spark"):
-    """A Spark pool of Azure Synapse; it runs Spark jobs only.
-
-    Attributes
-    ----------
-    resource_id
-        Resource id of the pool.
-    identity
-        Managed identity: system, or the resource id of a user-assigned one.
-    """
-
-    title: ClassVar[str] = "Synapse Spark pool"
-    compute_type: ClassVar[str] = "SynapseSpark"
-    resource_type: ClassVar[str] = "Microsoft.Synapse/workspaces/bigDataPools"
-
-    resource_id: Annotated[str, _named("ID")]
-    identity: Annotated[str, _named("system|ID", advanced=True)] = ""
-
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        return {**AttachedTarget.wrong(self), **_wrong_identity(self.identity)}
-
-
-class HDInsightTarget(_LoginTarget, frozen=True, kw_only=True, tag="hdinsight"):
-    """An HDInsight cluster; today's Azure ML lists it but runs no job there.
-
-    Attributes
-    ----------
-    resource_id
-        Resource id of the cluster.
-    ssh_user
-        User whom Azure ML logs in as.
-    password_from
-        Environment variable that holds the user's password.
-    ssh_key_file
-        File with the user's private key, instead of a password.
-    ssh_port
-        Port of the SSH server.
-    address
-        Public address of the master node: NAME-ssh.azurehdinsight.net.
-    """
-
-    title: ClassVar[str] = "HDInsight cluster"
-    compute_type: ClassVar[str] = "HDInsight"
-    resource_type: ClassVar[str] = "Microsoft.HDInsight/clusters"
-
-
-class DatabricksTarget(AttachedTarget, frozen=True, kw_only=True, tag="databricks"):
-    """A Databricks workspace; today's Azure ML lists it but runs no job there.
-
-    Attributes
-    ----------
-    resource_id
-        Resource id of the Databricks workspace.
-    token_from
-        Environment variable that holds a Databricks access token.
-    workspace_url
-        Address of the Databricks workspace, when the resource does not tell it.
-    """
-
-    title: ClassVar[str] = "Databricks workspace"
-    compute_type: ClassVar[str] = "Databricks"
-    resource_type: ClassVar[str] = "Microsoft.Databricks/workspaces"
-
-    resource_id: Annotated[str, _named("ID")]
-    token_from: Annotated[str, _named("VARIABLE")] = ""
-    workspace_url: Annotated[str, _named("URL", advanced=True)] = ""
-
-    def wrong(self) -> dict[str, str]:
-        """See :meth:`ComputeTarget.wrong`."""
-        missing = {} if self.token_from else {"token_from": "Name the environment variable that holds a token."}
-        return {**AttachedTarget.wrong(self), **missing}
-
-
-class DataLakeTarget(AttachedTarget, frozen=True, kw_only=True, tag="datalake"):
-    """A Data Lake Analytics account; today's Azure ML lists it but runs no job there.
-
-    Attributes
-    ----------
-    resource_id
-        Resource id of the account.
-    store
-        Name of the Data Lake Store account with its data.
-    """
-
-    title: ClassVar[str] = "Data Lake Analytics account"
-    compute_type: ClassVar[str] = "DataLakeAnalytics"
-    resource_type: ClassVar[str] = "Microsoft.DataLakeAnalytics/accounts"
-
-    resource_id: Annotated[str, _named("ID")]
-    store: Annotated[str, _named("ACCOUNT")] = ""
 
 
 AZURE_KINDS: tuple[type[AzureTarget], ...] = (

@@ -307,6 +307,7 @@ def test_a_cluster_by_the_command_line(
     from jupyter_amltrain.cli import main
 
     monkeypatch.setenv("AMLTRAIN_HOME", str(root.path))
+    monkeypatch.setattr("jupyter_amltrain.commands.compute.PATIENCE", 20.0)
     azure_env.control("/switch", scale_seconds=0.2)
     line = ["compute", "create", "lab", "--kind", "amlcompute", "--size", GPU, "--max-nodes", "2"]
     assert main(line) == 2
@@ -326,3 +327,18 @@ def test_a_cluster_by_the_command_line(
     refused = capsys.readouterr().err
     assert "9 machines of Standard_NC6s_v3 have 54 cores" in refused and "4 machines of this size would fit" in refused
     assert main(["compute", "list"]) == 0 and "lab" not in capsys.readouterr().out
+
+
+def test_a_silent_azure_is_waited_for(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+    azure_env.control("/switch", create_seconds=1.5)
+    told: list[str] = []
+
+    def hear(text: str) -> None:
+        if text == "Asking Azure for it":
+            azure_env.control("/fault", match=r"GET .*computes/slow", times=7, status=503)
+        told.append(text)
+
+    life = make(AmlComputeTarget(name="slow", size=CPU))
+    run(life.create(hear))
+    assert run(life.state()).state == "ready"
+    assert any("no answer at the moment" in text for text in told), told

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml.process import computes
+from jupyter_amltrain.backends.azureml.process import computes, entities
 from jupyter_amltrain.backends.azureml.process.computes import API, Row, detach
 from jupyter_amltrain.errors import AmlTrainError
 
@@ -45,7 +45,7 @@ def attach(
         return there
     given = dict(secrets or {})
     if kind in ("vm", "kubernetes", "synapse-spark"):
-        computes.begin(call, ws, lambda: _entity(kind, name, settings, given), name, settings)
+        computes.begin(call, ws, lambda: entities.attached(kind, name, settings, given), name, settings)
     else:
         call.progress("Asking Azure for it")
         try:
@@ -53,29 +53,6 @@ def attach(
         except AmlTrainError as error:
             raise computes.plainly(error, ws, name, settings) from error
     return computes.made(call, ws, name, settings, "Attaching")
-
-
-def _entity(kind: str, name: str, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Any:
-    from azure.ai.ml import entities
-
-    resource_id = settings["resource_id"]
-    if kind == "vm":
-        ssh = entities.VirtualMachineSshSettings(
-            admin_username=settings.get("ssh_user"),
-            admin_password=secrets.get("password") or None,
-            ssh_port=int(settings.get("ssh_port") or 22),
-            ssh_private_key_file=settings.get("ssh_key_file") or None,
-        )
-        return entities.VirtualMachineCompute(name=name, resource_id=resource_id, ssh_settings=ssh)
-    identity = computes.identity(settings)
-    if kind == "kubernetes":
-        return entities.KubernetesCompute(
-            name=name,
-            resource_id=resource_id,
-            namespace=str(settings.get("namespace") or "default"),
-            identity=identity,
-        )
-    return entities.SynapseSparkCompute(name=name, resource_id=resource_id, identity=identity)
 
 
 def body(kind: str, ws: Workspace, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import computed, faults, kept, refusals
 from jupyter_amltrain.backends.azureml.computed import row
-from jupyter_amltrain.backends.azureml.process import sdk
+from jupyter_amltrain.backends.azureml.process import entities, sdk
 from jupyter_amltrain.backends.azureml.process.rest import setting
-from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError
+from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError, TargetUnreachable
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
@@ -57,7 +57,7 @@ def create(call: Call, *, workspace: str, kind: str, name: str, settings: Mappin
     there = taken_over(call, ws, kind, name, settings)
     if there is not None:
         return there
-    entity = _cluster if kind == "amlcompute" else _instance
+    entity = entities.cluster if kind == "amlcompute" else entities.instance
     begin(call, ws, lambda: entity(name, settings), name, settings)
     return made(call, ws, name, settings, "Creating")
 
@@ -167,15 +167,24 @@ def watch(
 
     Raises
     ------
+    TargetUnreachable
+        There was no answer for a quarter of an hour (``AMLTRAIN_AZURE_UNREACHABLE``, seconds).
     TargetError
         It is gone, or nothing came of it within an hour (``AMLTRAIN_AZURE_PROVISIONING``, seconds).
     """
     began, period = time.monotonic(), setting("POLL", 2.0)
-    longest, limit = period * 5, setting("PROVISIONING", 3600.0)
+    longest, limit, heard = period * 5, setting("PROVISIONING", 3600.0), 0.0
     while True:
         kept.drop_quotas(call.root, ws.subscription)
-        found = find(ws, name)
         passed = time.monotonic() - began
+        try:
+            found, heard = find(ws, name), passed
+        except TargetUnreachable as error:  # Azure goes on with it all the same
+            if passed - heard > setting("UNREACHABLE", 900.0):
+                raise
+            call.progress(f"{doing}: {passed:.0f} s, but no answer at the moment: {error.message}"[:200])
+            call.wait(period)
+            continue
         if settled(found):
             return found
         if found is None and not (patient and passed < max(30.0, 3 * longest)):
@@ -326,83 +335,3 @@ def _ask_delete(ws: Workspace, name: str, action: str) -> bool:
         f"computes/{name}", api=API, params=params, ok=(200, 202, 204, 404), act=f"{action.lower()} {name}"
     )
     return answer.status not in (204, 404)
-
-
-# ---- what the SDK is told
-
-
-def _cluster(name: str, settings: Mapping[str, Any]) -> Any:
-    from azure.ai.ml.entities import AmlCompute, AmlComputeSshSettings
-
-    ssh_key = str(settings.get("ssh_key") or "")
-    ssh = (
-        AmlComputeSshSettings(admin_username=str(settings["ssh_user"]), ssh_key_value=ssh_key)
-        if ssh_key and settings.get("ssh_user")
-        else None
-    )
-    return AmlCompute(
-        name=name,
-        size=settings["size"],
-        location=settings.get("region") or None,
-        min_instances=int(settings.get("min_nodes") or 0),
-        max_instances=int(settings.get("max_nodes") or 1),
-        idle_time_before_scale_down=round(float(settings.get("idle_minutes") or 15) * 60),
-        tier="low_priority" if settings.get("low_priority") else "dedicated",
-        network_settings=_network(settings),
-        enable_node_public_ip=bool(settings.get("public_ip", True)),
-        identity=identity(settings),
-        ssh_public_access_enabled=bool(ssh),
-        ssh_settings=ssh,
-    )
-
-
-def _instance(name: str, settings: Mapping[str, Any]) -> Any:
-    from azure.ai.ml.entities import ComputeInstance, ComputeInstanceSshSettings
-
-    ssh_key = str(settings.get("ssh_key") or "")
-    return ComputeInstance(
-        name=name,
-        size=settings["size"],
-        idle_time_before_shutdown_minutes=int(settings.get("idle_shutdown") or 0) or None,
-        schedules=_schedules(settings),
-        network_settings=_network(settings),
-        enable_node_public_ip=bool(settings.get("public_ip", True)),
-        identity=identity(settings),
-        ssh_public_access_enabled=True if ssh_key else None,
-        ssh_settings=ComputeInstanceSshSettings(ssh_key_value=ssh_key) if ssh_key else None,
-    )
-
-
-def _schedules(settings: Mapping[str, Any]) -> Any:
-    from azure.ai.ml.entities import ComputePowerAction, ComputeSchedules, ComputeStartStopSchedule, CronTrigger
-
-    found = [
-        ComputeStartStopSchedule(
-            action=action, trigger=CronTrigger(expression=computed.cron(str(settings[key])), time_zone="UTC")
-        )
-        for key, action in (("schedule_start", ComputePowerAction.START), ("schedule_stop", ComputePowerAction.STOP))
-        if settings.get(key)
-    ]
-    return ComputeSchedules(compute_start_stop=found) if found else None
-
-
-def _network(settings: Mapping[str, Any]) -> Any:
-    if not settings.get("subnet"):
-        return None
-    from azure.ai.ml.entities import NetworkSettings
-
-    return NetworkSettings(vnet_name=settings.get("vnet") or None, subnet=settings["subnet"])
-
-
-def identity(settings: Mapping[str, Any]) -> Any:
-    """The managed identity that is wanted; ``None`` for none."""
-    wanted = str(settings.get("identity") or "")
-    if not wanted:
-        return None
-    from azure.ai.ml.entities import IdentityConfiguration, ManagedIdentityConfiguration
-
-    if wanted == "system":
-        return IdentityConfiguration(type="system_assigned")
-    return IdentityConfiguration(
-        type="user_assigned", user_assigned_identities=[ManagedIdentityConfiguration(resource_id=wanted)]
-    )
