@@ -412,6 +412,8 @@ def test_faults(raw: Ask, sdk: Talker, azure: Azure) -> None:
     azure.control("/fault", match="GET .*/computes", cut=5)
     with pytest.raises(Said):
         raw("GET", "/computes")
+    azure.control("/fault", match="GET .*/computes", rate=40)
+    assert raw("GET", "/computes")[2] == {"value": []}
     began = time.monotonic()
     azure.control("/fault", match="GET .*/computes", delay=0.3)
     assert raw("GET", "/computes")[0] == 200 and time.monotonic() - began > 0.3

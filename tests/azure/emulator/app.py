@@ -99,8 +99,8 @@ class App:
             made = await self._answer(request, host, path, body, entry)
         entry["status"] = made.status
         entry["ms"] = round((time.monotonic() - began) * 1000, 1)
-        if fault is not None and fault.cut:
-            return await self._send_part(request, made, fault.cut, entry)
+        if fault is not None and (fault.cut or fault.rate):
+            return await self._send_part(request, made, fault, entry)
         return made
 
     async def _answer(
@@ -145,15 +145,23 @@ class App:
         return web.Response(status=500)
 
     async def _send_part(
-        self, request: web.Request, made: web.StreamResponse, size: int, entry: dict[str, Any]
+        self, request: web.Request, made: web.StreamResponse, fault: Fault, entry: dict[str, Any]
     ) -> web.StreamResponse:
-        """Promise the whole length, send `size` bytes of it, break the connection."""
+        """Promise the whole length; send it slowly, or only the first bytes and break the connection."""
         whole = bytes(getattr(made, "body", b"") or b"")
         headers = {name: value for name, value in made.headers.items() if name.lower() != "content-length"}
         half = web.StreamResponse(status=made.status, headers={**headers, "Content-Length": str(len(whole))})
         await half.prepare(request)
-        await half.write(whole[:size])
-        return self._cut(request, entry)
+        upto = len(whole) if fault.cut is None else fault.cut
+        step = max(1, int(fault.rate / 10)) if fault.rate else max(1, upto)
+        for at in range(0, upto, step):
+            await half.write(whole[at : min(at + step, upto)])
+            if fault.rate:
+                await asyncio.sleep(0.1)
+        if fault.cut is not None:
+            return self._cut(request, entry)
+        await half.write_eof()
+        return half
 
 
 def _faulty(fault: Fault) -> web.Response:

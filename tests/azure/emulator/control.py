@@ -51,7 +51,7 @@ async def switches(call: Call) -> Any:
 
 @_on("/fault")
 async def fault(call: Call) -> Any:
-    """Arm a fault: match, times, status, body, headers, cut, delay, after (see faults.Fault)."""
+    """Arm a fault: match, times, status, body, headers, cut, delay, rate, after (see faults.Fault)."""
     call.world.faults.add(**_body(call))
     return {"waiting": call.world.faults.waiting()}
 

@@ -23,6 +23,8 @@ class Fault:
         Break the connection after so many bytes of the answer's body (0: before the status line).
     delay : float
         Seconds of the wall before the answer.
+    rate : float or None
+        Bytes of the answer's body in a second of the wall: a slow line.
     after : int
         Matching requests that go through before the first hit.
     """
@@ -34,6 +36,7 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     cut: int | None = None
     delay: float = 0.0
+    rate: float | None = None
     after: int = 0
     hits: int = 0
 
