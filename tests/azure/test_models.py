@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from jupyter_amltrain.commands.model import carry_out
 from jupyter_amltrain.commands.parsers import parser_of
 from jupyter_amltrain.connections import Place
 from jupyter_amltrain.errors import CommandError, UnknownModel
+
+from .conftest import Azure
 
 pytestmark = pytest.mark.thorough  # the SDK's import alone takes seconds
 
@@ -27,7 +30,7 @@ logged.mkdir(parents=True)
 
 
 @pytest.fixture
-def workspace(api, azure_env, monkeypatch):
+def workspace(api: Any, azure_env: Azure, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
     place = Place(
         subscription=azure_env.subscription, resource_group=azure_env.resource_group, workspace=azure_env.workspace
@@ -41,7 +44,7 @@ def line(text: str) -> str:
     return carry_out(parser_of("model", "%aml_model").parse(shlex.split(text)))[0]
 
 
-def test_models_of_a_job(api, workspace, tmp_path: Path) -> None:
+def test_models_of_a_job(api: Any, workspace: str, tmp_path: Path) -> None:
     run = api.submit(
         CODE, name="train", target="cpus", environment="AzureML-sklearn-1.5@latest", outputs=["model"], gpus=0
     ).wait(120)
