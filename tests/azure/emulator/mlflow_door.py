@@ -1,4 +1,4 @@
-"""The workspace's MLflow tracking endpoint: one real ``mlflow server`` behind the service's paths and limits."""
+"""The workspace's MLflow tracking endpoint: MLflow's real server behind the service's paths and limits."""
 
 from __future__ import annotations
 
@@ -28,13 +28,6 @@ from tests.azure.emulator.world import World
 
 routes = Routes()
 
-# Ends the server's whole process group when its stdin ends, that is when the emulator is gone, however it went.
-_KEEPER = (
-    "import os, signal, subprocess, sys\n"
-    "subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)\n"
-    "sys.stdin.buffer.read()\n"
-    "os.killpg(0, signal.SIGKILL)\n"
-)
 _TABLES = ("tags", "params", "metrics", "latest_metrics", "experiment_tags", "inputs", "input_tags", "datasets", "runs")
 _STATES = {"Completed": "FINISHED", "Failed": "FAILED", "Canceled": "KILLED"}
 # The service's store has no such API: log_model of MLflow 2.19 and later fails (azure-sdk-for-python#44896).
@@ -42,7 +35,7 @@ _ABSENT = ("logged-models", "traces", "scorers", "prompt", "webhooks")
 
 
 class Server:
-    """An ``mlflow server`` over SQLite, started when it is first wanted; one for the process, kept over resets."""
+    """MLflow's server over SQLite, started when it is first wanted; one for the process, kept over resets."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
@@ -72,21 +65,17 @@ class Server:
         atexit.register(self.stop)
         (port,) = free_ports(1)
         self.base = f"http://127.0.0.1:{port}"
-        server = [
-            sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-            "--backend-store-uri", f"sqlite:///{self.database}", "--default-artifact-root", str(self.folder / "a"),
-            "--no-serve-artifacts",
-        ]  # fmt: skip
         env = {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
             "HOME": str(self.folder),
             "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes that nobody here wants
             "DO_NOT_TRACK": "true",
             "LANG": "C.UTF-8",
         }
         with open(self.folder / "server.txt", "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _KEEPER, *server],
+                [sys.executable, str(Path(__file__).with_name("mlflow_server.py")), str(self.folder), str(port)],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.folder, env=env, start_new_session=True,
             )  # fmt: skip
         async with aiohttp.ClientSession(trust_env=False) as session:
