@@ -6,6 +6,7 @@ on the PATH, who they are, and where they may write. Every name that the table d
 
 from __future__ import annotations
 
+import atexit
 import fnmatch
 import functools
 import os
@@ -85,6 +86,7 @@ def _tools() -> str:
     """A folder with every program of the system but Python: the PATH of an image without it."""
     folder = Path(tempfile.mkdtemp(prefix="image-without-python-"))
     folder.chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for place in ("/usr/local/bin", "/usr/bin", "/bin"):
         for program in os.scandir(place) if os.path.isdir(place) else ():
             if (

@@ -69,7 +69,6 @@ class Server:
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
             "HOME": str(self.folder),
             "MLFLOW_DISABLE_TELEMETRY": "true",
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven processes that nobody here wants
             "DO_NOT_TRACK": "true",
             "LANG": "C.UTF-8",
         }
