@@ -143,7 +143,7 @@ def _trust(environ: Mapping[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context()
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         path = environ.get(name, "")
-        if path and not environ.get("SSL_CERT_FILE"):
+        if path:  # as Azure's own clients do; the other two variables are Python's
             try:
                 context.load_verify_locations(
                     path if os.path.isfile(path) else None, None if os.path.isfile(path) else path
