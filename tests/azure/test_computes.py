@@ -61,7 +61,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> StateRoot:
 
 
 @pytest.fixture
-def make(azure_env: Azure, loop: LoopThread, root: StateRoot) -> Make:
+def make(azure_env: Azure, loop: LoopThread, root: StateRoot, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
     stored = Workspaces(root)
     if not stored.all():
         place = {
@@ -80,12 +81,13 @@ def make(azure_env: Azure, loop: LoopThread, root: StateRoot) -> Make:
 
 
 def wire(azure: Azure, what: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = azure.control("/wire")
+    """Requests whose ``METHOD host/path`` has `what`, with their bodies read."""
+    found = azure.control("/wire")
     entries = found["requests"] if isinstance(found, dict) else found
-    entries = [one for one in entries if re.search(what, f"{one['method']} {one['host']}{one['path']}")]
     return [
         {**one, "body": json.loads(one["body"]) if isinstance(one["body"], str) and one["body"] else one["body"]}
         for one in entries
+        if re.search(what, f"{one['method']} {one['host']}{one['path']}")
     ]
 
 
