@@ -95,6 +95,11 @@ def until(there: Any, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+def gate(folder: Path) -> str:
+    """Words of a command that wait until the test makes ``folder/go`` (jobs run on this machine)."""
+    return f"while [ ! -e {folder}/go ]; do sleep 0.05; done"
+
+
 def alive(pid: int) -> bool:
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
@@ -162,16 +167,19 @@ def test_a_job_goes_through_the_states_and_answers_in_the_recorded_shape(cloud: 
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_logs_come_while_the_job_runs(cloud: Cloud, live: bool) -> None:
+def test_logs_come_while_the_job_runs(cloud: Cloud, live: bool, tmp_path: Path) -> None:
     cloud.azure.control("/switch", logs_uploaded_live=live)
     cloud.cluster()
-    script = "echo one; echo '{}' > logs/x.jsonl; while [ ! -e go ]; do sleep 0.05; done; echo '{}' >> logs/x.jsonl"
-    cloud.submit("b1", f"({script}) & sleep 1.2; touch go; wait; echo two")
+    script = f"echo '{{}}' > logs/x.jsonl; echo one; {gate(tmp_path)}; echo '{{}}' >> logs/x.jsonl; echo two"
+    cloud.submit("b1", script)
     cloud.wait("b1", "Running")
     until(lambda: cloud.logs("b1").get("user_logs/std_log.txt") == "one\n")
-    time.sleep(0.5)
+    if live:
+        until(lambda: cloud.logs("b1").get("logs/x.jsonl") == "{}\n")
+    else:
+        assert "logs/x.jsonl" not in cloud.logs("b1")
     assert cloud.status("b1") == "Running"
-    assert cloud.logs("b1").get("logs/x.jsonl") == ("{}\n" if live else None)
+    (tmp_path / "go").touch()
     cloud.wait("b1")
     assert cloud.logs("b1") == {"user_logs/std_log.txt": "one\ntwo\n", "logs/x.jsonl": "{}\n{}\n"}
 
@@ -206,14 +214,17 @@ def test_parameter_servers_have_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("kept", ["anew", "folder"])
-def test_preempted_jobs_run_again(cloud: Cloud, kept: str) -> None:
+def test_preempted_jobs_run_again(cloud: Cloud, kept: str, tmp_path: Path) -> None:
     cloud.azure.control("/switch", retry_logs=kept)
     cloud.cluster(low_priority=True)
-    cloud.submit("d1", "echo once; sleep 1")
+    cloud.submit("d1", f"echo once; {gate(tmp_path)}")
     cloud.wait("d1", "Running")
     until(lambda: cloud.logs("d1"))
     assert cloud.azure.control("/preempt", job="d1") == {"preempted": True}
-    assert "Queued" in cloud.wait("d1")
+    cloud.wait("d1", "Queued")
+    assert cloud.wait("d1", "Running")[-1] == "Running"
+    (tmp_path / "go").touch()
+    cloud.wait("d1")
     details = cloud.details("d1")
     before = {"retry_001/user_logs/std_log.txt": "once\n"} if kept == "folder" else {}
     assert cloud.logs("d1") == {"user_logs/std_log.txt": "once\n", **before}
@@ -326,7 +337,7 @@ def test_recorded_bodies_hold_to_the_schema() -> None:
     assert checked >= 5
 
 
-def test_mlflow_metrics_services_and_monitor(cloud: Cloud) -> None:
+def test_mlflow_metrics_services_and_monitor(cloud: Cloud, tmp_path: Path) -> None:
     cloud.cluster(size="Standard_NC4as_T4_v3")
     body = {"run_id": "g1", "metrics": [{"key": "loss", "value": 0.5, "timestamp": 1, "step": 0}]}
     script = f"""python - <<'X'
@@ -338,7 +349,7 @@ head = {{"Authorization": "Bearer " + os.environ["AZUREML_RUN_TOKEN"], "Content-
 urllib.request.urlopen(urllib.request.Request(url, {json.dumps(body)!r}.encode(), head))
 print("logged", flush=True)
 X
-sleep 3"""
+{gate(tmp_path)}"""
     cloud.submit("g1", script, services={"lab": {"jobServiceType": "JupyterLab"}})
     cloud.wait("g1", "Running")
     until(lambda: "logged" in str(cloud.logs("g1")) or cloud.status("g1") == "Failed")

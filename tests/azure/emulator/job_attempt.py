@@ -115,6 +115,7 @@ class Attempt:
             await execution.end(grace)
             return None
         except Preempted:
+            run.set("Queued")
             execution.kill()
             raise
 

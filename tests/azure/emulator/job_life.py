@@ -59,7 +59,8 @@ class Life:
         run.set("Preparing")
         image = await unless_ended(run, builds.ready(self.jobs, run))
         while True:
-            run.set("Queued")
+            if run.status != "Queued":
+                run.set("Queued")
             lease = await self._lease()
             try:
                 if self.world.switches["queued_to_preparing"]:
