@@ -59,7 +59,7 @@ class Run:
     cancelation_reason: str | None = None
     output_assets: dict[str, Any] = field(default_factory=dict)
     nodes: int = 0
-    times: dict[str, float] = field(default_factory=dict)
+    states: list[tuple[str, float]] = field(default_factory=list)
     canceled: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     execution: executor.Execution | None = None
@@ -84,7 +84,7 @@ class Run:
     def set(self, status: str) -> None:
         """Go to a state."""
         self.properties["status"] = status
-        self.times[status] = time.time()
+        self.states.append((status, time.time()))
         self.status_revision += 1
         self.touch()
 
@@ -132,7 +132,7 @@ class Jobs:
         """Take a job; its life goes on in the background."""
         self.runs[run.name] = run
         run.modified_at = self._world.clock.stamp()
-        run.times[run.status] = time.time()
+        run.states.append((run.status, time.time()))
         from tests.azure.emulator.job_life import Life
 
         self._world.spawn(Life(self, run).live(), f"job {run.name}")

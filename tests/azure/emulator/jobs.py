@@ -95,6 +95,13 @@ async def delete(call: Call) -> web.Response:
     return arm.empty(200)
 
 
+@routes.on("control", "*", "/job", anonymous=True)
+async def states(call: Call) -> Any:
+    """For tests: every state that the job ``name`` was in with its time (unix seconds), and its attempts."""
+    run = call.world.part(Jobs).of(str((call.json() or {}).get("name") or call.query.get("name")))
+    return None if run is None else {"states": run.states, "attempt": run.attempt, "warnings": run.warnings}
+
+
 def find(call: Call, name: str | None = None) -> Run:
     """The run that a path names.
 

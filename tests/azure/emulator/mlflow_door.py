@@ -159,7 +159,7 @@ class Door:
         made = await SERVER.post(
             "runs/create",
             experiment_id=answer["experiment_id"],
-            start_time=int(run.times[min(run.times, key=lambda state: run.times[state])] * 1000),
+            start_time=int(run.states[0][1] * 1000),
             run_name=run.properties["displayName"],
             tags=[{"key": key, "value": str(value)} for key, value in tags.items()],
         )
