@@ -74,6 +74,8 @@ def age_of(telemetry: RunTelemetry, ended: bool) -> float | None:
 
 
 def _source(nodes: Sequence[NodeTelemetry]) -> str:
+    if source := nodes[0].header.get("source"):  # who is no agent says what it is
+        return str(source)[:80]
     period = known(nodes[0].header.get("period")) or 1.0
     return f"agent, every {period:g} s"
 

@@ -65,7 +65,7 @@ def label(name: str) -> str:
     return f"[{name.removeprefix('user_logs/')}] "
 
 
-def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: bool) -> None:
+def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: bool, running: bool = True) -> None:
     """Append what came.
 
     Parameters
@@ -76,14 +76,19 @@ def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: 
         Which try of the service this is, from 1.
     ended
         Nothing will follow: lines without an end are shown too.
+    running
+        That try has begun to run; before, what comes is the rest of the one before.
     """
     said = int(mirror.facts.get("attempt") or 1)
     user = [name for name in news if not is_build(name)]
     begun = bool(mirror.facts.get("begun"))
-    if any(news[name].restarted for name in user) or (attempt > said and begun):
-        attempt = max(attempt, said + 1)
+    if any(news[name].restarted for name in user):
+        if attempt > said or attempt == 1:  # a service that does not count says 1
+            _again(mirror, max(attempt, said + 1))
+    elif attempt > said and not begun:
+        mirror.facts["attempt"] = attempt
+    elif attempt > said and running and any(news[name].data for name in user):
         _again(mirror, attempt)
-    mirror.facts["attempt"] = max(said, attempt)
     for name, came in news.items():
         known = mirror.of(name)
         if is_build(name):
@@ -92,7 +97,7 @@ def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: 
                     _line(mirror, "the environment's image is built")
                 mirror.append(MERGED, came.data, "log")
                 mirror.facts["building"] = not came.data.endswith(b"\n")
-            advance(known, came.data, came.restarted)
+            advance(known, came.data, came.restarted, came.made)
             continue
         if came.data and not begun:
             begun = mirror.facts["begun"] = True
@@ -105,7 +110,7 @@ def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: 
             mirror.append(MERGED, came.data, "log")
             if came.data:
                 mirror.facts["open"] = not came.data.endswith(b"\n")
-        advance(known, came.data, came.restarted)
+        advance(known, came.data, came.restarted, came.made)
 
 
 def _merge(mirror: MirrorFiles, name: str, came: News, ended: bool) -> None:

@@ -183,11 +183,11 @@ def telemetry(
                 value = point.get("value")
                 if isinstance(value, (int, float)):
                     series[int(point.get("timestamp") or 0)] = float(value) * factor
-    return {node: _table(node, series, 10.0) for node, series in nodes.items()}
+    return {node: _table(node, series, 10.0, "the service's MLflow, every 10 s") for node, series in nodes.items()}
 
 
 def _table(
-    node: int, series: Mapping[tuple[int | None, str], Mapping[int, float]], period: float, note: str = ""
+    node: int, series: Mapping[tuple[int | None, str], Mapping[int, float]], period: float, source: str
 ) -> tuple[dict[str, Any], list[list[Any]]]:
     gpus = sorted({gpu for gpu, _ in series if gpu is not None})
     header = {
@@ -202,7 +202,8 @@ def _table(
         "gpu_columns": list(_GPU_COLUMNS),
         "gpu_units": list(_GPU_UNITS),
         "gpus": [{"index": gpu, "uuid": "", "name": "", "mig": False} for gpu in gpus],
-        "gpu_note": note,
+        "gpu_note": "",
+        "source": source,
     }
     moments: list[int] = []
     for moment in sorted({moment for values in series.values() for moment in values}):
@@ -284,7 +285,7 @@ def monitor(
                     until = max(until, moment)
     nodes: dict[str, dict[str, Any]] = {}
     for number, instance in enumerate(sorted(found)):
-        header, rows = _table(number, found[instance], 60.0)
+        header, rows = _table(number, found[instance], 60.0, "Azure Monitor, every minute, some minutes late")
         header["host"] = instance
         nodes[str(number)] = {"header": header, "rows": rows}
     if folder:

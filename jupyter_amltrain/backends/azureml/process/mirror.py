@@ -142,8 +142,8 @@ class _Sync:
     def _news(self, names: Sequence[str]) -> dict[str, News]:
         """What is new in some files, asked for at the same time."""
         known = [dict(self.mirror.of(name)) for name in names]
-        reader = self.reader
-        found = history.all_of(lambda pair: reader.new(*pair), list(zip(names, known, strict=True)))
+        reader, again = self.reader, self.attempt > 1
+        found = history.all_of(lambda pair: reader.new(*pair, again), list(zip(names, known, strict=True)))
         self.taken += sum(len(news.data) for news in found)
         return dict(zip(names, found, strict=True))
 
@@ -158,7 +158,8 @@ class _Sync:
             self.call.check()
             news = self._news(names)
             left = [name for name in names if news[name].more]
-            logs.take(self.mirror, news, attempt=self.attempt, ended=self.ended)
+            running = self.ended or self.status in ("Running", "Finalizing")
+            logs.take(self.mirror, news, attempt=self.attempt, ended=self.ended, running=running)
             names = left
             if names and not self.ended and self.taken > _ONCE:
                 self.more = True
@@ -220,7 +221,7 @@ class _Sync:
             records.take_journal(mirror, data, came.restarted)
         elif not came.restarted:
             mirror.append(local, data, "minutes")
-        advance(mirror.of(name), data, came.restarted)
+        advance(mirror.of(name), data, came.restarted, came.made)
         return True
 
     def _whole(self, name: str, local: str, stream: str, times: float) -> None:

@@ -27,11 +27,14 @@ class News(NamedTuple):
         It is another file than the one that was read so far: `data` is from its beginning.
     more
         There is more of it.
+    made
+        When the storage service made the file.
     """
 
     data: bytes = b""
     restarted: bool = False
     more: bool = False
+    made: str = ""
 
 
 class Reader:
@@ -47,20 +50,28 @@ class Reader:
     def __init__(self, call: Call, address: Callable[[str, bool], str]) -> None:
         self._call, self._address = call, address
 
-    def new(self, name: str, known: dict[str, Any]) -> News:
-        """What is behind `known` (see :attr:`MirrorFiles.remote`), which this does not change."""
+    def new(self, name: str, known: dict[str, Any], again: bool = False) -> News:
+        """What is behind `known` (see :attr:`MirrorFiles.remote`), which this does not change.
+
+        Parameters
+        ----------
+        again
+            The service has started the job again: a file that was made anew is another one, even where it
+            begins like the one before. (Without that it may be one that is written whole each time.)
+        """
         offset, tail = int(known.get("offset") or 0), bytes.fromhex(known.get("tail") or "")
         answer = self._get(name, offset - len(tail), offset + PART)
         if answer is None:
             return News()
-        data, total = answer
-        if not data.startswith(tail) or total < offset:
+        data, total, made = answer
+        other = bool(again and offset and made and made != known.get("made", made) and not known.get("rewritten"))
+        if other or not data.startswith(tail) or total < offset:
             answer = self._get(name, 0, PART)
             if answer is None or not answer[0]:
                 return News()  # it is being written anew
-            return News(answer[0], True, answer[1] > len(answer[0]))
+            return News(answer[0], True, answer[1] > len(answer[0]), answer[2])
         new = data[len(tail) :]
-        return News(new, False, total > offset + len(new))
+        return News(new, False, total > offset + len(new), made)
 
     def whole(self, name: str, known: dict[str, Any]) -> bytes | None:
         """A small file that is replaced as a whole; ``None`` when it is as it was. Notes its mark in `known`."""
@@ -85,8 +96,8 @@ class Reader:
             return answer.bytes
         return None
 
-    def _get(self, name: str, start: int, end: int) -> tuple[bytes, int] | None:
-        """Bytes and the size of the whole; nothing for a file that is not there."""
+    def _get(self, name: str, start: int, end: int) -> tuple[bytes, int, str] | None:
+        """Bytes, the size of the whole, and when it was made; nothing for a file that is not there."""
         for fresh in (False, True):
             url = self._address(name, fresh)
             if not url:
@@ -100,16 +111,21 @@ class Reader:
                 if status == 404:
                     return None
                 raise
+            told, made = answer.headers.get("content-range", ""), answer.headers.get("x-ms-creation-time", "")
             if answer.status == 416:
-                return b"", _total(answer.headers.get("content-range", ""), 0)
+                return b"", _total(told, 0), made
             if answer.status == 200:  # somebody between us and the storage does not know ranges
-                return answer.bytes[start:end], len(answer.bytes)
-            return answer.bytes, _total(answer.headers.get("content-range", ""), start + len(answer.bytes))
+                return answer.bytes[start:end], len(answer.bytes), made
+            return answer.bytes, _total(told, start + len(answer.bytes)), made
         return None
 
 
-def advance(known: dict[str, Any], data: bytes, restarted: bool) -> None:
+def advance(known: dict[str, Any], data: bytes, restarted: bool, made: str = "") -> None:
     """Note that `data` was taken."""
+    if made and not restarted and known.get("made", made) != made:
+        known["rewritten"] = True
+    if made:
+        known["made"] = made
     before = b"" if restarted else bytes.fromhex(known.get("tail") or "")
     known["offset"] = (0 if restarted else int(known.get("offset") or 0)) + len(data)
     known["tail"] = (before + data)[-OVERLAP:].hex()

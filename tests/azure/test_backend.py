@@ -1,0 +1,316 @@
+"""The contract of backends, and jobs of their own kind, on the emulated Azure."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.azureml.backend import AzureBackend
+from jupyter_amltrain.backends.azureml.link import close_of, link_of
+from jupyter_amltrain.errors import CommandError, SpecError
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.naming import new_run_id
+from jupyter_amltrain.snapshot import Snapshot, take
+from jupyter_amltrain.spec.azure_target import AmlComputeTarget, ServerlessTarget
+from jupyter_amltrain.spec.inputs import JobInput, JobOutput
+from jupyter_amltrain.spec.job import Distribution, JobSpec, Resources
+from jupyter_amltrain.spec.run import Run, RunState
+from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+from tests.azure.conftest import Azure
+from tests.contracts.backend import DEADLINE, BackendContract, Call
+
+SIZE = "Standard_DS2_v2"
+
+
+@pytest.fixture
+def az(azure_env: Azure, monkeypatch: pytest.MonkeyPatch) -> Azure:
+    """The sandbox, with time constants of tests."""
+    monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
+    monkeypatch.setenv("AMLTRAIN_AZURE_WARM", "0")
+    azure_env.control("/switch", scale_seconds=0.1, create_seconds=0.05)
+    return azure_env
+
+
+@pytest.fixture
+def loop(home: Path) -> Iterator[LoopThread]:
+    thread = LoopThread("test-loop")
+    yield thread
+    thread.call(close_of(thread), 30)
+    thread.close()
+
+
+def connected(loop: LoopThread, root: StateRoot, az: Azure) -> None:
+    """The workspace and a cluster in it."""
+
+    async def go() -> None:
+        link = link_of(loop, root)
+        where = {"subscription": az.subscription, "resource_group": az.resource_group, "workspace": az.workspace}
+        facts = await link.request("workspace.connect", where)
+        known = {field: facts[field] for field in WorkspaceFacts.__struct_fields__ if field in facts}
+        Workspaces(root).put(WorkspaceFacts(**known))
+        settings = {"size": SIZE, "max_nodes": 2}
+        await link.request(
+            "computes.create",
+            {"workspace": facts["name"], "kind": "amlcompute", "name": "cpu", "settings": settings},
+        )
+
+    loop.call(go(), DEADLINE)
+
+
+@pytest.fixture
+def root(home: Path) -> StateRoot:
+    return StateRoot(home)
+
+
+@pytest.fixture
+def backend(loop: LoopThread, root: StateRoot, az: Azure) -> Iterator[AzureBackend]:
+    connected(loop, root, az)
+    made = AzureBackend(AmlComputeTarget(name="cpu", size=SIZE, max_nodes=2), loop, root)
+    yield made
+    loop.call(made.close())
+
+
+def job(name: str, text: str, **more: Any) -> tuple[JobSpec, Snapshot]:
+    spec = JobSpec(name=name, script=text, **more)
+    return spec, take(spec.script_name, text, notebook_dir=Path.cwd())
+
+
+class TestAzureBackend(BackendContract):
+    """A cluster of the workspace."""
+
+    def short(self) -> tuple[JobSpec, Snapshot]:
+        return job("short", "print('one line')\nprint('and the end')\n")
+
+    def long(self) -> tuple[JobSpec, Snapshot]:
+        return job("long", "import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+
+    def test_a_monitor_is_read_like_a_run_and_kept_by_its_name(self, call: Call[Any], backend: Any) -> None:
+        """As any other, but with one value a minute and only of what runs there."""
+        assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
+        folder = call(backend.monitor("watch-1", None, 0.1))
+        assert folder.endswith("monitors/watch-1")
+        assert call(backend.monitor("watch-1", None, 0.1)) == folder
+        call(backend.read("monitors/watch-1", "telemetry", 0))
+        call(backend.stop_monitor("watch-1"))
+        call(backend.stop_monitor("watch-1"))
+        assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
+
+    # ---- of Azure alone
+
+    def _run(self, call: Call[Any], backend: AzureBackend, wanted: tuple[JobSpec, Snapshot]) -> Run:
+        """A run to its end."""
+        run = call(self._launch(backend, wanted))
+        call(self._until_ended(backend, run.run_id))
+        found = call(backend.find(run.run_id))
+        assert found is not None
+        return found
+
+    def _log(self, call: Call[Any], backend: AzureBackend, run: Run) -> str:
+        return str(call(backend.read(run.run_id, "log", 0)).data.decode())
+
+    def test_the_printed_request_is_what_is_sent(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
+        spec, snapshot = job(
+            "printed",
+            "print(1)\n",
+            timeout=3600.0,
+            env={"A": "1"},
+            tags={"team": "t"},
+            inputs={"lr": JobInput(type="literal", value=0.1)},
+            outputs={"model": JobOutput()},
+            resources=Resources(nodes=2, shm_size="4g", docker_args="--ipc=host"),
+            distribution=Distribution(kind="mpi", processes=2),
+            services=("tensorboard:logs",),
+            identity="managed",
+            priority="low",
+        )
+        plan = call(backend.plan(spec, snapshot, new_run_id("printed")))
+        call(backend.launch(plan, {}, {}))
+        sent = next(w for w in az.control("/wire") if w["method"] == "PUT" and "/jobs/" in w["path"])
+        body = sent["body"]["properties"] if isinstance(sent["body"], dict) else json.loads(sent["body"])["properties"]
+        shown = dict(plan.request["properties"])
+        assert shown.pop("codeId") and str(body.pop("codeId")).startswith("/subscriptions/")
+        assert shown.pop("environmentId") == "azureml:AzureML-sklearn-1.5@latest"
+        assert str(body.pop("environmentId")).startswith("azureml:AzureML-sklearn-1.5:")
+        assert body.pop("properties")["amltrain.spec.0"] and body.pop("isArchived") is False
+        body["resources"].pop("properties", None)
+        assert body == shown
+        call(backend.cancel(plan.run_id))
+
+    def test_all_ranks_are_in_the_log_and_each_node_has_its_telemetry(
+        self, call: Call[Any], backend: AzureBackend
+    ) -> None:
+        text = "import os, time\nfor i in range(3):\n    print('line', i, flush=True)\n    time.sleep(0.5)\n"
+        run = self._run(
+            call,
+            backend,
+            job("ranks", text, resources=Resources(nodes=2), distribution=Distribution(kind="pytorch", processes=2)),
+        )
+        lines = self._log(call, backend, run).splitlines()
+        assert sorted(line for line in lines if "line" in line) == sorted(
+            f"[rank {rank}] line {i}" for rank in range(4) for i in range(3)
+        )
+        assert run.status.nodes == 2
+        for number in (0, 1):
+            head = call(backend.read(run.run_id, f"telemetry/{number}", 0)).data.split(b"\n")[0]
+            assert json.loads(head)["node"] == number
+
+    def test_metrics_and_values_come_home(self, call: Call[Any], backend: AzureBackend) -> None:
+        text = (
+            "import json, os, mlflow\n"
+            "for i in range(3):\n    mlflow.log_metric('loss', 1 / (i + 1), step=i)\n"
+            "with open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w') as f:\n    json.dump({'value': 0.5}, f)\n"
+        )
+        run = self._run(call, backend, job("metrics", text, out=("acc",)))
+        assert call(backend.outputs(run.run_id, ("acc",))) == {"acc": 0.5}
+        records = [json.loads(line) for line in call(backend.read(run.run_id, "metrics", 0)).data.splitlines()]
+        assert [r["seq"] for r in records] == list(range(1, len(records) + 1)) and records[0]["op"] == "init"
+        assert records[0]["a"]["id"] == run.tracking_id
+        points = [r["b"] for r in records if r["op"] == "runs/log-metric"]
+        points += [p for r in records if r["op"] == "runs/log-batch" for p in r["b"].get("metrics", ())]
+        assert [p["step"] for p in points if p["key"] == "loss"] == [0, 1, 2]
+
+    def test_why_a_run_failed(self, call: Call[Any], backend: AzureBackend) -> None:
+        status = self._run(call, backend, job("bad", "raise ValueError('no')\n")).status
+        assert (status.state, status.reason, status.exit_code) == (RunState.FAILED, "exit", 1)
+
+    def test_a_time_limit_is_told(self, call: Call[Any], backend: AzureBackend) -> None:
+        status = self._run(call, backend, job("limit", "import time\ntime.sleep(60)\n", timeout=1.0)).status
+        assert (status.state, status.reason) == (RunState.FAILED, "timeout")
+
+    def test_what_a_job_in_azure_cannot_have(self, call: Call[Any], backend: AzureBackend, tmp_path: Path) -> None:
+        for more, words in (
+            ({"secrets": ("TOKEN",)}, "Key Vault"),
+            ({"inputs": {"data": JobInput(path=str(tmp_path))}}, "on this machine only"),
+            ({"python": "/usr/bin/python3"}, "interpreter of its environment"),
+        ):
+            spec, snapshot = job("refused", "print(1)\n", **more)
+            assert words in backend.refuses(spec)
+            with pytest.raises(SpecError, match=words):
+                call(backend.plan(spec, snapshot, "refused-1"))
+
+    def test_another_kernel_finds_spec_log_and_values(
+        self, call: Call[Any], loop: LoopThread, backend: AzureBackend, az: Azure, tmp_path: Path
+    ) -> None:
+        run = self._run(call, backend, self.short())
+        elsewhere = StateRoot(tmp_path / "elsewhere")
+        Workspaces(elsewhere).put(Workspaces(backend.state_root).get())
+        other_loop = LoopThread("other-kernel")
+        try:
+            other = AzureBackend(AmlComputeTarget(name="shared", size=SIZE, compute="cpu"), other_loop, elsewhere)
+            found = other_loop.call(other.find(run.run_id), DEADLINE)
+            assert found is not None and found.spec == run.spec and found.status.state is RunState.COMPLETED
+            assert other_loop.call(other.read(run.run_id, "log", 0), DEADLINE).data == b"one line\nand the end\n"
+            assert [r.run_id for r in other_loop.call(other.list(), DEADLINE)] == [run.run_id]
+            other_loop.call(close_of(other_loop), 30)
+        finally:
+            other_loop.close()
+
+    def test_a_job_that_somebody_else_submitted(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
+        async def theirs() -> None:
+            link = link_of(backend._loop, backend.state_root)
+            body = {
+                "name": "theirs",
+                "body": {
+                    "jobType": "Command",
+                    "displayName": "by hand",
+                    "experimentName": "exp",
+                    "command": "echo by hand",
+                    "computeId": f"{backend.workspace().arm_id}/computes/cpu",
+                },
+                "environment": {"name": "AzureML-sklearn-1.5@latest"},
+                "code": {"script": "a.py", "digest": "0" * 64, "job_file": {}},
+            }
+            await link.request(
+                "jobs.submit", {"workspace": backend.workspace().name, "job": body, "files": {"a.py": b""}}
+            )
+
+        call(theirs())
+        call(self._until_ended(backend, "theirs"))
+        run = call(backend.find("theirs"))
+        assert run is not None and run.spec.name == "by hand" and run.spec.script == "echo by hand"
+        assert not run.project and self._log(call, backend, run) == "by hand\n"
+
+    def test_a_machine_that_is_taken_away(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
+        async def low() -> None:
+            settings = {"size": SIZE, "max_nodes": 1, "low_priority": True}
+            link = link_of(backend._loop, backend.state_root)
+            payload = {"workspace": backend.workspace().name, "kind": "amlcompute", "name": "spot"}
+            await link.request("computes.create", {**payload, "settings": settings})
+
+        call(low())
+        spot = AzureBackend(
+            AmlComputeTarget(name="spot", size=SIZE, low_priority=True), backend._loop, backend.state_root
+        )
+        text = (
+            "import os, time\nprint('begins', flush=True)\n"
+            f"time.sleep(0.5 if os.path.exists({str(backend.state_root.path / 'go')!r}) else 600)\nprint('ends')\n"
+        )
+        run = call(self._launch(spot, job("taken", text)))
+        end = time.monotonic() + DEADLINE
+        while b"begins" not in call(spot.read(run.run_id, "log", 0)).data:
+            assert time.monotonic() < end
+        (backend.state_root.path / "go").touch()
+        time.sleep(1.1)  # the storage service tells in whole seconds when a file was made
+        az.control("/preempt", job=run.run_id)
+        seen = call(self._until_ended(spot, run.run_id))
+        assert seen[-1] is RunState.COMPLETED
+        lines = self._log(call, spot, run).splitlines()
+        marks = [line for line in lines if line.startswith("amltrain:")]
+        assert [line for line in lines if line not in marks] == ["begins", "begins", "ends"]
+        assert len(marks) == 1 and "attempt 2" in marks[0]
+        records = call(spot.read(run.run_id, "telemetry", 0)).data.splitlines()
+        numbers = [json.loads(line)[0] for line in records if line.startswith(b"[")]
+        assert numbers == list(range(len(numbers)))
+
+    def test_serverless(self, call: Call[Any], backend: AzureBackend) -> None:
+        free = AzureBackend(ServerlessTarget(name="free", size=SIZE), backend._loop, backend.state_root)
+        run = self._run(call, free, self.short())
+        assert self._log(call, free, run) == "one line\nand the end\n"
+        assert [r.run_id for r in call(free.list())] == [run.run_id]
+        assert call(backend.list()) == []
+
+    def test_an_edit_sends_the_edit(self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path) -> None:
+        source = tmp_path / "source"
+        for number in range(60):
+            path = source / f"package{number % 5}" / f"m{number}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(os.urandom(3000))
+        (source / "train.py").write_text(
+            "import os\nprint(len(os.listdir('package1')), os.path.exists('package0/m5.py'))\n"
+        )
+
+        def submitted() -> tuple[Run, list[dict[str, Any]]]:
+            spec = JobSpec(name="tree", script_name="train.py", source=str(source))
+            snapshot = take("train.py", "", notebook_dir=tmp_path, source=source)
+            before = len(az.control("/wire"))
+            run = self._run(call, backend, (spec, snapshot))
+            wire = az.control("/wire")[before:]
+            puts = [
+                w for w in wire if w["method"] == "PUT" and "blob" in w["host"] and "ExperimentRun" not in w["path"]
+            ]
+            return run, puts
+
+        run, first = submitted()
+        assert len(first) == 5  # the script, the agent, the job, the list, the pack
+        assert self._log(call, backend, run) == "12 True\n"
+        (source / "package1" / "m1.py").write_bytes(os.urandom(2000))
+        (source / "package0" / "m5.py").unlink()
+        (source / "package1" / "more.py").write_text("new = 1\n")
+        run, second = submitted()
+        assert self._log(call, backend, run) == "13 False\n"
+        sent = sum(int(w.get("size") or w.get("headers", {}).get("Content-Length") or 0) for w in second)
+        assert 2000 < sent < 2000 + 4096
+        _, third = submitted()
+        assert third == []
+
+    def test_a_live_job_is_not_archived_by_a_wrong_name(self, call: Call[Any], backend: AzureBackend) -> None:
+        call(backend.delete("nobody-22222"))
+        with pytest.raises(CommandError, match="not a monitor's id"):
+            call(backend.read("monitors/..", "log", 0))
