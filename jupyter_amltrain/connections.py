@@ -254,9 +254,8 @@ class Connections:
         await self._loop.offload(self._stored.remove, facts.name)
         await self._computes.refresh()
         await link_of(self._loop, self._root).request("workspace.forget", {"workspace": facts.name})
-        return (
-            f"{facts.name} is disconnected; {len(targets)} targets were taken off the list. At Azure nothing changed."
-        )
+        off = "1 target was" if len(targets) == 1 else f"{len(targets)} targets were"
+        return f"{facts.name} is disconnected; {off} taken off the list. At Azure nothing changed."
 
     async def close(self) -> None:
         """Let go of the process that talks to Azure."""

@@ -65,12 +65,12 @@ def place_of(asked: argparse.Namespace, folder: Path | None = None) -> Place:
     if any(given.values()) and not asked.config:
         lacking = " ".join(f"--{key.replace('_', '-')}" for key, value in given.items() if not value)
         raise CommandError(f"{lacking} is missing.", hint="Give all three, or --config config.json.")
-    if not asked.config and asked.name:
-        return Place(**rest)  # one that is known
+    from jupyter_amltrain import api
+
+    if not asked.config and asked.name and asked.name in [one.name for one in api.workspaces()[0]]:
+        return Place(**rest)
     path = Path(asked.config).expanduser() if asked.config else find(folder or Path.cwd())
     if path is None:
-        from jupyter_amltrain import api
-
         if api.workspaces()[0]:
             return Place(**rest)
         raise CommandError(

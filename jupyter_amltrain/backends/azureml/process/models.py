@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Where a job's output is, and where a datastore's file is, with or without the workspace before it.
 _OF_JOB = re.compile(r"azureml://jobs/(?P<job>[^/]+)/outputs/(?P<output>[^/]+)(?:/paths/(?P<path>.*))?")
+#: What the agent writes of the MLflow calls of the job's first process, and where it keeps the models that they log.
+_JOURNAL, _MODELS = "logs/amltrain/metrics/rank-0.jsonl", "outputs/models"
 _OF_STORE = re.compile(r"azureml://(?:subscriptions/.+/)?datastores/(?P<store>[^/]+)/paths/(?P<path>.+)")
 
 
@@ -118,7 +121,6 @@ class _Left:
             raise UnknownRun(f"There is no job {job!r} in {place.name}.", hint="%aml_runs lists the runs.")
         outputs = ((answer.json or {}).get("properties") or {}).get("outputs") or {}
         self.outputs = {name: str((of or {}).get("jobOutputType")) for name, of in outputs.items() if name != "default"}
-        self._files: list[str] | None = None
 
     def files(self, below: str) -> list[str] | None:
         """Paths of the job's own artifacts below a path; ``None`` where the storage does not let us look."""
@@ -140,9 +142,12 @@ class _Left:
         files = self.files("outputs/")
         if files is None:
             return self._own(whole), None
-        whole = _logged(files, below) or whole
-        if not any(file == whole or file.startswith(f"{whole}/") for file in files):
-            there = ", ".join(f"outputs/{name}" for name in self.outputs)
+        named = self.named(files)
+        first, slash, rest_of = below.partition("/")
+        if not _there(files, whole):
+            whole = f"{named[first]}{slash}{rest_of}" if first in named else _logged(files, below) or whole
+        if not _there(files, whole):
+            there = ", ".join(f"outputs/{name}" for name in (*self.outputs, *named))
             raise CommandError(
                 f"{self.job} left nothing at {path}.",
                 hint=f"There are: {there}." if there else f"%aml_runs show {self.job} tells where its files are.",
@@ -154,14 +159,36 @@ class _Left:
         if self.outputs:
             return self.at(f"outputs/{only([*self.outputs], self.job).removeprefix('outputs/')}")
         files = self.files("outputs/") or []
-        models = {str(PurePosixPath(file).parent) for file in files if file.endswith("/MLmodel")}
-        if not models and any(file.startswith("outputs/model/") for file in files):
-            models = {"outputs/model"}
-        path = only(models, self.job)
+        paths = {str(PurePosixPath(file).parent) for file in files if file.endswith("/MLmodel")}
+        if not paths and _there(files, "outputs/model"):
+            paths = {"outputs/model"}
+        names = {path: f"outputs/{name}" for name, path in self.named(files).items()}
+        models = {names.get(path, path): path for path in paths}
+        path = models[only(models, self.job)]
         return self._own(path), f"{path}/MLmodel" in files
+
+    def named(self, files: Sequence[str]) -> dict[str, str]:
+        """Paths of models by the name that the script gave them, as the agent's journal has it.
+
+        MLflow 3 keeps a logged model under an id of its own; the last of a name counts.
+        """
+        if not any(file.startswith(f"{_MODELS}/") for file in files):
+            return {}
+        found: dict[str, str] = {}
+        for _, _, url in artifacts.listing(self.call, self.place, self.job, [_JOURNAL]):
+            for line in self.call.cloud.blob(url).get().bytes.splitlines():
+                if b'"op":"logged-models"' in line:
+                    made = json.loads(line)["a"]
+                    found[str(made["name"])] = f"{_MODELS}/{made['id']}/artifacts"
+        return {name: path for name, path in found.items() if _there(files, path)}
 
     def _own(self, path: str) -> str:
         return f"azureml://jobs/{self.job}/outputs/artifacts/paths/{path}"
+
+
+def _there(files: Sequence[str], path: str) -> bool:
+    """Whether there is such a file, or such a folder."""
+    return any(file == path or file.startswith(f"{path}/") for file in files)
 
 
 def _logged(files: Sequence[str], below: str) -> str:
