@@ -219,7 +219,7 @@ def test_preempted_jobs_run_again(cloud: Cloud, kept: str, tmp_path: Path) -> No
     cloud.cluster(low_priority=True)
     cloud.submit("d1", f"echo once; {gate(tmp_path)}")
     cloud.wait("d1", "Running")
-    until(lambda: cloud.logs("d1"))
+    until(lambda: "once" in str(cloud.logs("d1")))
     assert cloud.azure.control("/preempt", job="d1") == {"preempted": True}
     cloud.wait("d1", "Queued")
     assert cloud.wait("d1", "Running")[-1] == "Running"
