@@ -24,8 +24,11 @@ def memory(gpu: int, seconds: float) -> int:
     return round(min(1.0, 0.1 + seconds / 10) * MEMORY * (0.7 - 0.05 * (gpu % 4)))
 
 
-def environ(count: int, folder: Path) -> dict[str, str]:
-    """What makes NVML show so many GPUs to the processes of a node; empty without GPUs or without a C compiler."""
+def environ(count: int, folder: Path, size: str) -> dict[str, str]:
+    """What makes NVML show so many GPUs to the processes of a node; empty without GPUs or without a C compiler.
+
+    Their name says of which size of machine they are, and that they are none.
+    """
     if not count:
         return {}
     try:
@@ -44,5 +47,7 @@ def environ(count: int, folder: Path) -> dict[str, str]:
     return {
         "LD_LIBRARY_PATH": str(library),
         "AMLTRAIN_FAKE_NVML_GPUS": str(count),
+        "AMLTRAIN_FAKE_NVML_NAME": f"Fake GPU of {size}",
+        "AMLTRAIN_FAKE_NVML_MEMORY": str(MEMORY),
         "AMLTRAIN_FAKE_NVML_CURVES": str(curves),
     }

@@ -71,6 +71,7 @@ class Attempt:
             "127.0.0.1",
             executor.free_ports(16),
             str(self.world.switches["std_log_names"]),
+            bool(self.world.switches["mpi_by_node"]),
         )
         env = job_environ.environ(run, inputs, outputs)
         try:
@@ -79,7 +80,7 @@ class Attempt:
             raise JobFailed("UserError", f"The command names {missing}, which is no input or output.") from None
         run.gpus = int((sizes.find(run.size) or {}).get("gpus") or 0) if self.world.switches["fake_gpus"] else 0
         node_env = [
-            await asyncio.to_thread(gpus.environ, run.gpus, here.root / f"node-{node}")
+            await asyncio.to_thread(gpus.environ, run.gpus, here.root / f"node-{node}", run.size)
             for node in range(len(lease.nodes))
         ]
         run.execution = executor.Execution(here, layout, command, env, node_env)

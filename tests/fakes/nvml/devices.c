@@ -70,7 +70,7 @@ result nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
 
 result nvmlDeviceGetName(void *device, char *text, unsigned int size) {
     ENTER(device);
-    snprintf(text, size, fake_instance(device) < 0 ? "Fake H100 80GB" : "Fake H100 80GB MIG 1g.10gb");
+    snprintf(text, size, fake_instance(device) < 0 ? "%s" : "%s MIG 1g.10gb", fake_name);
     return OK;
 }
 

@@ -11,7 +11,9 @@ enum {
 #define MOST 256
 #define MOST_MIG 8
 #define PARTS 7  /* a split GPU gives each instance a seventh of what it has */
-#define TOTAL (80ULL << 30)
+extern unsigned long long fake_total; /* bytes of a GPU */
+#define TOTAL fake_total
+extern const char *fake_name;
 
 /* What a curve says of one GPU at one time. */
 struct reading {

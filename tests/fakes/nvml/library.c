@@ -10,6 +10,8 @@
  *   PROCESSES    file of lines "<gpu> <pid> <bytes or -1>": compute processes, read at each call
  *   PIDS         host: each pid is another one than here; mixed: each second one; empty: none is listed
  *   MIG          list "<gpu>:<instances>,...": split GPUs
+ *   NAME         what the GPUs are called, default Fake H100 80GB
+ *   MEMORY       MiB of a GPU, default 80 GiB
  *   UNSUPPORTED  list of functions that answer NOT_SUPPORTED (versions without suffix; short: name, memory, processes)
  *   MISSING      list of functions that answer FUNCTION_NOT_FOUND
  *   LOST         list "<gpu>:<from>[:<until>],...": seconds in which a GPU is off the bus
@@ -30,6 +32,9 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+unsigned long long fake_total = 80ULL << 30;
+const char *fake_name = "Fake H100 80GB";
 
 #define FUNCTIONS 128
 #define ENV(name) getenv("AMLTRAIN_FAKE_NVML_" name)
@@ -137,6 +142,8 @@ static void read_environment(void) {
     if (ENV("EPOCH")) start = atof(ENV("EPOCH"));
     clock_file = ENV("CLOCK") ? map(ENV("CLOCK"), sizeof(double), 0) : NULL;
     sample_rate = ENV("SAMPLE_HZ") ? atof(ENV("SAMPLE_HZ")) : 10;
+    fake_total = ENV("MEMORY") ? strtoull(ENV("MEMORY"), NULL, 10) << 20 : 80ULL << 30;
+    fake_name = ENV("NAME") ? ENV("NAME") : "Fake H100 80GB";
     delay = ENV("DELAY_US") ? atol(ENV("DELAY_US")) : 0;
     if (!shared && ENV("CALLS")) shared = map(ENV("CALLS"), sizeof own, 1);
     memset(fake_migs, 0, sizeof fake_migs);
