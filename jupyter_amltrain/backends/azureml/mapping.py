@@ -134,7 +134,7 @@ def command_of(spec: JobSpec) -> str:
     plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
     return (
         f"{places}P=$(command -v python3 || command -v python); "
-        "if \"$P\" -c 'import sys; sys.exit(sys.version_info < (3, 8))'; then "
+        'if [ -n "$P" ] && "$P" -c \'import sys; sys.exit(sys.version_info < (3, 8))\'; then '
         'exec "$P" .amltrain/agent.pyz rank .amltrain/job.json; fi; '
         'echo "amltrain: no Python 3.8+ in this image: no telemetry"; '
         'for F in .amltrain/*.tar.gz; do if [ -e "$F" ]; then tar -xzf "$F"; fi; done; '
@@ -250,9 +250,7 @@ def check_files(snapshot: Snapshot) -> None:
             raise CommandError(f"{name}: the folder .amltrain of the code is ours in the job.", hint="Leave it out.")
 
 
-def request_of(
-    spec: JobSpec, snapshot: Snapshot, place: Place, name: str, tags: Mapping[str, str]
-) -> dict[str, Any]:
+def request_of(spec: JobSpec, snapshot: Snapshot, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
     """The exact request, printable; `tags` are the job's own and ours."""
     body = {**body_of(spec, place, CODE_OF.format(snapshot.digest[:16])), "tags": dict(tags)}
     environment = environment_of(spec, place)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from jupyter_amltrain.backends.azureml import faults
 from jupyter_amltrain.backends.azureml.process import code_assets, environments, history, rest, serve
-from jupyter_amltrain.errors import AmlTrainError, CommandError, EnvironmentFailed, SubmitError
+from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, EnvironmentFailed, SubmitError
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
@@ -79,15 +79,21 @@ def _created(
 ) -> dict[str, Any]:
     from jupyter_amltrain.backends.azureml.process import sdk, sdk_jobs
 
-    entity = sdk_jobs.command_of(name, body, code, environment)
-    client = sdk.client(call.cloud, place)
-    try:
-        made = client.jobs.create_or_update(entity, skip_validation=True)
-    except Exception as error:
-        plain = faults.of_exception(error, place.name)
-        if plain is None:
-            raise
-        raise _refused(plain, name, body) from error
+    for again in (False, True):
+        entity = sdk_jobs.command_of(name, body, code, environment)
+        try:
+            made = sdk.client(call.cloud, place).jobs.create_or_update(entity, skip_validation=True)
+            break
+        except Exception as error:
+            plain = faults.of_exception(error, place.name)
+            if plain is None:
+                raise
+            if isinstance(plain, AuthenticationError) and not again and _status(error) == 401:
+                # A token that was taken back before its time: our own client gets a new one, the SDK keeps the old.
+                sdk.forget(place.name)
+                _taken(place, name)
+                continue
+            raise _refused(plain, body, environment) from error
     services = made.services or {}
     studio = services.get("Studio")
     created = made.creation_context.created_at if made.creation_context else None
@@ -99,7 +105,12 @@ def _created(
     }
 
 
-def _refused(error: AmlTrainError, name: str, body: Mapping[str, Any]) -> AmlTrainError:
+def _status(error: Exception) -> int:
+    """HTTP status of an error of azure-core; 0 without one."""
+    return int(getattr(error, "status_code", 0) or 0)
+
+
+def _refused(error: AmlTrainError, body: Mapping[str, Any], environment: Any) -> AmlTrainError:
     """In words for what a person asked for."""
     codes = " ".join(faults.told(error).codes)
     compute = str(body.get("computeId") or "").rpartition("/")[2]
@@ -107,6 +118,11 @@ def _refused(error: AmlTrainError, name: str, body: Mapping[str, Any]) -> AmlTra
         return SubmitError(
             f"There is no compute {compute!r} in the workspace any more.",
             hint="%aml_compute list shows what is there.",
+        )
+    if "EnvironmentNotFound" in codes and isinstance(environment, str):
+        return EnvironmentFailed(
+            f"There is no environment {environment.removeprefix('azureml:')!r} in the workspace.",
+            hint="The studio lists them under Environments. Try: --env NAME@latest, or --env conda.yml",
         )
     if re.search(r"environment", f"{codes} {error.message}", re.I) and faults.told(error).status in (400, 404):
         return EnvironmentFailed(error.message, hint="Try another: --env NAME@latest, or --env conda.yml")
@@ -161,7 +177,10 @@ def poll(call: Call, *, workspace: str, names: Sequence[str]) -> dict[str, Any]:
 
     def one(name: str) -> dict[str, Any] | None:
         found = history.details(place, name)
-        return None if found is None else history.row(name, found)
+        if found is not None:
+            return history.row(name, found)
+        job = _job(place, name)  # absent means lost to who asks: only where both do not know it
+        return None if job is None else history.row_of_job(job)
 
     rows = history.all_of(one, list(names))
     return {name: row for name, row in zip(names, rows, strict=True) if row is not None}

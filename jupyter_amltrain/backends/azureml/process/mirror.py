@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml.mapping import tracking_id
-from jupyter_amltrain.backends.azureml.process import history, logs, records, rest
+from jupyter_amltrain.backends.azureml.process import artifacts, history, logs, records, rest
 from jupyter_amltrain.backends.azureml.process.metrics import Fetched, Points, take
 from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
 from jupyter_amltrain.backends.azureml.process.ranges import News, Reader, advance
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("amltrain.azure")
 
 AGENT = "logs/amltrain/"
+#: Where the agent lets MLflow put what a script logs as artifacts.
+ARTIFACTS = "outputs/"
 #: The agent's ``state.json``; ``state.json`` itself is what the service says, in our words.
 AGENT_STATE = "agent.json"
 SOURCE = "source.json"
@@ -109,6 +111,7 @@ class _Sync:
                 self._agent()
                 self._service()
                 if self.ended and not self.more:
+                    self._artifacts()
                     facts["complete"] = True
             finally:
                 self._tell()
@@ -282,6 +285,24 @@ class _Sync:
             facts["mlflow_due"] = round(self.now + 30 * base(), 1)
         if len(self.mirror.grown) > grown:
             facts["mlflowed"] = self.now
+
+    def _artifacts(self) -> None:
+        """What the script logged as artifacts goes into the project's MLflow store, unless it is much."""
+        if not (self.mirror.folder / AGENT_STATE).exists() or "artifacts" in self.mirror.facts:
+            return
+        limit = rest.setting("ARTIFACTS_MB", 64) * 1e6
+        try:
+            there = list(artifacts.listing(self.call, self.place, self.name, [ARTIFACTS]))
+            whole = sum(size for _, size, _ in there)
+            if whole <= limit:
+                mine = [(path.removeprefix(ARTIFACTS), size, url) for path, size, url in there]
+                artifacts.fetched(self.call, mine, str(self.mirror.folder / "artifacts"))
+        except AmlTrainError as error:  # storage that is reached by identity only, say
+            log.info("artifacts of %s: %s", self.name, error)
+            return
+        self.mirror.facts["artifacts"] = whole
+        if whole > limit:
+            log.info("artifacts of %s stay in Azure: %d bytes", self.name, whole)
 
     def _age(self) -> float | None:
         last = [facts.get("last") for key, facts in self.mirror.facts.items() if key.startswith("ticks-")]
