@@ -59,6 +59,7 @@ class App:
     def __init__(self, world: World) -> None:
         self.world = world
         self._rows = rows()
+        self._asked = 0
 
     def application(self) -> web.Application:
         """The aiohttp application; bodies may be 4 GiB."""
@@ -93,6 +94,9 @@ class App:
                 await asyncio.sleep(fault.delay)
             if fault.cut == 0:
                 return self._cut(request, entry)
+        if fault is None and (throttled := self._throttled(host)) is not None:
+            entry["status"] = 429
+            return throttled
         if fault is not None and fault.status is not None:
             made: web.StreamResponse = _faulty(fault)
         else:
@@ -102,6 +106,17 @@ class App:
         if fault is not None and (fault.cut or fault.rate):
             return await self._send_part(request, made, fault, entry)
         return made
+
+    def _throttled(self, host: str) -> web.Response | None:
+        """Every ninth request to ARM or the data plane by the switch ``throttle`` (assumed: the gateway's envelope)."""
+        how = self.world.switches["throttle"]
+        if not how or kind_of(host) not in ("arm", "data"):
+            return None
+        self._asked += 1
+        if self._asked % 9:
+            return None
+        wait = {"Retry-After": "1"} if how == "header" else {}
+        return arm.gateway_error(429, "TooManyRequests", "The request is being throttled.", wait)
 
     async def _answer(
         self, request: web.Request, host: str, path: str, body: bytes, entry: dict[str, Any]

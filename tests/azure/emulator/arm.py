@@ -98,6 +98,8 @@ def compute_error(
     world: World, status: int, message: str, *, code: str = "UserError", details: Iterable[tuple[str, str]] = ()
 ) -> web.Response:
     """Envelope 2, the compute service's: a null-filled ``error`` with siblings beside it (INDEX.md)."""
+    if world.switches["compute_envelope"] == "ml":
+        return ml_error(world, status, message, code=code, inner=[name for name, _ in details])
     body = {
         "error": {
             "code": code,
@@ -192,7 +194,8 @@ class Operations:
         except OperationFailed as failed:
             # Assumed: no failed operation was recorded. ARM's guide: status, and error with code and message.
             error = {"code": failed.code, "message": failed.message}
-            self._all[name]["body"] = {"status": "Failed", "error": error, "percentComplete": 100.0}
+            told = {"error": error} if self._world.switches["failed_operation"] else {}
+            self._all[name]["body"] = {"status": "Failed", **told, "percentComplete": 100.0}
         else:
             self._all[name]["body"] = {"status": "Succeeded", "percentComplete": 100.0}
 

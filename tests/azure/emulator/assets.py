@@ -216,7 +216,9 @@ async def put_version(call: Call) -> Any:
     shape = {"codes": _code, "environments": _environment, "data": _data, "models": _model}.get(kind, _component)
     properties = shape(sent, bool(sent.get("isAnonymous")))
     if kind == "models":
-        properties["modelUri"] = _stored(call, str(properties["modelUri"]))
+        stored = _stored(call, str(properties["modelUri"]))
+        if call.world.switches["model_uri"] == "datastore":
+            properties["modelUri"] = stored
     before = call.world.resources.get(f"{call.workspace_id}/{kind}/{name}/versions/{version}")
     fixed = {"codes": "codeUri", "data": "dataUri", "models": "modelUri", "environments": "image"}.get(kind, "")
     if before is not None and fixed and before["properties"].get(fixed) != properties.get(fixed):

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.azure.emulator import arm, sizes
-from tests.azure.emulator.nodes import seconds_of
+from tests.azure.emulator.nodes import lendable, seconds_of
 from tests.azure.emulator.quota import check_clusters
 from tests.azure.emulator.routing import Call, Refused
 from tests.azure.emulator.world import World, copied
@@ -46,6 +46,8 @@ def check(world: World, resource: dict[str, Any], given: dict[str, Any]) -> None
         raise _bad(world, f"'{name}' is not a supported VM size in region {world.location}.", "InvalidPropertyValue")
     _check_scale(world, given)
     low = given.get("vmPriority") == "LowPriority"
+    if low and not lendable(size["name"]) and not world.switches["low_priority_on_create"]:
+        raise _bad(world, f"{size['name']} is not supported at low priority.", "UnsupportedVMSizeForLowPriority")
     if not low and world.switches["quota_on_create"]:
         refused = world.quota.check_cluster(size, scale_of(given)[0])
         if refused:

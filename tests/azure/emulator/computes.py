@@ -203,11 +203,11 @@ async def patch_compute(call: Call) -> web.Response:
 
 @routes.arm("DELETE", "{ws}/computes/{name}")
 async def delete_compute(call: Call) -> web.Response:
-    """202, empty; then the compute is gone. Without one: 204 (ARM's rule for DELETE)."""
+    """202, empty; then the compute is gone. Without one: 204 (ARM's rule for DELETE), or 404 by a switch."""
     world = call.world
     found = world.resources.get(_id(call))
     if found is None:
-        return arm.empty(204)
+        return arm.empty(int(world.switches["delete_missing"]))
     action = call.query.get("underlyingResourceAction", "")
     if action not in ("Delete", "Detach"):
         raise bad_request(world, "underlyingResourceAction must be Delete or Detach.", "InvalidPropertyValue")

@@ -101,9 +101,13 @@ async def place(world: World, workspace_id: str, uri: str) -> tuple[str, str]:
             return ARTIFACTS, f"ExperimentRun/dcid.{made['job']}/{made['path']}"
         job = world.resources.get(f"{workspace_id}/jobs/{made['job']}")
         output = ((job or {}).get("properties", {}).get("outputs") or {}).get(made["output"])
-        if not output or not output.get("uri"):
+        from tests.azure.emulator.job_runs import Jobs
+
+        run = world.part(Jobs).of(made["job"])
+        uri = str((run.output_uris.get(made["output"]) if run else "") or (output or {}).get("uri") or "")
+        if not uri:
             raise LookupError(f"Job {made['job']} has no output '{made['output']}'.")
-        container, prefix = await place(world, workspace_id, output["uri"])
+        container, prefix = await place(world, workspace_id, uri)
         return container, prefix.rstrip("/") + "/" + made["path"]
     if (stored := _STORED.fullmatch(rest)) is not None:
         datastore = find(world, workspace_id, stored["store"])

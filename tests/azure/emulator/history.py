@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,8 @@ def find(call: Call, name: str | None = None) -> Run:
     """
     name = name or call.params["run"]
     run = call.world.part(Jobs).of(name)
+    if run is not None and time.time() - run.states[0][1] < float(call.world.switches["history_delay"]):
+        run = None
     if run is None or run.workspace_id.lower() != call.workspace_id.lower():
         raise Refused(arm.compute_error(call.world, 404, f"Run {name} was not found", details=[("RunNotFound", name)]))
     return run

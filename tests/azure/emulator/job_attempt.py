@@ -79,8 +79,9 @@ class Attempt:
         except KeyError as missing:
             raise JobFailed("UserError", f"The command names {missing}, which is no input or output.") from None
         run.gpus = int((sizes.find(run.size) or {}).get("gpus") or 0) if self.world.switches["fake_gpus"] else 0
+        foreign = int(self.world.switches["gpus_visible"] == "host")
         node_env = [
-            await asyncio.to_thread(gpus.environ, run.gpus, here.root / f"node-{node}", run.size)
+            await asyncio.to_thread(gpus.environ, run.gpus and run.gpus + foreign, here.root / f"node-{node}", run.size)
             for node in range(len(lease.nodes))
         ]
         run.execution = executor.Execution(here, layout, command, env, node_env)
@@ -113,6 +114,8 @@ class Attempt:
         try:
             return await unless_ended(run, execution.wait(grace), lease, limit)
         except Canceled:
+            if self.world.switches["cancel_signal"] == "KILL":
+                execution.kill()
             await execution.end(grace)
             return None
         except Preempted:
@@ -136,10 +139,11 @@ class Attempt:
             code = end.code if end.code > 0 else 128 - end.code
             log = f"user_logs/{layout[end.rank].log}"
             last = _tail(here.log(layout[end.rank]))
+            told = self.world.switches["exit_told"]
             raise JobFailed(
                 "UserError",
-                f"Execution failed. User process '/bin/bash' exited with status code {code}. "
-                f"Please check log file '{log}' for error. Error: {last}",
+                (f"Execution failed. User process '/bin/bash' exited with status code {code}. " if told else "")
+                + f"Please check log file '{log}' for error. Error: {last}",
             )
         return "Completed"
 
@@ -173,10 +177,13 @@ class Attempt:
             folders.append((here.code(node) / "outputs", ARTIFACTS, f"{run.prefix}outputs/", live))
         for name in outputs:
             uri = bindings.target(name, run.name, run.properties["outputs"][name])
-            run.properties["outputs"][name]["uri"] = uri
+            run.output_uris[name] = uri
+            if self.world.switches["outputs_in_arm"]:
+                run.properties["outputs"][name]["uri"] = uri
             container, prefix = await bindings.destination(self.world, run.workspace_id, uri)
             folders.append((here.root / "cap" / f"OUTPUT_{name}", container, prefix, False))
-        return Uploads(self.blob, folders)
+        switches = self.world.switches
+        return Uploads(self.blob, folders, switches["uploader_user"] == "root", bool(switches["logs_appended"]))
 
     async def _again(self) -> None:
         """Logs of the attempt before: gone, or kept below ``retry_001/`` (switch ``retry_logs``)."""
@@ -212,7 +219,7 @@ class Attempt:
                 "isArchived": False,
                 "isAnonymous": False,
             }
-            shape.update(dataUri=said["uri"], dataType=said["jobOutputType"])
+            shape.update(dataUri=run.output_uris[name], dataType=said["jobOutputType"])
             assets.keep(self.world, run.workspace_id, "data", asset, "1", shape)
             workspace = self.world.resources.get(run.workspace_id) or {}
             guid = workspace.get("properties", {}).get("workspaceId", "0")

@@ -58,6 +58,7 @@ class Run:
     warnings: list[str] = field(default_factory=list)
     cancelation_reason: str | None = None
     output_assets: dict[str, Any] = field(default_factory=dict)
+    output_uris: dict[str, str] = field(default_factory=dict)
     nodes: int = 0
     states: list[tuple[str, float]] = field(default_factory=list)
     canceled: asyncio.Event = field(default_factory=asyncio.Event)

@@ -209,7 +209,7 @@ def record(run: Run) -> dict[str, Any]:
         "lastModifiedUtc": run.modified_at,
         "duration": spent,
         "cancelationReason": run.cancelation_reason,
-        "currentAttemptId": run.attempt,
+        "currentAttemptId": run.attempt if run.world.switches["attempts_counted"] else 1,
         "runId": run.name,
         "parentRunId": None,
         "experimentId": str(uuid.uuid5(uuid.NAMESPACE_URL, properties["experimentName"])),
@@ -263,7 +263,7 @@ def record(run: Run) -> dict[str, Any]:
         "retainForLifetimeOfWorkspace": None,
         # Assumed: no recording shows a queued run. The studio shows such a sentence while a job waits.
         "queueingInfo": {"code": "Queued", "message": run.reason, "lastRefreshTimestamp": run.modified_at}
-        if run.reason
+        if run.reason and run.world.switches["queue_reason"]
         else None,
         "inputs": None,
         "outputs": run.output_assets or None,

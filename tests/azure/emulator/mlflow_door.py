@@ -187,10 +187,11 @@ def _asked(call: Call) -> set[str]:
 async def forward(call: Call) -> Any:
     """To the server and back."""
     what = call.params["call"]
-    if call.params["api"] != "2.0" or what.startswith(_ABSENT):
+    version = call.world.switches["mlflow_version"]
+    if call.params["api"] != "2.0" or what.startswith(_ABSENT) or version not in ("both", call.params["version"]):
         return arm.empty(404)
-    if what == "runs/log-batch":
-        _check_batch(call)
+    if what.startswith("runs/log-") or what == "runs/set-tag":
+        _check(call, what)
     door, jobs = call.world.part(Door), call.world.part(Jobs)
     named = _asked(call)
     wanted = (
@@ -209,23 +210,52 @@ async def forward(call: Call) -> Any:
     return web.Response(body=body, status=status, content_type="application/json")
 
 
-def _check_batch(call: Call) -> None:
-    """At most 250 metric values in a batch (recording 11f, its words).
+def _check(call: Call, what: str) -> None:
+    """The service's limits of what is logged.
 
     Raises
     ------
     Refused
-        400 in PascalCase.
+        400 in PascalCase: more than 250 values in a batch (recording 11f, its words), and by documentation or report
+        too many or too long parameters, tags, names (their words are assumed).
     """
-    limit = int(call.world.switches["mlflow_batch"])
-    size = len((call.json() or {}).get("metrics") or [])
-    if size > limit:
-        message = (
-            f"A field of the entity is over the size limit. FieldName=MetricV2Dto.Value/Count, "
-            f"Limit={limit}, Size={size}. "
-            "See https://aka.ms/azure-machine-learning-limits for service limits documentation."
-        )
-        raise Refused(error(call, 400, "ValidationError", message, "INVALID_PARAMETER_VALUE"))
+    sent, switches = call.json() or {}, call.world.switches
+    kind = {"runs/log-metric": "metrics", "runs/log-parameter": "params", "runs/set-tag": "tags"}.get(what)
+    body = {kind: [sent]} if kind else sent
+    metrics, params, tags = (body.get(key) or [] for key in ("metrics", "params", "tags"))
+    name = str(sent.get("run_id") or sent.get("run_uuid") or "")
+    logged = call.world.part(Logged).of.setdefault(name, {"metrics": set(), "params": set()})
+    names = logged["metrics"] | {item.get("key") for item in metrics}
+    keys = logged["params"] | {item.get("key") for item in params}
+    key_length, value_length = switches["tag_limits"]
+    longest = {
+        "MetricV2Dto.Value/Count": (len(metrics), switches["mlflow_batch"]),
+        "Params/Count": (len(params), switches["params_batch"]),
+        "Params/Value": (max((len(str(p.get("value"))) for p in params), default=0), switches["param_length"]),
+        "Run.Params/Count": (len(keys) if params else 0, switches["param_limit"]),
+        "Run.Metrics/Count": (len(names) if metrics else 0, switches["metric_names_limit"] or len(names)),
+        "Tags/Key": (max((len(str(t.get("key"))) for t in tags), default=0), key_length),
+        "Tags/Value": (max((len(str(t.get("value"))) for t in tags), default=0), value_length),
+    }
+    for field, (size, limit) in longest.items():
+        if size > int(limit):
+            message = (
+                f"A field of the entity is over the size limit. FieldName={field}, Limit={limit}, Size={size}. "
+                "See https://aka.ms/azure-machine-learning-limits for service limits documentation."
+            )
+            raise Refused(error(call, 400, "ValidationError", message, "INVALID_PARAMETER_VALUE"))
+    logged["metrics"], logged["params"] = names, keys
+
+
+class Logged:
+    """Names of metrics and parameters of each run; forgotten at reset."""
+
+    def __init__(self, world: World) -> None:
+        del world
+        self.of: dict[str, dict[str, set[Any]]] = {}
+
+    async def close(self) -> None:
+        """Nothing runs."""
 
 
 def error(call: Call, status: int, code: str, message: str, mlflow: str) -> web.Response:

@@ -199,6 +199,18 @@ async def usages(call: Call) -> Any:
         ),
         row("TotalLowPriorityCores", low, quota.used(None, True), pool, "totalLowPriorityCores", root),
     ]  # fmt: skip
+    if not call.world.switches["low_priority_pool"]:
+        found[-1:] = [
+            row(
+                name,
+                localized.replace("Dedicated", "LowPriority"),
+                quota.used(name, True),
+                pool,
+                "vmFamily/lowPriorityCores",
+                f"{root}/usages/{name.replace(' ', '_')}",
+            )
+            for name, localized, _ in FAMILIES
+        ]
     return arm.page(call, found, 1000)
 
 

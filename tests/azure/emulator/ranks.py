@@ -33,7 +33,12 @@ class Rank:
 
 
 def ranks(
-    distribution: Mapping[str, Any] | None, nodes: int, address: str, ports: list[int], names: str = "plain"
+    distribution: Mapping[str, Any] | None,
+    nodes: int,
+    address: str,
+    ports: list[int],
+    names: str = "plain",
+    by_node: bool = True,
 ) -> list[Rank]:
     """The processes of a job, node-major.
 
@@ -46,6 +51,8 @@ def ranks(
     names
         Switch ``std_log_names``: ``plain`` ``std_log_process_3.txt``; ``padded`` ``std_log_process_03.txt`` (as many
         digits as the greatest rank has).
+    by_node
+        Switch ``mpi_by_node``: MPI fills one node after the other, or goes round.
     """
     kind = str((distribution or {}).get("distributionType") or "")
     if kind == "TensorFlow":
@@ -54,7 +61,7 @@ def ranks(
         each = int((distribution or {}).get("processCountPerInstance") or 1)
         placed = []
         for rank in range(nodes * each):
-            node, local = divmod(rank, each)
+            node, local = divmod(rank, each) if by_node or kind != "Mpi" else divmod(rank, nodes)[::-1]
             env = _mpi(rank, local, node, nodes, each, address, ports[0]) if kind == "Mpi" else {}
             if kind == "PyTorch":
                 env = _torch(rank, local, node, nodes * each, each, address, ports[0])

@@ -102,6 +102,8 @@ class Tokens:
                 claims_challenge=self._revoked and claims["gen"] != self._generation,
             )
         wanted = _AUDIENCES.get(call.kind)
+        if call.kind == "data" and (taken := self.world.switches["data_audience"]) != "any":
+            wanted = _AUDIENCES["data"][:1] if taken == "ml" else _AUDIENCES["arm"]
         if wanted and str(claims["aud"]).rstrip("/") not in wanted:
             raise self._refused(
                 "InvalidAuthenticationTokenAudience",
@@ -132,6 +134,8 @@ class Tokens:
 
     def _refused(self, code: str, message: str, *, claims_challenge: bool = False) -> Refused:
         authority = f'authorization_uri="https://login.microsoftonline.com/{self.world.tenant}"'
+        if not self.world.switches["challenge_tenant"]:
+            authority = 'realm="management.azure.com"'
         challenge = f'Bearer {authority}, error="invalid_token", error_description="{message}"'
         if claims_challenge:
             wanted = base64.b64encode(

@@ -42,10 +42,21 @@ class Uploads:
         Where to.
     folders
         ``(local folder, container, prefix in it, live)``; a folder that is not live is copied by the last call only.
+    private
+        Also files that only their owner may read (switch ``uploader_user``).
+    appended
+        Files that grow are append blobs; else they are written whole each time (switch ``logs_appended``).
     """
 
-    def __init__(self, store: Blob, folders: list[tuple[Path, str, str, bool]]) -> None:
+    def __init__(
+        self,
+        store: Blob,
+        folders: list[tuple[Path, str, str, bool]],
+        private: bool = True,
+        appended: bool = True,
+    ) -> None:
         self._store = store
+        self._private, self._appended = private, appended
         self._folders = folders
         self._seen: dict[Path, _Seen] = {}
         self._busy = asyncio.Lock()
@@ -72,12 +83,18 @@ class Uploads:
 
     async def _one(self, path: Path, container: str, name: str, last: bool) -> None:
         found = path.stat()
+        if not self._private and not found.st_mode & 0o004:
+            return
         seen = self._seen.get(path)
         same = seen is not None and seen.inode == found.st_ino
         rests = seen is not None and same and (seen.size, seen.mtime) == (found.st_size, found.st_mtime_ns)
         if seen is not None and rests and not seen.waits:
             return
         growing = path.suffix in GROWING
+        if growing and not self._appended:
+            await self._store.put(container, name, path.read_bytes(), "text/plain")
+            self._seen[path] = _Seen(found.st_ino, found.st_size, found.st_mtime_ns, True)
+            return
         if not growing:
             # Whole files: wait until one round has seen no change, so that half a model is not sent twice a second.
             if found.st_size <= 1 << 20 or rests or last:

@@ -222,5 +222,7 @@ async def metadata(call: Call) -> Any:
 @routes.data("GET", "/discovery", anonymous=True)
 async def discovery(call: Call) -> Any:
     """Bases of the data plane's services; no Authorization header comes with this call."""
+    if not call.world.switches["discovery"]:
+        return arm.empty(404)
     names = ("api", "history", "experimentation", "modelmanagement", "catalog", "pipelines", "hyperdrive", "mlflow")
     return dict.fromkeys((*names, "studio", "rundata", "artifact"), f"https://{call.host}")
