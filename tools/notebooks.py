@@ -1,18 +1,22 @@
 """Executes the notebooks of ``notebooks/`` and saves them with their outputs: ``python -m tools.notebooks [name ...]``.
 
 They run in a home folder made for that, so that no path of this machine, no older run and no
-MLflow store of a developer gets into an output.
+MLflow store of a developer gets into an output. Those that connect to Azure ML find the sandbox of
+``tests/azure`` there, by a ``config.json`` beside them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import json
 import os
 import shutil
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +98,24 @@ def executed(notebook: Path, home: Path, **environ: str) -> Any:
     return found
 
 
+def connects(notebook: Path) -> bool:
+    """Whether a notebook needs an Azure ML workspace."""
+    return "%aml_compute connect" in notebook.read_text(encoding="utf-8")
+
+
+@contextlib.contextmanager
+def azure(work: Path) -> Iterator[dict[str, str]]:
+    """A sandbox, and its ``config.json`` in the folder `work`; the environment that leads there."""
+    from tests.azure.conftest import sandbox
+
+    with sandbox() as found:
+        work.mkdir(parents=True, exist_ok=True)
+        names = {"subscription_id": found.subscription, "resource_group": found.resource_group}
+        names["workspace_name"] = found.workspace
+        (work / "config.json").write_text(json.dumps(names))
+        yield found.environ
+
+
 def main(names: list[str]) -> int:
     """Execute and save the notebooks called `names`, all without one."""
     import nbformat
@@ -102,8 +124,10 @@ def main(names: list[str]) -> int:
         if names and notebook.stem not in [name.removesuffix(".ipynb") for name in names]:
             continue
         home, began = Path(tempfile.mkdtemp(prefix="amltrain-notebooks-")), time.monotonic()
+        place = azure(home / "notebooks") if connects(notebook) else contextlib.nullcontext(dict[str, str]())
         try:
-            nbformat.write(executed(notebook, home), notebook)
+            with place as environ:
+                nbformat.write(executed(notebook, home, **environ), notebook)
         finally:
             shutil.rmtree(home, ignore_errors=True)
         print(f"{notebook.name}: {time.monotonic() - began:.0f} s, {notebook.stat().st_size / 1024:.0f} KiB")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import azurite, chromium, frontend
+from tools import azure_sdk, azurite, chromium, frontend
 from tools.environment import BIN, PYTHON, ROOT, TaskError, ensure, must, run, say, surroundings
 
 #: The fast tier; `thorough` tests are left to ``make test-ui`` and ``make test-azure``.
@@ -53,6 +53,7 @@ def test_azure(arguments: list[str]) -> int:
     ensure(["test"])
     _native_parts()
     azurite.ensure()
+    azure_sdk.ensure()
     workers = ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS", "2"), "--dist", "loadfile"]
     return _pytest("thorough and not soak and not gpu and not ui", [*workers, "tests/azure", *arguments])
 
@@ -75,11 +76,11 @@ def soak(arguments: list[str]) -> int:
 
 
 def lab(arguments: list[str]) -> int:
-    """Build and link the labextension, then open JupyterLab in ``notebooks/``."""
+    """Build and link the labextension, then open JupyterLab in ``notebooks/`` (or ``$AMLTRAIN_NOTEBOOKS``)."""
     ensure(["notebooks"])
     frontend.ensure_bundle()
     as_root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    os.chdir(ROOT / "notebooks")
+    os.chdir(os.environ.get("AMLTRAIN_NOTEBOOKS") or ROOT / "notebooks")
     os.execve(BIN / "jupyter", ["jupyter", "lab", *as_root, *arguments], surroundings())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -52,9 +53,9 @@ class Azure:
             raise RuntimeError(f"control {path}: {error.read().decode()}") from None
 
 
-@pytest.fixture(scope="session")
-def azure() -> Iterator[Azure]:
-    """The sandbox of this pytest process; it ends with it."""
+@contextlib.contextmanager
+def sandbox() -> Iterator[Azure]:
+    """A sandbox in a process of its own; it ends with the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.azure.sandbox"],
         cwd=ROOT,
@@ -68,12 +69,21 @@ def azure() -> Iterator[Azure]:
     assert line, "the sandbox did not start; its own message stands above"
     facts = json.loads(line)
     control = facts.pop("control")
-    yield Azure(**facts, _control=control)
-    process.stdin.close()
     try:
-        process.wait(15)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        yield Azure(**facts, _control=control)
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[Azure]:
+    """The sandbox of this pytest process; it ends with it."""
+    with sandbox() as found:
+        yield found
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """The whole emulated Azure in one process tree: ``python -m tests.azure.sandbox [--port 0] [--print-env]``.
 
 Prints one JSON line when ready, ``{"environ", "control", "subscription", "resource_group", "workspace", "tenant"}``
-(with ``--print-env`` shell lines instead), and ends with its stdin, SIGTERM or Ctrl-C, taking its children with it.
+(with ``--print-env`` shell lines instead, with ``--explain`` words for a person), and ends with its stdin, SIGTERM or
+Ctrl-C, taking its children with it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import argparse
 import asyncio
 import base64
 import contextlib
+import functools
 import json
 import logging
 import os
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +125,34 @@ def _shell(facts: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"# in a notebook: %aml_compute connect {where}", f"# control: {facts['control']}"])
 
 
-async def _serve(port: int, print_env: bool, stay: bool) -> None:
+def _explained(facts: Mapping[str, Any], folder: Path) -> str:
+    """Fill `folder` with all that a person needs, and say how to go there.
+
+    Runs and targets of practice stay below `folder`; the notebooks are copies, with a ``config.json`` beside them.
+    """
+    notebooks = folder / "notebooks"
+    notebooks.mkdir(parents=True, exist_ok=True)
+    for notebook in (Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"):
+        if not (notebooks / notebook.name).exists():
+            shutil.copy2(notebook, notebooks)
+    names = {"subscription_id": facts["subscription"], "resource_group": facts["resource_group"]}
+    (notebooks / "config.json").write_text(json.dumps({**names, "workspace_name": facts["workspace"]}, indent=2) + "\n")
+    environ = {**facts["environ"], "AMLTRAIN_HOME": str(folder / "state"), "AMLTRAIN_NOTEBOOKS": str(notebooks)}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
+    (folder / "environ.sh").write_text("\n".join(lines) + "\n")
+    shown = os.path.relpath(folder)
+    return f"""
+An Azure ML for practice runs on this machine until Ctrl-C. It asks for no account and costs nothing.
+
+1. In another terminal:    source {shown}/environ.sh && make lab
+2. There, in a notebook:   %load_ext jupyter_amltrain
+                           %aml_compute connect
+   or open 03_azure_cluster.ipynb and run it from the top.
+
+Its control door, for faults and pre-emptions: {facts["control"]} (tests/azure/emulator/control.py)."""
+
+
+async def _serve(port: int, shown: Callable[[Mapping[str, Any]], str], stay: bool) -> None:
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -132,7 +162,7 @@ async def _serve(port: int, print_env: bool, stay: bool) -> None:
         threading.Thread(target=_await_end, args=(loop, over), daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="amltrain-azure-") as folder:
         async with running(Path(folder), port) as (_, facts):
-            print(_shell(facts) if print_env else json.dumps(facts), flush=True)
+            print(shown(facts), flush=True)
             await over.wait()
 
 
@@ -149,12 +179,16 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.azure.sandbox", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="port of the control door (default: a free one)")
     parser.add_argument("--print-env", action="store_true", help="print shell lines to source instead of JSON")
+    parser.add_argument("--explain", nargs="?", const="build/azure-sandbox", metavar="FOLDER", help="say how to use it")
     parser.add_argument("--stay", action="store_true", help="do not end with stdin")
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     # Clients that break off in the middle of TLS are what faults are for.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    asyncio.run(_serve(chosen.port, chosen.print_env, chosen.stay))
+    shown: Callable[[Mapping[str, Any]], str] = _shell if chosen.print_env else json.dumps
+    if chosen.explain:
+        shown = functools.partial(_explained, folder=Path(chosen.explain).absolute())
+    asyncio.run(_serve(chosen.port, shown, chosen.stay))
     return 0
 
 

@@ -153,7 +153,7 @@ class Link:
             raise found(message, hint=hint)
         if kind == "Cancelled":
             raise AmlTrainError(message)
-        raise AmlTrainError(f"{op} failed by a fault of ours: {kind}: {message}", hint=f"See {self._log}")
+        raise AmlTrainError(f"{op} failed by a fault of ours: {kind}: {message.rstrip('.')}.", hint=f"See {self._log}")
 
     async def _send(self, frame: dict[str, Any], op: str) -> None:
         loop = asyncio.get_running_loop()
