@@ -83,6 +83,7 @@ class Connected(msgspec.Struct, frozen=True, kw_only=True):
         if self.targets:
             known += f" ({', '.join(self.targets[:6])}{', ...' if number > 6 else ''})"
         line = f"Connected to {facts.name} in {facts.location} as {who}: {known}."
+        line += "" if self.targets else " Next: %aml_compute sizes, then %aml_compute create."
         if self.renamed:
             line += " " + ", ".join(f"{compute} is here {name}" for name, compute in self.renamed.items()) + "."
         if self.gone:

@@ -48,7 +48,7 @@ def text_of(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     total = sum(row["price"] for row in known)
     currency = next((row["currency"] for row in known if row["currency"]), "")
     least = "at least " if len(known) < len(rows) else ""
-    return f"{table(head, lines)}\n\nTogether {least}{total:.2f} {currency} per hour. {_ASIDE}"
+    return f"{table(head, lines, whole_end=True)}\n\nTogether {least}{total:.2f} {currency} per hour. {_ASIDE}"
 
 
 _ASIDE = "Storage, registry and attached machines bill apart."
@@ -62,4 +62,4 @@ def _end(row: Mapping[str, Any]) -> str:
         return "cancel the job; it ends with it"
     if row["keeps"]:
         return f"%aml_compute scale {name} --nodes 0"
-    return f"goes by itself when idle; at once: %aml_compute delete {name}"
+    return f"goes when idle; at once: %aml_compute delete {name}"

@@ -154,7 +154,7 @@ def quota_text(quotas: Quotas, *, everything: bool = False) -> str:
     if clusters is not None:
         notes.append(f"Computes: {clusters.used} of {clusters.limit}.")
     if left_out := len(rows) - len(shown):
-        notes.append(f"{left_out} families without any: --all.")
+        notes.append(f"{left_out} {'family' if left_out == 1 else 'families'} without any: --all.")
     notes.append(f"More: {MORE}")
     return f"{table(['cores of', 'machines', 'used', 'limit', 'free'], lines)}\n\n{' '.join(notes)}"
 

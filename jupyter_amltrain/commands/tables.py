@@ -9,9 +9,9 @@ from collections.abc import Sequence
 CELL = 60
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their headings, two spaces apart."""
-    cut = [[_cut(text) for text in row] for row in rows]
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, whole_end: bool = False) -> str:
+    """Columns under their headings, two spaces apart; with `whole_end` the last column is not cut."""
+    cut = [[*map(_cut, row[:-1]), row[-1] if whole_end else _cut(row[-1])] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cut, strict=True)]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

@@ -6,6 +6,7 @@ import math
 import time
 from pathlib import Path
 
+from tests.azure.emulator import sizes
 from tests.fakes import nvml
 
 MEMORY = 16 << 10
@@ -47,7 +48,7 @@ def environ(count: int, folder: Path, size: str) -> dict[str, str]:
     return {
         "LD_LIBRARY_PATH": str(library),
         "AMLTRAIN_FAKE_NVML_GPUS": str(count),
-        "AMLTRAIN_FAKE_NVML_NAME": f"Fake GPU of {size}",
+        "AMLTRAIN_FAKE_NVML_NAME": f"Fake GPU of {(sizes.find(size) or {}).get('name', size)}",
         "AMLTRAIN_FAKE_NVML_MEMORY": str(MEMORY),
         "AMLTRAIN_FAKE_NVML_CURVES": str(curves),
     }

@@ -57,7 +57,7 @@ def _row(
         "kind": kind,
         "nodes": nodes,
         "keeps": keeps,
-        "size": facts["size"],
+        "size": str(size.get("name") or facts["size"]),  # Azure answers some in capitals
         "low_priority": bool(facts.get("low_priority")),
         "price": None if each is None else round(each * max(nodes, keeps), 4),
         "currency": str(size.get("currency") or ""),
