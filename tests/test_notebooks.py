@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.spec.record import RECORD_MIME
-from tools.notebooks import FOLDER, executed
+from tools.notebooks import FOLDER, azure, connects, executed
 
 from .conftest import SETTINGS, end_all
 
@@ -59,14 +60,17 @@ def outputs_are_right(notebook: Any) -> None:
 def executions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
     """All notebooks, executed at the same time, each in a home of its own."""
     folders = {name: tmp_path_factory.mktemp(name) for name in NOTEBOOKS}
+
+    def execute(name: str, folder: Path) -> Any:
+        with contextlib.ExitStack() as stack:
+            environ = {**SETTINGS, "AMLTRAIN_HOME": str(state_of(folder))}
+            if connects(FOLDER / f"{name}.ipynb"):
+                environ |= stack.enter_context(azure(folder / "notebooks"))
+            return executed(FOLDER / f"{name}.ipynb", folder, **environ)
+
     try:
         with ThreadPoolExecutor(len(NOTEBOOKS)) as pool:
-            yield {
-                name: pool.submit(
-                    executed, FOLDER / f"{name}.ipynb", folder, **SETTINGS, AMLTRAIN_HOME=str(state_of(folder))
-                )
-                for name, folder in folders.items()
-            }
+            yield {name: pool.submit(execute, name, folder) for name, folder in folders.items()}
     finally:
         for folder in folders.values():
             end_all(state_of(folder))
@@ -86,6 +90,27 @@ def test_runs_from_top_to_bottom(name: str, executions: dict[str, Future[Any]]) 
         assert printed.count("deleted.") == 2
         (error,) = [o["evalue"] for c in code(notebook) for o in c["outputs"] if o["output_type"] == "error"]
         assert "line 4" in error and "expected ':'" in error and "\n" not in error
+    if name == "03_azure_cluster":
+        azure_cluster_is_right(notebook)
+
+
+def azure_cluster_is_right(notebook: Any) -> None:
+    """What only this notebook shows: GPUs of the cluster, the model by its name, and the end of all costs."""
+    said = [text(output.get("text", "")) for cell in code(notebook) for output in cell["outputs"]]
+    records = [o["data"][RECORD_MIME] for c in code(notebook) for o in c["outputs"] if RECORD_MIME in o.get("data", {})]
+    assert records[-1]["handle"].startswith("gpu-cluster/digits-") and records[-1]["gpu"]["gpus"]
+    assert any("digits:1 is registered (an MLflow model)" in one for one in said), said
+    assert said[-1].startswith("Nothing bills in digits-lab"), said[-1]
+
+
+def test_the_cell_is_the_same_letter_for_letter() -> None:
+    """Only the target in use differs between this machine and a cluster."""
+    cells = []
+    for name in ("01_local_digits", "03_azure_cluster"):
+        notebook = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+        (cell,) = [text(c["source"]) for c in code(notebook) if text(c["source"]).startswith("%%aml_submit")]
+        cells.append(cell)
+    assert cells[0] == cells[1]
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

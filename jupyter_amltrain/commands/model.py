@@ -79,7 +79,8 @@ def listing_text(rows: Sequence[ModelRow], prog: str = "%aml_model") -> str:
 def registered_text(row: ModelRow, prog: str = "%aml_model") -> str:
     """One sentence about a new version."""
     what = row.type.replace("_model", "").replace("mlflow", "an MLflow model").replace("custom", "files as they are")
-    return f"{row.name}:{row.version} is registered ({what}), of {row.run}. Fetch it: {prog} download {row.name}:{row.version}"
+    model = f"{row.name}:{row.version}"
+    return f"{model} is registered ({what}), of {row.run}. Fetch it: {prog} download {model}"
 
 
 def fetched_text(found: Fetched) -> str:

@@ -115,7 +115,7 @@ def test_one_line_tells_who_where_and_what(api, az, place, home, ask):
     assert made.facts.name == az.workspace and made.facts.tenant == az.tenant
     assert made.said().startswith(
         "Connected to ml-dev in eastus as emulated (11111111-0000-4000-8000-000000000001)"
-        " by the environment variables AZURE_*: 0 targets."
+        " by the environment variables AZURE_*: 0 targets. Next: %aml_compute sizes, then %aml_compute create."
     )
     assert made.facts.api == "https://eastus.api.azureml.ms"
     assert made.facts.tracking_uri.startswith("azureml://eastus.api.azureml.ms/mlflow/v1.0/subscriptions/")
