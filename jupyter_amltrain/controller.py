@@ -106,8 +106,9 @@ class Controller:
     async def plan(self, spec: JobSpec, target: str | None = None) -> Plan:
         """The exact request of a submit; sends nothing."""
         name, spec = await self.prepare(spec, target)
-        snapshot = await snapshot_of(self.loop, spec)
-        return await self.backend(name).plan(spec, snapshot, new_run_id(spec.name))
+        backend = self.backend(name)
+        snapshot = await snapshot_of(self.loop, spec, backend)
+        return await backend.plan(spec, snapshot, new_run_id(spec.name))
 
     async def submit(
         self,

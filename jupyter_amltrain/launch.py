@@ -6,6 +6,7 @@ Here: one Python process. Distributed launchers are further functions of this ro
 from __future__ import annotations
 
 import posixpath
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -43,12 +44,30 @@ def launch_plan(spec: JobSpec, source: str, default_python: str = "") -> LaunchP
     is the copied folder.
     """
     python = spec.python or default_python or sys.executable
+    if spec.job_type:
+        return _command_plan(spec, source, python)
     argv = [python, "-u", f"{source}/{spec.script_name}", *spec.args]
     if not spec.script:  # a file: its parameters are arguments, nothing is injected
         for name, value in spec.params.items():
             argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
     cwd = source if spec.source or not spec.notebook_dir else spec.notebook_dir
     return LaunchPlan(argv=tuple(argv), cwd=cwd, env={**spec.env, **_data(spec, posixpath.dirname(source))})
+
+
+def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
+    """A ``type: command`` file: its line by ``sh`` in the code folder, where ``python`` is ours."""
+    from jupyter_amltrain.spec.azure_yaml import bound
+
+    env = _data(spec, posixpath.dirname(source))
+    places: dict[str, str] = {}
+    for name, given in spec.inputs.items():
+        place = env[input_variable(name)]
+        places[f"inputs.{name}"] = place if given.type == "literal" else shlex.quote(place)
+    for name, wanted in spec.outputs.items():
+        inside = f"/{name}" if wanted.type == "uri_file" else ""
+        places[f"outputs.{name}"] = shlex.quote(env[output_variable(name)] + inside)
+    path = f"PATH={shlex.quote(posixpath.dirname(python))}:$PATH; export PATH; " if "/" in python else ""
+    return LaunchPlan(argv=("/bin/sh", "-c", path + bound(spec.command, places)), cwd=source, env={**spec.env, **env})
 
 
 def _data(spec: JobSpec, folder: str) -> dict[str, str]:

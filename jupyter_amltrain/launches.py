@@ -15,15 +15,17 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.runs.store import RunStore
-from jupyter_amltrain.snapshot import Snapshot, take
+from jupyter_amltrain.snapshot import Snapshot, of_yaml, take
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus, make_handle
 
 log = logging.getLogger(__name__)
 
 
-async def snapshot_of(loop: LoopThread, spec: JobSpec) -> Snapshot:
+async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snapshot:
     """The files of a job, collected off the loop."""
+    if spec.job_type:
+        return await loop.offload(lambda: of_yaml(spec, code=not backend.sends_code))
     return await loop.offload(
         lambda: take(
             spec.script_name,
@@ -82,7 +84,7 @@ class Launches:
     async def _launch(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
         handle = run.handle
         try:
-            snapshot = await snapshot_of(self._loop, run.spec)
+            snapshot = await snapshot_of(self._loop, run.spec, backend)
             plan = await backend.plan(run.spec, snapshot, run.run_id)
             launched = await backend.launch(plan, environ, secrets)
         except Exception as error:

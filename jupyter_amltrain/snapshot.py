@@ -19,6 +19,7 @@ from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
 
 if TYPE_CHECKING:
     from jupyter_amltrain.ignore import IgnoreRules
+    from jupyter_amltrain.spec.job import JobSpec
 
 #: A run takes code along, not data sets.
 LIMIT_BYTES = 300 * 10**6
@@ -106,6 +107,22 @@ def take(
             hint="Is it named by an ignore file?",
         )
     return _sealed(files, root, limit_bytes, limit_files)
+
+
+def of_yaml(spec: JobSpec, *, code: bool) -> Snapshot:
+    """The files of a YAML job: its text, and with `code` its code folder. Blocks on the disk.
+
+    Raises
+    ------
+    SnapshotTooLarge, SubmitError
+        See :func:`take`.
+    """
+    root = Path(spec.source or spec.notebook_dir or os.getcwd())
+    files: dict[str, str | bytes] = {}
+    if code and spec.source:
+        files.update(_Folder(root.absolute(), LIMIT_BYTES, LIMIT_FILES).walk())
+    files.setdefault(spec.script_name, spec.cell.encode())
+    return _sealed(files, root, LIMIT_BYTES, LIMIT_FILES)
 
 
 def _sealed(files: dict[str, str | bytes], root: Path, limit_bytes: int, limit_files: int) -> Snapshot:

@@ -106,6 +106,8 @@ class Backend(abc.ABC):
     """Runs jobs on one target. Every method runs on the loop; none blocks it."""
 
     Target: ClassVar[type[ComputeTarget]]
+    #: Whether a YAML job's code folder is sent by who loads the file, and so is no part of its snapshot.
+    sends_code: ClassVar[bool] = False
 
     def __init__(self, target: ComputeTarget) -> None:
         self.target = target

@@ -14,6 +14,10 @@ _AZURE = "an Azure target (%aml_compute connect)"
 
 def refused(spec: JobSpec, target: str) -> str:
     """Why the machine `target` cannot run `spec`; empty when it can. Blocks on the disk where inputs lie."""
+    if spec.job_type not in ("", "command"):
+        from jupyter_amltrain.backends.azureml.support import refusal_of_type
+
+        return refusal_of_type("local", spec.job_type) or ""
     return next(_reasons(spec, target), "")
 
 
@@ -39,12 +43,24 @@ def _reasons(spec: JobSpec, target: str) -> Iterator[str]:
     ):
         if given:
             yield f"{flag} {given}: {target!r} {what}. That is for {_AZURE}."
-    if spec.environment:
+    if spec.job_type:
+        yield from _beyond(spec, target)
+    elif spec.environment:  # of a file it is taken as what is here
         yield (
             f"--env {spec.environment.shown or '(derived)'}: {target!r} runs jobs with the kernel's own Python and"
             f" makes no environment. Install what is missing here (%pip install), or use {_AZURE}."
         )
     yield from _about_data(spec, target)
+
+
+def _beyond(spec: JobSpec, target: str) -> Iterator[str]:
+    """What a file asks for that a job of ours has no words for."""
+    from jupyter_amltrain.spec import azure_yaml
+
+    job = azure_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
+    for key, has in (("code", spec.source), ("distribution", spec.distribution.kind), ("services", spec.services)):
+        if job.doc.get(key) and not has:
+            yield str(job.fault((key,), f"{target!r} cannot do it.", f"That is for {_AZURE}."))
 
 
 def _about_data(spec: JobSpec, target: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from jupyter_amltrain.commands.submit import secret
 from jupyter_amltrain.errors import AmlTrainError, CommandError
-from jupyter_amltrain.snapshot import take
+from jupyter_amltrain.snapshot import of_yaml, take
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run
 
@@ -35,9 +35,7 @@ def _unchanged(run: Run) -> JobSpec:
     then = _digest(run)
     reason = "has changed"
     try:
-        now = take(
-            spec.script_name, spec.script, notebook_dir=spec.notebook_dir or os.getcwd(), source=spec.source
-        ).digest
+        now = _now(run)
     except (AmlTrainError, OSError):
         now, reason = "", "cannot be read any more"
     if now and then in ("", now):
@@ -53,6 +51,16 @@ def _unchanged(run: Run) -> JobSpec:
         what = f"{path}, or what it imports,"
         hint = f"Submit what is there now: %aml_submit {path}"
     raise CommandError(f"{run.handle} cannot run again as it was: {what} {reason}.", hint=hint)
+
+
+def _now(run: Run) -> str:
+    """Digest of the files that the run would have now."""
+    spec = run.spec
+    if spec.job_type:  # of a service it is the file alone: who loads it sends the code
+        return next(
+            (digest for code in (True, False) if (digest := of_yaml(spec, code=code).digest) == _digest(run)), ""
+        )
+    return take(spec.script_name, spec.script, notebook_dir=spec.notebook_dir or os.getcwd(), source=spec.source).digest
 
 
 def _digest(run: Run) -> str:

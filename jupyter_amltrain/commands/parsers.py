@@ -29,6 +29,7 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
                 "%%aml_submit --gpus 1 --require-gpu stop --timeout 2h --wait",
                 "%aml_submit train.py --param epochs=5 -- --verbose",
                 "run = %aml_submit train.py --source . --name digits",
+                "%aml_submit job.yml --target gpu-cluster --param epochs=5",
                 "%%aml_submit --target gpu-cluster --env AzureML-sklearn-1.5@latest --input data=azureml:digits:1",
                 "%%aml_submit --target gpu-cluster --nodes 2 --processes 4 --env conda.yml",
             ),
@@ -39,7 +40,9 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
         ),
     )
     magic = prog.startswith("%")
-    parser.add_argument("script", nargs="?" if magic else None, help="a .py file; arguments after --")
+    parser.add_argument(
+        "script", nargs="?" if magic else None, help="a .py file, arguments after --; or a job.yml of az ml"
+    )
     add = parser.add_argument
     add("--target", metavar="NAME", help="where to run; default the target in use")
     add("--source", metavar="FOLDER", help="copy this folder along (.amlignore, .gitignore hold)")
@@ -78,6 +81,7 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
     _job_flags(parser)
     add("--wait", action="store_true", help="wait for the end; an error if the run fails")
     add("--dry-run", action="store_true", help="print the exact request and send nothing")
+    add("--yaml", action="store_true", help="with --dry-run: print it as a file for az ml job create")
     if magic:
         add("--as", dest="as_name", metavar="NAME", type=values.variable, help="assign the run to NAME")
     else:

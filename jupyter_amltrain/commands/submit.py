@@ -40,6 +40,17 @@ class Submission:
     dry_run: bool = False
     as_name: str | None = None
     as_json: bool = False
+    as_yaml: bool = False
+    compute: str = ""
+
+    @property
+    def place(self) -> str | None:
+        """The target; of a YAML job without one the target of the compute that it asks for."""
+        if self.target or not self.compute:
+            return self.target
+        from jupyter_amltrain.commands import submit_yaml
+
+        return submit_yaml.target_of(self.compute)
 
 
 def understand(
@@ -71,17 +82,25 @@ def understand(
         at = tokens.index("--")
         tokens, args = tokens[:at], tokens[at + 1 :]
     asked = parser_of("submit", prog).parse(tokens)
+    if asked.yaml and not asked.dry_run:
+        raise CommandError("--yaml: it says how --dry-run prints.", hint="Write: --dry-run --yaml")
+    spec, compute = _spec(asked, args, cell, prog, defaults or Defaults())
     return Submission(
-        spec=_spec(asked, args, cell, prog, defaults or Defaults()),
-        target=asked.target or (defaults.target if defaults else None) or None,
+        spec=spec,
+        target=asked.target or (defaults.target if defaults and not compute else None) or None,
+        compute=compute,
         wait=asked.wait,
         dry_run=asked.dry_run,
+        as_yaml=asked.yaml,
         as_name=getattr(asked, "as_name", None),
         as_json=getattr(asked, "json", False),
     )
 
 
-def _spec(asked: argparse.Namespace, args: list[str], cell: str | None, prog: str, defaults: Defaults) -> JobSpec:
+def _spec(
+    asked: argparse.Namespace, args: list[str], cell: str | None, prog: str, defaults: Defaults
+) -> tuple[JobSpec, str]:
+    """The job, and the compute that its file asks for."""
     from jupyter_amltrain import script
     from jupyter_amltrain.spec.job import JobSpec, validated
 
@@ -91,6 +110,12 @@ def _spec(asked: argparse.Namespace, args: list[str], cell: str | None, prog: st
         raise CommandError(
             f"{prog}: the working folder of this process is gone.", hint="Go to one that is there: %cd ~"
         ) from None
+    if cell is None and asked.script and asked.script.lower().endswith((".yml", ".yaml")):
+        from jupyter_amltrain.commands import submit_yaml
+
+        experiment = defaults.experiment or notebook_name() or "default"
+        spec, compute = submit_yaml.spec_of(asked, args, prog, experiment=experiment, here=here)
+        return validated(spec), compute
     source = str(Path(asked.source).expanduser().resolve()) if asked.source else None
     params, out = dict(asked.param), tuple(name for names in asked.out for name in names)
     notebook = notebook_name()
@@ -126,7 +151,7 @@ def _spec(asked: argparse.Namespace, args: list[str], cell: str | None, prog: st
         code = {"script_name": found.name, "source_sha256": found.sha256, "notebook_dir": found.folder}
         name = Path(found.name).stem
     timeout = asked.timeout if asked.timeout is not None else defaults.timeout
-    return validated(
+    made_spec = validated(
         JobSpec(
             name=(name[:64] if asked.name is None else asked.name),
             source=source,
@@ -145,6 +170,7 @@ def _spec(asked: argparse.Namespace, args: list[str], cell: str | None, prog: st
             **code,
         )
     )
+    return made_spec, ""
 
 
 def _where_it_runs(asked: argparse.Namespace) -> dict[str, Any]:
@@ -193,14 +219,18 @@ def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> Tra
     from jupyter_amltrain import api
 
     secrets = {name: secret(name, environ) for name in submission.spec.secrets}
-    return api.submit_spec(submission.spec, target=submission.target, secrets=secrets)
+    return api.submit_spec(submission.spec, target=submission.place, secrets=secrets)
 
 
 def plan_text(submission: Submission) -> str:
-    """The exact request as indented JSON; sends nothing and asks for no secret."""
+    """The exact request as indented JSON, or the job as YAML; sends nothing and asks for no secret."""
     from jupyter_amltrain import api
 
-    plan = api.plan_spec(submission.spec, target=submission.target)
+    plan = api.plan_spec(submission.spec, target=submission.place)
+    if submission.as_yaml:
+        from jupyter_amltrain.commands import submit_yaml
+
+        return submit_yaml.text_of(plan)
     return json.dumps(plan.request, indent=2, ensure_ascii=False)
 
 

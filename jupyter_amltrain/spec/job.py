@@ -83,6 +83,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     tier
         Of machines that the service finds by itself: ``spot`` (low priority), ``basic``, ``standard``,
         ``premium``, or empty.
+    job_type
+        ``type`` of an ``az ml`` job whose YAML is `cell` (:mod:`.azure_yaml`); empty for a script. Such a job
+        has no `script`, `script_name` is its file's name, `notebook_dir` the folder of the file.
+    command
+        Of ``type: command``: what ``sh`` runs in the code folder, bindings as written.
     """
 
     name: str
@@ -115,6 +120,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[str, ...] = ()
     priority: str = ""
     tier: str = ""
+    job_type: str = ""
+    command: str = ""
 
 
 def validated(spec: JobSpec) -> JobSpec:

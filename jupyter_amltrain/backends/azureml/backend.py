@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from jupyter_amltrain._version import __version__
-from jupyter_amltrain.backends.azureml import job_rows, job_tags, mapping, mirror_reading, support
+from jupyter_amltrain.backends.azureml import job_rows, job_tags, mapping, mirror_reading, support, yaml_jobs
 from jupyter_amltrain.backends.azureml.lifecycle import SILENCE, AzureLifecycle
 from jupyter_amltrain.backends.azureml.looks import SELDOM, AzureNews, Shared, pace
 from jupyter_amltrain.backends.azureml.machine_watch import MachineWatch
@@ -45,6 +45,7 @@ class AzureBackend(AzureLifecycle, Backend):
     """
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
+    sends_code = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
         Backend.__init__(self, target)
@@ -120,6 +121,8 @@ class AzureBackend(AzureLifecycle, Backend):
 
     def refuses(self, spec: JobSpec) -> str:
         """See :meth:`Backend.refuses`."""
+        if spec.job_type:
+            return support.refusal_of_type(self.kind, spec.job_type) or self._too_many(spec)
         asked = ["command"]
         asked += ["gpu"] if spec.resources.gpus else []
         asked += ["nodes"] if spec.resources.nodes > 1 else []
@@ -132,10 +135,15 @@ class AzureBackend(AzureLifecycle, Backend):
             return str(error)
         return ""
 
+    def _too_many(self, spec: JobSpec) -> str:
+        return support.refusal(self.kind, "nodes") or "" if spec.resources.nodes > 1 else ""
+
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         """See :meth:`Backend.plan`."""
         if sentence := self.refuses(spec):
             raise SpecError(sentence)
+        if spec.job_type:
+            return await self._plan_yaml(spec, snapshot, run_id)
         mapping.check_files(snapshot)
         facts = self.workspace()
         await self.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
@@ -145,6 +153,14 @@ class AzureBackend(AzureLifecycle, Backend):
         request["code"]["files"] = {name: sizes.get(name) for name in request["code"]["files"]}
         return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
 
+    async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+        place, name = self._place(self.workspace().arm_id), mapping.job_name(run_id)
+        payload = yaml_jobs.payload_of(spec, place, name, self._tags(spec))
+        await self.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
+        await self.ask("jobs.yaml_check", None, _PATIENCE, job=payload)
+        request = yaml_jobs.request_of(spec, place, name, self._tags(spec))
+        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
+
     def _tags(self, spec: JobSpec) -> dict[str, str]:
         return job_tags.tags_of(spec, self.target.name, __version__)
 
@@ -152,6 +168,9 @@ class AzureBackend(AzureLifecycle, Backend):
         """See :meth:`Backend.launch`. The submitter's environment does not travel to Azure."""
         spec, name = plan.spec, mapping.job_name(plan.run_id)
         place = self._place(self.workspace().arm_id)
+        if spec.job_type:
+            payload = yaml_jobs.payload_of(spec, place, name, self._tags(spec))
+            return await self._launched(plan, await self.ask("jobs.yaml", None, SILENCE, job=payload))
         body = mapping.body_of(spec, place, "")
         del body["codeId"]
         body["tags"] = self._tags(spec)
@@ -167,7 +186,13 @@ class AzureBackend(AzureLifecycle, Backend):
             },
             "git": spec.source or spec.notebook_dir,
         }
-        made = await self.ask("jobs.submit", None, SILENCE, job=job, files=plan.snapshot.files)
+        return await self._launched(
+            plan, await self.ask("jobs.submit", None, SILENCE, job=job, files=plan.snapshot.files)
+        )
+
+    async def _launched(self, plan: Plan, made: Mapping[str, Any]) -> Run:
+        """The service has the job."""
+        spec, name = plan.spec, str(made["name"])
         self._young[name] = time.monotonic()
         created = float(made.get("created") or time.time())
         folder = self._folder(name)

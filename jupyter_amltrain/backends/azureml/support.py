@@ -73,6 +73,19 @@ def refusal(kind: str, what: str) -> str | None:
     return None
 
 
+def refusal_of_type(kind: str, job_type: str) -> str | None:
+    """As :func:`refusal`, of the ``type`` of an ``az ml`` file (:mod:`jupyter_amltrain.spec.azure_yaml`).
+
+    A machine under our agent runs ``command`` alone, whatever was promised of a local computer.
+    """
+    what = job_type if job_type in WHAT else "pipeline"  # import: a step that the service carries out
+    if "command" in (job_type,) or kind not in ("local", "fake"):
+        return None if kind == "fake" else refusal(kind, what)
+    found, words = row("local"), WHAT[what][1] if job_type in WHAT else f"a job of type: {job_type}"
+    instead = _INSTEAD.get(what) or _CLUSTER
+    return f"{_begin(_a(found))} cannot run {words} of a YAML file ({_promised(found)}). {instead}"
+
+
 def _a(found: Mapping[str, str]) -> str:
     title = found["title"]
     title = title if title.startswith(("Azure", "Synapse", "Kubernetes")) else title.lower()

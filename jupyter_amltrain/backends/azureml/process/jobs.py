@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.azureml import faults
 from jupyter_amltrain.backends.azureml.process import code_assets, environments, history, rest, serve
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, EnvironmentFailed, SubmitError
@@ -57,7 +58,7 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any], files: Mapping
             return work(*args, **keywords)
 
     # None of them needs another's answer; the SDK may still be on its way into memory.
-    taken = _pool.submit(here, _taken, place, name)
+    taken = _pool.submit(here, is_taken, place, name)
     environment = _pool.submit(here, environments.resolved, place, job["environment"])
     git = _pool.submit(_git, str(job.get("git") or ""))
     code = code_assets.send(call, place, files=files, **job["code"])
@@ -68,6 +69,7 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any], files: Mapping
         body["properties"] = {**git.result(), **(body.get("properties") or {})}
         call.check()
         call.progress("Submitting the job.")
+        failpoints.hit("azure_before_put")
         return _created(call, place, name, body, code, environment.result())
     finally:
         if staged:
@@ -85,15 +87,44 @@ def _created(
             made = sdk.client(call.cloud, place).jobs.create_or_update(entity, skip_validation=True)
             break
         except Exception as error:
-            plain = faults.of_exception(error, place.name)
+            plain = error if isinstance(error, AmlTrainError) else faults.of_exception(error, place.name, "take the job")
             if plain is None:
                 raise
+            if (there := _accepted(place, name, plain)) is not None:
+                return there
             if isinstance(plain, AuthenticationError) and not again and _status(error) == 401:
                 # A token that was taken back before its time: our own client gets a new one, the SDK keeps the old.
                 sdk.forget(place.name)
-                _taken(place, name)
+                is_taken(place, name)
                 continue
             raise _refused(plain, body, environment) from error
+    failpoints.hit("azure_after_put")
+    return answer_of(made, place, name)
+
+
+def _accepted(place: Workspace, name: str, error: AmlTrainError) -> dict[str, Any] | None:
+    """The job, when it is there although no good answer came."""
+    if not faults.unsure(error):
+        return None
+    try:
+        job = _job(place, name)
+    except AmlTrainError as silent:
+        log.info("whether %s was accepted is not known: %s", name, silent)
+        return None
+    if job is None:
+        return None
+    log.info("%s was accepted all the same: %s", name, error)
+    row = history.row_of_job(job)
+    return {
+        "name": name,
+        "status": row["status"],
+        "studio_url": _shown(job)["studio_url"] or studio_url(place, name),
+        "created": row["created"] or time.time(),
+    }
+
+
+def answer_of(made: Any, place: Workspace, name: str) -> dict[str, Any]:
+    """What is told of a job that the SDK has sent."""
     services = made.services or {}
     studio = services.get("Studio")
     created = made.creation_context.created_at if made.creation_context else None
@@ -129,7 +160,8 @@ def _refused(error: AmlTrainError, body: Mapping[str, Any], environment: Any) ->
     return error
 
 
-def _taken(place: Workspace, name: str) -> bool:
+def is_taken(place: Workspace, name: str) -> bool:
+    """Whether the workspace has a job of that name."""
     return _job(place, name) is not None
 
 

@@ -35,6 +35,8 @@ OPS = {
     "quota.list": f"{_HERE}.sizes:quota",
     "billing.list": f"{_HERE}.billing:list_all",
     "jobs.submit": f"{_HERE}.jobs:submit",
+    "jobs.yaml": f"{_HERE}.yaml_jobs:submit",
+    "jobs.yaml_check": f"{_HERE}.yaml_jobs:check",
     "jobs.poll": f"{_HERE}.jobs:poll",
     "jobs.get": f"{_HERE}.jobs:get",
     "jobs.list": f"{_HERE}.jobs:list_all",

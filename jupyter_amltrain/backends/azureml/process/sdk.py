@@ -58,7 +58,7 @@ def client(cloud: Cloud, workspace: Workspace | str) -> Any:
     if known is not None and known[0] is place.credential:
         return known[1]
     os.environ.setdefault("AZURE_ML_CLI_PRIVATE_FEATURES_ENABLED", "false")
-    with _quiet():
+    with quiet():
         from azure.ai.ml import MLClient
 
         made = MLClient(
@@ -67,10 +67,29 @@ def client(cloud: Cloud, workspace: Workspace | str) -> Any:
             place.resource_group,
             place.workspace,
             enable_telemetry=False,  # in a notebook it would phone home
+            **_patience(),
         )
     with _guard:
         _clients[place.name] = (place.credential, made)
     return made
+
+
+def _patience() -> dict[str, Any]:
+    """Its retries as ours are: none waits for longer than a person, and each ends with the operation.
+
+    Policies have one successor each and cannot be shared by the SDK's many clients; their settings can.
+    """
+    from jupyter_amltrain.backends.azureml.process import rest
+
+    return {
+        "transport": rest.transport(),
+        "retry_total": 5,
+        "retry_status": 4,
+        "retry_connect": 2,
+        "retry_read": 2,
+        "retry_backoff_factor": rest.setting("BACKOFF", 0.8),
+        "retry_backoff_max": 20,
+    }
 
 
 def forget(name: str) -> None:
@@ -80,7 +99,7 @@ def forget(name: str) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Its notes on experimental classes are for developers."""
     import warnings
 

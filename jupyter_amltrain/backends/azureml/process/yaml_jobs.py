@@ -1,0 +1,84 @@
+"""Jobs of ``az ml`` files: loaded and sent by the SDK, so that they mean here what they mean to ``az ml``."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.backends.azureml import faults, yaml_faults
+from jupyter_amltrain.backends.azureml.process import jobs, sdk
+from jupyter_amltrain.errors import AmlTrainError, SpecError, SubmitError
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.azureml.process.serve import Call
+
+
+def check(call: Call, *, workspace: str, job: Mapping[str, Any]) -> None:
+    """Load a job and send nothing.
+
+    Raises
+    ------
+    SpecError
+        The SDK refuses it; names line and key.
+    """
+    del workspace
+    call.progress("Reading the job.")
+    _loaded(job)
+
+
+def submit(call: Call, *, workspace: str, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Send a job (see :func:`..yaml_jobs.payload_of`); as :func:`.jobs.submit`.
+
+    Raises
+    ------
+    SpecError, SubmitError
+        The SDK or the service refuses it.
+    """
+    place = call.cloud.workspace(workspace)
+    name = str(job["name"])
+    entity = _loaded(job)
+    if jobs.is_taken(place, name):
+        raise SubmitError(f"{workspace} has a job {name} already.", hint="Submit it again.")
+    call.check()
+    call.progress("Submitting the job.")
+    client = sdk.client(call.cloud, place)
+    entity.name = name
+    entity.tags = {**(entity.tags or {}), **job["tags"]}
+    entity.properties = {**(entity.properties or {}), **job["properties"]}
+    try:
+        with sdk.quiet():
+            made = client.jobs.create_or_update(entity, skip_validation=True)
+    except Exception as error:
+        raise _plain(error, job, place.name) from error
+    return jobs.answer_of(made, place, name)
+
+
+def _loaded(job: Mapping[str, Any]) -> Any:
+    with sdk.quiet():
+        from azure.ai.ml import load_job
+
+        try:
+            # It takes the folder of this path for the relative ones of the text.
+            entity = load_job(io.StringIO(job["text"]), relative_origin=os.path.join(job["folder"], job["file"]))
+        except AmlTrainError:
+            raise
+        except Exception as error:
+            raise yaml_faults.of_exception(error, job["said"], job["file"], job["folder"]) from None
+        found = entity._validate() if hasattr(entity, "_validate") else None
+        if found is not None and not found.passed:
+            raise yaml_faults.of_messages(found.error_messages, job["said"], job["file"], job["folder"])
+    return entity
+
+
+def _plain(error: Exception, job: Mapping[str, Any], where: str) -> Exception:
+    """What the service or the SDK says, in one line."""
+    if isinstance(error, AmlTrainError):
+        return error
+    plain = faults.of_exception(error, where)
+    if plain is not None and not yaml_faults.is_validation(error):
+        return plain
+    if yaml_faults.is_validation(error):
+        return yaml_faults.of_exception(error, job["said"], job["file"], job["folder"])
+    return SpecError(f"{job['file']}: {yaml_faults.first_line(str(error))}")

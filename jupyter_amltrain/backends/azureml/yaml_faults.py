@@ -1,0 +1,154 @@
+"""What the SDK says of a bad file, as one line with the file's line and key. Pure.
+
+Its messages hold a page of JSON of every alternative that did not fit; here is the first that a person meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.spec import azure_yaml
+
+_UNKNOWN, _MISSING = "Unknown field.", "Missing data for required field."
+_SETS = re.compile(r"Value (.+?) passed is not in set \[(.*?)\]")
+_LONGEST = 300
+Leaf = tuple[tuple[str, ...], str]
+
+
+def is_validation(error: BaseException) -> bool:
+    """Whether the SDK refuses the text itself (marshmallow's ``ValidationError``, its own ``ValidationException``)."""
+    return "Validation" in type(error).__name__ or type(error).__name__ == "JobException"
+
+
+def of_exception(error: BaseException, text: str, name: str, folder: str) -> SpecError:
+    """One error for what ``load_job`` raised.
+
+    Parameters
+    ----------
+    text, name, folder
+        The file as it was written.
+    """
+    said: BaseException | None = error
+    while said is not None:
+        messages = getattr(said, "messages", None)
+        found = messages if isinstance(messages, dict) else _json_in(str(said))
+        if isinstance(found, dict) and (leaves := list(_leaves(found))):
+            return _told(leaves, text, name, folder)
+        said = said.__cause__ or said.__context__
+    file = azure_yaml.parse(text, name, folder)
+    return file.fault(_named(str(error), file), first_line(str(error)))
+
+
+def of_messages(messages: Mapping[str, Any], text: str, name: str, folder: str) -> SpecError:
+    """One error for what the SDK's own check of a loaded job found: messages by dotted path."""
+    file = azure_yaml.parse(text, name, folder)
+    for path, what in messages.items():
+        keys = [part for part in re.split(r"[.\[\]]+", str(path)) if part and part != "*"]
+        return file.fault(keys, first_line(str(what)))
+    return file.fault((), "the SDK refuses it.")
+
+
+def first_line(text: str) -> str:
+    """The first sentence or so of a long message."""
+    lines = [line.strip(" \t{}\"',") for line in text.splitlines()]
+    found = next((line for line in lines if line), "the SDK refuses it")
+    found = re.sub(r"\s+", " ", found)
+    return found if len(found) <= _LONGEST else found[:_LONGEST] + "…"
+
+
+def _json_in(text: str) -> Any:
+    """The JSON object in a message; one that is wrapped in another is taken out."""
+    start = text.find("{")
+    if start < 0 or "alidation for" not in text[:start]:
+        return None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text[start:])
+    except ValueError:
+        return None
+    if isinstance(found, dict) and set(found) == {"result", "errors"}:
+        for one in found["errors"]:
+            inner = _json_in(str(one.get("message") or ""))
+            if inner is not None:
+                return inner
+            return {str(one.get("path") or "").replace("*", "") or "": [str(one.get("message") or "")]}
+    return found
+
+
+def _leaves(found: Any, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    if isinstance(found, Mapping):
+        for key, part in found.items():
+            # "value": marshmallow's word for the values of a mapping; "_schema": of the whole.
+            yield from _leaves(part, path if key in ("_schema", "value", "") and path else (*path, str(key)))
+    elif isinstance(found, list) and any(isinstance(part, Mapping) for part in found):
+        yield from _alternative([part for part in found if isinstance(part, Mapping)], path)
+    elif isinstance(found, list):
+        for part in found:
+            yield path, str(part)
+    else:
+        yield path, str(found)
+
+
+def _alternative(found: list[Mapping[str, Any]], path: tuple[str, ...]) -> Iterator[Leaf]:
+    """Of alternatives that did not fit, the one that was meant: where the fewest things are wrong that stand there."""
+    choices = [list(_leaves(part, path)) for part in found]
+    choices = [leaves for leaves in choices if leaves]
+    if not choices:
+        return
+    sets = [_SETS.search(text) for leaves in choices for _, text in leaves]
+    if len(sets) > 1 and all(sets):
+        words = ", ".join(dict.fromkeys(one[2].replace("'", "") for one in sets if one))
+        first = next(one for one in sets if one)
+        yield choices[0][0][0], f"Value {first[1]} passed is not in set [{words}]"
+        return
+
+    def rank(leaves: list[Leaf]) -> tuple[bool, int]:
+        only_component = [at[len(path) :] for at, _ in leaves] == [("component",)]
+        wrong = all(text == _MISSING for _, text in leaves)
+        return only_component or (wrong and len(leaves) > 1), len(leaves)
+
+    yield from min(choices, key=rank)
+
+
+def _told(leaves: list[Leaf], text: str, name: str, folder: str) -> SpecError:
+    file = azure_yaml.parse(text, name, folder)
+    order = {_UNKNOWN: 0, _MISSING: 2}
+    path, what = min(leaves, key=lambda leaf: order.get(leaf[1], 1))
+    hint = ""
+    if what == _UNKNOWN:
+        missing = [at[-1] for at, said in leaves if said == _MISSING and at[:-1] == path[:-1]]
+        near = difflib.get_close_matches(path[-1], missing, 1, 0.6) if path else []
+        what = f"the schema of type: {file.type} has no such key."
+        hint = f"Did you mean {near[0]}?" if near else ""
+    elif what == _MISSING:
+        what = "it is missing."
+    elif found := _SETS.search(what):
+        what = f"{found[1]} is not among {found[2].replace(chr(39), '')}."
+    else:
+        what = first_line(what)
+    return file.fault(path, what, hint)
+
+
+def _named(text: str, file: azure_yaml.JobFile) -> tuple[str | int, ...]:
+    """The key whose value a message quotes; the binding of a step, say."""
+    for quoted in re.findall(r"\$\{\{.*?\}\}|'([^']{3,})'", text) or ():
+        for line_path, value in _scalars(file.doc):
+            if quoted and quoted in value:
+                return line_path
+    binding = re.search(r"\$\{\{.*?\}\}", text)
+    if binding:
+        return next((path for path, value in _scalars(file.doc) if binding[0] in value), ())
+    return ()
+
+
+def _scalars(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    pairs: Any = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in pairs:
+        if isinstance(part, Mapping | list):
+            yield from _scalars(part, (*path, key))
+        else:
+            yield (*path, key), str(part)
