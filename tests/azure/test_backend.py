@@ -176,6 +176,47 @@ class TestAzureBackend(BackendContract):
         points += [p for r in records if r["op"] == "runs/log-batch" for p in r["b"].get("metrics", ())]
         assert [p["step"] for p in points if p["key"] == "loss"] == [0, 1, 2]
 
+    @pytest.mark.parametrize("switch", ["logs_uploaded_live", "logs_in_details"])
+    def test_figures_come_home_where_the_service_does_not_show_our_folder(
+        self, call: Call[Any], backend: AzureBackend, az: Azure, switch: str
+    ) -> None:
+        az.control("/switch", **{switch: False})
+        text = (
+            "import json, os, time, mlflow\n"
+            "for i in range(8):\n    mlflow.log_metric('loss', i, step=i)\n    time.sleep(0.3)\n"
+            "with open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w') as f:\n    json.dump({'value': 0.5}, f)\n"
+        )
+        run = call(self._launch(backend, job("shy", text, out=("acc",))))
+        changes = backend.changes()
+        end = time.monotonic() + DEADLINE
+        while not call(backend.poll((run.run_id,)))[run.run_id].state.terminal:
+            call(changes.wait((run.run_id,), (run.run_id,), 0.2))
+            assert time.monotonic() < end
+        changes.close()
+        assert call(backend.outputs(run.run_id, ("acc",))) == {"acc": 0.5}
+        records = [json.loads(line) for line in call(backend.read(run.run_id, "metrics", 0)).data.splitlines()]
+        assert [r["seq"] for r in records] == list(range(1, len(records) + 1))
+        points = [r["b"] for r in records if r["op"] == "runs/log-metric"]
+        points += [p for r in records if r["op"] == "runs/log-batch" for p in r["b"].get("metrics", ())]
+        assert sorted(p["step"] for p in points if p["key"] == "loss") == list(range(8))
+        ticks = call(backend.read(run.run_id, "telemetry", 0)).data.splitlines()
+        numbers = [json.loads(line)[0] for line in ticks if line.startswith(b"[")]
+        assert numbers and numbers == list(range(len(numbers)))
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("timeout_state", "Failed"), ("retry_logs", "folder"), ("std_log_names", "padded")]
+    )
+    def test_the_other_way_of_the_service(
+        self, call: Call[Any], backend: AzureBackend, az: Azure, name: str, value: str
+    ) -> None:
+        az.control("/switch", **{name: value})
+        if name == "timeout_state":
+            self.test_a_time_limit_is_told(call, backend)
+        elif name == "retry_logs":
+            self.test_a_machine_that_is_taken_away(call, backend, az)
+        else:
+            self.test_all_ranks_are_in_the_log_and_each_node_has_its_telemetry(call, backend)
+
     def test_why_a_run_failed(self, call: Call[Any], backend: AzureBackend) -> None:
         status = self._run(call, backend, job("bad", "raise ValueError('no')\n")).status
         assert (status.state, status.reason, status.exit_code) == (RunState.FAILED, "exit", 1)

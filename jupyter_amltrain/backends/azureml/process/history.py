@@ -73,6 +73,31 @@ def recent(workspace: Workspace, name: str, age: float) -> dict[str, Any] | None
     return _looks.get((workspace.name, name), age) or details(workspace, name)
 
 
+def contents(workspace: Workspace, name: str, experiment: str, prefix: str) -> dict[str, str]:
+    """Signed addresses of a job's files below `prefix`, whatever :func:`details` lists.
+
+    Path and shape: the SDK's ``RunArtifactsOperations``.
+    """
+    found: dict[str, str] = {}
+    token = ""
+    while True:
+        answer = workspace.data.get(
+            f"{workspace.history}/experiments/{quote(experiment, safe='')}/runs/{quote(name, safe='')}"
+            "/artifacts/prefix/contentinfo",
+            api=rest.HISTORY,
+            params={"path": prefix, **({"continuationToken": token} if token else {})},
+            ok=(200, 404),
+            act=f"look for files of job {name}",
+        )
+        page = answer.json if answer.status == 200 else {}
+        for one in (page or {}).get("value") or ():
+            if one.get("path") and one.get("contentUri"):
+                found[str(one["path"])] = str(one["contentUri"])
+        token = str((page or {}).get("continuationToken") or "")
+        if not token:
+            return found
+
+
 def row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a job from run history."""
     error = (found.get("error") or {}).get("error") or {}

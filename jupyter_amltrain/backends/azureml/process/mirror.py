@@ -18,6 +18,7 @@ from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.azureml.mapping import tracking_id
 from jupyter_amltrain.backends.azureml.process import artifacts, history, logs, records, rest
 from jupyter_amltrain.backends.azureml.process.metrics import Fetched, Points, take
@@ -50,6 +51,7 @@ _LAST = 20.0
 
 _beside = ThreadPoolExecutor(4, "amltrain-azure-mlflow")
 _asked: dict[str, Future[Fetched]] = {}
+_unlisted: dict[str, tuple[float, dict[str, str]]] = {}
 _guard = threading.Lock()
 _turns: dict[str, threading.Lock] = {}
 
@@ -113,6 +115,7 @@ class _Sync:
                 if self.ended and not self.more:
                     self._artifacts()
                     facts["complete"] = True
+                failpoints.hit("azure_before_mirror_save")
             finally:
                 self._tell()
                 self.mirror.save()
@@ -132,10 +135,31 @@ class _Sync:
         self.status = str(found.get("status") or "")
         self.attempt = int(found.get("currentAttemptId") or 1)
         self.ended = self.ended or self.status in _ENDED
+        self._ours()
+
+    def _ours(self, fresh: bool = False) -> None:
+        """Addresses of the agent's files, where the service does not list them as logs."""
+        if any(name.startswith(AGENT) for name in self.files) or self.status not in ("Running", "Finalizing", *_ENDED):
+            return
+        facts, key = self.mirror.facts, str(self.mirror.folder)
+        until, known = _unlisted.get(key, (0.0, {}))
+        if fresh or self.ended or self.now >= until:
+            if self.ended and not facts.get("unlisted") and (self.mirror.folder / AGENT_STATE).exists():
+                return
+            try:
+                experiment = str(self.mirror.json("job.json").get("experiment") or "Default")
+                known = history.contents(self.place, self.name, experiment, AGENT)
+            except AmlTrainError as error:
+                log.info("files of %s: %s", self.name, error)
+            # Addresses are secrets: they live here, and for less than their hour.
+            _unlisted[key] = self.now + (300.0 if known else 10 * base()), known
+            facts["unlisted"] = bool(known)
+        self.files.update(known)
 
     def _address(self, name: str, fresh: bool) -> str:
         if fresh:
             self.files = dict((history.details(self.place, self.name) or {}).get("logFiles") or {})
+            self._ours(True)
         return self.files.get(name, "")
 
     @property
