@@ -18,6 +18,7 @@ for name in (
     "heap",
     "panel",
     "panel_load",
+    "azure",
 ):
     if not sys.argv[1:] or name in sys.argv[1:]:
         subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False)
