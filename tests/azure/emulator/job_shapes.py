@@ -181,7 +181,8 @@ def duration(seconds: float) -> str:
 def record(run: Run) -> dict[str, Any]:
     """A run as run history keeps it (recording 02)."""
     properties = run.resource["properties"]
-    who = {"userObjectId": "0", "userTenantId": run.world.tenant, "userName": run.world.user, "upn": None}
+    unsaid = ("userPuId", "userIdp", "userAltSecId", "userIss", "clientApplicationId", "applicationACR", "upn")
+    who = {"userObjectId": "0", "userTenantId": run.world.tenant, "userName": run.world.user, **dict.fromkeys(unsaid)}
     spent = duration(run.seconds()) if run.started_at else None
     cluster = run.cluster or "serverless"
     guid = str(uuid.uuid5(uuid.NAMESPACE_URL, run.resource["id"]))
