@@ -170,10 +170,15 @@ class Controller:
         entry = self.entry(handle)
         if entry.run.status.state.terminal:
             return entry.run
-        status = msgspec.structs.replace(entry.run.status, cancel_requested=True)
-        self.store.amend(handle, status=status)
+        status = entry.run.status
+        self.store.amend(handle, status=msgspec.structs.replace(status, cancel_requested=True))
         if entry.run.folder:
-            await self.backend(entry.run.target).cancel(entry.run.run_id)
+            try:
+                await self.backend(entry.run.target).cancel(entry.run.run_id)
+            except AmlTrainError:  # nobody there has heard of it
+                now = entry.run.status
+                self.store.amend(handle, status=msgspec.structs.replace(now, cancel_requested=status.cancel_requested))
+                raise
         return entry.run
 
     async def delete(self, handle: RunHandle) -> None:
@@ -194,6 +199,7 @@ class Controller:
         entry = self.entry(handle)
         if not entry.run.status.state.terminal:
             event = self._event(handle)
+            event.clear()  # it may be of a submit that seemed to have failed
             entry.lookers += 1
             try:
                 await event.wait()

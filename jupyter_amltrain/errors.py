@@ -7,6 +7,7 @@
      │   ├ UnknownTarget  UnknownRun  UnknownModel  SpecError  MissingDependency  PreflightError
      ├ TargetError
      │   ├ TargetUnreachable  AuthenticationError  QuotaExceeded  CapacityError
+     │   │   └ SubmitUnsure            whether the job was accepted is not known
      ├ SubmitError
      │   ├ SnapshotTooLarge  EnvironmentFailed
      ├ RunError
@@ -42,6 +43,7 @@ __all__ = [
     "SpecError",
     "StateError",
     "SubmitError",
+    "SubmitUnsure",
     "TargetError",
     "TargetUnreachable",
     "UnknownModel",
@@ -113,6 +115,10 @@ class TargetError(AmlTrainError):
 
 class TargetUnreachable(TargetError):
     """The target did not answer; runs on it are not lost by that."""
+
+
+class SubmitUnsure(TargetUnreachable):
+    """A job was sent and no answer came: the target may have it, and then lists it."""
 
 
 class AuthenticationError(TargetError):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from jupyter_amltrain.backends.base import Backend
-from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.errors import AmlTrainError, CommandError, SubmitUnsure
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.runs.store import RunStore
@@ -78,7 +78,8 @@ class Launches:
         """Wait until the target has the run; raises what refused it."""
         if task := self._tasks.get(handle):
             await asyncio.shield(task)
-        if error := self._refused.get(handle):
+        entry = self._store.get(handle)
+        if (error := self._refused.get(handle)) and (entry is None or not entry.run.folder):
             raise error
 
     async def _launch(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
@@ -91,7 +92,8 @@ class Launches:
             if not isinstance(error, AmlTrainError):
                 log.exception("launch of %s failed", handle)
             status = RunStatus(state=RunState.FAILED, reason="launch", detail=f"{error}", version=1)
-            self._store.amend(handle, status=status, error=f"{handle} was not submitted: {error}")
+            said = f"{error}" if isinstance(error, SubmitUnsure) else f"{handle} was not submitted: {error}"
+            self._store.amend(handle, status=status, error=said)
             # Without its frames, which hold the environment and the secrets.
             self._refused[handle] = error.with_traceback(None)
         else:

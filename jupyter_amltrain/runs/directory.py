@@ -68,11 +68,16 @@ class RunDirectory:
                 await asyncio.sleep(0)
             if self._store.removed_since(run.handle, began):
                 continue
-            if self._store.get(run.handle) is None:
+            entry = self._store.get(run.handle)
+            known = None if entry is None else entry.run
+            if known is None:
                 run = tracked.get(run.handle, run)
                 if run.status.state.terminal:
                     run = msgspec.structs.replace(run, error=why(run, ""))
                 self._store.put(run)
+            elif not known.folder and known.status.reason == "launch":
+                # No answer came to its submit: its target has it all the same.
+                self._store.put(msgspec.structs.replace(run, error=why(run, "")))
             elif not run.status.state.terminal:
                 self._store.amend(run.handle, status=run.status)
             # The end of a run that was seen alive is its watcher's to tell.

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.base import PER_NODE, Backend, News, RunChanges
-from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
+from jupyter_amltrain.errors import AmlTrainError, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.pace import Pace
 from jupyter_amltrain.runs.reading import read_streams, read_ticks, worth_a_frame
@@ -151,7 +151,7 @@ class Watcher:
                         await self._observe(entry, status)
                     else:
                         self._missed(run_id, entry)
-            except TargetUnreachable as error:
+            except TargetError as error:  # no answer, or one that refuses us: a sign-in that is over, say
                 for entry in self._live().values():  # a flag, never a state
                     self._store.amend(entry.run.handle, reachable=False)
                 log.info("%s", error)

@@ -14,6 +14,7 @@ from jupyter_amltrain.backends.azureml import job_rows, job_tags, mapping, mirro
 from jupyter_amltrain.backends.azureml.lifecycle import SILENCE, AzureLifecycle
 from jupyter_amltrain.backends.azureml.looks import SELDOM, AzureNews, Shared, pace
 from jupyter_amltrain.backends.azureml.machine_watch import MachineWatch
+from jupyter_amltrain.backends.azureml.sending import sent
 from jupyter_amltrain.backends.base import Backend, Chunk, Plan, RunChanges, monitor_of, stream_of
 from jupyter_amltrain.backends.run_files import output_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, TargetUnreachable
@@ -170,7 +171,7 @@ class AzureBackend(AzureLifecycle, Backend):
         place = self._place(self.workspace().arm_id)
         if spec.job_type:
             payload = yaml_jobs.payload_of(spec, place, name, self._tags(spec))
-            return await self._launched(plan, await self.ask("jobs.yaml", None, SILENCE, job=payload))
+            return await self._launched(plan, await sent(self.ask, "jobs.yaml", name, SILENCE, job=payload))
         body = mapping.body_of(spec, place, "")
         del body["codeId"]
         body["tags"] = self._tags(spec)
@@ -186,9 +187,8 @@ class AzureBackend(AzureLifecycle, Backend):
             },
             "git": spec.source or spec.notebook_dir,
         }
-        return await self._launched(
-            plan, await self.ask("jobs.submit", None, SILENCE, job=job, files=plan.snapshot.files)
-        )
+        made = await sent(self.ask, "jobs.submit", name, SILENCE, job=job, files=plan.snapshot.files)
+        return await self._launched(plan, made)
 
     async def _launched(self, plan: Plan, made: Mapping[str, Any]) -> Run:
         """The service has the job."""

@@ -206,7 +206,7 @@ _ROLES = (
 
 def _forbidden(said: Told, place: str, asked: str, user: str) -> AmlTrainError:
     """Which permission is missing, on what."""
-    who = user or "You"
+    who, lacks = user or "You", "lacks" if user else "lack"
     low = f"{said.message} {' '.join(said.codes)}".lower()
     if "publicnetwork" in low or "private link" in low or "private endpoint" in low or "public access" in low:
         return TargetUnreachable(
@@ -228,7 +228,7 @@ def _forbidden(said: Told, place: str, asked: str, user: str) -> AmlTrainError:
     on = f" on {scope!r}" if scope else place
     role = next((role for part, role in _ROLES if part in action.lower()), "")
     return AuthenticationError(
-        f"{who} lacks the permission {action}{on}.",
+        f"{who} {lacks} the permission {action}{on}.",
         hint=f"Ask its owner for the role {role!r}." if role else "Ask its owner for a role that has it.",
     )
 
@@ -238,25 +238,50 @@ def connect_line(where: str = "") -> str:
     return f"%aml_compute connect --name {where}" if where else "%aml_compute connect"
 
 
-def of_exception(error: BaseException, where: str = "") -> AmlTrainError | None:
-    """The error for an exception of azure-core, azure-identity or requests; ``None`` for a bug of ours."""
+def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTrainError | None:
+    """The error for an exception of azure-core, azure-identity or requests; ``None`` for a bug of ours.
+
+    Parameters
+    ----------
+    act
+        What was asked, as :func:`refused` takes it.
+    """
+    if isinstance(error, AmlTrainError):
+        return error
     names = [cls.__name__ for cls in type(error).__mro__]
     if "AzureError" in names or "CredentialUnavailableError" in names or "ClientAuthenticationError" in names:
         response = getattr(error, "response", None)
-        if "ClientAuthenticationError" in names or "CredentialUnavailableError" in names:
+        # azure-core has one class for what Entra refuses and for a 401 of the service itself.
+        answered = getattr(response, "status_code", None) == 401 and "AADSTS" not in str(error)
+        if ("ClientAuthenticationError" in names or "CredentialUnavailableError" in names) and not answered:
             return signin_failed(str(getattr(error, "message", error)), where)
         if response is not None and hasattr(response, "status_code"):
             try:
                 body = response.body()
             except Exception:  # a stream that was never read
                 body = b""
-            return refused(int(response.status_code), dict(response.headers), body, where=where)
+            return refused(int(response.status_code), dict(response.headers), body, act=act, where=where)
         return unreachable(str(error), where)
     if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("azure"):
         return MissingDependency(
             f"Azure needs the package {error.name}.", hint="pip install azure-ai-ml azure-identity"
         )
     return None
+
+
+#: How requests and urllib3 say that there was no answer, also inside a failed sign-in.
+_NO_ANSWER = (
+    "unable to connect to proxy",
+    "tunnel connection failed",
+    "max retries exceeded",
+    "connection aborted",
+    "connection refused",
+    "failed to establish a new connection",
+    "failed to resolve",
+    "name resolution",
+    "certificate verify failed",
+    "read timed out",
+)
 
 
 def signin_failed(text: str, where: str = "", *, how: str = "") -> AmlTrainError:
@@ -271,6 +296,8 @@ def signin_failed(text: str, where: str = "", *, how: str = "") -> AmlTrainError
     """
     by = f" by {how}" if how else ""
     low = text.lower()
+    if "aadsts" not in low and any(word in low for word in _NO_ANSWER):
+        return unreachable(text, where)
     for code in re.findall(r"AADSTS(\d+)", text):
         if code in _AADSTS:
             what, hint = _AADSTS[code]
@@ -285,7 +312,22 @@ def signin_failed(text: str, where: str = "", *, how: str = "") -> AmlTrainError
     if "authorization_declined" in low or "access_denied" in low:
         return AuthenticationError("The sign-in to Azure was declined.", hint="Connect again to try once more.")
     first = _line(re.sub(r"(?s)\b(Trace ID|Correlation ID|Timestamp|To mitigate).*", "", text))
-    return AuthenticationError(f"Azure refused the sign-in{by}: {first}", hint=connect_line(where))
+    return AuthenticationError(
+        f"Azure refused the sign-in{by}: {first.rstrip('.')}.", hint=f"Sign in again: {connect_line(where)}"
+    )
+
+
+def unsure(error: AmlTrainError) -> bool:
+    """Whether what was asked may have been done all the same: no answer came, or one of a service in trouble."""
+    status = told(error).status
+    return isinstance(error, TargetUnreachable) and status not in (403, 429)
+
+
+def too_long(seconds: float) -> TargetUnreachable:
+    """The service wants us to wait for longer than anybody sits before a cell."""
+    return TargetUnreachable(
+        f"Azure takes no more requests from us for now. It asks to wait {seconds:.0f} s.", hint="Try again then."
+    )
 
 
 _SECRET = "Set AZURE_CLIENT_SECRET to its value (not its id), then connect again."

@@ -42,6 +42,10 @@ _ENVIRON = (
 )
 
 
+class Unanswered(TargetUnreachable):
+    """The process ended, or said nothing for too long: what it was asked to do may have been done."""
+
+
 class _Waiting:
     """A request without an answer yet."""
 
@@ -134,7 +138,7 @@ class Link:
                 if done:
                     break
                 if not news.is_set():
-                    raise TargetUnreachable(f"Azure gave no answer to {op} within {timeout:g} s.", hint="Try again.")
+                    raise Unanswered(f"Azure gave no answer to {op} within {timeout:g} s.", hint="Try again.")
             answered = True
             return self._result(op, future.result())
         finally:
@@ -235,7 +239,7 @@ class Link:
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():
                 waiting.future.set_exception(
-                    TargetUnreachable(
+                    Unanswered(
                         f"The process that talks to Azure ended{ending}.",
                         hint=f"The next request starts it again. See {self._log}",
                     )

@@ -165,6 +165,15 @@ async def break_connections(call: Call) -> Any:
     return {"broken": call.world.break_connections()}
 
 
+@_on("/network")
+async def network(call: Call) -> Any:
+    """Cut the network whole (``up`` false): open connections break, the proxy refuses new ones; or mend it."""
+    up = bool(_body(call).get("up", True))
+    if call.world.proxy is not None:
+        call.world.proxy.down = not up
+    return {"up": up, "broken": 0 if up else call.world.break_connections()}
+
+
 @_on("/sas")
 async def sas(call: Call) -> Any:
     """A SAS query for a ``container`` (and one ``name`` in it)."""

@@ -31,6 +31,8 @@ class Proxy:
         self._open: set[asyncio.StreamWriter] = set()
         self.refused: list[str] = []
         self.port = 0
+        #: Nobody gets through: as a proxy of a network that is cut off.
+        self.down = False
 
     async def start(self) -> None:
         """Listen on a free port, then in `port`."""
@@ -66,6 +68,10 @@ class Proxy:
         method, _, rest = head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")
         target = rest.split(" ")[0]
         host = target.rpartition(":")[0] if method == "CONNECT" else target
+        if self.down:
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            await writer.drain()
+            return
         kind = kind_of(host) if method == "CONNECT" else None
         if kind is None:
             self.refused.append(host)

@@ -174,6 +174,7 @@ class World:
         self.problems.clear()
         if self.proxy is not None:
             self.proxy.refused.clear()
+            self.proxy.down = False
         if self.blob is not None:
             await self.blob.reset()
         from tests.azure.emulator import workspaces

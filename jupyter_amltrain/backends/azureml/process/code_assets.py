@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.azureml.process import code_tree, history, rest
 from jupyter_amltrain.backends.azureml.process.code_tree import Content, Packed
-from jupyter_amltrain.errors import AmlTrainError, StateError
+from jupyter_amltrain.errors import AmlTrainError, StateError, TargetUnreachable
 from jupyter_amltrain.state import locked, read_json, write_json
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def send(
             log.info("%s", error)
             packed = code_tree.based(tree, script)
             return upload.asset(_with(packed, ours), whole)
+    except TargetUnreachable:  # the SDK would try for minutes what we have just tried
+        raise
     except AmlTrainError as error:
         log.warning("the code is sent by the SDK, because: %s", error)
         call.progress("The code is sent by the SDK in its own way.")
@@ -185,6 +188,7 @@ class _Upload:
         self.sent += len(data)
         if len(data) <= 4 * _BLOCK:
             target.put(data)
+            failpoints.hit("azure_during_upload")
             return
         ids = []
         for number, start in enumerate(range(0, len(data), _BLOCK)):

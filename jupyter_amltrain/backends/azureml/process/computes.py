@@ -104,12 +104,26 @@ def begin(call: Call, ws: Workspace, entity: Callable[[], Any], name: str, setti
     except AmlTrainError:
         raise
     except Exception as error:
-        raise plainly(error, ws, name, settings) from error
+        plain = plainly(error, ws, name, settings)
+        if not isinstance(plain, AmlTrainError) or not _begun(ws, name, plain):
+            raise plain from error
+
+
+def _begun(ws: Workspace, name: str, error: AmlTrainError) -> bool:
+    """Whether it is being made although no good answer came."""
+    if not faults.unsure(error):
+        return False
+    try:
+        return find(ws, name) is not None
+    except AmlTrainError:
+        error.hint = f"It may have been made all the same: %aml_compute connect --name {ws.name} lists it then."
+        error.args = (f"{error.message} {error.hint}",)
+        return False
 
 
 def plainly(error: BaseException, ws: Workspace, name: str, settings: Mapping[str, Any]) -> BaseException:
     """A refusal in plain words where there are some."""
-    told = error if isinstance(error, AmlTrainError) else faults.of_exception(error, ws.name)
+    told = error if isinstance(error, AmlTrainError) else faults.of_exception(error, ws.name, f"make {name}")
     if told is None:
         return error
     said = faults.told(told)

@@ -16,7 +16,14 @@ from urllib.parse import quote
 from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.azureml import faults
 from jupyter_amltrain.backends.azureml.process import code_assets, environments, history, rest, serve
-from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, EnvironmentFailed, SubmitError
+from jupyter_amltrain.errors import (
+    AmlTrainError,
+    AuthenticationError,
+    CommandError,
+    EnvironmentFailed,
+    SubmitError,
+    SubmitUnsure,
+)
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
@@ -87,7 +94,7 @@ def _created(
             made = sdk.client(call.cloud, place).jobs.create_or_update(entity, skip_validation=True)
             break
         except Exception as error:
-            plain = error if isinstance(error, AmlTrainError) else faults.of_exception(error, place.name, "take the job")
+            plain = faults.of_exception(error, place.name, "take the job")
             if plain is None:
                 raise
             if (there := _accepted(place, name, plain)) is not None:
@@ -102,15 +109,26 @@ def _created(
     return answer_of(made, place, name)
 
 
-def _accepted(place: Workspace, name: str, error: AmlTrainError) -> dict[str, Any] | None:
-    """The job, when it is there although no good answer came."""
+def _accepted(call: Call, place: Workspace, name: str, error: AmlTrainError) -> dict[str, Any] | None:
+    """The job, when it is there although no good answer came.
+
+    Raises
+    ------
+    SubmitUnsure
+        That cannot be found out within half a minute (``AMLTRAIN_AZURE_UNSURE``, seconds).
+    """
     if not faults.unsure(error):
         return None
-    try:
-        job = _job(place, name)
-    except AmlTrainError as silent:
-        log.info("whether %s was accepted is not known: %s", name, silent)
-        return None
+    until = time.monotonic() + rest.setting("UNSURE", 30.0)
+    while True:
+        try:
+            job = _job(place, name)
+            break
+        except AmlTrainError as silent:
+            if time.monotonic() > until:
+                raise unsure(name, error.message) from silent
+            call.progress(f"Asking whether the job was accepted: {silent.message}"[:200])
+            call.wait(rest.setting("POLL", 2.0))
     if job is None:
         return None
     log.info("%s was accepted all the same: %s", name, error)
@@ -121,6 +139,14 @@ def _accepted(place: Workspace, name: str, error: AmlTrainError) -> dict[str, An
         "studio_url": _shown(job)["studio_url"] or studio_url(place, name),
         "created": row["created"] or time.time(),
     }
+
+
+def unsure(name: str, why: str) -> SubmitUnsure:
+    """Nobody knows whether the service has a job."""
+    return SubmitUnsure(
+        f"{why} Whether {name} was accepted is not known.",
+        hint="When Azure answers again, %aml_runs lists it if it was; look there before you submit it again.",
+    )
 
 
 def answer_of(made: Any, place: Workspace, name: str) -> dict[str, Any]:

@@ -73,7 +73,17 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
         return super().send(request, **rest)
 
     def sleep(self, duration: float) -> None:
-        """Between two tries."""
+        """Between two tries.
+
+        Raises
+        ------
+        TargetUnreachable
+            It is longer than our patience: so say the retries of the SDK, which know none.
+        """
+        if duration > setting("PATIENCE", 60):
+            said = faults.too_long(duration)
+            said.told = faults.Told(status=429, wait=duration)  # type: ignore[attr-defined]
+            raise said
         call = serve.current()
         if call is None:
             time.sleep(duration)
@@ -158,6 +168,8 @@ class Rest:
     ) -> None:
         self._host, self._below, self._where = host, below, where
         self.user = user
+        #: Until when the service wants to hear nothing of us (monotonic), by whether it was to read.
+        self._quiet: dict[bool, float] = {}
         self._client = pipeline("", credential, scope)
 
     def get(self, path: str, **rest: Any) -> Answer:
@@ -225,6 +237,12 @@ class Rest:
         request = HttpRequest(
             method, self.url(path), params=query or None, json=json, content=content, headers=dict(headers or {})
         )
+        reading, name = method == "GET", act or f"{method} {path.partition('?')[0][-80:]}"
+        left = self._quiet.get(reading, 0.0) - time.monotonic()
+        if left > 0:
+            # Azure counts readings and writings apart, and what it refuses counts too: asking makes it longer.
+            wait = {"retry-after": f"{max(1.0, left):.0f}"}
+            raise faults.refused(429, wait, b"", act=name, where=self._where, user=self.user)
         try:
             response = self._client.send_request(request)
             response.read()
@@ -235,8 +253,10 @@ class Rest:
         found = {key.lower(): value for key, value in response.headers.items()}
         body: bytes = response.content
         if response.status_code not in ok:
-            name = act or f"{method} {path.partition('?')[0][-80:]}"
-            raise faults.refused(response.status_code, found, body, act=name, where=self._where, user=self.user)
+            refusal = faults.refused(response.status_code, found, body, act=name, where=self._where, user=self.user)
+            if response.status_code == 429 and self._where and (wanted := faults.told(refusal).wait):
+                self._quiet[reading] = time.monotonic() + min(wanted, 600.0)
+            raise refusal
         return Answer(response.status_code, found, _json(body), body)
 
     def pages(self, path: str, *, key: str = "value", **rest: Any) -> Iterator[Any]:

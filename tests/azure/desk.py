@@ -1,0 +1,169 @@
+"""A person at a notebook over the emulated Azure: cells are run, what is seen is kept, secrets are sought in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from tests.azure.conftest import Azure
+from tests.places import DEADLINE, place, until
+
+SIZE = "Standard_DS2_v2"
+#: Time constants in which every retry of ours and of the SDK is over in a moment.
+QUICK = {
+    "AMLTRAIN_AZURE_BACKOFF": "0.01",
+    "AMLTRAIN_AZURE_WARM": "0",
+    "AMLTRAIN_AZURE_READ_TIMEOUT": "2",
+    "AMLTRAIN_AZURE_UNREACHABLE": "1",
+    "AMLTRAIN_AZURE_UNSURE": "1",
+}
+#: What no secret looks like, wherever it is found: a signature, a token, an account's key, a connection string.
+SECRETS = re.compile(
+    rb"[?&]sig=(?!\.\.\.|\[redacted\])[A-Za-z0-9%+/]{8,}"
+    rb"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    rb"|AccountKey=(?!\[redacted\])|SharedAccessSignature=(?!\[redacted\])"
+)
+
+
+class Seen(NamedTuple):
+    """What a cell gave."""
+
+    text: str
+    error: BaseException | None
+    result: Any
+
+    def one_line(self) -> str:
+        """The only line that a failed cell shows; fails for a traceback, a second line or a bug of ours."""
+        from jupyter_amltrain.errors import AmlTrainError
+
+        assert isinstance(self.error, AmlTrainError), f"{self.error!r}\n{self.text}"
+        assert "Traceback" not in self.text, self.text
+        said = str(self.error)
+        assert "\n" not in said and len(said) < 700, said
+        assert f"{type(self.error).__name__}: {said}" in self.text.replace("\n", " ").replace("  ", " "), self.text
+        assert "fault of ours" not in said, said
+        return said
+
+
+class Desk:
+    """One notebook.
+
+    Attributes
+    ----------
+    said
+        All that was seen so far.
+    """
+
+    def __init__(self, azure: Azure, home: Path) -> None:
+        self.azure, self.home = azure, home
+        self.shell: Any = InteractiveShell(colors="NoColor")  # type: ignore[no-untyped-call]
+        self.said: list[str] = []
+        self.good("%load_ext jupyter_amltrain")
+
+    def cell(self, source: str) -> Seen:
+        """Run a cell."""
+        with capture_output() as captured:
+            result = self.shell.run_cell(source)
+        text = captured.stdout + captured.stderr + "".join(json.dumps(o.data, default=str) for o in captured.outputs)
+        self.said.append(text)
+        return Seen(text, result.error_before_exec or result.error_in_exec, result.result)
+
+    def good(self, source: str) -> Seen:
+        """Run a cell that must succeed."""
+        seen = self.cell(source)
+        assert seen.error is None, seen.text
+        return seen
+
+    def bad(self, source: str) -> str:
+        """Run a cell that must fail; its one line."""
+        return self.cell(source).one_line()
+
+    def connect(self) -> Seen:
+        """Connect the sandbox's workspace as ``lab``."""
+        return self.cell(self.connect_line)
+
+    @property
+    def connect_line(self) -> str:
+        az = self.azure
+        return (
+            f"%aml_compute connect --subscription {az.subscription} --resource-group {az.resource_group}"
+            f" --workspace {az.workspace} --name lab"
+        )
+
+    def cluster(self, name: str = "cpu", more: str = "") -> None:
+        """Make a cluster and use it."""
+        self.good(f"%aml_compute create {name} --kind amlcompute --size {SIZE} --max-nodes 4 {more} --yes --wait")
+        self.good(f"%aml_compute use {name}")
+
+    def jobs(self) -> list[str]:
+        """Names of the jobs that the service was really given."""
+        found = {
+            w["path"].rpartition("/")[2]
+            for w in self.azure.control("/wire")["wire"]
+            if w["method"] == "PUT"
+            and re.search(r"/jobs/[^/]+$", w["path"])
+            and w["status"] in (200, 201)
+            and w["route"]
+        }
+        return sorted(found)
+
+    def steady(self) -> None:
+        """No fault any more."""
+        self.azure.control("/faults", clear=True)
+        self.azure.control("/network", up=True)
+        self.azure.control("/switch", authorization="")
+
+    def no_secret(self, *more: Path) -> None:
+        """Fail where a secret is: in what was seen, any file of the state root, the wire's bodies and queries."""
+        known = [self.azure.environ["AZURE_CLIENT_SECRET"].encode()]
+        places: dict[str, bytes] = {"what was seen": "".join(self.said).encode()}
+        for folder in (self.home, *more):
+            for path in folder.rglob("*"):
+                if path.is_file() and not path.is_symlink():
+                    with contextlib.suppress(OSError):
+                        places[str(path)] = path.read_bytes()
+        for entry in self.azure.control("/wire")["wire"]:
+            if not (entry["path"].endswith("/listSecrets") or "/oauth2/" in entry["path"]):
+                places[f"request {entry['n']} {entry['method']} {entry['path']}"] = str(entry["body"]).encode()
+        for where, data in places.items():
+            found = SECRETS.search(data)
+            assert found is None, f"{where}: {found and data[max(0, found.start() - 80) : found.end()]!r}"
+            for secret in known:
+                assert secret not in data, where
+
+
+@contextlib.contextmanager
+def desk_of(azure: Azure, folder: Path, **more: str) -> Iterator[Desk]:
+    """A desk with a state root of its own, over the emulated Azure as new."""
+    from jupyter_amltrain import api, magics
+    from jupyter_amltrain.errors import AmlTrainError
+
+    azure.control("/reset")
+    azure.control("/switch", scale_seconds=0.1, create_seconds=0.05, job_seconds=0.02)
+    with place(folder, **{**azure.environ, **QUICK, **more}) as home:
+        api.close()
+        desk = Desk(azure, home)
+        try:
+            yield desk
+        finally:
+            azure.control("/network", up=True)
+            magics.unregister(desk.shell)
+            AmlTrainError.short = True
+            api.close()
+
+
+def until_log(run: Any, text: str) -> str:
+    """The log of a run, once `text` is in it."""
+
+    def found() -> str:
+        log = str(run.logs())
+        return log if text in log else ""
+
+    return until(found, f"{text!r} in the log", DEADLINE)
