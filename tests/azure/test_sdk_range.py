@@ -51,7 +51,7 @@ def test_a_day(version: str, azure_env: Azure, home: Path, tmp_path: Path) -> No
         line = [sys.executable, "-m", "jupyter_amltrain.cli", *words]
         done = subprocess.run(line, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == code, (words, done.stdout, done.stderr)
-        return done.stdout + done.stderr
+        return done.stdout if "--json" in words else done.stdout + done.stderr
 
     (tmp_path / "train.py").write_text("import argparse\np = argparse.ArgumentParser()\n"
                                        "p.add_argument('--n', type=int)\nn = p.parse_args().n\n" + SCRIPT)  # fmt: skip
@@ -66,12 +66,12 @@ def test_a_day(version: str, azure_env: Azure, home: Path, tmp_path: Path) -> No
     assert "NC" in amltrain("compute", "sizes", "--gpu", "--family", "NC")
     assert "free" in amltrain("compute", "quota")
     first = json.loads(amltrain("submit", "train.py", "--target", "cpus", "--param", "n=21", "--name", "first",
-                                "--wait", "--json").splitlines()[-1])  # fmt: skip
+                                "--wait", "--json"))  # fmt: skip
     handle = first.get("handle") or first["run"]
     assert "learned 21" in amltrain("runs", "logs", handle)
     # two nodes of the service's own, the SDK's distribution
     again = json.loads(amltrain("submit", "train.py", "--target", "cpus", "--param", "n=1", "--nodes", "2",
-                                "--processes", "2", "--wait", "--json").splitlines()[-1])  # fmt: skip
+                                "--processes", "2", "--wait", "--json"))  # fmt: skip
     log = amltrain("runs", "logs", again.get("handle") or again["run"])
     assert all(f"[rank {rank}] learned 1" in log for rank in range(4)), log
     assert "net:1 is registered" in amltrain("model", "register", "net", "--run", handle,
