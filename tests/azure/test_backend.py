@@ -217,6 +217,18 @@ class TestAzureBackend(BackendContract):
         else:
             self.test_all_ranks_are_in_the_log_and_each_node_has_its_telemetry(call, backend)
 
+    def test_no_signature_and_no_token_is_written_down(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
+        run = self._run(call, backend, self.short())
+        call(backend.read(run.run_id, "log", 0))
+        for path in backend.state_root.path.rglob("*"):
+            if path.is_file() and path.suffix != ".pyz":
+                data = path.read_bytes()
+                assert (
+                    b"sig=" not in data
+                    and b"eyJ" not in data
+                    and az.environ["AZURE_CLIENT_SECRET"].encode() not in data
+                )
+
     def test_why_a_run_failed(self, call: Call[Any], backend: AzureBackend) -> None:
         status = self._run(call, backend, job("bad", "raise ValueError('no')\n")).status
         assert (status.state, status.reason, status.exit_code) == (RunState.FAILED, "exit", 1)
