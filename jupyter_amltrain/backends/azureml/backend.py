@@ -312,6 +312,7 @@ class AzureBackend(AzureLifecycle, Backend):
 
     def _mine(self, row: Mapping[str, Any]) -> bool:
         compute = str(row.get("compute") or "").lower()
+        compute = "" if compute == "serverless" else compute
         return compute == ("" if isinstance(self.target, ServerlessTarget) else self.azure.compute_name.lower())
 
     def holds(self, run: Run) -> bool:

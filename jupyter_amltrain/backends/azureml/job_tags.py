@@ -79,7 +79,9 @@ def foreign(name: str, properties: Mapping[str, Any]) -> JobSpec:
     resources = properties.get("resources") or {}
     shown = "".join(c for c in str(properties.get("displayName") or name) if c.isprintable()).replace("/", "-")
     env = {str(k): str(v) for k, v in (properties.get("environmentVariables") or {}).items()}
+    kind = {"Pipeline": "pipeline", "Sweep": "sweep", "AutoML": "automl", "Spark": "spark"}
     return JobSpec(
+        job_type=kind.get(str(properties.get("jobType") or ""), ""),
         name=shown[:64] or name[:64],
         script=str(properties.get("command") or f"# a {properties.get('jobType', '')} job of Azure ML\n"),
         script_name="command.sh",

@@ -95,9 +95,10 @@ async def edit(call: Call) -> Any:
 
 @each("GET", "/children")
 async def children(call: Call) -> Any:
-    """Nothing here has children."""
-    find(call)
-    return {"value": []}
+    """Records of the steps or trials of a run, newest first (recording 02)."""
+    name = find(call).name
+    found = [run for run in call.world.part(Jobs).runs.values() if run.parent == name]
+    return {"value": [job_shapes.record(run) for run in found[::-1]]}
 
 
 @routes.data("POST", "/history/v1.0{ws}/rundata")

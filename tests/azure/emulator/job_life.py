@@ -7,6 +7,7 @@ import time
 
 from tests.azure.emulator import builds, job_shapes
 from tests.azure.emulator.job_attempt import Attempt
+from tests.azure.emulator.job_parents import Parent
 from tests.azure.emulator.job_runs import Canceled, JobFailed, Jobs, Preempted, Run, unless_ended
 from tests.azure.emulator.nodes import Lease, NodesRefused
 
@@ -22,9 +23,9 @@ class Life:
         run = self.run
         try:
             if run.properties["jobType"] != "Command":
-                end = await self._elsewhere()
+                end = await Parent(self.jobs, run).carry_out()
             else:
-                end = await self._command()
+                end = await self.command()
         except Canceled:
             end = "Canceled"
         except JobFailed as failed:
@@ -42,18 +43,8 @@ class Life:
         run.set(end)
         run.over.set()
 
-    async def _elsewhere(self) -> str:
-        """Jobs that nothing here executes (sweeps, pipelines, AutoML, Spark): their states alone."""
-        run = self.run
-        for state in ("Preparing", "Running"):
-            await unless_ended(run, self._pause("job_seconds"))
-            run.set(state)
-            if state == "Running":
-                run.began, run.started_at = time.time(), self.world.clock.stamp()
-        await unless_ended(run, self.world.clock.sleep(10 * float(self.world.switches["job_seconds"])))
-        return "Completed"
-
-    async def _command(self) -> str:
+    async def command(self) -> str:
+        """A command job; the state in which it ended."""
         run = self.run
         await unless_ended(run, self._pause("job_seconds"))
         run.set("Preparing")

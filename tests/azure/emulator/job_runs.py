@@ -65,6 +65,7 @@ class Run:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     execution: executor.Execution | None = None
     gpus: int = 0
+    parent: str = ""
 
     @property
     def properties(self) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def record(run: Run) -> dict[str, Any]:
     resources = properties.get("resources") or {}
     return {
         "runNumber": run.number,
-        "rootRunId": run.name,
+        "rootRunId": run.parent or run.name,
         "createdUtc": run.resource["systemData"]["createdAt"],
         "createdBy": who,
         "userId": "0",
@@ -212,7 +212,7 @@ def record(run: Run) -> dict[str, Any]:
         "cancelationReason": run.cancelation_reason,
         "currentAttemptId": run.attempt if run.world.switches["attempts_counted"] else 1,
         "runId": run.name,
-        "parentRunId": None,
+        "parentRunId": run.parent or None,
         "experimentId": str(uuid.uuid5(uuid.NAMESPACE_URL, properties["experimentName"])),
         "status": properties["status"],
         "startTimeUtc": run.started_at,

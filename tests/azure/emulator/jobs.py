@@ -134,7 +134,7 @@ def _compute(call: Call, sent: dict[str, Any]) -> tuple[str | None, str, bool]:
     resources = sent.get("resources") or {}
     if not said or said.rsplit("/", 1)[-1].lower() == "serverless":
         size = resources.get("instanceType") or "Standard_DS3_v2"
-        if sizes.find(size) is None:
+        if sizes.find(size) is None and sent["jobType"] != "Spark":  # memory-optimized sizes, not recorded
             raise _bad(call, f"The specified instance type '{size}' is not supported.", "InvalidInstanceType")
         return None, size, tier == "Spot"
     name = said.rsplit("/", 1)[-1].rpartition(":")[2]

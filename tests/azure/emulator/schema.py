@@ -21,6 +21,7 @@ VERSION = "2024-10-01"
 NEWER = {
     "secretsConfiguration", "autoDeleteSetting", "dockerArgsList", "parentJobName", "stage", "intellectualProperty",
     "pathOnCompute", "assetName", "assetVersion", "priority", "locations", "maxInstanceCount", "jobType", "sku",
+    "sweepConcurrentTrials", "sweepTrials",
 }  # fmt: skip
 NEWER_VALUES = {"distributionType": {"Ray"}}
 
@@ -65,7 +66,7 @@ def _check(kind: dict[str, Any], value: Any, where: str) -> Iterator[str]:
         case "string":
             if not isinstance(value, str):
                 yield f"{where}: text is wanted, not {value!r}"
-            elif value not in kind.get("enum", [value]):
+            elif value.lower() not in map(str.lower, kind.get("enum", [value])):  # azure-ai-ml sends "minimize"
                 yield f"{where}: {value!r} is none of {', '.join(kind['enum'])}"
             elif not re.search(kind.get("pattern", ""), value):
                 yield f"{where}: {value!r} does not match {kind['pattern']}"

@@ -127,7 +127,8 @@ def row_of_job(job: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a job from ARM, which says less: no error, and times only as properties."""
     body = job.get("properties") or {}
     properties = body.get("properties") or {}
-    compute = str(body.get("computeId") or "")
+    # Of our own YAML jobs a property says it: ARM tells the compute of command jobs alone.
+    compute = str(properties.get("amltrain.compute", body.get("computeId")) or "")
     return {
         "name": job.get("name") or "",
         "status": body.get("status"),

@@ -257,7 +257,7 @@ def get(call: Call, *, workspace: str, name: str) -> dict[str, Any] | None:
 def list_all(
     call: Call, *, workspace: str, compute: str | None = None, known: Sequence[str] = (), limit: int = 500
 ) -> dict[str, Any]:
-    """Command jobs, newest first.
+    """Command jobs, and those of YAML files that we have sent, newest first.
 
     Parameters
     ----------
@@ -279,7 +279,9 @@ def list_all(
     for job in pages:
         call.check()
         body = job.get("properties") or {}
-        if body.get("jobType") != "Command" or body.get("isArchived"):
+        # Of pipelines, sweeps and the like only ours: nobody says on which compute the others count.
+        own = "amltrain.compute" in (body.get("properties") or {})
+        if (body.get("jobType") != "Command" and not own) or body.get("isArchived"):
             continue
         row = history.row_of_job(job)
         if compute is not None and row["compute"].lower() != compute.lower():

@@ -13,14 +13,28 @@ _RANK = re.compile(r"user_logs/std_log_process_0*(\d+)(_\w+)?\.txt")
 #: Recorded: ``azureml-logs/20_image_build_log.txt``.
 _RETRIED = re.compile(r"retry_0*(\d+)/(user_logs/.+)")
 _BUILD = re.compile(r"azureml-logs/\d+_image_build_log\.txt")
+#: What a parent of other jobs, or a Spark driver, says itself: the SDK's ``PIPELINE_JOB_LOG_PATTERN`` and
+#: ``SWEEP_JOB_LOG_PATTERN``, and recorded: ``logs/azureml/stdoutlogs.txt``, ``stderrlogs.txt``.
+_OWN = re.compile(r"logs/azureml/.+|azureml-logs/hyperdrive\.txt")
 #: A line that has no end is shown after so many bytes.
 _LONGEST = 64 * 1024
 _MARK = "amltrain: --- {} ---\n"
 
 
-def wanted(names: Iterable[str]) -> list[str]:
-    """The files that make up the log, in the order in which they are shown at first."""
-    found = [name for name in names if _BUILD.fullmatch(name) or name.startswith("user_logs/")]
+def wanted(names: Iterable[str], job_type: str = "command") -> list[str]:
+    """The files that make up the log, in the order in which they are shown at first.
+
+    Parameters
+    ----------
+    job_type
+        Of the job; what is not a command has logs of its own.
+    """
+    own = job_type != "command"
+    found = [
+        name
+        for name in names
+        if _BUILD.fullmatch(name) or name.startswith("user_logs/") or (own and _OWN.fullmatch(name))
+    ]
     return sorted(found, key=_order)
 
 
@@ -57,12 +71,12 @@ def _order(name: str) -> tuple[int, int, str]:
 
 def label(name: str) -> str:
     """What stands before each line of a file; nothing for the log of a job of one process."""
-    if name == "user_logs/std_log.txt":
+    if name in ("user_logs/std_log.txt", "logs/azureml/executionlogs.txt", "azureml-logs/hyperdrive.txt"):
         return ""
     rank = _RANK.fullmatch(name)
     if rank:
         return f"[rank {rank[1]}{(rank[2] or '').replace('_', ' ')}] "
-    return f"[{name.removeprefix('user_logs/')}] "
+    return f"[{name.removeprefix('user_logs/').removeprefix('logs/azureml/')}] "
 
 
 def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: bool, running: bool = True) -> None:
@@ -94,7 +108,7 @@ def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: 
         if is_build(name):
             if came.data and not begun:
                 if not known["offset"]:
-                    _line(mirror, "the environment's image is built")
+                    note(mirror, "the environment's image is built")
                 mirror.append(MERGED, came.data, "log")
                 mirror.facts["building"] = not came.data.endswith(b"\n")
             advance(known, came.data, came.restarted, came.made)
@@ -103,7 +117,7 @@ def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: 
             begun = mirror.facts["begun"] = True
             if "building" in mirror.facts:
                 mirror.append(MERGED, b"\n" if mirror.facts.pop("building") else b"", "log")
-                _line(mirror, "the job starts")
+                note(mirror, "the job starts")
         if label(name):
             _merge(mirror, name, came, ended)
         else:
@@ -132,10 +146,11 @@ def _merge(mirror: MirrorFiles, name: str, came: News, ended: bool) -> None:
 
 
 def _again(mirror: MirrorFiles, attempt: int) -> None:
-    _line(mirror, f"attempt {attempt}: the service starts the job again, its machine was taken away")
+    note(mirror, f"attempt {attempt}: the service starts the job again, its machine was taken away")
     mirror.facts["attempt"] = attempt
 
 
-def _line(mirror: MirrorFiles, text: str) -> None:
+def note(mirror: MirrorFiles, text: str) -> None:
+    """A line of ours."""
     begin = b"\n" if mirror.facts.pop("open", False) else b""
     mirror.append(MERGED, begin + _MARK.format(text).encode(), "log")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.azureml.mapping import tracking_id
-from jupyter_amltrain.backends.azureml.process import artifacts, history, logs, records, rest
+from jupyter_amltrain.backends.azureml.process import artifacts, children, history, logs, records, rest
 from jupyter_amltrain.backends.azureml.process.metrics import Fetched, Points, take
 from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
 from jupyter_amltrain.backends.azureml.process.ranges import News, Reader, advance
@@ -110,6 +110,7 @@ class _Sync:
             try:
                 self._look()
                 self._log()
+                self._children()
                 self._agent()
                 self._service()
                 if self.ended and not self.more:
@@ -180,7 +181,7 @@ class _Sync:
         for attempt, kept in logs.retried(self.files).items():
             if int(self.mirror.facts.get("attempt") or 1) <= attempt:
                 self._over(attempt, kept)
-        names = logs.wanted(self.files)
+        names = logs.wanted(self.files, children.job_type(self.mirror))
         while names:
             self.call.check()
             news = self._news(names)
@@ -191,6 +192,11 @@ class _Sync:
             if names and not self.ended and self.taken > _ONCE:
                 self.more = True
                 break
+
+    def _children(self) -> None:
+        """What became of the job's parts."""
+        if "log" in self.streams and children.job_type(self.mirror) in children.PARENTS and self.status:
+            children.take(self.mirror, self.place, self.name, now=self.now, period=2 * base(), ended=self.ended)
 
     def _over(self, attempt: int, kept: dict[str, str]) -> None:
         """The rest of what an attempt that is over had written, from where the service keeps it."""

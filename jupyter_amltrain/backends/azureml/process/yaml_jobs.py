@@ -46,7 +46,7 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any]) -> dict[str, A
     client = sdk.client(call.cloud, place)
     entity.name = name
     entity.tags = {**(entity.tags or {}), **job["tags"]}
-    entity.properties = {**(entity.properties or {}), **job["properties"]}
+    _take_properties(entity, {**(entity.properties or {}), **job["properties"]})
     try:
         with sdk.quiet():
             made = client.jobs.create_or_update(entity, skip_validation=True)
@@ -70,6 +70,21 @@ def _loaded(job: Mapping[str, Any]) -> Any:
         if found is not None and not found.passed:
             raise yaml_faults.of_messages(found.error_messages, job["said"], job["file"], job["folder"])
     return entity
+
+
+def _take_properties(entity: Any, properties: dict[str, str]) -> None:
+    entity.properties = properties
+    if type(entity).__name__ != "Spark":
+        return
+    # The SDK (1.33 to 1.35) makes a SparkJob of it and leaves the properties behind.
+    make = entity._to_job
+
+    def with_properties() -> Any:
+        made = make()
+        made.properties_sparkJob = properties
+        return made
+
+    object.__setattr__(entity, "_to_job", with_properties)
 
 
 def _plain(error: Exception, job: Mapping[str, Any], where: str) -> Exception:
