@@ -13,15 +13,12 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import failpoints
-from jupyter_amltrain.backends.azureml.mapping import tracking_id
-from jupyter_amltrain.backends.azureml.process import artifacts, children, history, logs, records, rest
-from jupyter_amltrain.backends.azureml.process.metrics import Fetched, Points, take
+from jupyter_amltrain.backends.azureml.process import children, history, logs, records
+from jupyter_amltrain.backends.azureml.process.elsewhere import AGENT, AGENT_STATE, ENDED, Elsewhere, base
 from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
 from jupyter_amltrain.backends.azureml.process.ranges import News, Reader, advance
 from jupyter_amltrain.errors import AmlTrainError
@@ -32,11 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("amltrain.azure")
 
-AGENT = "logs/amltrain/"
-#: Where the agent lets MLflow put what a script logs as artifacts.
-ARTIFACTS = "outputs/"
-#: The agent's ``state.json``; ``state.json`` itself is what the service says, in our words.
-AGENT_STATE = "agent.json"
+#: Where the figures come from, for people.
 SOURCE = "source.json"
 _TICKS = re.compile(r"telemetry/node-(\d+)\.jsonl")
 _VALUES = re.compile(r"outputs/[A-Za-z_]\w*\.json")
@@ -44,21 +37,11 @@ _SUMMARY = re.compile(r"telemetry/(?:summary|truth)-\d+\.json")
 _MINUTES = re.compile(r"telemetry/minutes-\d+\.jsonl")
 #: Bytes that one call fetches at most while a job lives.
 _ONCE = 32 << 20
-_ENDED = ("Completed", "Failed", "Canceled")
+ALL = frozenset(("log", "metrics", "telemetry", "minutes", "summary"))
 
-#: Seconds that the last figures of a run that is over are waited for.
-_LAST = 20.0
-
-_beside = ThreadPoolExecutor(4, "amltrain-azure-mlflow")
-_asked: dict[str, Future[Fetched]] = {}
 _unlisted: dict[str, tuple[float, dict[str, str]]] = {}
 _guard = threading.Lock()
 _turns: dict[str, threading.Lock] = {}
-
-
-def base() -> float:
-    """Seconds between looks at a job that somebody looks at."""
-    return rest.setting("POLL", 1.0)
 
 
 def sync(
@@ -77,7 +60,7 @@ def sync(
     -------
     dict
         ``grown``: streams with news; ``complete``: nothing will follow; ``source``: where telemetry and metrics
-        come from, ``logs``, ``mlflow`` or ``none``; ``age``: seconds since the last tick, or ``None``.
+        come from, ``logs``, ``mlflow``, ``monitor`` or ``none``; ``age``: seconds since the last tick, or ``None``.
     """
     with _guard:
         turn = _turns.setdefault(folder, threading.Lock())
@@ -96,7 +79,7 @@ class _Sync:
         self.call, self.name, self.ended = call, name, ended
         self.place = call.cloud.workspace(workspace)
         self.mirror = MirrorFiles(folder)
-        self.streams = streams or frozenset(("log", "metrics", "telemetry", "minutes", "summary"))
+        self.streams = streams or ALL
         self.now = time.time()
         self.files: dict[str, str] = {}
         self.attempt = 1
@@ -109,12 +92,15 @@ class _Sync:
         if not facts.get("complete"):
             try:
                 self._look()
+                self.streams = ALL if self.ended else self.streams  # after the end nobody asks again
                 self._log()
                 self._children()
                 self._agent()
-                self._service()
+                elsewhere = Elsewhere(self.call, self.place, self.name, self.mirror, self.status, self.ended)
+                if "telemetry" in self.streams and "metrics" in self.streams:
+                    elsewhere.figures(any(name.startswith(AGENT) for name in self.files))
                 if self.ended and not self.more:
-                    self._artifacts()
+                    elsewhere.artifacts()
                     facts["complete"] = True
                 failpoints.hit("azure_before_mirror_save")
             finally:
@@ -135,12 +121,12 @@ class _Sync:
         self.files = dict(found.get("logFiles") or {})
         self.status = str(found.get("status") or "")
         self.attempt = int(found.get("currentAttemptId") or 1)
-        self.ended = self.ended or self.status in _ENDED
+        self.ended = self.ended or self.status in ENDED
         self._ours()
 
     def _ours(self, fresh: bool = False) -> None:
         """Addresses of the agent's files, where the service does not list them as logs."""
-        if any(name.startswith(AGENT) for name in self.files) or self.status not in ("Running", "Finalizing", *_ENDED):
+        if any(name.startswith(AGENT) for name in self.files) or self.status not in ("Running", "Finalizing", *ENDED):
             return
         facts, key = self.mirror.facts, str(self.mirror.folder)
         until, known = _unlisted.get(key, (0.0, {}))
@@ -209,7 +195,9 @@ class _Sync:
         logs.over(self.mirror, attempt)
 
     def _agent(self) -> None:
-        """What the agent left in ``./logs/amltrain``."""
+        """What the agent left in ``./logs/amltrain``; not in the quick looks at the log between the whole ones."""
+        if self.streams == {"log"}:
+            return
         ours = {name[len(AGENT) :]: name for name in self.files if name.startswith(AGENT)}
         lines = [
             local
@@ -266,74 +254,6 @@ class _Sync:
         if data:
             self.mirror.replace(local, data, stream)
 
-    def _service(self) -> None:
-        """The service's MLflow, where the agent's files do not grow. It is asked beside, never waited for."""
-        facts = self.mirror.facts
-        key = str(self.mirror.folder)
-        under_way = _asked.get(key)
-        if under_way is not None and (under_way.done() or self.ended):
-            _asked.pop(key, None)
-            self._told(under_way)
-        elif under_way is not None:
-            return
-        if self.status not in ("Running", "Finalizing", *_ENDED):
-            return
-        now, pause = self.now, base()
-        since = float(facts.setdefault("running", now))
-        grows = now - max(float(facts.get("ticked") or 0), since) < 20 * pause
-        # A journal that came home has all that the script logged, and an agent that came home has no other.
-        own = not self.mirror.remote.get(AGENT + records.JOURNAL, {}).get("offset", 0)
-        system = not facts.get("ticked")
-        if self.ended:
-            agent = (self.mirror.folder / AGENT_STATE).exists()
-            system, own = system and not agent, own and not agent
-        else:
-            system, own = not grows, own and not grows
-            if not (system or own) or now < float(facts.get("mlflow_due") or 0):
-                return
-        facts["mlflow_due"] = round(now + 10 * pause, 1)
-        points, known = Points(self.place, self.name), dict(facts.get("mlflow") or {})
-        asked = _beside.submit(lambda: points.fetch(known, system=system, own=own))
-        if self.ended and (system or own):
-            self._told(asked)
-        elif not self.ended:
-            _asked[key] = asked
-
-    def _told(self, asked: Future[Fetched]) -> None:
-        facts, grown = self.mirror.facts, len(self.mirror.grown)
-        job = self.mirror.json("job.json")
-        init = {
-            "id": str((job.get("tracking") or {}).get("run_id") or tracking_id(self.name)),
-            "exp_id": "0",
-            "exp_name": str(job.get("experiment") or "default"),
-            "name": str(job.get("name") or self.name),
-        }
-        try:
-            take(self.mirror, asked.result(_LAST), init)
-        except (AmlTrainError, NotYet) as error:
-            log.info("metrics of %s: %s", self.name, error)
-            facts["mlflow_due"] = round(self.now + 30 * base(), 1)
-        if len(self.mirror.grown) > grown:
-            facts["mlflowed"] = self.now
-
-    def _artifacts(self) -> None:
-        """What the script logged as artifacts goes into the project's MLflow store, unless it is much."""
-        if not (self.mirror.folder / AGENT_STATE).exists() or "artifacts" in self.mirror.facts:
-            return
-        limit = rest.setting("ARTIFACTS_MB", 64) * 1e6
-        try:
-            there = list(artifacts.listing(self.call, self.place, self.name, [ARTIFACTS]))
-            whole = sum(size for _, size, _ in there)
-            if whole <= limit:
-                mine = [(path.removeprefix(ARTIFACTS), size, url) for path, size, url in there]
-                artifacts.fetched(self.call, mine, str(self.mirror.folder / "artifacts"))
-        except AmlTrainError as error:  # storage that is reached by identity only, say
-            log.info("artifacts of %s: %s", self.name, error)
-            return
-        self.mirror.facts["artifacts"] = whole
-        if whole > limit:
-            log.info("artifacts of %s stay in Azure: %d bytes", self.name, whole)
-
     def _age(self) -> float | None:
         last = [facts.get("last") for key, facts in self.mirror.facts.items() if key.startswith("ticks-")]
         return max(0.0, round(time.time() - max(last), 1)) if last and all(last) else None
@@ -344,10 +264,12 @@ class _Sync:
         if not self.mirror.grown & {"telemetry", "metrics"} and "source" in facts:
             return
         ticked, told = float(facts.get("ticked") or 0), float(facts.get("mlflowed") or 0)
-        facts["source"] = "logs" if ticked and ticked >= told else "mlflow" if told else "none"
+        other = "mlflow" if told else "monitor" if facts.get("watched") else "none"
+        facts["source"] = "logs" if ticked and ticked >= told else other
         said = {
             "logs": "agent, by the job's log folder",
             "mlflow": "the service's MLflow, every 10 s",
+            "monitor": "Azure Monitor, every minute, some minutes late",
             "none": "",
         }[facts["source"]]
         text = json.dumps({"schema": 1, "source": facts["source"], "words": said, "seen": round(self.now, 1)})
