@@ -162,6 +162,8 @@ class Computes(TargetList):
             now = self._seen.get(name)
             if now is not None and now is not old:  # somebody has begun the same in the meantime
                 self._free(now)
+            if wrong := draft.wrong():
+                return Done(errors=wrong)
         ask = draft.asks("create", values, running=0) if isinstance(draft, Provisioned) else ""
         if dry or (ask and not confirmed):
             return Done(ask=ask)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from jupyter_amltrain.backends.registry import forms
 from jupyter_amltrain.commands.compute_lines import line_of
@@ -12,6 +14,7 @@ from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import ActReply, KindsReply, Reply
+from jupyter_amltrain.spec.fields import TargetKind
 from jupyter_amltrain.spec.rows import TargetRow
 from jupyter_amltrain.target_list import News
 
@@ -36,7 +39,9 @@ class ComputeAnswers:
         return {protocol.Kinds: self._kinds, protocol.DoAct: self._act}
 
     async def _kinds(self, asked: protocol.Kinds) -> KindsReply:
-        return KindsReply(kinds=forms(), submit=submit_fields(self._defaults()))
+        names, _ = await self._controller.connections.all()
+        kinds = kinds_for_a_person(forms(), [facts.name for facts in names])
+        return KindsReply(kinds=kinds, submit=submit_fields(self._defaults()))
 
     async def _act(self, asked: protocol.DoAct) -> ActReply:
         line = line_of(asked.verb, asked.target, asked.kind, asked.values)
@@ -74,3 +79,15 @@ class ComputeAnswers:
             told(*(news or News("", "", "")))
 
         return self._controller.computes.listen(heard)
+
+
+def kinds_for_a_person(kinds: Sequence[TargetKind], workspaces: Sequence[str]) -> tuple[TargetKind, ...]:
+    """Who has connected a workspace sees its kinds first, and is asked which one only where there is a choice."""
+    if not workspaces:
+        return tuple(kinds)
+    made = []
+    for kind in kinds:
+        there = {"advanced": True} if len(workspaces) == 1 else {"choices": ("", *workspaces)}
+        fields = [replace(field, **there) if field.name == "workspace" else field for field in kind.fields]
+        made.append(replace(kind, fields=tuple(fields)))
+    return tuple(sorted(made, key=lambda kind: not any(field.name == "workspace" for field in kind.fields)))

@@ -99,6 +99,10 @@ class Provisioned(abc.ABC):
         """Hear of prices and quotas, so that :meth:`asks` can tell them; waited for briefly before a create."""
         return None
 
+    def wrong(self) -> dict[str, str]:
+        """A sentence for each field that the service is known not to have, before a create. Asks nobody."""
+        return {}
+
     async def scale(self, nodes: int, progress: Progress) -> None:
         """Keep `nodes` machines of a cluster on; 0 lets it go to none when nothing runs."""
         raise self._cannot("scaled")

@@ -190,6 +190,11 @@ def check_size(
 ) -> None:
     """Refuse a size that the region has not, or that is not for `kind`, naming near ones.
 
+    Parameters
+    ----------
+    who
+        Name of the target, to begin with; empty where that is clear.
+
     Raises
     ------
     CommandError, CapacityError
@@ -197,22 +202,24 @@ def check_size(
     if not sizes:
         return
     there = [other for other in sizes if offered(other, kind)]
+    begin = f"{who!r}: " if who else ""
     if size is None:
         names = {key(other.name): other.name for other in there}
         near = [names[k] for k in difflib.get_close_matches(key(wanted), names, 3, 0.6)]
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         raise CommandError(
-            f"{who!r}: the region {region} has no size {wanted[:60]!r}.", hint=f"{hint}%aml_compute sizes lists them."
+            f"{begin}{'the' if who else 'The'} region {region} has no size {wanted[:60]!r}.",
+            hint=f"{hint}%aml_compute sizes lists them.",
         )
     if not offered(size, kind):
         what = "compute instances" if kind == "ComputeInstance" else "clusters and serverless runs"
         only = ", ".join(size.types)
         raise CapacityError(
-            f"{who!r}: {size.name} is not for {what} (Azure ML offers it for {only} only).",
+            f"{begin}{size.name} is not for {what} (Azure ML offers it for {only} only).",
             hint=f"%aml_compute sizes{' --gpu' if size.gpus else ''} lists those that are.",
         )
     if low_priority and not size.low_priority:
         raise CapacityError(
-            f"{who!r}: {size.name} cannot be had with low priority.",
+            f"{begin}{size.name} cannot be had with low priority.",
             hint="Leave low priority away, or choose another size: %aml_compute sizes",
         )

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.azureml import asked
+from jupyter_amltrain.backends.azureml.catalog import find
 from jupyter_amltrain.backends.azureml.holdings import AzureHoldings
 from jupyter_amltrain.backends.azureml.keys import key_file, public_key, secrets_of
 from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
@@ -131,6 +132,17 @@ class AzureLifecycle(AzureHoldings, Provisioned):
             "computes.update", progress, SILENCE, name=target.compute_name, settings={"min_nodes": nodes}
         )
         self.target = msgspec.structs.replace(target, min_nodes=nodes)
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`Provisioned.wrong`."""
+        wanted, sizes = str(getattr(self.target, "size", "")), self.known_sizes()
+        try:
+            if wanted:
+                there = find(sizes, wanted)
+                asked.check_size("", wanted, there, sizes, self._type, self.low_priority, self._where())
+        except AmlTrainError as error:
+            return {"size": str(error)}
+        return {}
 
     def asks(self, verb: str, values: Mapping[str, Any], *, running: int) -> str:
         """See :meth:`Provisioned.asks`."""
