@@ -20,7 +20,7 @@ SIZE = "Standard_DS2_v2"
 QUICK = {
     "AMLTRAIN_AZURE_BACKOFF": "0.01",
     "AMLTRAIN_AZURE_WARM": "0",
-    "AMLTRAIN_AZURE_READ_TIMEOUT": "2",
+    "AMLTRAIN_AZURE_READ_TIMEOUT": "1",
     "AMLTRAIN_AZURE_UNREACHABLE": "1",
     "AMLTRAIN_AZURE_UNSURE": "1",
 }
@@ -65,6 +65,9 @@ class Desk:
         self.azure, self.home = azure, home
         self.shell: Any = InteractiveShell(colors="NoColor")  # type: ignore[no-untyped-call]
         self.said: list[str] = []
+        self._jobs: set[str] = set()
+        self._wire: list[dict[str, Any]] = []
+        self._seen = 0
         self.good("%load_ext jupyter_amltrain")
 
     def cell(self, source: str) -> Seen:
@@ -104,15 +107,16 @@ class Desk:
 
     def jobs(self) -> list[str]:
         """Names of the jobs that the service was really given."""
-        found = {
-            w["path"].rpartition("/")[2]
-            for w in self.azure.control("/wire")["wire"]
-            if w["method"] == "PUT"
-            and re.search(r"/jobs/[^/]+$", w["path"])
-            and w["status"] in (200, 201)
-            and w["route"]
-        }
-        return sorted(found)
+        puts = [w for w in self.wire() if w["method"] == "PUT" and re.search(r"/jobs/[^/]+$", w["path"])]
+        self._jobs |= {w["path"].rpartition("/")[2] for w in puts if w["route"] and w["status"] in (0, 200, 201)}
+        return sorted(self._jobs)
+
+    def wire(self) -> list[dict[str, Any]]:
+        """Requests since this was asked last; they are kept for :meth:`no_secret`."""
+        found: list[dict[str, Any]] = self.azure.control("/wire", since=self._seen)
+        self._seen = max([self._seen, *(w["n"] for w in found)])
+        self._wire += found
+        return found
 
     def steady(self) -> None:
         """No fault any more."""
@@ -129,7 +133,8 @@ class Desk:
                 if path.is_file() and not path.is_symlink():
                     with contextlib.suppress(OSError):
                         places[str(path)] = path.read_bytes()
-        for entry in self.azure.control("/wire")["wire"]:
+        self.wire()
+        for entry in self._wire:
             if not (entry["path"].endswith("/listSecrets") or "/oauth2/" in entry["path"]):
                 places[f"request {entry['n']} {entry['method']} {entry['path']}"] = str(entry["body"]).encode()
         for where, data in places.items():

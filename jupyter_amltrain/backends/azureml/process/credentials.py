@@ -158,8 +158,15 @@ def _chain() -> tuple[Any, ...]:
     }
     if not _managed_identity():
         leave_out["exclude_managed_identity_credential"] = True
-    made = DefaultAzureCredential(additionally_allowed_tenants=["*"], process_timeout=10, **leave_out)
+    made = DefaultAzureCredential(additionally_allowed_tenants=["*"], process_timeout=10, **leave_out, **_patience())
     return tuple(made.credentials)
+
+
+def _patience() -> dict[str, Any]:
+    """Retries of a sign-in: as those of our own requests, and none that waits for minutes."""
+    from jupyter_amltrain.backends.azureml.process.rest import setting
+
+    return {"retry_total": 3, "retry_backoff_factor": setting("BACKOFF", 0.8), "retry_backoff_max": 10}
 
 
 def _managed_identity() -> bool:
@@ -243,7 +250,7 @@ def _interactive(method: str, tenant: str, event: Callable[..., None] | None, re
 
     from jupyter_amltrain.backends.azureml.process.rest import setting, transport
 
-    rest: dict[str, Any] = {"disable_automatic_authentication": True, "transport": transport()}
+    rest: dict[str, Any] = {"disable_automatic_authentication": True, "transport": transport(), **_patience()}
     if tenant:
         rest |= {"tenant_id": tenant, "additionally_allowed_tenants": ["*"]}
     if record:

@@ -1,0 +1,227 @@
+"""Every fault at every stage before a run: one line that says what, where and what next, and nothing left behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.azure.conftest import Azure
+from tests.azure.desk import SIZE, Desk, desk_of, until
+
+MANY = 1_000_000
+
+
+class Stage(NamedTuple):
+    """A cell, and the requests of it that a fault hits."""
+
+    cell: str
+    hits: str
+    asks: str = ""  #: words for what was asked, where the service is at fault
+
+
+STAGES = {
+    "connect": Stage("CONNECT", r"GET management\.azure\.com/\S+/workspaces/ml-dev\?"),
+    "sign-in": Stage("CONNECT", r"login\.microsoftonline\.com"),
+    "computes": Stage("%aml_compute test cpu", r"GET management\S+/computes/cpu"),
+    "sizes": Stage("%aml_compute sizes", r"/vmSizes"),
+    "quota": Stage("%aml_compute quota", r"/usages"),
+    "create": Stage(
+        f"%aml_compute create new-NAME --kind amlcompute --size {SIZE} --yes --wait", r"PUT management\S+/computes/"
+    ),
+    "look": Stage("%%aml_submit --name NAME\nprint('NAME')", r"GET management\S+/codes/"),
+    "address": Stage("%%aml_submit --name NAME\nprint('NAME')", r"POST \S+/startPendingUpload"),
+    "upload": Stage("%%aml_submit --name NAME\nprint('NAME')", r"PUT \S+\.blob\."),
+    "register": Stage("%%aml_submit --name NAME\nprint('NAME')", r"PUT management\S+/codes/"),
+    "put": Stage("%%aml_submit --name NAME\nprint('NAME')", r"PUT management\S+/jobs/"),
+    "list": Stage("%aml_runs list --target cpu", r"GET management\S+/jobs\?"),
+    "attach": Stage("%aml_runs attach cpu/elsewhere-22222", r"GET management\S+/jobs/elsewhere"),
+    "model": Stage("%aml_model register there --run warm --path outputs/m.txt", r"PUT management\S+/models/"),
+    "models": Stage("%aml_model list", r"GET management\S+/models"),
+    "delete": Stage("%aml_runs delete --force warm", r"/runs/warm"),
+    "away": Stage("%aml_compute delete spare --yes --wait", r"DELETE management\S+/computes/"),
+}
+
+
+def arm(code: str, text: str = "It did not go well.") -> dict[str, Any]:
+    return {"error": {"code": code, "message": text}}
+
+
+FORBIDDEN = arm(
+    "AuthorizationFailed",
+    "The client 'x' with object id 'y' does not have authorization to perform action"
+    " 'Microsoft.MachineLearningServices/workspaces/jobs/write' over scope '/subscriptions/s/workspaces/ml-dev' or the"
+    " scope is invalid.",
+)
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "401": ({"status": 401, "body": arm("ExpiredAuthenticationToken")}, r"does not accept the sign-in.* Sign in"),
+    "403": ({"status": 403, "body": FORBIDDEN}, r"lacks? the permission Microsoft\.\S+ on 'ml-dev'\. \S+"),
+    "409": ({"status": 409, "body": arm("Conflict")}, r"another change goes on.* Try again in a minute"),
+    "429": ({"status": 429, "body": arm("TooManyRequests")}, r"no more requests .* Try again then"),
+    "500": ({"status": 500, "body": arm("InternalServerError")}, r"fault of its own \(500.* Try again"),
+    "503": ({"status": 503, "body": "<html>Service Unavailable</html>"}, r"fault of its own \(503\).* Try again"),
+    "cut": ({"cut": 0}, r"connection to Azure.* was cut\. \S+"),
+}
+#: What is shown where it hits another service than Azure ML's own.
+ELSEWHERE = {
+    ("sign-in", "401"): "refused the sign-in",
+    ("sign-in", "403"): "refused the sign-in",
+    ("sign-in", "409"): "refused the sign-in",
+    ("sign-in", "429"): "refused the sign-in",
+    ("sign-in", "500"): "refused the sign-in",
+    ("sign-in", "503"): "refused the sign-in",
+    ("sign-in", "cut"): "connection to Azure.* was cut",
+}
+#: Where a refused submit could leave most behind, every fault is of the fast tier; elsewhere two by turns.
+ALL = ("put",)
+ROWS = [
+    pytest.param(
+        stage,
+        fault,
+        id=f"{stage}-{fault}",
+        marks=() if stage in ALL or (2 * at - number) % len(FAULTS) in (0, 1) else pytest.mark.thorough,
+    )
+    for at, stage in enumerate(STAGES)
+    for number, fault in enumerate(FAULTS)
+]
+
+
+@pytest.fixture(scope="module")
+def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A workspace with two clusters, a run that has ended, and a model."""
+    with desk_of(azure, tmp_path_factory.mktemp("faults")) as made:
+        assert made.connect().error is None
+        made.cluster("spare")
+        made.cluster()
+        made.good(
+            "%%aml_submit --name warm --as run --wait\nimport os\nos.makedirs('outputs', exist_ok=True)\n"
+            "open('outputs/m.txt', 'w').write('m')"
+        )
+        made.good("%aml_model register there --run warm --path outputs/m.txt")
+        yield made
+
+
+def targets(desk: Desk) -> str:
+    """Those that the next kernel would find."""
+    return (desk.home / "targets.json").read_text()
+
+
+def forget(desk: Desk) -> None:
+    """Sizes and quotas are remembered for a while."""
+    for kept in (desk.home / "azure" / ".kept").glob("*.json"):
+        kept.unlink()
+
+
+@pytest.mark.parametrize(("stage", "fault"), ROWS)
+def test_a_fault_is_one_line_and_leaves_nothing(desk: Desk, stage: str, fault: str) -> None:
+    what, words = FAULTS[fault]
+    name = f"{stage}-{fault}"
+    cell = STAGES[stage].cell.replace("NAME", name).replace("CONNECT", desk.connect_line)
+    if stage in ("sizes", "quota"):
+        forget(desk)
+    jobs, made = desk.jobs(), targets(desk)
+    desk.azure.control("/fault", match=STAGES[stage].hits, times=MANY, **what)
+    try:
+        said = desk.bad(cell)
+    finally:
+        desk.steady()
+    assert re.search(ELSEWHERE.get((stage, fault), words), said), said
+    assert desk.jobs() == jobs  # nothing was half submitted
+    assert targets(desk) == made
+    assert {row["name"] for row in desk.azure.control("/billing")} <= {"cpu", "spare"}
+
+
+@pytest.mark.parametrize(
+    "stage", ["put", *(pytest.param(s, marks=pytest.mark.thorough) for s in ("connect", "list", "create"))]
+)
+@pytest.mark.parametrize(
+    "fault",
+    [{"status": 503}, {"status": 429}, {"status": 429, "headers": {"Retry-After": "1"}}, {"cut": 0}, {"cut": 30}],
+    ids=["503", "429", "429-wait", "cut", "cut-late"],
+)
+def test_what_passes_is_not_seen(desk: Desk, stage: str, fault: dict[str, Any]) -> None:
+    """A retry, or a look whether it was done all the same; never done twice."""
+    number = len(desk.said)
+    cell = STAGES[stage].cell.replace("NAME", f"ok{number}").replace("CONNECT", desk.connect_line)
+    before = desk.jobs()
+    desk.azure.control("/fault", match=STAGES[stage].hits, times=1, **fault)
+    desk.good(cell)
+    assert len(desk.jobs()) == len(before) + (stage == "put")
+    assert not desk.azure.control("/faults")["waiting"]
+    if stage == "create":
+        desk.good(f"%aml_compute delete new-ok{number} --yes --wait")
+
+
+@pytest.mark.parametrize("revoked", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["over", "revoked"])
+def test_tokens_that_are_refused_in_mid_run_are_not_seen(desk: Desk, revoked: bool) -> None:
+    desk.good(f"%%aml_submit --name long-{revoked} --as long\nimport time\nfor i in range(12):\n"
+              "    print(i, flush=True)\n    time.sleep(0.1)")  # fmt: skip
+    run = desk.shell.user_ns["long"]
+    until(lambda: "1\n" in run.logs())
+    desk.azure.control("/expire-tokens", revoked=revoked)
+    desk.good(f"%%aml_submit --name after-{revoked}\nprint(1)")  # by the SDK's own client, too
+    desk.good("%aml_compute list")
+    run.wait(30)
+    # The job's own token is refused too: its agent says so once, and goes on.
+    assert re.sub("^amltrain: .*\n", "", run.logs(), flags=re.M) == "".join(f"{i}\n" for i in range(12))
+    assert run.run.reachable
+
+
+def test_a_reader_is_told_which_role_is_missing(desk: Desk) -> None:
+    desk.azure.control("/switch", authorization="reader")
+    jobs = desk.jobs()
+    try:
+        said = desk.bad("%%aml_submit --name reader\nprint('reader')")
+        assert "lack" in said and "AzureML Data Scientist" in said
+        said = desk.bad(f"%aml_compute create mine --kind amlcompute --size {SIZE} --yes --wait")
+        assert "computes/write" in said and "AzureML Compute Operator" in said
+        desk.good("%aml_runs list --target cpu")
+    finally:
+        desk.steady()
+    assert desk.jobs() == jobs
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stage", ["list", "connect", "put"])
+def test_an_answer_that_is_too_slow(desk: Desk, stage: str) -> None:
+    """Of a submit it is asked whether it came through: here it did."""
+    desk.azure.control("/fault", match=STAGES[stage].hits, times=3, delay=1.5)
+    cell = STAGES[stage].cell.replace("NAME", "slow").replace("CONNECT", desk.connect_line)
+    before = desk.jobs()
+    try:
+        if stage != "put":
+            assert "did not answer in time. Check the network" in desk.bad(cell)
+        else:
+            desk.good(cell + "\n")
+            until(lambda: len(desk.jobs()) == len(before) + 1)
+    finally:
+        desk.steady()
+
+
+@pytest.mark.thorough
+def test_a_slow_line(desk: Desk) -> None:
+    desk.azure.control("/fault", match=STAGES["list"].hits, times=1, rate=20_000)
+    desk.good(STAGES["list"].cell)
+
+
+@pytest.mark.thorough
+def test_a_long_wait_is_told_at_once_and_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody sits before a cell for 100 s, and what is refused counts as a request: none is sent meanwhile."""
+    monkeypatch.setenv("AMLTRAIN_AZURE_PATIENCE", "0.5")
+    wait = {"status": 429, "headers": {"Retry-After": "2"}}
+    desk.azure.control("/fault", match=STAGES["list"].hits, times=1, **wait)
+    assert re.search(r"It asks to wait 2 s\. Try again then", desk.bad(STAGES["list"].cell))
+    desk.jobs()
+    assert re.search(r"It asks to wait \d s", desk.bad(STAGES["list"].cell))
+    assert not [w for w in desk.wire() if w["path"].endswith("/jobs")]
+    until(lambda: desk.cell(STAGES["list"].cell).error is None)
+    desk.azure.control("/fault", match=STAGES["put"].hits, times=1, **wait)
+    assert "It asks to wait 2 s" in desk.bad("%%aml_submit --name patient\nprint('patient')")
+
+
+def test_no_secret_was_told(desk: Desk) -> None:
+    """Of all that happened in this file."""
+    assert desk.azure.control("/problems")["problems"] == []
+    desk.no_secret()
