@@ -66,6 +66,12 @@ def azure_sandbox(arguments: list[str]) -> int:
     return run([PYTHON, "-m", "tests.azure.sandbox", *(arguments or ["--explain"])])
 
 
+def azure_live(arguments: list[str]) -> int:
+    """Check on a real workspace what is only assumed of Azure (AMLTRAIN_AZURE_LIVE=1; costs less than 1 USD)."""
+    ensure(["test"])
+    return run([PYTHON, "-m", "tools.azure_live", *arguments])
+
+
 def soak(arguments: list[str]) -> int:
     """Run the repetitions; they take long."""
     ensure(["test"])
@@ -159,7 +165,7 @@ def _native_parts() -> None:
 
 TASKS: dict[str, Callable[[list[str]], int]] = {
     task.__name__.replace("_", "-"): task
-    for task in (demo, test, test_ui, test_azure, azure_sandbox, lab, check, soak, bench, build, clean)
+    for task in (demo, test, test_ui, test_azure, azure_sandbox, azure_live, lab, check, soak, bench, build, clean)
 }
 
 

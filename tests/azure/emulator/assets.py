@@ -195,6 +195,16 @@ async def get_version(call: Call) -> Any:
     return _found(call, f"{kind_of(call)}/{call.params['name']}/versions/{call.params['version']}")
 
 
+@_each("DELETE", "/{name}/versions/{version}")
+async def delete_version(call: Call) -> Any:
+    """Gone, and its container with the last one; 204 where there is none (ARM's rule for DELETE)."""
+    base = f"{call.workspace_id}/{kind_of(call)}/{call.params['name']}"
+    there = call.world.resources.drop(f"{base}/versions/{call.params['version']}")
+    if there and not call.world.resources.below(f"{base}/versions"):
+        call.world.resources.drop(base)
+    return arm.empty(200 if there else 204)
+
+
 @routes.arm("GET", "{ws}/environments/{name}/labels/{label}")
 async def get_label(call: Call) -> Any:
     """The version that a label names."""

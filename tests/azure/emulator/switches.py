@@ -98,6 +98,15 @@ TABLE: dict[str, tuple[Any, str]] = {
 }
 
 
+#: Of when, not of whether: how long things take, and how the tests are led. No assumptions.
+PACES = frozenset(
+    (
+        "scale_seconds", "create_seconds", "instance_seconds", "job_seconds", "build_seconds", "environment_seconds",
+        "upload_seconds", "device_code_interval", "device_code_seconds", "blobs_recorded",
+    )
+)  # fmt: skip
+
+
 class Switches:
     """The switches of one world; `world.switches["name"]` reads, `set` writes."""
 

@@ -1,0 +1,102 @@
+"""``make azure-live`` on the sandbox: what holds there it finds to hold, what is flipped not, and nothing stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.azure.conftest import ROOT, Azure
+from tests.azure.emulator.switches import PACES, TABLE
+from tests.azure.test_emulator_jobs import Cloud
+from tools.azure_checks import CHECKED, dumped
+
+SECRET = re.compile(r"[?&]sig=|\beyJ[\w-]{8,}\.")
+
+
+def started(azure: Azure, folder: Path, *more: str, **environ: str) -> subprocess.Popen[str]:
+    where = ["--subscription", azure.subscription, "--resource-group", azure.resource_group]
+    size = ["--size", "Standard_DS2_v2", "--seconds", "3", "--json", str(folder / "live.json")]
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), **azure.environ, "AMLTRAIN_AZURE_LIVE": "1", **environ}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tools.azure_live", *where, "--workspace", azure.workspace, *size, *more],
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def nothing_stays(azure: Azure) -> None:
+    cloud = Cloud(azure)
+    assert azure.control("/billing") == []
+    assert cloud.arm("GET", "/computes").json()["value"] == []
+    assert cloud.arm("GET", "/models").json()["value"] == []
+    for job in cloud.arm("GET", "/jobs", listViewType="All").json()["value"]:
+        assert job["properties"]["status"] in ("Completed", "Failed", "Canceled"), job["name"]
+    assert azure.control("/problems") == {"problems": [], "refused_hosts": []}
+
+
+@pytest.mark.thorough
+def test_what_is_flipped_does_not_hold(azure_env: Azure, tmp_path: Path) -> None:
+    azure_env.control("/switch", logs_uploaded_live=False, delete_missing=404)
+    process = started(azure_env, tmp_path, "--yes")
+    said, _ = process.communicate(timeout=150)
+    assert process.returncode == 3, said
+    text = (tmp_path / "live.json").read_text()
+    found: dict[str, Any] = json.loads(text)
+    results = {row["switch"]: row["result"] for row in found["rows"]}
+    assert set(results) == set(TABLE) - PACES
+    assert {switch for switch, result in results.items() if result == "does not hold"} == {
+        "logs_uploaded_live",
+        "delete_missing",
+    }, said
+    assert {switch for switch, result in results.items() if result != "not checked"} == set(CHECKED), said
+    assert (found["left"], found["bills"], found["ended early"]) == ([], [], "")
+    assert not SECRET.search(text + said)
+    assert "Nothing in the workspace bills" in said and "DOES NOT HOLD" in said
+    nothing_stays(azure_env)
+
+
+@pytest.mark.thorough
+def test_an_interrupted_one_takes_everything_away(azure_env: Azure, tmp_path: Path) -> None:
+    process = started(azure_env, tmp_path, "--yes")
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if line.strip() == "Running":
+            process.send_signal(signal.SIGINT)
+            break
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, said
+    assert "interrupted" in json.loads((tmp_path / "live.json").read_text())["ended early"]
+    assert "NOT TAKEN AWAY" not in said and "Nothing in the workspace bills" in said
+    nothing_stays(azure_env)
+
+
+@pytest.mark.thorough
+def test_nothing_is_done_without_a_word(azure_env: Azure, tmp_path: Path) -> None:
+    for more, environ, word, code in (
+        (["--yes"], {"AMLTRAIN_AZURE_LIVE": ""}, "AMLTRAIN_AZURE_LIVE=1", 2),
+        ([], {}, "costs less than 1 USD", 1),
+    ):
+        process = started(azure_env, tmp_path, *more, **environ)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == code and word in said, said
+    assert azure_env.control("/wire") == []
+
+
+def test_no_secret_is_written() -> None:
+    with pytest.raises(ValueError, match="signature or a token"):
+        dumped({"url": "https://x/y?sv=1&sig=abc"})
+    assert json.loads(dumped({"a": [1, None]})) == {"a": [1, None]}
