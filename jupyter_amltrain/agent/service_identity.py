@@ -51,10 +51,23 @@ def of(environ: Mapping[str, str]) -> Identity:
         if node is None and node_name == "NODE_RANK" and "GROUP_RANK" in environ:
             continue
         if node is None:
-            # Launchers fill one node after the other.
-            node = rank // size if size else rank - (local or 0) if world and world > 1 and local == 0 else 0
+            node = _node(rank, local, size, world or 1)
         return Identity(rank, local or 0, node, max(world or 1, rank + 1))
     return _tensorflow(environ.get("TF_CONFIG", "")) or Identity()
+
+
+def _node(rank: int, local: Optional[int], size: Optional[int], world: int) -> int:
+    """Number of the node where the launcher does not tell it.
+
+    Launchers fill one node after the other. One that goes round the nodes shows it by the rank on the node
+    (of two nodes always, of more not for each process).
+    """
+    if not size:
+        return rank if world > 1 and local == 0 else 0
+    nodes = max(1, world // size)
+    if local is not None and rank % size != local and rank // nodes == local:
+        return rank % nodes
+    return rank // size
 
 
 def _number(environ: Mapping[str, str], name: str) -> Optional[int]:

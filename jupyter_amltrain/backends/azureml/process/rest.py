@@ -106,17 +106,34 @@ class _Retries(RetryPolicy):  # type: ignore[type-arg]
 
 
 class _Tokens(BearerTokenCredentialPolicy):  # type: ignore[type-arg]
-    """A 401 gets a fresh token once, past every cache of MSAL."""
+    """A 401 gets a fresh token once, past every cache of MSAL.
+
+    Which audience the data plane wants no recording shows: one that does not take its own gets ARM's, and keeps it.
+    """
 
     def send(self, request: Any) -> Any:
         response = super().send(request)
         if response.http_response.status_code != 401 or request.context.get("fresh"):
             return response
         request.context["fresh"] = True
+        from jupyter_amltrain.backends.azureml.process.credentials import ARM_SCOPE
+
+        if "audience" in _refusal(response).lower() and ARM_SCOPE not in self._scopes:
+            self._scopes = (ARM_SCOPE,)
         account: Any = self._credential
         self._token = token = account.fresh(*self._scopes)
         self._update_headers(request.http_request.headers, token.token)
         return self.next.send(request)
+
+
+def _refusal(response: Any) -> str:
+    """What a refusal says, header and body; nothing where it cannot be read."""
+    try:
+        response.http_response.read()
+        told = str(response.http_response.headers.get("WWW-Authenticate", ""))
+        return told + bytes(response.http_response.content).decode("utf-8", "replace")
+    except Exception:  # it is a refusal all the same
+        return ""
 
 
 def transport() -> RequestsTransport:
