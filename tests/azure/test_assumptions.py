@@ -1,0 +1,39 @@
+"""docs/azure-assumptions.md says what the emulator and ``make azure-live`` do."""
+
+from __future__ import annotations
+
+import re
+
+from tests.azure.conftest import ROOT
+from tests.azure.emulator.switches import PACES, TABLE
+from tools.azure_checks import CHECKED
+
+TEXT = (ROOT / "docs" / "azure-assumptions.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in TEXT.splitlines()
+    if line.startswith("|") and not line.startswith(("|---", "| what |"))
+]
+
+
+def test_every_row_names_a_switch_that_exists_or_why_there_is_none() -> None:
+    assert all(len(row) == 5 and all(row) for row in ROWS)
+    assert ROWS[0][0].startswith("`./logs`") and ROWS[0][3] == "`logs_uploaded_live`"
+    named = []
+    for row in ROWS:
+        if not row[3].startswith("none: "):
+            (switch,) = re.findall(r"`(\w+)`", row[3])
+            named.append(switch)
+            assert row[4] == CHECKED.get(switch, "not checked"), switch
+        else:
+            assert row[4] == "not checked", row[0]
+    assert sorted(named) == sorted(set(TABLE) - PACES)
+
+
+def test_every_pace_stands_below_the_table() -> None:
+    below = TEXT.rpartition("|\n")[2]
+    assert set(re.findall(r"`(\w+)`", below)) == set(PACES)
+
+
+def test_every_check_is_of_a_switch() -> None:
+    assert set(CHECKED) <= set(TABLE) - PACES
