@@ -58,6 +58,42 @@ class Link:
     """Starts the process at the first request and again after a crash. Use it from one loop.
 
     Parameters
+class _Pipe:
+    """The input of the process: whole frames, one after the other, whichever thread sends them.
+
+    A frame of more than some kilobytes goes in pieces, and a request that is given up goes on being written:
+    what another thread sends meanwhile must not get into it.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        self._stream = process.stdin
+        self._turn = threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        """Write a frame. Raises ``OSError`` or ``ValueError`` when nobody reads any more."""
+        view = memoryview(data)
+        with self._turn:
+            while view:
+                # asked for each time: the number of a closed pipe is soon another file's
+                view = view[os.write(self._stream.fileno(), view) :]
+
+    def write_quietly(self, data: bytes) -> None:
+        """The same, where it does not matter whether anybody reads."""
+        with contextlib.suppress(OSError, ValueError):
+            self.write(data)
+
+    def close(self) -> None:
+        """Tell the process to end; a frame that is on its way is finished first."""
+        mine = self._turn.acquire(timeout=1.0)
+        try:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+        finally:
+            if mine:
+                self._turn.release()
+
+
     ----------
     root
         The state root; what the process says goes to its ``logs/azure.txt``.
@@ -71,6 +107,7 @@ class Link:
         self._sent: dict[str, str] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._turn = asyncio.Lock()
+        self._pipe: _Pipe | None = None
         self._next = 0
         self._closed = False
 
@@ -170,20 +207,18 @@ class Link:
             changed |= dict.fromkeys(self._sent.keys() - now.keys())
             data, self._sent = worker.pack({"environ": changed}), now
         data += worker.pack(frame)
-        assert self._process is not None and self._process.stdin is not None
+        assert self._pipe is not None
         try:
             # A submit may be megabytes, and the process still starts: not on the loop.
-            await loop.run_in_executor(None, _write, self._process.stdin.fileno(), data)
+            await loop.run_in_executor(None, self._pipe.write, data)
         except (OSError, ValueError):
             pass  # its end is seen by the reader, which tells every waiting request
 
     def _cancel(self, number: int) -> None:
-        process = self._process
-        if process is not None and process.stdin is not None and process.poll() is None:
-            # a few bytes: a pipe that is full of a large request takes them in its turn
-            threading.Thread(
-                target=_write_quietly, args=(process.stdin.fileno(), worker.pack({"cancel": number})), daemon=True
-            ).start()
+        process, pipe = self._process, self._pipe
+        if process is not None and pipe is not None and process.poll() is None:
+            # it waits while a large request fills the pipe: not on the loop
+            threading.Thread(target=pipe.write_quietly, args=(worker.pack({"cancel": number}),), daemon=True).start()
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._drop()
@@ -205,7 +240,7 @@ class Link:
             )
         finally:
             os.close(out)
-        self._process, self._owner = process, os.getpid()
+        self._process, self._pipe, self._owner = process, _Pipe(process), os.getpid()
         threading.Thread(target=self._listen, args=(process, loop), name="amltrain-azure-link", daemon=True).start()
 
     def _listen(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> None:
@@ -253,10 +288,11 @@ class Link:
         if self._owner == os.getpid() and process.poll() is None:
             process.kill()
             process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
+        if self._pipe is not None:
+            self._pipe.close()
+        with contextlib.suppress(OSError):
+            if process.stdout is not None:
+                process.stdout.close()
 
     def forget(self) -> None:
         """In a forked child: the process is the parent's, and our copy of its input would keep it alive."""
@@ -271,9 +307,9 @@ class Link:
         process, self._process = self._process, None
         if process is None:
             return
-        with contextlib.suppress(OSError):
-            if process.stdin is not None:
-                process.stdin.close()
+        loop = asyncio.get_running_loop()
+        if self._pipe is not None:
+            await loop.run_in_executor(None, self._pipe.close)
         try:
             await asyncio.get_running_loop().run_in_executor(None, process.wait, 1.0)
         except subprocess.TimeoutExpired:
@@ -331,14 +367,3 @@ def _exactly(stream: Any, size: int) -> bytes:
         parts.append(more)
         size -= len(more)
     return b"".join(parts)
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _write_quietly(fd: int, data: bytes) -> None:
-    with contextlib.suppress(OSError):
-        _write(fd, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -200,3 +201,19 @@ def test_the_kernel_imports_nothing_of_azure(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_requests_that_are_given_up_do_not_get_into_one_that_is_being_written(ask, loop, root):
+    large = "x" * (4 << 20)  # of which a pipe takes 64 KiB at once
+
+    async def given_up(after):
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(link_of(loop, root).request("process.ping", {"wait": 60}), after)
+
+    async def together():
+        link = link_of(loop, root)
+        whole = [link.request("process.ping", {"say": large}) for _ in range(2)]
+        return (await asyncio.gather(*whole, *(given_up(0.003 * n) for n in range(40))))[:2]
+
+    pids = {found["pid"] for _ in range(3) for found in loop.call(together(), DEADLINE)}
+    assert pids == {ask()["pid"]}

@@ -1,0 +1,51 @@
+"""Several requests at the same time for one operation, beside those of others."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from jupyter_amltrain.backends.azureml.process import history
+
+
+def test_the_answers_come_in_the_order_of_what_was_asked():
+    assert history.all_of(lambda n: n * n, range(100)) == [n * n for n in range(100)]
+    assert history.all_of(str, [1]) == ["1"]
+    assert history.all_of(str, []) == []
+
+
+def test_many_items_of_one_operation_keep_no_other_waiting():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(_):
+        begun.set()
+        go_on.wait(30)
+
+    many = [threading.Thread(target=history.all_of, args=(slow, range(1000))) for _ in range(4)]
+    for thread in many:
+        thread.start()
+    try:
+        assert begun.wait(10)
+        began = time.monotonic()
+        assert history.all_of(str, [1, 2, 3]) == ["1", "2", "3"]
+        assert time.monotonic() - began < 5
+    finally:
+        go_on.set()
+        for thread in many:
+            thread.join(30)
+
+
+def test_the_first_failure_is_told_and_the_rest_is_not_begun():
+    done = []
+
+    def work(n):
+        if n == 3:
+            raise ValueError("the fourth")
+        time.sleep(0.01)
+        done.append(n)
+
+    with pytest.raises(ValueError, match="the fourth"):
+        history.all_of(work, range(1000))
+    assert len(done) < 50
