@@ -54,10 +54,6 @@ class _Waiting:
         self.event = event
 
 
-class Link:
-    """Starts the process at the first request and again after a crash. Use it from one loop.
-
-    Parameters
 class _Pipe:
     """The input of the process: whole frames, one after the other, whichever thread sends them.
 
@@ -94,6 +90,10 @@ class _Pipe:
                 self._turn.release()
 
 
+class Link:
+    """Starts the process at the first request and again after a crash. Use it from one loop.
+
+    Parameters
     ----------
     root
         The state root; what the process says goes to its ``logs/azure.txt``.
@@ -103,11 +103,11 @@ class _Pipe:
         self._root = root
         self._log = root.logs / "azure.txt"
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: _Pipe | None = None
         self._owner = -1
         self._sent: dict[str, str] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._turn = asyncio.Lock()
-        self._pipe: _Pipe | None = None
         self._next = 0
         self._closed = False
 
@@ -311,7 +311,7 @@ class _Pipe:
         if self._pipe is not None:
             await loop.run_in_executor(None, self._pipe.close)
         try:
-            await asyncio.get_running_loop().run_in_executor(None, process.wait, 1.0)
+            await loop.run_in_executor(None, process.wait, 1.0)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
