@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from jupyter_amltrain._version import __version__
 from jupyter_amltrain.backends.azureml import job_rows, job_tags, mapping, mirror_reading, support, yaml_jobs
 from jupyter_amltrain.backends.azureml.lifecycle import SILENCE, AzureLifecycle
-from jupyter_amltrain.backends.azureml.looks import SELDOM, AzureNews, Shared, pace
+from jupyter_amltrain.backends.azureml.looks import SELDOM, AzureNews, LogPace, Shared, pace
 from jupyter_amltrain.backends.azureml.machine_watch import MachineWatch
 from jupyter_amltrain.backends.azureml.sending import sent
 from jupyter_amltrain.backends.base import Backend, Chunk, Plan, RunChanges, monitor_of, stream_of
@@ -55,6 +55,8 @@ class AzureBackend(AzureLifecycle, Backend):
         self._rows: dict[str, tuple[float, dict[str, Any]]] = {}
         self._young: dict[str, float] = {}
         self._synced: dict[str, float] = {}
+        self._logs: dict[str, LogPace] = {}
+        self._grown: dict[str, dict[str, int]] = {}
         self._complete: set[str] = set()
         self._guests: set[str] = set()
         self._shared = Shared()
@@ -272,11 +274,16 @@ class AzureBackend(AzureLifecycle, Backend):
         except AmlTrainError as error:  # its end is told all the same
             log.warning("files of %s: %s", run_id, error)
 
-    async def _sync(self, run_id: str, ended: bool) -> frozenset[str]:
+    async def _sync(self, run_id: str, ended: bool, streams: Sequence[str] = ()) -> frozenset[str]:
         async def work() -> frozenset[str]:
-            folder = self._folder(run_id)
-            answer = await self.ask("mirror.sync", None, _PATIENCE, name=run_id, folder=str(folder), ended=ended)
-            self._synced[run_id] = time.monotonic()
+            payload = {"name": run_id, "folder": str(self._folder(run_id)), "ended": ended, "streams": streams}
+            answer = await self.ask("mirror.sync", None, _PATIENCE, **payload)
+            if not streams:
+                self._synced[run_id] = time.monotonic()
+            self._pace_of(run_id).looked("log" in answer["grown"])
+            times = self._grown.setdefault(run_id, {})
+            for stream in answer["grown"]:
+                times[stream] = times.get(stream, 0) + 1
             if answer["complete"]:
                 self._complete.add(run_id)
             return frozenset(answer["grown"])
@@ -284,14 +291,29 @@ class AzureBackend(AzureLifecycle, Backend):
         found: frozenset[str] = await self._shared.of(f"sync {run_id} {ended}", work)
         return found
 
+    def _pace_of(self, run_id: str) -> LogPace:
+        return self._logs.setdefault(run_id, LogPace())
+
+    def grown(self, run_id: str) -> Mapping[str, int]:
+        """How often each stream of a run was seen to have grown."""
+        return self._grown.get(run_id, {})
+
+    def due(self, run_ids: Sequence[str]) -> float:
+        """Seconds until somebody who looks at these runs wants the next look."""
+        waits = (self._pace_of(run_id).due() for run_id in run_ids if run_id not in self._complete)
+        return max(0.02, min((*waits, pace() / 2)))
+
     async def fresh(self, run_id: str) -> frozenset[str]:
         """Bring a mirror up to date unless that was done a moment ago; streams that grew by it."""
-        if run_id in self._complete or time.monotonic() - self._synced.get(run_id, -1e9) < pace():
+        if run_id in self._complete:
+            return frozenset()
+        whole = time.monotonic() - self._synced.get(run_id, -1e9) >= pace()
+        if not whole and self._pace_of(run_id).due():
             return frozenset()
         folder = self._folder(run_id)
         if not await self._loop.offload(lambda: (folder / "job.json").exists()):
             return frozenset()
-        return await self._sync(run_id, self._over(run_id))
+        return await self._sync(run_id, self._over(run_id), () if whole else ("log",))
 
     def changes(self) -> RunChanges:
         """See :meth:`Backend.changes`."""
@@ -370,7 +392,7 @@ class AzureBackend(AzureLifecycle, Backend):
             await self.ask("jobs.archive", name=run_id)
         folder = self._folder(run_id)
         await self._loop.offload(lambda: mirror_reading.remove(folder))
-        for known in (self._rows, self._young, self._synced):
+        for known in (self._rows, self._young, self._synced, self._logs, self._grown):
             known.pop(run_id, None)
         self._complete.discard(run_id)
         self._guests.discard(run_id)
@@ -385,8 +407,12 @@ class AzureBackend(AzureLifecycle, Backend):
             if folder is None:
                 return Chunk(b"", max(0, offset))
         else:
-            await self.fresh(run_id)
             folder = self._folder(run_id)
+            if offset >= 0:  # what is here need not wait for what may follow
+                here = await self._loop.offload(lambda: mirror_reading.read(folder, stream, offset, limit))
+                if here[0]:
+                    return Chunk(*here)
+            await self.fresh(run_id)
         there = folder
         return Chunk(*await self._loop.offload(lambda: mirror_reading.read(there, stream, offset, limit)))
 

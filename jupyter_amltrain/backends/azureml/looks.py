@@ -25,6 +25,38 @@ def pace() -> float:
         return 1.0
 
 
+#: A log that grows is looked at so much more often than the service is asked, but not more than ten times a second.
+QUICK, FLOOR = 0.2, 0.1
+#: A log that has said nothing for so many quick looks is looked at less and less often.
+_STEADY, _SLOWER = 20, 1.3
+
+
+class LogPace:
+    """When a run's log is looked at again: soon while lines come, then by and by as seldom as all else.
+
+    One such look is one request to the storage, which has no quota that matters; the service itself is not asked.
+    """
+
+    def __init__(self) -> None:
+        self._pause = pace()
+        self._quiet = 0
+        self._next = 0.0
+
+    def due(self) -> float:
+        """Seconds until the next look; 0 when it is due."""
+        return max(0.0, self._next - time.monotonic())
+
+    def looked(self, grown: bool) -> None:
+        """A look is over."""
+        if grown:
+            self._quiet, self._pause = 0, max(FLOOR, QUICK * pace())
+        else:
+            self._quiet += 1
+            self._pause *= _SLOWER if self._quiet > _STEADY else 1.0
+        self._pause = min(self._pause, pace())
+        self._next = time.monotonic() + self._pause
+
+
 class Shared:
     """Runs one piece of work for each key at a time; who comes meanwhile gets the same answer."""
 
@@ -56,6 +88,7 @@ class AzureNews(RunChanges):
     def __init__(self, backend: AzureBackend) -> None:
         self._backend = backend
         self._told: dict[str, Any] = {}
+        self._seen: dict[str, dict[str, int]] = {}
 
     async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> News:
         """See :meth:`RunChanges.wait`."""
@@ -64,20 +97,25 @@ class AzureNews(RunChanges):
         backend.watched[id(self)] = frozenset(looked_at)
         while True:
             news: dict[str, set[str]] = {}
-            rows = await backend.rows(run_ids)
+            # Side by side: a line that is there does not wait for what the service says.
+            rows, *_ = await asyncio.gather(backend.rows(run_ids), *(backend.fresh(run_id) for run_id in looked_at))
             for run_id, row in rows.items():
                 if self._told.get(run_id) != row:
                     self._told[run_id] = row
                     news.setdefault(run_id, set()).add(STATUS)
             for run_id in looked_at:
-                if grown := await backend.fresh(run_id):
+                # Counted, because whoever else looks may have brought the news home.
+                now = backend.grown(run_id)
+                seen = self._seen.get(run_id, {})
+                if grown := {stream for stream, times in now.items() if times != seen.get(stream, 0)}:
+                    self._seen[run_id] = dict(now)
                     news.setdefault(run_id, set()).update(grown)
             if news:
                 return news
             left = until - time.monotonic()
             if left <= 0:
                 return {}
-            await asyncio.sleep(min(left, pace() / 2))
+            await asyncio.sleep(min(left, backend.due(looked_at)))
 
     def close(self) -> None:
         """See :meth:`RunChanges.close`."""
