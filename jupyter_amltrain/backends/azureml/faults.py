@@ -260,6 +260,11 @@ def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTra
                 body = response.body()
             except Exception:  # a stream that was never read
                 body = b""
+            if (
+                int(response.status_code) == 403
+                and ".blob." in str(getattr(response.request, "url", "")).partition("?")[0]
+            ):
+                return _unsigned(where)
             return refused(int(response.status_code), dict(response.headers), body, act=act, where=where)
         return unreachable(str(error), where)
     if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("azure"):
@@ -282,6 +287,15 @@ _NO_ANSWER = (
     "certificate verify failed",
     "read timed out",
 )
+
+
+def _unsigned(where: str) -> AmlTrainError:
+    """The storage service's 403 to an address that the workspace gave us."""
+    of = f" {where}" if where else ""
+    return AuthenticationError(
+        f"The storage of the workspace{of} does not take the signature that Azure gave for it.",
+        hint="Try again. If it stays so: this machine's clock, and the storage's network rules.",
+    )
 
 
 def signin_failed(text: str, where: str = "", *, how: str = "") -> AmlTrainError:

@@ -89,6 +89,15 @@ def _capacity(text: str, who: str, size: str, region: str) -> AmlTrainError | No
     )
 
 
+def _low_priority(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
+    if not re.search(r"ForLowPriority|not (allowed|supported|available).{0,40}low.?priority", text, re.IGNORECASE):
+        return None
+    return CapacityError(
+        f"{who!r}: the size {size or 'that was asked for'} cannot be had as a low-priority machine.",
+        hint="Leave out --low-priority, or take another size: %aml_compute sizes",
+    )
+
+
 def _size(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
     if not re.search(
         r"(VmSize|Sku)\w*(Not(Available|Supported|Found)|Invalid)|Invalid\w*(VmSize|Sku)"
@@ -148,6 +157,7 @@ _RULES: tuple[Callable[[str, str, str, str], AmlTrainError | None], ...] = (
     _capacity,
     _policy,
     _subnet,
+    _low_priority,
     _size,
     _taken,
 )

@@ -274,9 +274,17 @@ def _stored(place: Workspace, uri: str) -> tuple[str, str] | None:
             return artifacts.STORE, f"ExperimentRun/dcid.{found['job']}/{found['path'] or ''}".rstrip("/")
         job = place.arm.get(f"jobs/{found['job']}", api=rest.ARM, act=f"look at job {found['job']}").json or {}
         output = (job["properties"].get("outputs") or {}).get(found["output"]) or {}
-        uri = f"{str(output.get('uri') or '').rstrip('/')}/{found['path'] or ''}"
+        kept = str(output.get("uri") or "") or _asset(place, found["job"], found["output"])
+        uri = f"{kept.rstrip('/')}/{found['path'] or ''}"
     found = _OF_STORE.fullmatch(uri)
     return None if found is None else (found["store"], found["path"].rstrip("/"))
+
+
+def _asset(place: Workspace, job: str, output: str) -> str:
+    """Where a job's named output lies by the data asset that the service makes of it; empty where there is none."""
+    path = f"data/azureml_{job}_output_data_{output}/versions/1"
+    answer = place.arm.get(path, api=rest.ARM, ok=(200, 404), act=f"look for the output {output} of {job}")
+    return str(((answer.json or {}).get("properties") or {}).get("dataUri") or "") if answer.status == 200 else ""
 
 
 def _innermost(new: Path, name: str, uri: str) -> Path:
