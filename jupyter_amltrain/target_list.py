@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 WATCH = 2.0
 #: A service is asked again for a target's machines when something has happened and its answer is older (seconds).
 FRESH = 15.0
+#: The same where nothing is known to go on: machines of others' runs come and go too, and cost (seconds).
+RARELY = 60.0
+#: States of a target that last.
+AT_REST = ("ready", "stopped", "failed")
 
 
 class News(NamedTuple):
@@ -84,7 +88,19 @@ class TargetList:
                 mark = new
                 with contextlib.suppress(AmlTrainError):  # a torn file is told to who asks for it
                     await self.refresh()
+            self._renew()
             await asyncio.sleep(WATCH)
+
+    def _renew(self) -> None:
+        """Ask again what a service has, at once where runs or machines are on: what they cost stands in the row."""
+        now = time.time()
+        running, queued = self._counts()
+        for name, seen in self._seen.items():
+            if seen.state is None or seen.checking or seen.busy:
+                continue
+            on = running[name] or queued[name] or seen.state.nodes or seen.error or seen.state.state not in AT_REST
+            if not 0 <= now - seen.checked_at < (FRESH if on else RARELY):
+                self._loop.start(self._ask(name), f"check {name}")
 
     def _tell(self, news: News | None = None) -> None:
         for fn in tuple(self._listeners):

@@ -202,7 +202,7 @@ def _table(
         "gpu_columns": list(_GPU_COLUMNS),
         "gpu_units": list(_GPU_UNITS),
         "gpus": [{"index": gpu, "uuid": "", "name": "", "mig": False} for gpu in gpus],
-        "gpu_note": "",
+        "gpu_note": "One value a minute, from Azure Monitor." if period >= 60 else "",
         "source": source,
     }
     moments: list[int] = []

@@ -1,0 +1,311 @@
+"""Azure ML in the side panel, on the sandbox of ``tests/azure``: targets, forms, questions, runs, what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.azure.conftest import Azure, sandbox
+from tests.conftest import end_all
+from tests.ui.lab import MS, LabServer, NotebookPage, open_notebook
+from tests.ui.panel import PanelPage
+
+thorough = pytest.mark.thorough
+
+CLUSTER, INSTANCE, MACHINE = "Azure ML cluster", "Azure ML compute instance", "Virtual machine"
+
+#: A run that is long enough to be looked at, and is cancelled when it has been.
+TRAIN = """%%aml_submit --target {target} --name {name}
+import time, mlflow
+for step in range(600):
+    mlflow.log_metric("loss", 1 / (step + 1), step=step)
+    print("step", step, flush=True)
+    time.sleep(0.2)
+"""
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[Azure]:
+    with sandbox() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def lab(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """A server whose kernels find the sandbox."""
+    server = LabServer(tmp_path_factory.mktemp("azure") / "lab", **azure.environ)
+    yield server
+    server.close()
+    end_all(server.folder / "state")
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    found = browser.new_page(viewport={"width": 1300, "height": 950})
+    found.set_default_timeout(MS)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def notebook(page: Page, lab: LabServer) -> NotebookPage:
+    return open_notebook(page, lab, lab.write("azure.ipynb", []))
+
+
+@pytest.fixture(scope="module")
+def opened(notebook: NotebookPage) -> PanelPage:
+    return PanelPage(notebook.page).open().connect()
+
+
+@pytest.fixture
+def panel(opened: PanelPage, notebook: NotebookPage, azure: Azure) -> Iterator[PanelPage]:
+    """The panel with the workspace connected, and all that a test has made forgotten."""
+    azure.control("/reset")
+    notebook.cell(connect(azure))
+    yield opened
+    for _ in range(3):
+        opened.page.keyboard.press("Escape")
+    if opened.new_target.count():
+        opened.new_target.get_by_role("button", name="Cancel").click()
+    notebook.cell("%aml_compute use local\n%aml_compute disconnect lab --yes")
+
+
+def connect(azure: Azure) -> str:
+    """The line that a person types."""
+    where = f"--subscription {azure.subscription} --resource-group {azure.resource_group}"
+    return f"%aml_compute connect {where} --workspace {azure.workspace} --name lab"
+
+
+def new(panel: PanelPage, kind: str, **values: str) -> Locator:
+    """The form for a new target of this kind, filled in."""
+    if not panel.new_target.count():
+        panel.node.get_by_role("button", name="New target…").click()
+    form = panel.new_target
+    form.locator("#jp-AmlNew-kind").select_option(label=kind)
+    panel.fill(form, **values)
+    return form
+
+
+def press(form: Locator, label: str = "Create") -> None:
+    form.get_by_role("button", name=label, exact=True).click()
+
+
+def made(panel: PanelPage, kind: str, name: str, question: str, **values: str) -> Locator:
+    """A target made by the form; its row."""
+    press(new(panel, kind, name=name, **values))
+    expect(panel.page.locator(".jp-Dialog")).to_contain_text(question, timeout=MS)
+    panel.confirm("Create")
+    row = panel.target(name)
+    expect(row).to_have_attribute("data-state", "ready", timeout=MS)
+    return row
+
+
+def cancel(panel: PanelPage, notebook: NotebookPage, handle: str) -> None:
+    notebook.cell(f"%aml_runs cancel {handle}\n%aml_runs wait {handle}")
+    panel.wait_run(handle, "canceled")
+
+
+def test_connect_create_submit_and_watch(panel: PanelPage, notebook: NotebookPage, azure: Azure, shots: Path) -> None:
+    panel.node.get_by_role("button", name="New target…").click()
+    chosen = panel.new_target.locator("#jp-AmlNew-kind option:checked")
+    expect(chosen).to_have_text(CLUSTER, timeout=MS)  # who has connected wants one of these
+    cost = "Costs up to 2 x 3.06 = 6.12 USD per hour while machines are on"
+    row = made(panel, CLUSTER, "gpus", cost, size="Standard_NC6s_v3", max_nodes="2")
+    for words in ("Standard_NC6s_v3", "1 × NVIDIA V100 16 GB", "0 of 2 nodes", "$0.00/h", "0 of 24 cores"):
+        expect(row).to_contain_text(words, timeout=MS)
+    # Whoever connects finds what is there.
+    notebook.cell("%aml_compute disconnect lab")
+    expect(row).to_have_count(0, timeout=MS)
+    notebook.cell(connect(azure))
+    expect(row).to_contain_text("0 of 2 nodes", timeout=MS)
+    notebook.cell(TRAIN.format(target="gpus", name="watched"))
+    handle = notebook.records()[-1]["handle"]
+    panel.wait_run(handle, "running")
+    run = panel.row(handle)
+    expect(run).to_contain_text("loss", timeout=MS)
+    expect(run.locator(".jp-AmlRuns-spark polyline")).not_to_have_count(0, timeout=MS)
+    expect(row).to_contain_text("1 running", timeout=MS)
+    panel.page.screenshot(path=shots / "azure-run.png")
+    cancel(panel, notebook, handle)
+
+
+@thorough
+def test_gpus_of_a_run_and_of_its_cluster(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    notebook.cell("%aml_compute create gpus --kind amlcompute --size Standard_NC12s_v3 --yes --wait\n")
+    notebook.cell(TRAIN.format(target="gpus", name="watched"))
+    handle = notebook.records()[-1]["handle"]
+    panel.wait_run(handle, "running")
+    panel.section("Submit", open=False)
+    panel.gpus.locator("select").first.select_option(handle)
+    expect(panel.gpus).to_contain_text("GPU 1", timeout=MS)
+    expect(panel.gpus).to_contain_text("Fake GPU of Standard_NC12s_v3", timeout=MS)
+    panel.settle()
+    panel.page.screenshot(path=shots / "azure-gpus.png")
+    # What it costs is told while it does, though nobody asks.
+    row = panel.target("gpus")
+    expect(row).to_contain_text("1 of 1 nodes", timeout=MS)
+    expect(row).to_contain_text("$6.12/h")
+    cancel(panel, notebook, handle)
+
+
+@thorough
+def test_scale_and_delete_while_a_run_is_live(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    row = made(
+        panel, CLUSTER, "gpus", "Costs up to 3.06 USD per hour", size="Standard_NC6s_v3", max_nodes="1", min_nodes="0"
+    )
+    notebook.cell(TRAIN.format(target="gpus", name="doomed"))
+    handle = notebook.records()[-1]["handle"]
+    panel.wait_run(handle, "running")
+    panel.expand("gpus")
+    panel.act("gpus", "scale").click()
+    dialog = panel.page.locator(".jp-Dialog")
+    panel.fill(dialog, nodes="2")
+    expect(panel.error(dialog, "nodes")).to_contain_text("1", timeout=MS)
+    panel.fill(dialog, nodes="1")
+    dialog.get_by_role("button", name="Scale").click()
+    expect(dialog).to_contain_text(
+        "Costs 3.06 USD per hour until it is scaled down, also when nothing runs", timeout=MS
+    )
+    panel.confirm("Scale")
+    expect(row).to_contain_text("1 of 1 nodes", timeout=MS)
+    panel.act("gpus", "delete").click()
+    expect(dialog).to_contain_text("Its 1 running run is stopped.", timeout=MS)
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
+    panel.page.screenshot(path=shots / "azure-delete.png")
+    panel.confirm("Delete")
+    expect(row).to_have_count(0, timeout=MS)
+
+
+@thorough
+def test_an_instance_is_stopped_and_started(panel: PanelPage) -> None:
+    cost = "Costs 3.06 USD per hour from now until it is stopped or has been idle for 60 min."
+    row = made(panel, INSTANCE, "desk", cost, size="Standard_NC6s_v3")
+    panel.expand("desk")
+    panel.act("desk", "stop").click()
+    expect(row).to_have_attribute("data-state", "stopped", timeout=MS)
+    expect(row).to_contain_text("$0.00/h")
+    panel.act("desk", "start").click()
+    expect(panel.page.locator(".jp-Dialog")).to_contain_text(cost, timeout=MS)
+    panel.confirm("Start")
+    expect(row).to_have_attribute("data-state", "ready", timeout=MS)
+    panel.act("desk", "delete").click()
+    assert "what is on its disk" in panel.confirm("Delete")
+    expect(row).to_have_count(0, timeout=MS)
+
+
+@thorough
+def test_a_machine_is_attached(panel: PanelPage, notebook: NotebookPage, azure: Azure) -> None:
+    form = new(panel, MACHINE, name="box")
+    press(form, "Attach")
+    expect(panel.error(form, "resource_id")).to_contain_text("must be given", timeout=MS)
+    machine = f"/subscriptions/{azure.subscription}/resourceGroups/ml/providers/Microsoft.Compute/virtualMachines/dev1"
+    panel.fill(form, resource_id=machine, ssh_user="azureuser", password_from="BOX_PASSWORD")
+    press(form, "Attach")  # costs nothing, so nothing is asked
+    row = panel.target("box")
+    expect(row).to_contain_text("BOX_PASSWORD", timeout=MS)
+    expect(row).to_have_attribute("data-state", "failed", timeout=MS)
+    row.get_by_role("button", name="Dismiss").click()
+    expect(row).to_have_count(0, timeout=MS)
+    notebook.cell("import os; os.environ['BOX_PASSWORD'] = 'not shown anywhere'")
+    press(
+        new(panel, MACHINE, name="box", resource_id=machine, ssh_user="azureuser", password_from="BOX_PASSWORD"),
+        "Attach",
+    )
+    expect(row).to_have_attribute("data-state", "ready", timeout=MS)
+    panel.expand("box")
+    expect(row).to_contain_text("Azure ML v2 runs no job there")
+    assert "not shown" not in panel.node.inner_text()
+
+
+@thorough
+def test_what_is_wrong_is_said_where_it_was_typed(panel: PanelPage, shots: Path) -> None:
+    form = new(panel, CLUSTER, name="oops", size="Standard_NC6_v3")
+    press(form)
+    expect(panel.error(form, "size")).to_contain_text("Did you mean Standard_NC6s_v3", timeout=MS)
+    panel.page.screenshot(path=shots / "azure-wrong-size.png")
+    panel.fill(form, size="Standard_ND96asr_v4", max_nodes="9")
+    press(form)
+    expect(panel.page.locator(".jp-Dialog")).to_contain_text(
+        "The quota has room for 1 of the 9 machines now.", timeout=MS
+    )
+    panel.confirm("Create")
+    row = panel.target("oops")
+    expect(row).to_contain_text("have 864 cores, the quota is 100", timeout=MS)
+    expect(row).to_contain_text("1 machine of this size would fit.")
+    row.get_by_role("button", name="Dismiss").click()
+    expect(row).to_have_count(0, timeout=MS)
+
+
+@thorough
+def test_a_kernel_that_dies_half_way_through_a_create(
+    panel: PanelPage, notebook: NotebookPage, azure: Azure, page: Page
+) -> None:
+    azure.control("/switch", create_seconds=6.0)
+    press(new(panel, CLUSTER, name="slow", size="Standard_NC6s_v3"))
+    expect(page.locator(".jp-Dialog")).to_be_visible(timeout=MS)
+    panel.confirm("Create")
+    expect(panel.target("slow").locator(".jp-AmlTarget-work")).to_contain_text("Creating", timeout=MS)
+    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
+    notebook.wait_for_kernel()
+    panel.connect()
+    # What the service was asked for goes on there, and is a target that can be used or deleted.
+    expect(panel.target("slow")).to_have_attribute("data-state", "ready", timeout=MS)
+    notebook.cell("%load_ext jupyter_amltrain")
+
+
+@thorough
+def test_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    notebook.cell(
+        "%aml_compute create gpu-cluster --kind amlcompute --size Standard_NC6s_v3 --max-nodes 4 --yes --wait"
+    )
+    notebook.cell("%aml_compute create spot --kind serverless --size Standard_NC24ads_A100_v4 --tier Spot --yes --wait")
+    panel.section("GPUs", open=False)
+    for theme in ("JupyterLab Light", "JupyterLab Dark"):
+        notebook.theme(theme)
+        for width in (250, 450):
+            panel.width(width)
+            panel.expand("gpu-cluster")
+            panel.settle()
+            section = panel.node.locator(".jp-AmlCompute")
+            assert section.evaluate("node => node.scrollWidth <= node.clientWidth")
+            panel.page.screenshot(path=shots / f"azure-{theme[11:]}-{width}.png")
+            form = new(panel, INSTANCE, name="desk", size="Standard_NC6s_v3")
+            panel.settle()
+            assert section.evaluate("node => node.scrollWidth <= node.clientWidth")
+            panel.page.screenshot(path=shots / f"azure-new-{theme[11:]}-{width}.png")
+            form.get_by_role("button", name="Cancel").click()
+    notebook.theme("JupyterLab Light")
+
+
+@thorough
+def test_azure_that_goes_away(browser: Browser, tmp_path: Path, shots: Path) -> None:
+    """The network ends under a connected panel: one sentence, nothing hangs, the rest goes on."""
+    with sandbox() as gone:
+        server = LabServer(
+            tmp_path / "lab", **gone.environ, AMLTRAIN_AZURE_UNREACHABLE="2", AMLTRAIN_AZURE_BACKOFF="0.1"
+        )
+        page = browser.new_page(viewport={"width": 1300, "height": 950})
+        page.set_default_timeout(MS)
+        try:
+            notebook = open_notebook(page, server, server.write("gone.ipynb", []))
+            panel = PanelPage(page).open().connect()
+            notebook.cell(connect(gone))
+            notebook.cell("%aml_compute create gpus --kind amlcompute --size Standard_NC6s_v3 --yes --wait")
+            expect(panel.target("gpus")).to_have_attribute("data-state", "ready", timeout=MS)
+            gone.control("/network", up=False)
+            row = panel.expand("gpus")
+            panel.act("gpus", "test").click()
+            expect(row.locator(".jp-AmlTarget-work")).to_contain_text("reach", timeout=MS)
+            expect(row).to_have_attribute("data-state", "unreachable", timeout=MS)
+            expect(panel.target("local")).to_have_attribute("data-state", "ready")
+            panel.settle()
+            page.screenshot(path=shots / "azure-gone.png")
+            gone.control("/network", up=True)
+            expect(row).to_have_attribute("data-state", "ready", timeout=MS)
+        finally:
+            page.close()
+            server.close()
+            end_all(server.folder / "state")
