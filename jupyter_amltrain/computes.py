@@ -2,8 +2,9 @@
 
 Magics, command line and panel all come through :meth:`Computes.act`, so that they check, ask and
 say the same. A target is stored before its service is asked to make it: nothing that costs is
-forgotten when a kernel dies. When the service refuses, it is taken out of the store, and its failed row
-stays in this kernel's list until it is dismissed, deleted or created again.
+forgotten when a kernel dies, or when nobody can tell what became of it. When the service refuses, it is
+taken out of the store, and its failed row stays in this kernel's list until it is dismissed, deleted or
+created again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 
 from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
 from jupyter_amltrain.backends.registry import forms, target_kinds
-from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError
+from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError
 from jupyter_amltrain.spec.azure_target import GONE
 from jupyter_amltrain.spec.rows import Work
 from jupyter_amltrain.spec.target import LocalTarget
@@ -177,12 +178,16 @@ class Computes(TargetList):
             await self._write(self._targets.add, seen.target)
             backend = self._places.backend(name)
             if isinstance(backend, Provisioned):
-                await backend.create(progress)
-                if backend.target != seen.target:  # it names now what it left open
-                    seen.target = backend.target
-                    await self._write(self._targets.replace, backend.target)
+                try:
+                    await backend.create(progress)
+                finally:
+                    if backend.target != seen.target:  # it names now what it left open
+                        seen.target = backend.target
+                        await self._write(self._targets.replace, backend.target)
             else:
                 seen.info = await backend.check()
+        except CreateUnsure:
+            raise  # it may be there, and bill: it stays in the list, where it can be deleted
         except Exception:
             seen.stored = False
             await self._forget(name)

@@ -7,7 +7,8 @@
      │   ├ UnknownTarget  UnknownRun  UnknownModel  SpecError  MissingDependency  PreflightError
      ├ TargetError
      │   ├ TargetUnreachable  AuthenticationError  QuotaExceeded  CapacityError
-     │   │   └ SubmitUnsure            whether the job was accepted is not known
+     │   │   ├ SubmitUnsure            whether the job was accepted is not known
+     │   │   └ CreateUnsure            whether the compute is made is not known
      ├ SubmitError
      │   ├ SnapshotTooLarge  EnvironmentFailed
      ├ RunError
@@ -29,6 +30,7 @@ __all__ = [
     "AuthenticationError",
     "CapacityError",
     "CommandError",
+    "CreateUnsure",
     "EnvironmentFailed",
     "MissingDependency",
     "PreflightError",
@@ -119,6 +121,10 @@ class TargetUnreachable(TargetError):
 
 class SubmitUnsure(TargetUnreachable):
     """A job was sent and no answer came: the target may have it, and then lists it."""
+
+
+class CreateUnsure(TargetUnreachable):
+    """A compute was asked for, and what became of it is not known: it may be there, and bill."""
 
 
 class AuthenticationError(TargetError):

@@ -88,10 +88,10 @@ class TargetList:
                 mark = new
                 with contextlib.suppress(AmlTrainError):  # a torn file is told to who asks for it
                     await self.refresh()
-            self._renew()
+            self._ask_again()
             await asyncio.sleep(WATCH)
 
-    def _renew(self) -> None:
+    def _ask_again(self) -> None:
         """Ask again what a service has, at once where runs or machines are on: what they cost stands in the row."""
         now = time.time()
         running, queued = self._counts()

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.backends.fake_lifecycle import FakeLifecycle
 from jupyter_amltrain.computes import Done
 from jupyter_amltrain.controller import Controller
-from jupyter_amltrain.errors import AmlTrainError, CommandError, QuotaExceeded, UnknownTarget
+from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, QuotaExceeded, UnknownTarget
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.rows import TargetRow
 from jupyter_amltrain.spec.run import RunHandle
@@ -215,6 +216,27 @@ def test_a_target_that_could_not_be_made_leaves_nothing(kernel: Kernel, other: K
         kernel.create("bad", wait=False, fails="create", **SIZE)
         until(lambda: kernel.rows()["bad"].state == "failed")
         assert kernel.act(end, "bad").accepted and "bad" not in kernel.rows()
+
+
+def test_a_target_that_may_have_been_made_all_the_same_stays_in_the_list(
+    kernel: Kernel, other: Kernel, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = FakeLifecycle.create
+
+    async def unsure(self: FakeLifecycle, progress: Any) -> None:
+        await make(self, progress)
+        raise CreateUnsure("No answer.", hint="%aml_compute list shows how it stands.")
+
+    monkeypatch.setattr(FakeLifecycle, "create", unsure)
+    kernel.create("big", wait=False, **CLUSTER)
+    with pytest.raises(CreateUnsure, match="No answer"):
+        kernel.finished("big")
+    assert "big" in stored(home)["targets"] and "big" in other.rows()
+    row = kernel.rows()["big"]
+    assert row.work is not None and "No answer" in row.work.error and "delete" in [act.verb for act in row.acts]
+    kernel.act("delete", "big", confirmed=True)
+    kernel.finished("big")
+    assert stored(home)["targets"] == {}
 
 
 def test_a_failure_stays_until_it_is_dismissed(kernel: Kernel) -> None:

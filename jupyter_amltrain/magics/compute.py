@@ -45,7 +45,13 @@ class ComputeMagics(Magics):
         elif asked.verb == "show":
             print(compute.show_text(compute.show(asked.target)))
         elif asked.verb in WORKS:
-            print(compute.carry_out(asked, wait=asked.wait, write=print))
+            try:
+                print(compute.carry_out(asked, wait=asked.wait, write=print))
+            except KeyboardInterrupt:
+                raise AmlTrainError(
+                    f"The {asked.verb} goes on, nobody waits for it any more.",
+                    hint="%aml_compute list shows how far it is.",
+                ) from None
         else:
             print(compute.test_text(compute.show(asked.target)))
 

@@ -16,8 +16,9 @@ from jupyter_amltrain.backends.azureml import asked
 from jupyter_amltrain.backends.azureml.catalog import find
 from jupyter_amltrain.backends.azureml.holdings import AzureHoldings
 from jupyter_amltrain.backends.azureml.keys import key_file, public_key, secrets_of
+from jupyter_amltrain.backends.azureml.link import Unanswered
 from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, CreateUnsure
 from jupyter_amltrain.spec.azure_target import AmlComputeTarget, InstanceTarget, ServerlessTarget
 from jupyter_amltrain.spec.fields import Act, Field
 
@@ -91,7 +92,12 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         elif settings.get("ssh_key_file"):
             settings["ssh_key"] = public_key(settings["ssh_key_file"], target.name)
         op = "computes.attach" if target.attached else "computes.create"
-        self._row = await self.ask(op, progress, SILENCE, **payload)
+        try:
+            self._row = await self.ask(op, progress, SILENCE, **payload)
+        except Unanswered as error:
+            raise CreateUnsure(
+                f"{error.message} {target.name!r} may be made all the same.", hint="%aml_compute list shows it then."
+            ) from error
         self._seen_at = time.time()
 
     async def remove(self, progress: Progress) -> None:

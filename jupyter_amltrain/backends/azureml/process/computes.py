@@ -15,7 +15,7 @@ from jupyter_amltrain.backends.azureml import computed, faults, kept, refusals
 from jupyter_amltrain.backends.azureml.computed import row
 from jupyter_amltrain.backends.azureml.process import entities, sdk
 from jupyter_amltrain.backends.azureml.process.rest import setting
-from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetError, TargetUnreachable
+from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError, TargetUnreachable
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
@@ -110,15 +110,22 @@ def begin(call: Call, ws: Workspace, entity: Callable[[], Any], name: str, setti
 
 
 def _begun(ws: Workspace, name: str, error: AmlTrainError) -> bool:
-    """Whether it is being made although no good answer came."""
+    """Whether it is being made although no good answer came.
+
+    Raises
+    ------
+    CreateUnsure
+        Nobody can tell.
+    """
     if not faults.unsure(error):
         return False
     try:
         return find(ws, name) is not None
     except AmlTrainError:
-        error.hint = f"It may have been made all the same: %aml_compute connect --name {ws.name} lists it then."
-        error.args = (f"{error.message} {error.hint}",)
-        return False
+        raise CreateUnsure(
+            f"{error.message} {name!r} may have been made all the same.",
+            hint="%aml_compute list shows it when Azure answers.",
+        ) from error
 
 
 def plainly(error: BaseException, ws: Workspace, name: str, settings: Mapping[str, Any]) -> BaseException:
@@ -144,8 +151,18 @@ def made(call: Call, ws: Workspace, name: str, settings: Mapping[str, Any], doin
     ----------
     ours
         We have just asked for it.
+
+    Raises
+    ------
+    CreateUnsure
+        It was asked for, and cannot be watched to the end: it is made all the same, and bills then.
     """
-    found = watch(call, ws, name, doing, lambda found: found is not None and _settled(found), patient=True)
+    try:
+        found = watch(call, ws, name, doing, lambda found: found is not None and _settled(found), patient=True)
+    except TargetError as error:
+        if _gone(ws, name):
+            raise
+        raise CreateUnsure(error.message, hint="%aml_compute list shows how it stands.") from error
     assert found is not None
     if found["state"] != "failed":
         return found
@@ -154,6 +171,14 @@ def made(call: Call, ws: Workspace, name: str, settings: Mapping[str, Any], doin
             _ask_delete(ws, name, "Delete")
     texts = found["errors"] or [found["detail"]]
     raise refusals.plain(texts, name, size=str(settings.get("size") or ""), region=_region(ws, settings))
+
+
+def _gone(ws: Workspace, name: str) -> bool:
+    """Whether it is known not to be there."""
+    try:
+        return find(ws, name) is None
+    except AmlTrainError:
+        return False
 
 
 def _settled(found: Row) -> bool:
