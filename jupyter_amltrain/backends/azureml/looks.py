@@ -35,10 +35,15 @@ class LogPace:
     """When a run's log is looked at again: soon while lines come, then by and by as seldom as all else.
 
     One such look is one request to the storage, which has no quota that matters; the service itself is not asked.
+
+    Attributes
+    ----------
+    pause
+        Seconds from the last look to the next.
     """
 
     def __init__(self) -> None:
-        self._pause = pace()
+        self.pause = pace()
         self._quiet = 0
         self._next = 0.0
 
@@ -49,12 +54,12 @@ class LogPace:
     def looked(self, grown: bool) -> None:
         """A look is over."""
         if grown:
-            self._quiet, self._pause = 0, max(FLOOR, QUICK * pace())
+            self._quiet, self.pause = 0, max(FLOOR, QUICK * pace())
         else:
             self._quiet += 1
-            self._pause *= _SLOWER if self._quiet > _STEADY else 1.0
-        self._pause = min(self._pause, pace())
-        self._next = time.monotonic() + self._pause
+            self.pause *= _SLOWER if self._quiet > _STEADY else 1.0
+        self.pause = min(self.pause, pace())
+        self._next = time.monotonic() + self.pause
 
 
 class Shared:

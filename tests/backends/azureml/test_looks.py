@@ -1,0 +1,27 @@
+"""How often a growing log is looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_amltrain.backends.azureml.looks import FLOOR, QUICK, LogPace
+
+
+@pytest.mark.parametrize("poll", [0.05, 1.0, 10.0])
+def test_a_log_is_looked_at_soon_while_lines_come_and_then_seldom(monkeypatch: pytest.MonkeyPatch, poll: float) -> None:
+    monkeypatch.setenv("AMLTRAIN_AZURE_POLL", str(poll))
+    log = LogPace()
+    assert log.due() == 0.0
+    log.looked(False)
+    assert log.pause == pytest.approx(poll) and 0 <= log.due() <= poll
+    log.looked(True)
+    quick = min(poll, max(FLOOR, QUICK * poll))
+    assert log.pause == pytest.approx(quick)
+    for _ in range(10):
+        log.looked(False)
+    assert log.pause == pytest.approx(quick)  # a pause between two lines is no reason
+    for _ in range(40):
+        log.looked(False)
+    assert log.pause == pytest.approx(poll)
+    log.looked(True)
+    assert log.pause == pytest.approx(quick)
