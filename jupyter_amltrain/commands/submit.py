@@ -230,7 +230,7 @@ def plan_text(submission: Submission) -> str:
     if submission.as_yaml:
         from jupyter_amltrain.commands import submit_yaml
 
-        return submit_yaml.text_of(plan)
+        return submit_yaml.text_of(plan).rstrip()
     return json.dumps(plan.request, indent=2, ensure_ascii=False)
 
 

@@ -95,7 +95,12 @@ def text_of(plan: Plan) -> str:
 
     spec, request = plan.spec, plan.request
     if spec.job_type:
-        return azure_yaml.dumped(request["job"]) if "job" in request else spec.cell
+        if "job" not in request:
+            return spec.cell
+        job = {**request["job"], "tags": spec.tags}  # ours are of one run
+        if not spec.tags:
+            del job["tags"]
+        return azure_yaml_out.text_of(job, [f"Relative paths begin at {spec.notebook_dir}"])
     body = request.get("properties") or {}
     environment = dict(request.get("environment") or mapping.environment_of(spec, mapping.Place(arm_id="")))
     environment.pop("derive", None)

@@ -138,9 +138,10 @@ def _mark(found: JobFile, node: Any, path: Keys) -> None:
             if isinstance(part, tuple):
                 key, value = part
                 here = (*path, str(key.value))
-                if here in found.lines:
-                    raise found.fault(here, "the key stands twice.", "Remove one.")
+                twice = here in found.lines
                 found.lines[here] = key.start_mark.line + 1
+                if twice:
+                    raise found.fault(here, "the key stands twice.", "Remove one.")
             else:
                 value, here = part, (*path, number)
                 found.lines[here] = part.start_mark.line + 1
@@ -190,6 +191,8 @@ def placed(job: JobFile, compute: str, size: str = "") -> dict[str, Any]:
         settings = dict(doc.get("settings") or {})
         settings["default_compute"] = f"azureml:{compute or 'serverless'}"
         return doc | {"settings": settings}
+    if job.type == "import":
+        return doc
     if compute:
         return doc | {"compute": f"azureml:{compute}"}
     doc.pop("compute", None)
@@ -227,25 +230,48 @@ def spec_of(job: JobFile) -> JobSpec:
         "experiment": str(doc.get("experiment_name") or "default")[:250],
         "tags": {str(k): str(v) for k, v in (doc.get("tags") or {}).items()},
     }
+    _check_codes(job)
     if job.type == "command":
         if not isinstance(doc.get("command"), str) or not doc["command"].strip():
             raise job.fault(("command",), "what is to run?", "Write, say: command: python train.py")
         fields["command"] = doc["command"]
         _check_bindings(job)
         for key, (field, read, _) in FIELDS.items():
-            value = _at(doc, key)
-            if value is None:
+            given = _at(doc, key)
+            if given is None:
                 continue
-            try:
-                understood = read(value, job.folder)
-                if understood is not None:
-                    _put(fields, field, understood)
-                    validated(_made({**_PLAIN, **_only(fields, field)}))
-            except SpecError as error:
-                raise job.fault(key, _without_flag(error.message)) from None
-            except (TypeError, ValueError, AttributeError):
-                raise job.fault(key, "not what can stand here.", "See the schema: aka.ms/ml-cli-v2") from None
+            each = field in ("inputs", "outputs") and isinstance(given, dict)
+            for part, value in {name: {name: one} for name, one in given.items()}.items() if each else [("", given)]:
+                _take(job, fields, (*key, str(part)) if each else key, field, read, value)
     return _made(fields)
+
+
+def _check_codes(job: JobFile) -> None:
+    """The code folders of steps and trials are there; the SDK would say that a step has no component."""
+    steps = job.doc.get("jobs")
+    places: list[Keys] = [("trial",), *((("jobs", name)) for name in steps or () if isinstance(steps, dict))]
+    for place in places:
+        _, read, _ = FIELDS[("code",)]
+        code = _at(job.doc, [*map(str, place), "code"])
+        if isinstance(code, str):
+            try:
+                read(code, job.folder)
+            except SpecError as error:
+                raise job.fault((*place, "code"), error.message) from None
+
+
+def _take(job: JobFile, fields: dict[str, Any], key: Keys, field: str, read: Any, value: Any) -> None:
+    """Read one key; what only the service knows is left to it."""
+    try:
+        understood = read(value, job.folder)
+        if understood is not None:
+            before = fields.get(field)
+            _put(fields, field, {**before, **understood} if isinstance(before, dict) else understood)
+            validated(_made({**_PLAIN, **_only(fields, field)}))
+    except SpecError as error:
+        raise job.fault(key, _without_flag(error.message)) from None
+    except (TypeError, ValueError, AttributeError):
+        raise job.fault(key, "not what can stand here.", "See the schema: aka.ms/ml-cli-v2") from None
 
 
 _PLAIN = {"name": "job", "job_type": "command"}

@@ -60,10 +60,13 @@ def doc_of(
             value = getattr(value, part)
         if not value or (field == "resources.nodes" and value == 1):
             continue
+        said = write(value)
+        if said is None:
+            continue
         here = doc
         for key in keys[:-1]:
             here = here.setdefault(key, {})
-        here[keys[-1]] = write(value)
+        here[keys[-1]] = said
     if spec.out:
         doc.setdefault("environment_variables", {}).setdefault("AML_OUTPUT_DIR", OUT_FOLDER)
     if compute:
@@ -92,9 +95,11 @@ def command_of(spec: JobSpec, argv: Sequence[str], script: str) -> str:
 
 
 def _written(place: str, script: str) -> list[str]:
+    """Lines that write it at once: the other processes of the node do the same."""
+    new = f"{place}.$$"
     if _NOT_PLAIN.search(script) or f"\n{_END}" in f"\n{script}" or not script.endswith("\n"):
-        return [f"echo {base64.b64encode(script.encode()).decode()} | base64 -d > {place}"]
-    return [f"cat > {place} <<'{_END}'", script[:-1], _END]
+        return [f"echo {base64.b64encode(script.encode()).decode()} | base64 -d > {new} && mv {new} {place}"]
+    return [f"cat > {new} <<'{_END}' && mv {new} {place}", script[:-1], _END]
 
 
 def text_of(doc: dict[str, Any], remarks: Sequence[str] = ()) -> str:

@@ -16,6 +16,10 @@ from jupyter_amltrain.spec import azure_yaml
 
 _UNKNOWN, _MISSING = "Unknown field.", "Missing data for required field."
 _SETS = re.compile(r"Value (.+?) passed is not in set \[(.*?)\]")
+#: What it says of every value that is not of the type that is wanted.
+_BINDING = "Value passed is not a data binding string"
+#: Words of its own in the path of a key.
+_BETWEEN = ("component", "value", "_schema")
 _LONGEST = 300
 Leaf = tuple[tuple[str, ...], str]
 
@@ -33,14 +37,21 @@ def of_exception(error: BaseException, text: str, name: str, folder: str) -> Spe
     text, name, folder
         The file as it was written.
     """
+    chain: list[BaseException] = []
     said: BaseException | None = error
-    while said is not None:
-        messages = getattr(said, "messages", None)
-        found = messages if isinstance(messages, dict) else _json_in(str(said))
-        if isinstance(found, dict) and (leaves := list(_leaves(found))):
-            return _told(leaves, text, name, folder)
+    while said is not None and said not in chain:
+        chain.append(said)
         said = said.__cause__ or said.__context__
+    found: list[Any] = [m for one in chain if isinstance(m := getattr(one, "messages", None), dict)]
+    found += [m for one in chain if isinstance(m := _json_in(str(one)), dict)]
+    for messages in found:
+        if leaves := list(_leaves(messages)):
+            return _told(leaves, text, name, folder)
     file = azure_yaml.parse(text, name, folder)
+    messages = getattr(error, "messages", None)
+    if isinstance(messages, list) and messages:  # of one field, whose place it does not say
+        what = next((str(one) for one in messages if not str(one).startswith(_BINDING)), str(messages[0]))
+        return _told([(_key(file, str(getattr(error, "field_name", ""))), what)], text, name, folder)
     return file.fault(_named(str(error), file), first_line(str(error)))
 
 
@@ -48,8 +59,8 @@ def of_messages(messages: Mapping[str, Any], text: str, name: str, folder: str) 
     """One error for what the SDK's own check of a loaded job found: messages by dotted path."""
     file = azure_yaml.parse(text, name, folder)
     for path, what in messages.items():
-        keys = [part for part in re.split(r"[.\[\]]+", str(path)) if part and part != "*"]
-        return file.fault(keys, first_line(str(what)))
+        keys = tuple(part for part in re.split(r"[.\[\]]+", str(path)) if part and part != "*")
+        return _told([(keys, str(what))], text, name, folder)
     return file.fault((), "the SDK refuses it.")
 
 
@@ -82,8 +93,7 @@ def _json_in(text: str) -> Any:
 def _leaves(found: Any, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
     if isinstance(found, Mapping):
         for key, part in found.items():
-            # "value": marshmallow's word for the values of a mapping; "_schema": of the whole.
-            yield from _leaves(part, path if key in ("_schema", "value", "") and path else (*path, str(key)))
+            yield from _leaves(part, path if key == "" and path else (*path, str(key)))
     elif isinstance(found, list) and any(isinstance(part, Mapping) for part in found):
         yield from _alternative([part for part in found if isinstance(part, Mapping)], path)
     elif isinstance(found, list):
@@ -96,14 +106,8 @@ def _leaves(found: Any, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 def _alternative(found: list[Mapping[str, Any]], path: tuple[str, ...]) -> Iterator[Leaf]:
     """Of alternatives that did not fit, the one that was meant: where the fewest things are wrong that stand there."""
     choices = [list(_leaves(part, path)) for part in found]
-    choices = [leaves for leaves in choices if leaves]
+    choices = [leaves for leaves in choices if leaves and not all(text.startswith(_BINDING) for _, text in leaves)]
     if not choices:
-        return
-    sets = [_SETS.search(text) for leaves in choices for _, text in leaves]
-    if len(sets) > 1 and all(sets):
-        words = ", ".join(dict.fromkeys(one[2].replace("'", "") for one in sets if one))
-        first = next(one for one in sets if one)
-        yield choices[0][0][0], f"Value {first[1]} passed is not in set [{words}]"
         return
 
     def rank(leaves: list[Leaf]) -> tuple[bool, int]:
@@ -111,19 +115,27 @@ def _alternative(found: list[Mapping[str, Any]], path: tuple[str, ...]) -> Itera
         wrong = all(text == _MISSING for _, text in leaves)
         return only_component or (wrong and len(leaves) > 1), len(leaves)
 
-    yield from min(choices, key=rank)
+    every = [(at, one) for leaves in choices for at, text in leaves if (one := _SETS.search(text))]
+    for at, text in min(choices, key=rank):
+        if one := _SETS.search(text):  # each alternative knows its own words
+            words = ", ".join(dict.fromkeys(other[2].replace("'", "") for there, other in every if there == at))
+            text = f"Value {one[1]} passed is not in set [{words}]"
+        yield at, text
 
 
 def _told(leaves: list[Leaf], text: str, name: str, folder: str) -> SpecError:
     file = azure_yaml.parse(text, name, folder)
     order = {_UNKNOWN: 0, _MISSING: 2}
-    path, what = min(leaves, key=lambda leaf: order.get(leaf[1], 1))
+    said, what = min(leaves, key=lambda leaf: order.get(leaf[1], 1))
+    path = tuple(key for n, key in enumerate(said) if key not in _BETWEEN or said[: n + 1] in file.lines)
     hint = ""
     if what == _UNKNOWN:
         missing = [at[-1] for at, said in leaves if said == _MISSING and at[:-1] == path[:-1]]
         near = difflib.get_close_matches(path[-1], missing, 1, 0.6) if path else []
         what = f"the schema of type: {file.type} has no such key."
         hint = f"Did you mean {near[0]}?" if near else ""
+    elif what == _MISSING and said[-1:] == ("component",) and said != path:
+        what = "the SDK understands it as no kind of step."  # it says no more
     elif what == _MISSING:
         what = "it is missing."
     elif found := _SETS.search(what):
@@ -133,12 +145,20 @@ def _told(leaves: list[Leaf], text: str, name: str, folder: str) -> SpecError:
     return file.fault(path, what, hint)
 
 
+def _key(file: azure_yaml.JobFile, key: str) -> tuple[str, ...]:
+    """The first place of a key."""
+    return next((tuple(map(str, path)) for path in file.lines if path[-1] == key), (key,) if key else ())
+
+
 def _named(text: str, file: azure_yaml.JobFile) -> tuple[str | int, ...]:
     """The key whose value a message quotes; the binding of a step, say."""
     for quoted in re.findall(r"\$\{\{.*?\}\}|'([^']{3,})'", text) or ():
         for line_path, value in _scalars(file.doc):
             if quoted and quoted in value:
                 return line_path
+    last = text.strip().rpartition(": ")[2].strip(" .")
+    if last and (exact := [path for path, value in _scalars(file.doc) if value == last]):
+        return exact[0]
     binding = re.search(r"\$\{\{.*?\}\}", text)
     if binding:
         return next((path for path, value in _scalars(file.doc) if binding[0] in value), ())

@@ -62,11 +62,11 @@ def _loaded(job: Mapping[str, Any]) -> Any:
         try:
             # It takes the folder of this path for the relative ones of the text.
             entity = load_job(io.StringIO(job["text"]), relative_origin=os.path.join(job["folder"], job["file"]))
+            found = entity._validate() if hasattr(entity, "_validate") else None
         except AmlTrainError:
             raise
         except Exception as error:
             raise yaml_faults.of_exception(error, job["said"], job["file"], job["folder"]) from None
-        found = entity._validate() if hasattr(entity, "_validate") else None
         if found is not None and not found.passed:
             raise yaml_faults.of_messages(found.error_messages, job["said"], job["file"], job["folder"])
     return entity

@@ -1,0 +1,213 @@
+"""Files of the az ml schema on the emulated Azure, and on this machine where they can."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain._version import __version__
+from jupyter_amltrain.errors import AmlTrainError, CommandError, RunCanceled, RunFailed, SpecError
+from jupyter_amltrain.spec import azure_yaml
+from tests.azure import yaml_files
+from tests.azure.conftest import Azure
+from tests.azure.lab import carry_out, lab, log, plan, submit
+from tests.places import DEADLINE, until
+
+WHERE = "import os, sys\nprint('args', *sys.argv[1:], os.path.exists('where.py'), flush=True)\n"
+
+
+@pytest.fixture(scope="module")
+def api(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with lab(azure, tmp_path_factory.mktemp("yaml")) as module:
+        yield module
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that is not the working one, with one file of each type."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "where.py").write_text(WHERE)
+    (tmp_path / "data.csv").write_text("a,b\n1,2\n")
+    for name in ("hello", "command", "sweep", "pipeline", "failing_pipeline", "spark", "automl", "long"):
+        (tmp_path / f"{name}.yml").write_text(getattr(yaml_files, name.upper()))
+    return tmp_path
+
+
+def bodies(azure: Azure) -> dict[str, Any]:
+    """Jobs that were sent, by name."""
+    found = {}
+    for one in azure.control("/wire"):
+        if one["method"] == "PUT" and re.search(r"/jobs/[^/]+$", one["path"]):
+            body = one["body"] if isinstance(one["body"], dict) else json.loads(one["body"])
+            found[one["path"].rpartition("/")[2]] = body["properties"]
+    return found
+
+
+def refused(line: str) -> str:
+    with pytest.raises(AmlTrainError) as error:
+        submit(line).accepted(DEADLINE)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_hello_world(api: Any, azure: Azure, folder: Path) -> None:
+    run = submit(f"{folder}/hello.yml --target cpu --tag team=x --name greeting").wait(DEADLINE)
+    assert log(run) == "hello world\n" and run.handle.startswith("cpu/greeting-")
+    body = bodies(azure)[run.handle.partition("/")[2]]
+    assert body["computeId"].endswith("/computes/cpu") and body["displayName"] == "greeting"
+    ours = {"amltrain.name": "greeting", "amltrain.target": "cpu", "amltrain.version": __version__}
+    assert body["tags"] == {"team": "x", **ours}
+    # Another kernel knows of it what this one does.
+    found = api.attach(run.handle)
+    assert (found.state, found.spec.cell, found.spec.job_type) == ("completed", yaml_files.HELLO, "command")
+
+
+def test_a_bad_file_is_told_by_the_sdk_in_one_line(api: Any, folder: Path) -> None:
+    (folder / "bad.yml").write_text("command: echo\nenviroment: azureml:mine:1\n")
+    with pytest.raises(SpecError) as error:
+        plan(f"{folder}/bad.yml --target cpu")
+    said = "bad.yml line 2, enviroment: the schema of type: command has no such key. Did you mean environment?"
+    assert str(error.value) == said
+    assert said in refused(f"{folder}/bad.yml --target cpu")
+
+
+def test_which_target(api: Any, folder: Path) -> None:
+    """The one that is named, the one whose compute the file names, else the one in use."""
+    (folder / "there.yml").write_text(f"{yaml_files.HELLO}compute: azureml:cpu\n")
+    assert '"compute": "azureml:cpu"' in plan(f"{folder}/there.yml")
+    assert '"instance_type": "Standard_DS2_v2"' in plan(f"{folder}/there.yml --target free")
+    assert '"argv": [' in plan(f"{folder}/hello.yml")
+    (folder / "nowhere.yml").write_text(f"{yaml_files.HELLO}compute: azureml:nowhere\n")
+    with pytest.raises(CommandError, match="asks for the compute 'nowhere', and no target has it"):
+        plan(f"{folder}/nowhere.yml")
+
+
+def test_what_a_file_decides_is_no_flag(api: Any, folder: Path) -> None:
+    assert "as resources.instance_count:" in refused(f"{folder}/hello.yml --nodes 2")
+    assert "no arguments after '--'" in refused(f"{folder}/hello.yml -- --fast")
+    assert "says how --dry-run prints" in refused(f"{folder}/hello.yml --yaml")
+
+
+def test_what_runs_here(api: Any, folder: Path) -> None:
+    run = submit(f"{folder}/command.yml --param word=there --target local").wait(DEADLINE)
+    assert log(run) == "args True\na,b\n1,2\n"
+    assert next(Path(run.run.folder).rglob("word.txt")).read_text() == "there\n"
+    for name in ("sweep", "pipeline", "automl", "spark"):
+        assert "A local computer cannot run" in refused(f"{folder}/{name}.yml --target local")
+    (folder / "ray.yml").write_text(f"{yaml_files.HELLO}distribution:\n  type: ray\n")
+    assert "ray.yml line 5, distribution: 'local' cannot do it" in refused(f"{folder}/ray.yml --target local")
+    (folder / "shm.yml").write_text(f"{yaml_files.HELLO}resources:\n  shm_size: 2g\n")
+    assert "without a container" in refused(f"{folder}/shm.yml --target local")
+
+
+def test_a_job_of_ours_as_a_file(api: Any, folder: Path, tmp_path: Path) -> None:
+    """The printed file is submitted, and does what the cell says."""
+    line = "--target cpu --yaml --param n=3 --input rate=0.5,literal --output model --tag team=x --timeout 1h"
+    text = plan(
+        line, "import os\nprint(n, os.environ['AML_INPUT_RATE'], os.path.isdir(os.environ['AML_OUTPUT_MODEL']))\n"
+    )
+    (folder / "cell.yml").write_text(text)
+    spec = azure_yaml.spec_of(azure_yaml.load(folder / "cell.yml"))
+    assert (spec.timeout, spec.tags, sorted(spec.inputs)) == (3600.0, {"team": "x"}, ["rate"])
+    run = submit(f"{folder}/cell.yml").wait(DEADLINE)  # it names the compute
+    assert run.handle.startswith("cpu/") and log(run) == "3 0.5 True\n"
+
+
+@pytest.mark.thorough
+def test_code_and_data_beside_the_file(api: Any, folder: Path) -> None:
+    run = submit(f"{folder}/command.yml --param word=there --target cpu").wait(DEADLINE)
+    assert log(run) == "args True\na,b\n1,2\n"
+
+
+@pytest.mark.thorough
+def test_a_sweep_and_its_trials(api: Any, azure: Azure, folder: Path) -> None:
+    run = submit(f"{folder}/sweep.yml --target cpu --param rate=0.25").wait(DEADLINE)
+    name = run.handle.partition("/")[2]
+    lines = log(run).splitlines()
+    for number in range(3):
+        ours = [line for line in lines if f" {name}_{number}: " in line]
+        assert ours and ours[-1].endswith("Completed ---")
+    assert bodies(azure)[name]["inputs"]["rate"]["value"] == "0.25"
+    assert api.attach(run.handle).spec.job_type == "sweep"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("target", ["cpu", "free"])
+def test_a_pipeline_and_its_steps(api: Any, folder: Path, target: str) -> None:
+    run = submit(f"{folder}/pipeline.yml --target {target} --param word=there").wait(DEADLINE)
+    lines = log(run).splitlines()
+    assert lines[0] == "2 steps."
+    ended = [line.split()[2] for line in lines if line.endswith("Completed ---")]
+    assert ended == ["writes", "reads"]
+    assert run.handle in [one.handle for one in api.runs()]
+
+
+@pytest.mark.thorough
+def test_why_a_pipeline_failed(api: Any, folder: Path) -> None:
+    run = submit(f"{folder}/failing_pipeline.yml --target cpu")
+    with pytest.raises(RunFailed, match="Failed nodes: /wrong"):
+        run.wait(DEADLINE)
+    text = log(run)
+    assert re.search(r"amltrain: --- wrong \(.*\): .*Failed, .*status code 3", text)
+    assert "[stderrlogs.txt] Step wrong ended as Failed.\n" in text
+
+
+@pytest.mark.thorough
+def test_automl_and_its_metric(api: Any, folder: Path) -> None:
+    run = submit(f"{folder}/automl.yml --target cpu").wait(DEADLINE)
+    assert [value for _, _, value in run.metrics()["accuracy"]] == [0.9]
+    assert log(run).endswith("Completed ---\n")
+
+
+@pytest.mark.thorough
+def test_spark_on_serverless_and_on_a_pool(api: Any, azure: Azure, folder: Path) -> None:
+    run = submit(f"{folder}/spark.yml --target free").wait(DEADLINE)
+    assert log(run) == "args --rows 3 True\n"
+    assert api.attach(run.handle).spec.cell == yaml_files.SPARK
+    assert run.handle in [one.handle for one in api.runs("free")]
+    assert "An Azure ML cluster cannot run a Spark job" in refused(f"{folder}/spark.yml --target cpu")
+    pool = (
+        f"/subscriptions/{azure.subscription}/resourceGroups/{azure.resource_group}"
+        "/providers/Microsoft.Synapse/workspaces/syn/bigDataPools/pool"
+    )
+    carry_out(f"attach pool --kind synapse-spark --resource-id {pool}")
+    text = yaml_files.SPARK.partition("resources:")[0]
+    (folder / "pool.yml").write_text(f"{text}compute: azureml:pool\n")
+    run = submit(f"{folder}/pool.yml").wait(DEADLINE)
+    assert run.handle.startswith("pool/") and log(run) == "args --rows 3 True\n"
+    assert "runs jobs of type: spark" in refused(f"{folder}/hello.yml --target pool")
+
+
+@pytest.mark.thorough
+def test_a_job_is_cancelled(api: Any, folder: Path) -> None:
+    run = submit(f"{folder}/long.yml --target cpu")
+    until(lambda: run.state == "running", "the job to run")
+    run.cancel()
+    with pytest.raises(RunCanceled):
+        run.wait(DEADLINE)
+
+
+@pytest.mark.thorough
+def test_the_sdk_reads_what_we_print(api: Any, folder: Path) -> None:
+    line = (
+        "--target cpu --yaml --nodes 2 --processes 2 --service jupyterlab --service tensorboard:logs --priority low"
+        " --out a"
+        " --identity managed --env-var A=1 --input d=azureml:digits:1,download --output m,mlflow_model --shm-size 4g"
+    )
+    text = plan(line, "a = 1\n")
+    read = (
+        "import io, sys; from azure.ai.ml import load_job; j = load_job(io.StringIO(sys.stdin.read()));"
+        "v = j._validate(); assert v.passed, v.error_messages;"
+        "print(j.resources.instance_count, j.distribution.process_count_per_instance, j.compute, sorted(j.services))"
+    )
+    done = subprocess.run([sys.executable, "-c", read], input=text, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout.split() == ["2", "2", "cpu", "['jupyterlab',", "'tensorboard']"], done.stderr
+    assert io.StringIO(text).readline().startswith("# Send it by: az ml job create")

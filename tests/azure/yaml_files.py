@@ -1,0 +1,108 @@
+"""Jobs of the az ml schema, one of each type that a target runs."""
+
+from __future__ import annotations
+
+ENVIRONMENT = "azureml:AzureML-sklearn-1.5@latest"
+
+HELLO = """\
+$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
+command: echo "hello world"
+environment:
+  image: library/python:latest
+"""
+
+COMMAND = f"""\
+command: python where.py && cat ${{{{inputs.data}}}} && echo ${{{{inputs.word}}}} > ${{{{outputs.out}}}}/word.txt
+code: src
+environment: {ENVIRONMENT}
+inputs:
+  data:
+    type: uri_file
+    path: data.csv
+  word: here
+outputs:
+  out:
+"""
+
+SWEEP = f"""\
+type: sweep
+trial:
+  command: echo trial ${{{{inputs.rate}}}} ${{{{search_space.word}}}}
+  environment: {ENVIRONMENT}
+inputs:
+  rate: 0.5
+sampling_algorithm: random
+search_space:
+  word:
+    type: choice
+    values: [hello, world]
+objective:
+  goal: minimize
+  primary_metric: loss
+limits:
+  max_total_trials: 3
+  max_concurrent_trials: 2
+"""
+
+PIPELINE = f"""\
+type: pipeline
+inputs:
+  word: hello
+jobs:
+  reads:
+    command: grep -x ${{{{inputs.word}}}} ${{{{inputs.file}}}}/word.txt
+    environment: {ENVIRONMENT}
+    inputs:
+      word: ${{{{parent.inputs.word}}}}
+      file: ${{{{parent.jobs.writes.outputs.out}}}}
+  writes:
+    command: echo ${{{{inputs.word}}}} > ${{{{outputs.out}}}}/word.txt
+    environment: {ENVIRONMENT}
+    inputs:
+      word: ${{{{parent.inputs.word}}}}
+    outputs:
+      out:
+"""
+
+FAILING_PIPELINE = f"""\
+type: pipeline
+jobs:
+  wrong:
+    command: echo about to fail; exit 3
+    environment: {ENVIRONMENT}
+"""
+
+SPARK = """\
+type: spark
+code: src
+entry:
+  file: where.py
+args: --rows 3
+conf:
+  spark.driver.cores: 1
+  spark.driver.memory: 2g
+  spark.executor.cores: 2
+  spark.executor.memory: 2g
+  spark.executor.instances: 2
+resources:
+  instance_type: standard_e4s_v3
+  runtime_version: "3.4"
+"""
+
+AUTOML = """\
+type: automl
+task: classification
+primary_metric: accuracy
+target_column_name: label
+training_data:
+  path: azureml://datastores/workspaceblobstore/paths/table
+  type: mltable
+limits:
+  timeout_minutes: 10
+  max_trials: 2
+"""
+
+LONG = f"""\
+command: sleep 600
+environment: {ENVIRONMENT}
+"""
