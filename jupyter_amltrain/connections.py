@@ -247,7 +247,8 @@ class Connections:
         )
         if live and not confirmed:
             raise CommandError(
-                f"{len(live)} of its runs go on ({', '.join(live[:3])}) and would not be watched any more.",
+                f"{len(live)} of its runs {'goes' if len(live) == 1 else 'go'} on ({', '.join(live[:3])})"
+                " and would not be watched any more.",
                 hint=f"If that is meant: %aml_compute disconnect {name} --yes",
             )
         for target in targets:

@@ -144,6 +144,7 @@ def carry_out(asked: argparse.Namespace, *, wait: bool, write: Callable[[str], N
     from jupyter_amltrain import api
     from jupyter_amltrain.commands.compute_lines import fields_for, line_of
     from jupyter_amltrain.commands.compute_parser import VALUE
+    from jupyter_amltrain.spec.target_fields import MUST
 
     verb, kind = asked.verb, getattr(asked, "kind", "")
     name = asked.name if "name" in asked else asked.target
@@ -151,7 +152,9 @@ def carry_out(asked: argparse.Namespace, *, wait: bool, write: Callable[[str], N
     done = api.act(verb, name, kind=kind, values=values, confirmed=asked.yes)
     if done.errors:
         flags = {field.name: field.flag for field in fields_for(verb, kind)} | {"kind": "--kind", "name": "NAME"}
-        raise CommandError(" ".join(f"{flags.get(k) or k}: {text}" for k, text in done.errors.items()))
+        helps = {field.name: field.help for field in fields_for(verb, kind)}
+        said = {k: f"{text} {helps.get(k, '')}." if text == MUST else text for k, text in done.errors.items()}
+        raise CommandError(" ".join(f"{flags.get(k) or k}: {text}" for k, text in said.items()))
     if done.ask:
         line = line_of(verb, name, kind, values)
         raise CommandError(

@@ -165,6 +165,7 @@ def listing() -> list[dict[str, Any]]:
     from jupyter_amltrain import api
 
     found, current = api.workspaces()
+    targets = api.targets()
     return [
         {
             "name": one.name,
@@ -174,7 +175,7 @@ def listing() -> list[dict[str, Any]]:
             "subscription": one.subscription,
             "location": one.location,
             "user": one.user,
-            "targets": list(one.computes),
+            "targets": [target.name for target in targets if getattr(target, "workspace", None) == one.name],
             "studio_url": one.studio_url,
         }
         for one in found

@@ -34,6 +34,8 @@ from msgspec.inspect import (
 from jupyter_amltrain.spec.fields import Field, TargetKind
 from jupyter_amltrain.spec.target import ComputeTarget
 
+#: What is said of a field that is empty and may not be.
+MUST = "This must be given."
 NAME = Field(
     name="name",
     help="2 to 32 letters, digits, - and _; it begins with a letter or digit",
@@ -142,7 +144,7 @@ def checked(
             wrong[field] = sentence
     for field, (_, _, _, required) in parts.items():
         if required and field != NAME.name and good.get(field, "") == "" and field not in wrong:
-            wrong[field] = "This must be given."
+            wrong[field] = MUST
     if wrong:
         return None, wrong
     target = target_type(name=str(name), **good)

@@ -168,7 +168,7 @@ def test_a_target_with_live_runs_stays(api, place, elsewhere):
     elsewhere.delete("busy")
     made = api.connect(place)
     assert made.gone == () and "busy" in [t.name for t in api.targets()]
-    with pytest.raises(CommandError, match=r"1 of its runs go on \(busy/x-1\).*--yes"):
+    with pytest.raises(CommandError, match=r"1 of its runs goes on \(busy/x-1\).*--yes"):
         api.disconnect("ml-dev")
     assert "1 target" in api.disconnect("ml-dev", confirmed=True)
     assert [t.name for t in api.targets()] == ["local"] and api.workspaces() == ([], "")

@@ -269,7 +269,8 @@ def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTra
         return unreachable(str(error), where)
     if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("azure"):
         return MissingDependency(
-            f"Azure needs the package {error.name}.", hint="pip install azure-ai-ml azure-identity"
+            f"Azure ML needs a package that is not installed here: {error.name}.",
+            hint="Type: %pip install azure-ai-ml azure-identity",
         )
     return None
 

@@ -33,6 +33,12 @@ _STATES = {
     "Canceled": RunState.CANCELED,
 }
 #: "... User process 'python' exited with status code 1. ..."
+#: Recorded: job 02 of the recordings, whose input's address was wrong.
+_DATA = re.compile(
+    r"ScriptExecution\.StreamAccess\..*?Error Message: (?P<why>.*?)"
+    r"Please make sure the request uri is correct:(?P<place>.*)",
+    re.S,
+)
 _EXIT = re.compile(r"exit(?:ed)?(?: with)?(?: status| exit)?(?: code)?:? (-?\d{1,10})\b", re.I)
 _TIMEOUT = re.compile(
     r"time[d]?[ -]?out|time limit|exceeded .{0,60}(?:time|duration)|max(?:imum)? (?:run|duration)", re.I
@@ -149,6 +155,9 @@ def _words(value: Any) -> str:
 
 def _plain(text: str) -> str:
     """Without what only the studio knows."""
+    if (found := _DATA.search(text)) is not None:
+        place = found["place"].rpartition("/workspaces/")[2].partition("/")[2] or found["place"]
+        return f"an input cannot be read: {found['why'].strip(' .')} ({place.strip()}). Check --input"
     return re.sub(r"(?:Please check|For more|See https?:|Marking the experiment).*", "", text).strip(" .:")
 
 
