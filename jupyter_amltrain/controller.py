@@ -176,8 +176,8 @@ class Controller:
             try:
                 await self.backend(entry.run.target).cancel(entry.run.run_id)
             except AmlTrainError:  # nobody there has heard of it
-                now = entry.run.status
-                self.store.amend(handle, status=msgspec.structs.replace(now, cancel_requested=status.cancel_requested))
+                now = msgspec.structs.replace(entry.run.status, cancel_requested=status.cancel_requested)
+                self.store.correct(msgspec.structs.replace(entry.run, status=now))
                 raise
         return entry.run
 

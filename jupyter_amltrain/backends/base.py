@@ -183,6 +183,10 @@ class Backend(abc.ABC):
         """Values of ``--out``; a name that did not come home maps to a ``ResultMissing``."""
 
     @abc.abstractmethod
+    def lost(self, run: Run) -> str:
+        """Why a run that the target answers not to know is lost, a phrase."""
+        return f"its folder {run.folder} is gone"
+
     def changes(self) -> RunChanges:
         """A new consumer of news of runs."""
 

@@ -77,7 +77,7 @@ class RunDirectory:
                 self._store.put(run)
             elif not known.folder and known.status.reason == "launch":
                 # No answer came to its submit: its target has it all the same.
-                self._store.put(msgspec.structs.replace(run, error=why(run, "")))
+                self._store.correct(msgspec.structs.replace(run, error=why(run, "")))
             elif not run.status.state.terminal:
                 self._store.amend(run.handle, status=run.status)
             # The end of a run that was seen alive is its watcher's to tell.

@@ -77,6 +77,16 @@ class RunStore:
         entry = self._entries.get(handle)
         return entry is not None and self.put(msgspec.structs.replace(entry.run, **changes))
 
+    def correct(self, run: Run) -> None:
+        """Put what contradicts what was believed: a submit or a cancel whose answer did not come.
+
+        :meth:`put` would keep the older word, because states only go forward.
+        """
+        self._loop.check()
+        entry = self._entries[run.handle]
+        entry.run, entry.changed_at = run, time.monotonic()
+        self._tell(run)
+
     def touch(self, handle: RunHandle) -> None:
         """Tell the subscribers that a run's streams grew."""
         self._loop.check()

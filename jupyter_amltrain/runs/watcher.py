@@ -165,7 +165,7 @@ class Watcher:
         if time.monotonic() - first > GONE:
             del self._absent[run_id]
             status = msgspec.structs.replace(
-                entry.run.status, state=RunState.LOST, reason="lost", detail=f"its folder {entry.run.folder} is gone"
+                entry.run.status, state=RunState.LOST, reason="lost", detail=self._backend.lost(entry.run)
             )
             error = f"{entry.run.handle} is lost: {status.detail}. Submit it again."
             self._store.amend(entry.run.handle, status=status, error=error)
@@ -173,13 +173,13 @@ class Watcher:
 
     async def _observe(self, entry: Entry, status: RunStatus) -> None:
         handle = entry.run.handle
-        if entry.run.status.cancel_requested and not status.state.terminal:
-            # Asked for here; the target's own flag follows.
-            status = msgspec.structs.replace(status, cancel_requested=True)
-        seen = {"status": status, "reachable": True, "seen_at": time.time()}
         looked_at = entry.lookers > 0 or status.state.terminal
         # Read after the poll: when the poll saw the end, this reads all there is.
         news = await read_streams(self._backend, entry, status) if looked_at else frozenset()
+        if entry.run.status.cancel_requested and not status.state.terminal:
+            # Asked for here; the target's own flag follows. Seen after the reading: it may have been refused meanwhile.
+            status = msgspec.structs.replace(status, cancel_requested=True)
+        seen = {"status": status, "reachable": True, "seen_at": time.time()}
         if not status.state.terminal:
             if not self._store.amend(handle, **seen) and worth_a_frame(entry, news):
                 self._store.touch(handle)

@@ -13,7 +13,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from tests.azure.conftest import Azure
-from tests.places import DEADLINE, place, until
+from tests.places import DEADLINE, place
+from tests.places import until as until
 
 SIZE = "Standard_DS2_v2"
 #: Time constants in which every retry of ours and of the SDK is over in a moment.
@@ -23,6 +24,7 @@ QUICK = {
     "AMLTRAIN_AZURE_READ_TIMEOUT": "1",
     "AMLTRAIN_AZURE_UNREACHABLE": "1",
     "AMLTRAIN_AZURE_UNSURE": "1",
+    "AMLTRAIN_AZURE_YOUNG": "2",
 }
 #: What no secret looks like, wherever it is found: a signature, a token, an account's key, a connection string.
 SECRETS = re.compile(

@@ -247,7 +247,7 @@ class AzureBackend(AzureLifecycle, Backend):
                 status = await self._status(run_id, row)
                 if status is not None:
                     found[run_id] = status
-            elif time.monotonic() - self._young.get(run_id, -1e9) < YOUNG:
+            elif time.monotonic() - self._young.get(run_id, -1e9) < _young():
                 found[run_id] = RunStatus(state=RunState.QUEUED)
         return found
 
@@ -314,6 +314,10 @@ class AzureBackend(AzureLifecycle, Backend):
         if not await self._loop.offload(lambda: (folder / "job.json").exists()):
             return frozenset()
         return await self._sync(run_id, self._over(run_id), () if whole else ("log",))
+
+    def lost(self, run: Run) -> str:
+        """See :meth:`Backend.lost`."""
+        return f"the workspace {self.workspace().workspace} has no job {run.run_id} any more"
 
     def changes(self) -> RunChanges:
         """See :meth:`Backend.changes`."""
@@ -444,6 +448,10 @@ class AzureBackend(AzureLifecycle, Backend):
     async def close(self) -> None:
         """See :meth:`Backend.close`. The process goes with the loop's link."""
         self.watched.clear()
+
+
+def _young() -> float:
+    return float(os.environ.get("AMLTRAIN_AZURE_YOUNG") or YOUNG)
 
 
 def _sizes(snapshot: Snapshot) -> dict[str, int]:

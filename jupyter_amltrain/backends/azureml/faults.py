@@ -164,6 +164,9 @@ def _error(said: Told, act: str, where: str, user: str) -> AmlTrainError:
         return QuotaExceeded(_sentence(said, place, asked), hint="%aml_compute quota shows what is left.")
     if any(word in codes for word in ("capacity", "allocationfailed", "skunotavailable")):
         return CapacityError(_sentence(said, place, asked), hint="%aml_compute sizes lists others.")
+    if said.status == 404 and (gone := _NO_WORKSPACE.search(said.message)):
+        forget = f" %aml_compute disconnect {where} forgets it here." if where else ""
+        return TargetError(f"There is no workspace {gone[1]!r} at Azure (any more).", hint=f"Connect another.{forget}")
     if said.status == 404:
         missing = f"Azure{place} refuses{asked}: {said.message.rstrip('.') or 'there is no such thing'}."
         return TargetError(missing, hint="%aml_compute list shows what there is.")
@@ -176,6 +179,15 @@ def _error(said: Told, act: str, where: str, user: str) -> AmlTrainError:
             f"Azure{place} has a fault of its own ({said.status}{code}){why}.", hint=f"Try again {again}."
         )
     return TargetError(_sentence(said, place, asked))
+
+
+#: Recorded: "The Resource 'Microsoft.MachineLearningServices/workspaces/x' under resource group 'y' was not found."
+_NO_WORKSPACE = re.compile(r"Resource 'Microsoft\.MachineLearningServices/workspaces/([^'/]+)'.* was not found", re.I)
+
+
+def no_workspace(status: int, body: bytes) -> bool:
+    """Whether it is the whole workspace that is not there."""
+    return status == 404 and _NO_WORKSPACE.search(body[:4096].decode("utf-8", "replace")) is not None
 
 
 def _asked(act: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from jupyter_amltrain.backends.azureml import asked, kept
 from jupyter_amltrain.backends.azureml.catalog import Size, find, sizes_of
-from jupyter_amltrain.backends.azureml.link import link_of
+from jupyter_amltrain.backends.azureml.link import Ended, link_of
 from jupyter_amltrain.backends.azureml.quotas import Quotas, refusal
 from jupyter_amltrain.backends.lifecycle import Progress
 from jupyter_amltrain.errors import AmlTrainError, CapacityError
@@ -17,6 +17,11 @@ from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, In
 from jupyter_amltrain.spec.target import ComputeTarget
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+
+#: What may be asked again where the process ended in the middle: nothing is changed by it.
+_READS = frozenset(
+    ("computes.get", "computes.list", "sizes.list", "quota.list", "jobs.get", "jobs.poll", "jobs.list", "mirror.sync")
+)
 
 
 class AzureHoldings:
@@ -65,9 +70,13 @@ class AzureHoldings:
     async def ask(self, op: str, progress: Progress | None = None, timeout: float = 120.0, **payload: Any) -> Any:
         """Have the Azure process do something in the target's workspace."""
         link = link_of(self._loop, self._root)
-        return await link.request(
-            op, {"workspace": self.workspace().name, **payload}, progress=progress, timeout=timeout
-        )
+        whole = {"workspace": self.workspace().name, **payload}
+        try:
+            return await link.request(op, whole, progress=progress, timeout=timeout)
+        except Ended:
+            if op not in _READS:
+                raise
+            return await link.request(op, whole, progress=progress, timeout=timeout)
 
     # ---- sizes, prices, quotas
 

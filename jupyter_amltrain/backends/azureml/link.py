@@ -43,7 +43,11 @@ _ENVIRON = (
 
 
 class Unanswered(TargetUnreachable):
-    """The process ended, or said nothing for too long: what it was asked to do may have been done."""
+    """The process said nothing for too long: what it was asked to do may have been done."""
+
+
+class Ended(Unanswered):
+    """It ended in the middle."""
 
 
 class _Waiting:
@@ -274,7 +278,7 @@ class Link:
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():
                 waiting.future.set_exception(
-                    Unanswered(
+                    Ended(
                         f"The process that talks to Azure ended{ending}.",
                         hint=f"The next request starts it again. See {self._log}",
                     )

@@ -165,6 +165,14 @@ async def break_connections(call: Call) -> Any:
     return {"broken": call.world.break_connections()}
 
 
+@_on("/gone")
+async def gone(call: Call) -> Any:
+    """Take away what lies at a path ``below`` the workspace, or (empty) the workspace, as somebody else would."""
+    found = call.world.workspace_id + str(_body(call).get("below") or "")
+    call.world.resources.drop(found)
+    return {"gone": found}
+
+
 @_on("/network")
 async def network(call: Call) -> Any:
     """Cut the network whole (``up`` false): open connections break, the proxy refuses new ones; or mend it."""

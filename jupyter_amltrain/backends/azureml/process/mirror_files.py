@@ -65,7 +65,9 @@ class MirrorFiles:
             return
         path = self.folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        # One that does not count yet was begun by a process that died before it said so.
+        anew = 0 if name in self.sizes else os.O_TRUNC
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | anew, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         self.sizes[name] = self.sizes.get(name, 0) + len(data)

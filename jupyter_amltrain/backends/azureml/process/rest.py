@@ -269,7 +269,7 @@ class Rest:
             raise plain from error
         found = {key.lower(): value for key, value in response.headers.items()}
         body: bytes = response.content
-        if response.status_code not in ok:
+        if response.status_code not in ok or faults.no_workspace(response.status_code, body):
             refusal = faults.refused(response.status_code, found, body, act=name, where=self._where, user=self.user)
             if response.status_code == 429 and self._where and (wanted := faults.told(refusal).wait):
                 self._quiet[reading] = time.monotonic() + min(wanted, 600.0)

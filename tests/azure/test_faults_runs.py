@@ -1,0 +1,321 @@
+"""Faults while a run goes on: it is found again, and log and telemetry are whole when they are over."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.azure.conftest import Azure
+from tests.azure.desk import SIZE, Desk, desk_of, until, until_log
+
+LINES = 30
+
+
+@pytest.fixture(scope="module")
+def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A workspace with a cluster."""
+    with desk_of(azure, tmp_path_factory.mktemp("runs")) as made:
+        assert made.connect().error is None
+        made.cluster()
+        yield made
+        made.steady()
+        assert azure.control("/problems")["problems"] == []
+        made.no_secret()
+
+
+@pytest.fixture(autouse=True)
+def steady(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test did to the service ends with it."""
+    yield
+    if "desk" in request.fixturenames:
+        request.getfixturevalue("desk").steady()
+
+
+def begun(desk: Desk, name: str, target: str = "cpu", lines: int = LINES) -> Any:
+    """A run that writes a line ten times a second, as soon as its first one is here."""
+    text = f"import time\nfor i in range({lines}):\n    print('line', i, flush=True)\n    time.sleep(0.1)"
+    desk.good(f"%%aml_submit --name {name} --target {target} --as run\n{text}")
+    run = desk.shell.user_ns["run"]
+    until_log(run, "line 1\n")
+    return run
+
+
+def whole(run: Any, lines: int = LINES) -> None:
+    """Its log byte by byte, its ticks without gap or repeat, and the mirror as it is at the service."""
+    run.wait(60)
+    assert run.state == "completed" and run.run.reachable
+    log = re.sub(r"^amltrain: .*\n", "", run.logs(), flags=re.M)  # the agent says that its token is refused
+    assert log == "".join(f"line {i}\n" for i in range(lines))
+    seq = run.telemetry()["seq"].tolist()
+    assert len(seq) >= lines / 20 and seq == list(range(len(seq)))
+
+
+def broken(desk: Desk, what: str) -> Callable[[], None]:
+    """Do `what` to the service; returns what mends it."""
+    azure = desk.azure
+    data = r"eastus\.api\.azureml\.ms"
+    if what == "network":
+        azure.control("/network", up=False)
+    elif what == "connections":
+        azure.control("/break-connections")
+    elif what.startswith("token"):
+        azure.control("/expire-tokens", revoked=what == "token-revoked")
+    elif what.startswith("blob"):
+        fault: dict[str, Any] = {"cut": 7} if what == "blob-cut" else {"status": int(what[-3:])}
+        azure.control("/fault", match=r"GET \S+\.blob\.\S+", times=10**6, **fault)
+    elif what == "slow":
+        azure.control("/fault", match=data, times=3, delay=1.5)
+    elif what == "429-wait":
+        azure.control("/fault", match=data, times=3, status=429, headers={"Retry-After": "1"})
+    else:
+        fault = {"cut": 20} if what == "cut" else {"status": int(what)}
+        azure.control("/fault", match=data, times=10**6, **fault)
+    return desk.steady
+
+
+#: What happens for a second to a run that is followed, and whether the list says that nobody answers.
+DURING = {
+    "network": True,
+    "connections": False,
+    "token-over": False,
+    "token-revoked": False,
+    "401": True,
+    "403": True,
+    "409": True,
+    "429": True,
+    "429-wait": False,
+    "500": True,
+    "503": True,
+    "cut": True,
+    "slow": False,
+    "blob-403": False,
+    "blob-503": False,
+    "blob-cut": False,
+}
+
+
+@pytest.mark.parametrize(
+    "what", [name if name == "network" else pytest.param(name, marks=pytest.mark.thorough) for name in DURING]
+)
+def test_a_run_that_is_followed_is_whole_after(desk: Desk, what: str) -> None:
+    run = begun(desk, f"during-{what}")
+    mend = broken(desk, what)
+    if DURING[what]:
+        until(lambda: not run.run.reachable)
+        said = desk.good("%aml_runs")
+        assert re.search(rf"during-{what}\S+ +\w+ \(target not responding\)", said.text), said.text
+        if what == "network":
+            refused = desk.bad(f"%aml_runs cancel {run.handle}")
+            assert "No way to Azure" in refused and "Check" in refused
+            assert not run.run.status.cancel_requested
+            assert "No way to Azure" in desk.bad("%%aml_submit --name lost\nprint('lost')")
+            assert "No way to Azure" in desk.bad(desk.connect_line)
+    else:
+        time.sleep(0.7)  # as long as it lasts for a person
+    mend()
+    whole(run)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", [{"status": 429}, {"status": 503}, {"cut": 0}], ids=["429", "503", "cut"])
+def test_a_cancel_that_is_refused_can_be_repeated(desk: Desk, fault: dict[str, Any]) -> None:
+    run = begun(desk, "cancel", lines=600)
+    desk.azure.control("/fault", match=r"POST \S+/cancel", times=10**6, **fault)
+    assert "Try again" in desk.bad(f"%aml_runs cancel {run.handle}")
+    assert not run.run.status.cancel_requested
+    desk.steady()
+    desk.good(f"%aml_runs cancel {run.handle}")
+    until(lambda: run.state == "canceled")
+
+
+def test_an_answer_to_a_submit_that_is_lost_with_the_network(desk: Desk) -> None:
+    """The service has the job, and nobody can ask: it is said, and the run is found again."""
+    from jupyter_amltrain import api
+
+    azure = desk.azure
+    azure.control("/fault", match=r"PUT management\S+/jobs/", times=1, cut=9)
+    azure.control("/fault", match=r"(GET|PUT) management\S+/jobs/", times=10**6, after=1, cut=0)
+    said = desk.bad("%%aml_submit --name unsure --as unsure\nprint('once')")
+    name = re.search(r"Whether (unsure-\w+) was accepted is not known", said)
+    assert name and "%aml_runs lists it" in said and "was not submitted" not in said
+    desk.steady()
+    assert name[1] in desk.good("%aml_runs list --target cpu").text
+    again = api.attach(f"cpu/{name[1]}")
+    again.wait(30)
+    assert again.logs() == "once\n" and [j for j in desk.jobs() if j.startswith("unsure-")] == [name[1]]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("point", ["azure_during_upload", "azure_before_put", "azure_after_put"])
+def test_the_process_that_talks_to_azure_is_killed(
+    desk: Desk, point: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is started again, and the service is asked whether it has the job."""
+    from jupyter_amltrain import api
+
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT", point)
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(tmp_path))
+    api.close()  # its process takes the environment when it starts
+    name = point.replace("_", "-")
+    seen = desk.cell(f"%%aml_submit --name {name} --target cpu --as killed --wait\nprint('{point}')")
+    assert (tmp_path / point).exists()
+    there = [j for j in desk.jobs() if j.startswith(name)]
+    if point == "azure_after_put":
+        assert seen.error is None and len(there) == 1
+        assert desk.shell.user_ns["killed"].logs() == f"{point}\n"
+    else:
+        said = seen.one_line()
+        assert "ended (killed by signal 9)" in said and "was not submitted. Submit it again" in said
+        assert not there
+        desk.good(f"%%aml_submit --name {name}-again --target cpu --wait\nprint('{point}')")
+    monkeypatch.delenv("AMLTRAIN_FAILPOINT")
+    api.close()
+
+
+@pytest.mark.thorough
+def test_the_process_dies_between_a_files_bytes_and_their_count(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from jupyter_amltrain import api
+
+    run = begun(desk, "mirror")
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT", "azure_before_mirror_save")
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(tmp_path))
+    api.close()
+    run = api.attach(run.handle)
+    until(lambda: run.logs() and (tmp_path / "azure_before_mirror_save").exists())
+    whole(run)
+    monkeypatch.delenv("AMLTRAIN_FAILPOINT")
+    api.close()
+
+
+@pytest.mark.thorough
+def test_a_low_priority_machine_is_taken_away(desk: Desk) -> None:
+    desk.good(f"%aml_compute create spot --kind amlcompute --size {SIZE} --low-priority --yes --wait")
+    run = begun(desk, "spot", "spot")
+    desk.azure.control("/preempt", job=run.run_id)
+    run.wait(60)
+    lines = run.logs().splitlines()
+    marks = [line for line in lines if line.startswith("amltrain:")]
+    assert len(marks) == 1 and "attempt 2: the service starts the job again, its machine was taken away" in marks[0]
+    at = lines.index(marks[0])
+    assert lines[at + 1 :] == [f"line {i}" for i in range(LINES)] and lines[:at] == lines[at + 1 :][:at]
+    seq = run.telemetry()["seq"].tolist()
+    assert seq == list(range(len(seq)))
+
+
+@pytest.mark.thorough
+def test_an_image_that_cannot_be_built(desk: Desk, tmp_path: Path) -> None:
+    desk.azure.control("/switch", fail_build="CliV2")
+    conda = tmp_path / "bad.yml"
+    conda.write_text("dependencies: [python=3.11, pip, {pip: [no-such-package]}]\n")
+    cell = desk.cell(f"%%aml_submit --name image --env {conda} --wait --target cpu\nprint(1)")
+    desk.azure.control("/switch", fail_build="")
+    from jupyter_amltrain.errors import RunFailed
+
+    assert isinstance(cell.error, RunFailed) and "Traceback" not in cell.text
+    said = str(cell.error)
+    assert "its environment could not be built" in said and "%aml_runs logs" in said and "\n" not in said
+    log = desk.good("%aml_runs logs image").text
+    assert "the environment's image is built" in log
+
+
+@pytest.mark.thorough
+def test_a_cluster_that_cannot_be_provisioned(desk: Desk) -> None:
+    """`wait --wait` says the reason, and nothing stays that could bill."""
+    desk.azure.control("/switch", fail_provisioning="broken")
+    said = desk.bad(f"%aml_compute create broken --kind amlcompute --size {SIZE} --yes --wait")
+    desk.azure.control("/switch", fail_provisioning="")
+    assert "broken" in said and len(said) > 40
+    assert '"broken"' not in (desk.home / "targets.json").read_text()
+    until(lambda: not [c for c in _service(desk) if c == "broken"])
+
+
+def _service(desk: Desk) -> list[str]:
+    """Computes at the service."""
+    from jupyter_amltrain import api
+    from jupyter_amltrain.backends.azureml.link import link_of
+
+    c = api.controller()
+
+    async def ask() -> list[str]:
+        rows = await link_of(c.loop, c.root).request("computes.list", {"workspace": "lab"})
+        return [row["name"] for row in rows]
+
+    return c.loop.call(ask(), 30)
+
+
+@pytest.mark.thorough
+def test_machines_that_cannot_be_had(desk: Desk) -> None:
+    """A run that waits for ever tells why."""
+    desk.azure.control("/switch", fail_allocation="nowhere")
+    desk.good(f"%aml_compute create nowhere --kind amlcompute --size {SIZE} --yes --wait")
+    desk.good("%%aml_submit --name stuck --target nowhere --as run\nprint(1)")
+    run = desk.shell.user_ns["run"]
+    assert "waits for" in until(lambda: run.status.detail)
+    desk.good(f"%aml_runs cancel {run.handle}")
+    until(lambda: run.state == "canceled")
+    desk.azure.control("/switch", fail_allocation="")
+
+
+@pytest.mark.thorough
+def test_a_quota_that_cannot_hold_it(desk: Desk) -> None:
+    desk.azure.control("/quota", standardDSv2Family=2)
+    jobs, wire = desk.jobs(), len(desk.wire())
+    assert wire >= 0
+    said = desk.bad(f"%aml_compute create many --kind amlcompute --size {SIZE} --max-nodes 4 --yes --wait")
+    assert re.search(r"quota|cores", said) and "many" in said
+    assert not [w for w in desk.wire() if w["method"] == "PUT" and "/computes/" in w["path"]]
+    desk.azure.control("/quota", standardDSv2Family=24)
+    assert desk.jobs() == jobs
+
+
+def deleted(desk: Desk, path: str) -> None:
+    """As somebody else would, with the studio."""
+    desk.azure.control("/gone", below=path)
+
+
+@pytest.mark.thorough
+def test_a_compute_that_somebody_else_deleted(desk: Desk) -> None:
+    desk.good(f"%aml_compute create doomed --kind amlcompute --size {SIZE} --yes --wait")
+    deleted(desk, "/computes/doomed")
+    said = desk.bad("%%aml_submit --name late --target doomed\nprint(1)")
+    assert "There is no compute 'doomed' in the workspace any more" in said
+    assert not [j for j in desk.jobs() if j.startswith("late")]
+    assert "doomed" in desk.good("%aml_compute list").text
+    assert "There is no compute 'doomed'" in desk.bad("%aml_compute test doomed")
+    desk.good("%aml_compute delete doomed --yes --wait")
+    assert "doomed" not in desk.good("%aml_compute list").text
+
+
+def test_files_of_a_run_hold_no_address(desk: Desk) -> None:
+    """Signed addresses are secrets: they live in the process only."""
+    run = begun(desk, "addresses")
+    run.wait(60)
+    folder = Path(run.run.folder)
+    assert json.loads((folder / "mirror.json").read_text())["facts"]["complete"]
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert b"sig=" not in path.read_bytes(), path
+
+
+@pytest.mark.thorough
+def test_a_workspace_that_is_gone(azure: Azure, tmp_path: Path) -> None:
+    with desk_of(azure, tmp_path) as desk:
+        assert desk.connect().error is None
+        desk.cluster()
+        run = begun(desk, "homeless")
+        deleted(desk, "")
+        for cell in ("%%aml_submit --name never\nprint(1)", "%aml_runs list --target cpu", desk.connect_line):
+            said = desk.bad(cell)
+            assert re.search(r"ml-dev|lab", said) and re.search(r"no |not found|gone", said, re.I), said
+        until(lambda: run.run.status.state.terminal, deadline=30)
+        assert run.run.status.state.value == "lost" and "ml-dev" in str(run.run.error), run.run.error
+        assert "line 1" in run.logs()  # what came home stays
+        desk.no_secret()
