@@ -103,3 +103,21 @@ def test_both_spellings_of_the_sdk_are_read():
     assert sdk.field(Usage(vCPUs=6), "v_cp_us") == 6
     assert sdk.field({"memoryGB": 1.5}, "memory_gb") == 1.5
     assert sdk.field(Usage(), "nothing", 7) == 7
+
+
+def test_az_is_not_started_for_every_request(tmp_path):
+    program = tmp_path / "az"
+    program.write_text(
+        "#!/bin/sh\necho x >> " + str(tmp_path / "calls") + "\n"
+        """echo '{"accessToken": "secret", "expiresOn": "2099-01-01 00:00:00.000000", "expires_on": 4070908800}'\n"""
+    )
+    program.chmod(0o755)
+    account = next(credentials.candidates())
+    assert account.how == "az login"
+    for _ in range(5):
+        assert account.get_token(credentials.ARM_SCOPE).token == "secret"
+        assert account.get_token(credentials.DATA_SCOPE).token == "secret"
+    calls = tmp_path / "calls"
+    assert len(calls.read_text().split()) == 2
+    account.fresh(credentials.ARM_SCOPE)  # the service did not take it
+    assert len(calls.read_text().split()) == 3

@@ -44,6 +44,12 @@ _NAMES = {
 }
 
 
+#: Credentials that start a program for each token, for a second or more. All others keep theirs by themselves.
+_PROGRAMS = ("CliCredential", "PowerShellCredential")
+#: A token is not used in the last seconds of its life.
+_SPARE = 300.0
+
+
 class Account:
     """A credential in one tenant.
 
@@ -59,17 +65,27 @@ class Account:
         self.credential, self.tenant, self.method, self.how = credential, tenant, method, how
         self.record = ""
         self._one = threading.RLock()
+        self._tokens: dict[tuple[str, ...], Any] = {}
 
     def get_token(self, *scopes: str, claims: str | None = None, **_: Any) -> Any:
         """See ``azure.core.credentials.TokenCredential``."""
-        given: dict[str, Any] = {"claims": claims} if claims else {}
         with self._one:
-            if not self.tenant:
-                return self.credential.get_token(*scopes, **given)
-            try:
-                return self.credential.get_token(*scopes, tenant_id=self.tenant, **given)
-            except TypeError:  # of somebody who knows no tenants
-                return self.credential.get_token(*scopes, **given)
+            key = (self.tenant, *scopes)
+            known = None if claims else self._tokens.get(key)
+            if known is not None and known.expires_on - time.time() > _SPARE:
+                return known
+            token = self._asked(scopes, {"claims": claims} if claims else {})
+            if type(self.credential).__name__.endswith(_PROGRAMS):
+                self._tokens[key] = token
+            return token
+
+    def _asked(self, scopes: tuple[str, ...], given: dict[str, Any]) -> Any:
+        if not self.tenant:
+            return self.credential.get_token(*scopes, **given)
+        try:
+            return self.credential.get_token(*scopes, tenant_id=self.tenant, **given)
+        except TypeError:  # of somebody who knows no tenants
+            return self.credential.get_token(*scopes, **given)
 
     def get_token_info(self, *scopes: str, options: Any = None) -> Any:
         """See ``azure.core.credentials.SupportsTokenInfo``."""
@@ -85,6 +101,8 @@ class Account:
         try:
             return self.get_token(*scopes, claims=claims)
         except Exception:  # `az login` and its like take no claims, and renew what is over by themselves
+            with self._one:
+                self._tokens.clear()
             return self.get_token(*scopes)
 
     def who(self) -> dict[str, str]:
