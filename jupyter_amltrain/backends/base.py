@@ -182,11 +182,11 @@ class Backend(abc.ABC):
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
         """Values of ``--out``; a name that did not come home maps to a ``ResultMissing``."""
 
-    @abc.abstractmethod
     def lost(self, run: Run) -> str:
         """Why a run that the target answers not to know is lost, a phrase."""
         return f"its folder {run.folder} is gone"
 
+    @abc.abstractmethod
     def changes(self) -> RunChanges:
         """A new consumer of news of runs."""
 
