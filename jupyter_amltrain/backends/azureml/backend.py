@@ -376,7 +376,9 @@ class AzureBackend(AzureLifecycle, Backend):
         """See :meth:`Backend.roster`."""
         found = await self._listed(known)
         runs = [await self._taken(job) for job in found["jobs"]]
-        return frozenset([*found["names"], *self._guests]), runs[::-1]
+        # Of a list that was cut nobody knows what is behind its end.
+        unseen = () if found["whole"] else known
+        return frozenset([*found["names"], *self._guests, *unseen]), runs[::-1]
 
     # ---- acting
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.azureml.process import code_tree, history, rest
 from jupyter_amltrain.backends.azureml.process.code_tree import Content, Packed
-from jupyter_amltrain.errors import AmlTrainError, StateError, TargetUnreachable
+from jupyter_amltrain.errors import AmlTrainError, StateError, SubmitError, TargetUnreachable
 from jupyter_amltrain.state import locked, read_json, write_json
 
 if TYPE_CHECKING:
@@ -71,6 +71,11 @@ def send(
         log.info("code %s is there: %s", whole[:12], found.rpartition("/codes/")[2])
         return found
     tree = code_tree.tree_of(files)
+    if (now := code_tree.snapshot_of(tree)) != digest:
+        # Somebody has saved a file since: under the snapshot's name it would be found for what it is not.
+        whole = code_tree.digest_of(now, (agent, job))
+        if found := _there(workspace, whole):
+            return found
     ours = {code_tree.AGENT: agent, code_tree.JOB: job}
     packed = _packed(tree, script, known)
     upload = _Upload(call, workspace, known)
@@ -81,7 +86,7 @@ def send(
             log.info("%s", error)
             packed = code_tree.based(tree, script)
             return upload.asset(_with(packed, ours), whole)
-    except TargetUnreachable:  # the SDK would try for minutes what we have just tried
+    except (TargetUnreachable, SubmitError):  # the SDK would try for minutes what we have just tried
         raise
     except AmlTrainError as error:
         log.warning("the code is sent by the SDK, because: %s", error)

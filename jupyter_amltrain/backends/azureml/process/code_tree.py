@@ -37,8 +37,22 @@ class Content(NamedTuple):
     executable: bool = False
 
     def read(self) -> bytes:
-        """Its bytes."""
-        return self.source if isinstance(self.source, bytes) else Path(self.source).read_bytes()
+        """Its bytes.
+
+        Raises
+        ------
+        SubmitError
+            They are others than those that :attr:`sha256` is of.
+        """
+        if isinstance(self.source, bytes):
+            return self.source
+        try:
+            data = Path(self.source).read_bytes()
+        except OSError as error:
+            raise _unreadable(self.source, error) from error
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise SubmitError(f"{self.source} was changed while it was being sent.", hint="Submit again.")
+        return data
 
 
 Tree = Mapping[str, Content]
@@ -58,8 +72,21 @@ def tree_of(files: Mapping[str, str | bytes]) -> dict[str, Content]:
         try:
             found[name] = _content(content)
         except OSError as error:
-            raise SubmitError(f"Cannot read {content!r}: {error.strerror or error}.", hint="Submit again.") from error
+            raise _unreadable(content, error) from error
     return found
+
+
+def _unreadable(path: str | bytes, error: OSError) -> SubmitError:
+    return SubmitError(f"Cannot read {path!r}: {error.strerror or error}.", hint="Submit again.")
+
+
+def snapshot_of(tree: Tree) -> str:
+    """The digest that a snapshot (:func:`jupyter_amltrain.snapshot.take`) of these files has."""
+    whole = hashlib.sha256()
+    for name in sorted(tree):
+        label = name.encode()
+        whole.update(b"%d %s %d " % (len(label), label, tree[name].executable) + bytes.fromhex(tree[name].sha256))
+    return whole.hexdigest()
 
 
 def of_bytes(data: bytes) -> Content:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("amltrain.azure")
 
+#: Jobs of a workspace that are looked at for a list, newest first: a busy one has a hundred thousand.
+_LOOKED = 2000
 #: Of failed jobs in a list, so many are asked for why.
 _ASKED_WHY = 20
 #: Properties of a job that are ours.
@@ -97,7 +99,7 @@ def _created(
             plain = faults.of_exception(error, place.name, "take the job")
             if plain is None:
                 raise
-            if (there := _accepted(place, name, plain)) is not None:
+            if (there := accepted(call, place, name, plain)) is not None:
                 return there
             if isinstance(plain, AuthenticationError) and not again and _status(error) == 401:
                 # A token that was taken back before its time: our own client gets a new one, the SDK keeps the old.
@@ -109,15 +111,18 @@ def _created(
     return answer_of(made, place, name)
 
 
-def _accepted(call: Call, place: Workspace, name: str, error: AmlTrainError) -> dict[str, Any] | None:
+def accepted(call: Call, place: Workspace, name: str, error: AmlTrainError) -> dict[str, Any] | None:
     """The job, when it is there although no good answer came.
+
+    A refusal may be that of a second try, whose name the first one has taken.
 
     Raises
     ------
     SubmitUnsure
         That cannot be found out within half a minute (``AMLTRAIN_AZURE_UNSURE``, seconds).
     """
-    if not faults.unsure(error):
+    refused = not faults.unsure(error)
+    if refused and faults.told(error).status not in (400, 409):
         return None
     until = time.monotonic() + rest.setting("UNSURE", 30.0)
     while True:
@@ -125,6 +130,8 @@ def _accepted(call: Call, place: Workspace, name: str, error: AmlTrainError) -> 
             job = _job(place, name)
             break
         except AmlTrainError as silent:
+            if refused:
+                return None
             if time.monotonic() > until:
                 raise unsure(name, error.message) from silent
             call.progress(f"Asking whether the job was accepted: {silent.message}"[:200])
@@ -269,15 +276,22 @@ def list_all(
     Returns
     -------
     dict
-        ``names`` of all; ``jobs``: as :func:`get`, of those that are not `known`.
+        ``names`` of all; ``jobs``: as :func:`get`, of those that are not `known`; ``whole``: there are no
+        others, else there may be older ones.
     """
     place = call.cloud.workspace(workspace)
     names: list[str] = []
     found: list[dict[str, Any]] = []
     left = frozenset(known)
     pages = place.arm.pages("jobs", api=rest.ARM, params={"listViewType": "ActiveOnly"}, act="list the jobs")
-    for job in pages:
+    whole = True
+    for number, job in enumerate(pages):
         call.check()
+        if number >= _LOOKED or len(names) >= limit:
+            whole = False
+            break
+        if not number % 100:
+            call.progress(f"Listing the jobs: {number}")
         body = job.get("properties") or {}
         # Of pipelines, sweeps and the like only ours: nobody says on which compute the others count.
         own = "amltrain.compute" in (body.get("properties") or {})
@@ -289,13 +303,11 @@ def list_all(
         names.append(row["name"])
         if row["name"] not in left:
             found.append({"row": row, "job": _shown(job)})
-        if len(names) >= limit:
-            break
     # The list says neither why a job failed nor how far a live one is.
     asked = [one for one in found if one["row"]["status"] not in ("Completed", "Canceled")][:_ASKED_WHY]
     for one, more in zip(asked, history.all_of(lambda o: _more(place, o["row"]["name"]), asked), strict=True):
         one["row"] = history.completed(one["row"], more)
-    return {"names": names, "jobs": found}
+    return {"names": names, "jobs": found, "whole": whole}
 
 
 def _more(place: Workspace, name: str) -> dict[str, Any] | None:

@@ -51,7 +51,10 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any]) -> dict[str, A
         with sdk.quiet():
             made = client.jobs.create_or_update(entity, skip_validation=True)
     except Exception as error:
-        raise _plain(error, job, place.name) from error
+        plain = _plain(error, job, place.name)
+        if isinstance(plain, AmlTrainError) and (there := jobs.accepted(call, place, name, plain)) is not None:
+            return there
+        raise plain from error
     return jobs.answer_of(made, place, name)
 
 
