@@ -24,22 +24,31 @@ from jupyter_amltrain.spec.run import Run, RunState
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
 from tests.azure.conftest import Azure
+from tests.conftest import SETTINGS, end_all
 from tests.contracts.backend import DEADLINE, BackendContract, Call
 
 SIZE = "Standard_DS2_v2"
 
 
-@pytest.fixture
-def az(azure_env: Azure, monkeypatch: pytest.MonkeyPatch) -> Azure:
-    """The sandbox, with time constants of tests."""
-    monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
-    monkeypatch.setenv("AMLTRAIN_AZURE_WARM", "0")
-    azure_env.control("/switch", scale_seconds=0.1, create_seconds=0.05)
-    return azure_env
+@pytest.fixture(scope="module")
+def root(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateRoot]:
+    """A home for all tests of this file: the SDK is imported once, as in a kernel."""
+    folder = tmp_path_factory.mktemp("azure-backend")
+    (folder / "work").mkdir()
+    home = folder / "home"
+    with pytest.MonkeyPatch.context() as patch:
+        constants = {"AMLTRAIN_AZURE_BACKOFF": "0.02", "AMLTRAIN_AZURE_WARM": "0", "AMLTRAIN_HOME": str(home)}
+        for name, value in {**SETTINGS, **azure.environ, **constants}.items():
+            patch.setenv(name, value)
+        patch.chdir(folder / "work")
+        azure.control("/reset")
+        azure.control("/switch", scale_seconds=0.1, create_seconds=0.05)
+        yield StateRoot(home)
+    end_all(home)
 
 
-@pytest.fixture
-def loop(home: Path) -> Iterator[LoopThread]:
+@pytest.fixture(scope="module")
+def loop(root: StateRoot) -> Iterator[LoopThread]:
     thread = LoopThread("test-loop")
     yield thread
     thread.call(close_of(thread), 30)
@@ -64,17 +73,25 @@ def connected(loop: LoopThread, root: StateRoot, az: Azure) -> None:
     loop.call(go(), DEADLINE)
 
 
-@pytest.fixture
-def root(home: Path) -> StateRoot:
-    return StateRoot(home)
-
-
-@pytest.fixture
-def backend(loop: LoopThread, root: StateRoot, az: Azure) -> Iterator[AzureBackend]:
-    connected(loop, root, az)
+@pytest.fixture(scope="module")
+def shared(loop: LoopThread, root: StateRoot, azure: Azure) -> Iterator[AzureBackend]:
+    connected(loop, root, azure)
     made = AzureBackend(AmlComputeTarget(name="cpu", size=SIZE, max_nodes=2), loop, root)
     yield made
     loop.call(made.close())
+
+
+@pytest.fixture
+def backend(shared: AzureBackend) -> AzureBackend:
+    return shared
+
+
+@pytest.fixture
+def az(azure: Azure, shared: AzureBackend) -> Iterator[Azure]:
+    """The sandbox; what a test switches is switched back."""
+    before = azure.control("/switch")
+    yield azure
+    azure.control("/switch", **before)
 
 
 def job(name: str, text: str, **more: Any) -> tuple[JobSpec, Snapshot]:
@@ -132,7 +149,7 @@ class TestAzureBackend(BackendContract):
         )
         plan = call(backend.plan(spec, snapshot, new_run_id("printed")))
         call(backend.launch(plan, {}, {}))
-        sent = next(w for w in az.control("/wire") if w["method"] == "PUT" and "/jobs/" in w["path"])
+        sent = next(w for w in az.control("/wire") if w["method"] == "PUT" and f"/jobs/{plan.run_id}" in w["path"])
         body = sent["body"]["properties"] if isinstance(sent["body"], dict) else json.loads(sent["body"])["properties"]
         shown = dict(plan.request["properties"])
         assert shown.pop("codeId") and str(body.pop("codeId")).startswith("/subscriptions/")
@@ -176,6 +193,7 @@ class TestAzureBackend(BackendContract):
         points += [p for r in records if r["op"] == "runs/log-batch" for p in r["b"].get("metrics", ())]
         assert [p["step"] for p in points if p["key"] == "loss"] == [0, 1, 2]
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("switch", ["logs_uploaded_live", "logs_in_details"])
     def test_figures_come_home_where_the_service_does_not_show_our_folder(
         self, call: Call[Any], backend: AzureBackend, az: Azure, switch: str
@@ -203,17 +221,18 @@ class TestAzureBackend(BackendContract):
         numbers = [json.loads(line)[0] for line in ticks if line.startswith(b"[")]
         assert numbers and numbers == list(range(len(numbers)))
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("name", "value"), [("timeout_state", "Failed"), ("retry_logs", "folder"), ("std_log_names", "padded")]
     )
     def test_the_other_way_of_the_service(
-        self, call: Call[Any], backend: AzureBackend, az: Azure, name: str, value: str
+        self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path, name: str, value: str
     ) -> None:
         az.control("/switch", **{name: value})
         if name == "timeout_state":
             self.test_a_time_limit_is_told(call, backend)
         elif name == "retry_logs":
-            self.test_a_machine_that_is_taken_away(call, backend, az)
+            self.test_a_machine_that_is_taken_away(call, backend, az, tmp_path)
         else:
             self.test_all_ranks_are_in_the_log_and_each_node_has_its_telemetry(call, backend)
 
@@ -260,7 +279,7 @@ class TestAzureBackend(BackendContract):
             found = other_loop.call(other.find(run.run_id), DEADLINE)
             assert found is not None and found.spec == run.spec and found.status.state is RunState.COMPLETED
             assert other_loop.call(other.read(run.run_id, "log", 0), DEADLINE).data == b"one line\nand the end\n"
-            assert [r.run_id for r in other_loop.call(other.list(), DEADLINE)] == [run.run_id]
+            assert run.run_id in [r.run_id for r in other_loop.call(other.list(), DEADLINE)]
             other_loop.call(close_of(other_loop), 30)
         finally:
             other_loop.close()
@@ -290,7 +309,9 @@ class TestAzureBackend(BackendContract):
         assert run is not None and run.spec.name == "by hand" and run.spec.script == "echo by hand"
         assert not run.project and self._log(call, backend, run) == "by hand\n"
 
-    def test_a_machine_that_is_taken_away(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
+    def test_a_machine_that_is_taken_away(
+        self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path
+    ) -> None:
         async def low() -> None:
             settings = {"size": SIZE, "max_nodes": 1, "low_priority": True}
             link = link_of(backend._loop, backend.state_root)
@@ -301,15 +322,16 @@ class TestAzureBackend(BackendContract):
         spot = AzureBackend(
             AmlComputeTarget(name="spot", size=SIZE, low_priority=True), backend._loop, backend.state_root
         )
+        go = tmp_path / "go"
         text = (
             "import os, time\nprint('begins', flush=True)\n"
-            f"time.sleep(0.5 if os.path.exists({str(backend.state_root.path / 'go')!r}) else 600)\nprint('ends')\n"
+            f"time.sleep(0.5 if os.path.exists({str(go)!r}) else 600)\nprint('ends')\n"
         )
         run = call(self._launch(spot, job("taken", text)))
         end = time.monotonic() + DEADLINE
         while b"begins" not in call(spot.read(run.run_id, "log", 0)).data:
             assert time.monotonic() < end
-        (backend.state_root.path / "go").touch()
+        go.touch()
         time.sleep(1.1)  # the storage service tells in whole seconds when a file was made
         az.control("/preempt", job=run.run_id)
         seen = call(self._until_ended(spot, run.run_id))
@@ -327,8 +349,9 @@ class TestAzureBackend(BackendContract):
         run = self._run(call, free, self.short())
         assert self._log(call, free, run) == "one line\nand the end\n"
         assert [r.run_id for r in call(free.list())] == [run.run_id]
-        assert call(backend.list()) == []
+        assert run.run_id not in [r.run_id for r in call(backend.list())]
 
+    @pytest.mark.thorough  # test_upload.py has the short way
     def test_an_edit_sends_the_edit(self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path) -> None:
         source = tmp_path / "source"
         for number in range(60):
@@ -351,7 +374,7 @@ class TestAzureBackend(BackendContract):
             return run, puts
 
         run, first = submitted()
-        assert len(first) == 5  # the script, the agent, the job, the list, the pack
+        assert 4 <= len(first) <= 5  # the script, the job, the list, the pack; the agent where nobody sent it before
         assert self._log(call, backend, run) == "12 True\n"
         (source / "package1" / "m1.py").write_bytes(os.urandom(2000))
         (source / "package0" / "m5.py").unlink()
