@@ -15,6 +15,9 @@ import pytest
 from tests.azure.conftest import Azure
 from tests.azure.talker import Said, Talker
 
+#: The product's own tests go through most of it; this is the emulator for itself.
+pytestmark = pytest.mark.thorough
+
 RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "azure" / "recordings"
 
 

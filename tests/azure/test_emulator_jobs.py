@@ -17,6 +17,9 @@ import requests
 from tests.azure.conftest import Azure
 from tests.azure.emulator import ranks, schema
 
+#: The product's own tests go through most of it; this is the emulator for itself.
+pytestmark = pytest.mark.thorough
+
 RECORDINGS = Path(__file__).parents[1] / "data" / "azure" / "recordings"
 ENDS = ("Completed", "Failed", "Canceled")
 CURATED = "azureml:AzureML-acpt-pytorch-2.2-cuda12.1@latest"
