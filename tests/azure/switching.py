@@ -48,7 +48,7 @@ FLIPS: dict[str, tuple[Any, ...]] = {
     "low_priority_pool": (False,),
     "low_priority_on_create": (False,),
     "delete_missing": (404,),
-    "preempt_after": (1.0,),
+    "preempt_after": (5.0,),
     "delete_attached_refused": (False,),
     "token_seconds": (2,),
     "data_audience": ("ml", "arm"),
