@@ -13,6 +13,7 @@ from jupyter_amltrain.computes import Computes
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.store import RunStore
+from jupyter_amltrain.spec.azure_target import AmlComputeTarget, InstanceTarget
 from jupyter_amltrain.spec.target import ComputeTarget
 from jupyter_amltrain.spec.target_fields import name_error
 from jupyter_amltrain.state import StateRoot
@@ -239,7 +240,8 @@ class Connections:
             There is none of that name, or runs are live there and nobody agreed.
         """
         facts = await self._loop.offload(self._stored.get, name)
-        targets = [t.name for t in await self._computes.refresh() if _of(t, facts.name)]
+        mine = [t for t in await self._computes.refresh() if _of(t, facts.name)]
+        targets = [t.name for t in mine]
         live = sorted(
             str(entry.run.handle)
             for entry in self._store.entries()
@@ -257,7 +259,11 @@ class Connections:
         await self._computes.refresh()
         await link_of(self._loop, self._root).request("workspace.forget", {"workspace": facts.name})
         off = "1 target was" if len(targets) == 1 else f"{len(targets)} targets were"
-        return f"{facts.name} is disconnected; {off} taken off the list. At Azure nothing changed."
+        said = f"{facts.name} is disconnected; {off} taken off the list. At Azure nothing changed."
+        on = [
+            t.name for t in mine if isinstance(t, InstanceTarget) or (isinstance(t, AmlComputeTarget) and t.min_nodes)
+        ]
+        return f"{said} What is on bills there as before ({', '.join(on)})." if on else said
 
     async def close(self) -> None:
         """Let go of the process that talks to Azure."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -73,11 +75,14 @@ class Workspaces:
         self._path = root.path / "workspaces.json"
 
     def _read(self) -> dict[str, Any]:
-        if not self._path.exists():
+        """What is stored; not to be changed, for it is read once for all who ask (every request to Azure does)."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
             return {"schema": SCHEMA, "current": "", "workspaces": {}}
-        value = read_json(self._path)
-        check_schema(value, self._path)
-        return dict(value)
+        except OSError as error:
+            raise StateError(f"Cannot read {self._path}: {error.strerror or error}.") from error
+        return _read(self._path, found.st_mtime_ns, found.st_size, found.st_ino)
 
     def all(self) -> list[WorkspaceFacts]:
         """Every workspace, in the order in which they were connected."""
@@ -132,7 +137,14 @@ class Workspaces:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
         with locked(self._path.with_suffix(".lock")):
-            value = self._read()
+            value = dict(self._read())
             value["workspaces"] = dict(value.get("workspaces") or {})
             yield value
             write_json(self._path, value)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, changed: int, size: int, node: int) -> dict[str, Any]:
+    value = read_json(path)
+    check_schema(value, path)
+    return dict(value)
