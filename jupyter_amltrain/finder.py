@@ -90,8 +90,9 @@ class RunFinder:
         try:
             return match(text, [run.handle for run in runs])
         except UnknownRun:
-            if text.isprintable() and "/" not in text and (handle := await self._elsewhere(text)) is not None:
-                return handle
+            found = await self._elsewhere(text) if text.isprintable() and "/" not in text else None
+            if found is not None:
+                return found
             raise
 
     async def _elsewhere(self, run_id: str) -> RunHandle | None:
