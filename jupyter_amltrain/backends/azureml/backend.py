@@ -277,10 +277,11 @@ class AzureBackend(AzureLifecycle, Backend):
     async def _sync(self, run_id: str, ended: bool, streams: Sequence[str] = ()) -> frozenset[str]:
         async def work() -> frozenset[str]:
             payload = {"name": run_id, "folder": str(self._folder(run_id)), "ended": ended, "streams": streams}
+            began = time.monotonic()
             answer = await self.ask("mirror.sync", None, _PATIENCE, **payload)
             if not streams:
                 self._synced[run_id] = time.monotonic()
-            self._pace_of(run_id).looked("log" in answer["grown"])
+            self._pace_of(run_id).looked("log" in answer["grown"], time.monotonic() - began)
             times = self._grown.setdefault(run_id, {})
             for stream in answer["grown"]:
                 times[stream] = times.get(stream, 0) + 1

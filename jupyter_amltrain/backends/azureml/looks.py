@@ -34,7 +34,8 @@ _STEADY, _SLOWER = 20, 1.3
 class LogPace:
     """When a run's log is looked at again: soon while lines come, then by and by as seldom as all else.
 
-    One such look is one request to the storage, which has no quota that matters; the service itself is not asked.
+    One such look is one request to the storage for each process of the job; the service itself is not asked. Of a
+    job of many processes, or by a slow line, a look takes long, and is followed by a pause that is longer.
 
     Attributes
     ----------
@@ -51,15 +52,15 @@ class LogPace:
         """Seconds until the next look; 0 when it is due."""
         return max(0.0, self._next - time.monotonic())
 
-    def looked(self, grown: bool) -> None:
-        """A look is over."""
+    def looked(self, grown: bool, took: float = 0.0) -> None:
+        """A look is over; `took`: its seconds."""
         if grown:
             self._quiet, self.pause = 0, max(FLOOR, QUICK * pace())
         else:
             self._quiet += 1
             self.pause *= _SLOWER if self._quiet > _STEADY else 1.0
         self.pause = min(self.pause, pace())
-        self._next = time.monotonic() + self.pause
+        self._next = time.monotonic() + max(self.pause, min(2 * took, pace()))
 
 
 class Shared:

@@ -20,7 +20,9 @@ def test_a_log_is_looked_at_soon_while_lines_come_and_then_seldom(monkeypatch: p
     for _ in range(10):
         log.looked(False)
     assert log.pause == pytest.approx(quick)  # a pause between two lines is no reason
-    for _ in range(40):
+    log.looked(True, took=0.4 * poll)  # of a job of many processes
+    assert log.due() > 0.7 * poll
+    for _ in range(70):
         log.looked(False)
     assert log.pause == pytest.approx(poll)
     log.looked(True)
