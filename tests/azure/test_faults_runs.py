@@ -14,6 +14,8 @@ import pytest
 from tests.azure.conftest import Azure
 from tests.azure.desk import SIZE, Desk, desk_of, until, until_log
 
+pytestmark = pytest.mark.thorough
+
 LINES = 30
 
 
