@@ -13,6 +13,11 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.backends.azureml.no_answer import unreachable as unreachable
+from jupyter_amltrain.backends.azureml.redacting import line
+from jupyter_amltrain.backends.azureml.redacting import redacted as redacted
+from jupyter_amltrain.backends.azureml.sign_in_faults import connect_line as connect_line
+from jupyter_amltrain.backends.azureml.sign_in_faults import signin_failed as signin_failed
 from jupyter_amltrain.errors import (
     AmlTrainError,
     AuthenticationError,
@@ -23,19 +28,6 @@ from jupyter_amltrain.errors import (
     TargetError,
     TargetUnreachable,
 )
-
-_SECRETS = re.compile(
-    r"(?i)(\bsig=)[^&\s\"'<>]+"
-    r"|(\bBearer\s+)[\w.~+/=-]{8,}"
-    r"|((?:access_token|refresh_token|id_token|client_secret|client_assertion|password|sasToken|accountKey"
-    r"|device_code)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,}]+"
-    r"|\b()eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*"
-)
-
-
-def redacted(text: str) -> str:
-    """`text` without tokens, signatures of addresses, and passwords."""
-    return _SECRETS.sub(lambda m: f"{next((g for g in m.groups() if g), '')}[redacted]", text)
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +79,7 @@ def read(status: int, headers: Mapping[str, str], body: bytes) -> Told:
         status=status,
         code=codes[-1] if codes else low.get("x-ms-error-code", ""),
         codes=codes,
-        message=_line(messages[0] if messages else ""),
+        message=line(messages[0] if messages else ""),
         wait=_seconds(low.get("retry-after", "")),
         correlation=low.get("x-ms-correlation-request-id", low.get("x-ms-request-id", "")),
     )
@@ -112,11 +104,6 @@ def _pairs(value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
         if isinstance(low.get(key), str) and low[key] and key == "error" and depth == 0:
             yield str(low[key]), str(low.get("error_description") or "")
         yield from _pairs(low.get(key), depth + 1)
-
-
-def _line(text: str) -> str:
-    lines = [line.strip() for line in redacted(text).splitlines() if line.strip()]
-    return " ".join(lines)[:600]
 
 
 def _seconds(text: str) -> float | None:
@@ -245,11 +232,6 @@ def _forbidden(said: Told, place: str, asked: str, user: str) -> AmlTrainError:
     )
 
 
-def connect_line(where: str = "") -> str:
-    """What to type to sign in again."""
-    return f"%aml_compute connect --name {where}" if where else "%aml_compute connect"
-
-
 def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTrainError | None:
     """The error for an exception of azure-core, azure-identity or requests; ``None`` for a bug of ours.
 
@@ -287,60 +269,12 @@ def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTra
     return None
 
 
-#: How requests and urllib3 say that there was no answer, also inside a failed sign-in.
-_NO_ANSWER = (
-    "unable to connect to proxy",
-    "tunnel connection failed",
-    "max retries exceeded",
-    "connection aborted",
-    "connection refused",
-    "failed to establish a new connection",
-    "failed to resolve",
-    "name resolution",
-    "certificate verify failed",
-    "read timed out",
-)
-
-
 def _unsigned(where: str) -> AmlTrainError:
     """The storage service's 403 to an address that the workspace gave us."""
     of = f" {where}" if where else ""
     return AuthenticationError(
         f"The storage of the workspace{of} does not take the signature that Azure gave for it.",
         hint="Try again. If it stays so: this machine's clock, and the storage's network rules.",
-    )
-
-
-def signin_failed(text: str, where: str = "", *, how: str = "") -> AmlTrainError:
-    """Entra's refusal in plain words.
-
-    Parameters
-    ----------
-    text
-        With its code, ``AADSTS7000215: Invalid client secret provided. ...``.
-    how
-        What was to sign us in, ``az login``.
-    """
-    by = f" by {how}" if how else ""
-    low = text.lower()
-    if "aadsts" not in low and any(word in low for word in _NO_ANSWER):
-        return unreachable(text, where)
-    for code in re.findall(r"AADSTS(\d+)", text):
-        if code in _AADSTS:
-            what, hint = _AADSTS[code]
-            return AuthenticationError(f"Azure refused the sign-in{by}: {what} (AADSTS{code}).", hint=hint)
-    if "unable to get authority configuration" in low:  # MSAL hides the code of the answer
-        what, hint = _AADSTS["90002"]
-        return AuthenticationError(f"Azure refused the sign-in{by}: {what}.", hint=hint)
-    if "timed out" in low or "expired_token" in low or "code has expired" in low:
-        return AuthenticationError(
-            "Nobody signed in to Azure before the code or the window expired.", hint="Connect again for a new one."
-        )
-    if "authorization_declined" in low or "access_denied" in low:
-        return AuthenticationError("The sign-in to Azure was declined.", hint="Connect again to try once more.")
-    first = _line(re.sub(r"(?s)\b(Trace ID|Correlation ID|Timestamp|To mitigate).*", "", text))
-    return AuthenticationError(
-        f"Azure refused the sign-in{by}: {first.rstrip('.')}.", hint=f"Sign in again: {connect_line(where)}"
     )
 
 
@@ -355,84 +289,6 @@ def too_long(seconds: float) -> TargetUnreachable:
     return TargetUnreachable(
         f"Azure takes no more requests from us for now. It asks to wait {seconds:.0f} s.", hint="Try again then."
     )
-
-
-_SECRET = "Set AZURE_CLIENT_SECRET to its value (not its id), then connect again."
-_TENANT = "Give the directory's id: %aml_compute connect --tenant TENANT"
-_AGAIN = "Sign in again: %aml_compute connect --sign-in device"
-#: Entra's codes (learn.microsoft.com/entra/identity-platform/reference-error-codes): what, and what to do next.
-_AADSTS = {
-    "7000215": ("the client secret is wrong", _SECRET),
-    "7000222": ("the client secret has expired", "Make a new one, set AZURE_CLIENT_SECRET, then connect again."),
-    "700016": (
-        "this directory knows no application with that id",
-        "Check AZURE_CLIENT_ID and AZURE_TENANT_ID, then connect again.",
-    ),
-    "700027": ("the certificate is not that of the application", "Check AZURE_CLIENT_CERTIFICATE_PATH."),
-    "700082": ("the sign-in has been unused for too long", _AGAIN),
-    "70043": ("the sign-in is over by a rule of your organisation", _AGAIN),
-    "70008": ("the sign-in is over", _AGAIN),
-    "70016": ("nobody has entered the code yet", "Connect again for a new code."),
-    "70018": ("the code is wrong", "Connect again for a new code."),
-    "70019": ("the code has expired", "Connect again for a new code."),
-    "70020": ("the code has expired", "Connect again for a new code."),
-    "50173": ("the password was changed since", _AGAIN),
-    "50076": ("your organisation wants a second factor", _AGAIN),
-    "50078": ("your organisation wants the second factor again", _AGAIN),
-    "50079": ("your organisation wants you to register a second factor", _AGAIN),
-    "50158": ("your organisation wants one more check", _AGAIN),
-    "53000": ("your organisation allows only managed devices", "Use a machine that your organisation manages."),
-    "53003": ("a rule of your organisation (conditional access) blocks it", "Ask its administrator."),
-    "530032": ("a rule of your organisation (conditional access) blocks it", "Ask its administrator."),
-    "50126": ("user name or password is wrong", _AGAIN),
-    "50034": ("this directory does not know that user", _TENANT),
-    "50020": ("this user is not of this directory", _TENANT),
-    "50057": ("the account is disabled", "Ask its administrator."),
-    "50059": ("it is not known which directory is meant", _TENANT),
-    "90002": ("there is no such directory", "Check the tenant: %aml_compute connect --tenant TENANT"),
-    "900023": ("that is no id of a directory", "Check the tenant: %aml_compute connect --tenant TENANT"),
-    "65001": ("nobody has consented to this application yet", "Ask an administrator to consent to it."),
-    "50105": ("you are not assigned to this application", "Ask an administrator to assign it to you."),
-    "90072": ("this account is not of the workspace's directory", _TENANT),
-    "500011": ("this directory does not know Azure Machine Learning", _TENANT),
-}
-
-
-def unreachable(text: str, where: str = "") -> TargetUnreachable:
-    """No answer: the network, a proxy, a name or a certificate."""
-    low = text.lower()
-    found = re.search(r"host='([^']+)'|https?://([^/\s:'\"]+)|resolve '([^']+)'", text)
-    host = next((part for part in found.groups() if part), "") if found else ""
-    of = f" ({host})" if host else ""
-    if "certificate" in low and ("verify" in low or "self-signed" in low or "self signed" in low):
-        return TargetUnreachable(
-            f"The certificate of Azure{of} is not trusted here: a proxy of your network may sign its own.",
-            hint="Set REQUESTS_CA_BUNDLE to a file with its certificate, then try again.",
-        )
-    if "proxy" in low and ("407" in low or "authentication required" in low):
-        return TargetUnreachable(
-            "The proxy of your network wants a user and a password.",
-            hint="Set HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT",
-        )
-    cut = ("aborted", "remote end closed", "reset by peer", "incompleteread", "prematurely", "broken", "eof occurred")
-    if any(word in low for word in cut) and "tunnel connection failed" not in low:  # a proxy may stand between
-        return TargetUnreachable(f"The connection to Azure{of} was cut.", hint="Try again.")
-    if "proxy" in low:
-        return TargetUnreachable(
-            "No way to Azure through the proxy of your network.", hint="Check HTTPS_PROXY and NO_PROXY."
-        )
-    if "getaddrinfo" in low or "name or service not known" in low or "name resolution" in low or "nodename" in low:
-        return TargetUnreachable(
-            f"The name of Azure's server{of} cannot be resolved: is there a network?",
-            hint="Check the network (a private workspace needs its VPN), and try again.",
-        )
-    if "ssl" in low or "tls" in low:
-        return TargetUnreachable(f"No secure connection to Azure{of}: {_line(text)[:200]}", hint="Try again.")
-    if "timed out" in low or "timeout" in low:
-        return TargetUnreachable(f"Azure{of} did not answer in time.", hint="Check the network, and try again.")
-    if "refused" in low or "unreachable" in low or "no route" in low:
-        return TargetUnreachable(f"No connection to Azure{of}.", hint="Check the network, and try again.")
-    return TargetUnreachable(f"No answer from Azure{of}: {_line(text)[:200]}", hint="Check the network, and try again.")
 
 
 def wrong(text: str, hint: str = "") -> CommandError:
