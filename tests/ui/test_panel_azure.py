@@ -146,7 +146,7 @@ def test_gpus_of_a_run_and_of_its_cluster(panel: PanelPage, notebook: NotebookPa
     panel.page.screenshot(path=shots / "azure-gpus.png")
     # What it costs is told while it does, though nobody asks.
     row = panel.target("gpus")
-    expect(row).to_contain_text("1 of 1 nodes", timeout=MS)
+    expect(row).to_contain_text("1 of 1 node", timeout=MS)
     expect(row).to_contain_text("$6.12/h")
     cancel(panel, notebook, handle)
 
@@ -170,7 +170,7 @@ def test_scale_and_delete_while_a_run_is_live(panel: PanelPage, notebook: Notebo
         "Costs 3.06 USD per hour until it is scaled down, also when nothing runs", timeout=MS
     )
     panel.confirm("Scale")
-    expect(row).to_contain_text("1 of 1 nodes", timeout=MS)
+    expect(row).to_contain_text("1 of 1 node", timeout=MS)
     panel.act("gpus", "delete").click()
     expect(dialog).to_contain_text("Its 1 running run is stopped.", timeout=MS)
     expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
