@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from jupyter_amltrain._version import __version__
 from jupyter_amltrain.backends.azureml import job_rows, job_tags, mapping, mirror_reading, support, yaml_jobs
-from jupyter_amltrain.backends.azureml.lifecycle import SILENCE, AzureLifecycle
-from jupyter_amltrain.backends.azureml.looks import SELDOM, AzureNews, LogPace, Shared, pace
+from jupyter_amltrain.backends.azureml.job_looks import PATIENCE, JobLooks
+from jupyter_amltrain.backends.azureml.lifecycle import SILENCE
 from jupyter_amltrain.backends.azureml.machine_watch import MachineWatch
 from jupyter_amltrain.backends.azureml.sending import sent
-from jupyter_amltrain.backends.base import Backend, Chunk, Plan, RunChanges, monitor_of, stream_of
+from jupyter_amltrain.backends.base import Backend, Chunk, Plan, monitor_of, stream_of
 from jupyter_amltrain.backends.run_files import output_of
-from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, TargetUnreachable
+from jupyter_amltrain.errors import CommandError, SpecError, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.azure_target import AzureTarget, ServerlessTarget
@@ -26,55 +24,21 @@ from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.state import StateRoot
 
-log = logging.getLogger(__name__)
-
-#: A job that was just accepted may not be in run history yet (seconds).
-YOUNG = 60.0
-#: Reading of a long log, say (seconds without news).
-_PATIENCE = 120.0
-_ENDED = ("Completed", "Failed", "Canceled")
 _SURVIVES = {"answer": "yes", "why": "the job runs in Azure"}
 
 
-class AzureBackend(AzureLifecycle, Backend):
-    """One compute of a workspace.
-
-    Attributes
-    ----------
-    watched
-        Runs that somebody looks at, by who asks for news.
-    """
+class AzureBackend(JobLooks, Backend):
+    """One compute of a workspace."""
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
     sends_code = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
         Backend.__init__(self, target)
-        self._loop, self._root = loop, root
-        self.watched: dict[int, frozenset[str]] = {}
-        self._rows: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._young: dict[str, float] = {}
-        self._synced: dict[str, float] = {}
-        self._logs: dict[str, LogPace] = {}
-        self._grown: dict[str, dict[str, int]] = {}
-        self._complete: set[str] = set()
-        self._guests: set[str] = set()
-        self._shared = Shared()
+        self._look_by(loop, root)
         self._machines = MachineWatch(self)
 
     # ---- what it is
-
-    @property
-    def state_root(self) -> StateRoot:
-        """Where mirrors lie."""
-        return self._root
-
-    async def offload(self, work: Callable[[], Any]) -> Any:
-        """`work` off the loop."""
-        return await self._loop.offload(work)
-
-    def _folder(self, name: str) -> Path:
-        return mirror_reading.folder_of(self._root.path, self.workspace().name, name)
 
     def _place(self, arm_id: str) -> mapping.Place:
         target, size = self.azure, self.size()
@@ -160,7 +124,7 @@ class AzureBackend(AzureLifecycle, Backend):
         place, name = self._place(self.workspace().arm_id), mapping.job_name(run_id)
         payload = yaml_jobs.payload_of(spec, place, name, self._tags(spec))
         await self.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
-        await self.ask("jobs.yaml_check", None, _PATIENCE, job=payload)
+        await self.ask("jobs.yaml_check", None, PATIENCE, job=payload)
         request = yaml_jobs.request_of(spec, place, name, self._tags(spec))
         return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
 
@@ -201,185 +165,6 @@ class AzureBackend(AzureLifecycle, Backend):
         digest = plan.snapshot.digest
         await self._loop.offload(lambda: mirror_reading.begin(folder, name, spec, created, digest))
         return self._run(name, spec, RunStatus(state=RunState.QUEUED), created, folder)
-
-    def _run(self, name: str, spec: JobSpec, status: RunStatus, created: float, folder: Path) -> Run:
-        return Run(
-            handle=make_handle(self.target.name, name),
-            spec=spec,
-            status=status,
-            created=created,
-            seen_at=time.time(),
-            folder=str(folder),
-            project=spec.project,
-            tracking_id=mapping.tracking_id(name),
-        )
-
-    # ---- looking
-
-    def _pace(self, run_id: str) -> float:
-        looked = any(run_id in runs for runs in self.watched.values())
-        return pace() if looked else pace() * SELDOM
-
-    async def rows(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What the service said of runs, asked again where that is older than their pace."""
-        now = time.monotonic()
-        due = [i for i in run_ids if now - self._rows.get(i, (-1e9, {}))[0] >= self._pace(i) and not self._over(i)]
-        if due:
-            key = "poll " + " ".join(sorted(due))
-            found = await self._shared.of(key, lambda: self.ask("jobs.poll", timeout=_PATIENCE, names=due))
-            for run_id in due:
-                if run_id in found:
-                    self._rows[run_id] = time.monotonic(), found[run_id]
-                else:
-                    self._rows.pop(run_id, None)
-        return {i: self._rows[i][1] for i in run_ids if i in self._rows}
-
-    def _over(self, run_id: str) -> bool:
-        return str(self._rows.get(run_id, (0, {}))[1].get("status")) in _ENDED
-
-    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
-        """See :meth:`Backend.poll`; an end is told when the run's files are here."""
-        rows = await self.rows(run_ids)
-        found: dict[str, RunStatus] = {}
-        for run_id in run_ids:
-            row = rows.get(run_id)
-            if row is not None:
-                status = await self._status(run_id, row)
-                if status is not None:
-                    found[run_id] = status
-            elif time.monotonic() - self._young.get(run_id, -1e9) < _young():
-                found[run_id] = RunStatus(state=RunState.QUEUED)
-        return found
-
-    async def _status(self, run_id: str, row: Mapping[str, Any]) -> RunStatus | None:
-        folder = self._folder(run_id)
-        over = str(row.get("status")) in _ENDED
-        if over and run_id not in self._complete and folder.is_dir():
-            await self._last(run_id)
-        agent = await self._loop.offload(lambda: mirror_reading.agent_state(folder))
-        status = job_rows.status_of(row, agent)
-        if over and status is not None:
-            kept, ended = status, row.get("ended")
-            await self._loop.offload(lambda: mirror_reading.end(folder, kept, ended))
-        return status
-
-    async def _last(self, run_id: str) -> None:
-        """All files of a run that is over."""
-        try:
-            while run_id not in self._complete:
-                if not await self._sync(run_id, True):
-                    break
-        except TargetUnreachable:
-            raise
-        except AmlTrainError as error:  # its end is told all the same
-            log.warning("files of %s: %s", run_id, error)
-
-    async def _sync(self, run_id: str, ended: bool, streams: Sequence[str] = ()) -> frozenset[str]:
-        async def work() -> frozenset[str]:
-            payload = {"name": run_id, "folder": str(self._folder(run_id)), "ended": ended, "streams": streams}
-            began = time.monotonic()
-            answer = await self.ask("mirror.sync", None, _PATIENCE, **payload)
-            if not streams:
-                self._synced[run_id] = time.monotonic()
-            self._pace_of(run_id).looked("log" in answer["grown"], time.monotonic() - began)
-            times = self._grown.setdefault(run_id, {})
-            for stream in answer["grown"]:
-                times[stream] = times.get(stream, 0) + 1
-            if answer["complete"]:
-                self._complete.add(run_id)
-            return frozenset(answer["grown"])
-
-        found: frozenset[str] = await self._shared.of(f"sync {run_id} {ended}", work)
-        return found
-
-    def _pace_of(self, run_id: str) -> LogPace:
-        return self._logs.setdefault(run_id, LogPace())
-
-    def grown(self, run_id: str) -> Mapping[str, int]:
-        """How often each stream of a run was seen to have grown."""
-        return self._grown.get(run_id, {})
-
-    def due(self, run_ids: Sequence[str]) -> float:
-        """Seconds until somebody who looks at these runs wants the next look."""
-        waits = (self._pace_of(run_id).due() for run_id in run_ids if run_id not in self._complete)
-        return max(0.02, min((*waits, pace() / 2)))
-
-    async def fresh(self, run_id: str) -> frozenset[str]:
-        """Bring a mirror up to date unless that was done a moment ago; streams that grew by it."""
-        if run_id in self._complete:
-            return frozenset()
-        whole = time.monotonic() - self._synced.get(run_id, -1e9) >= pace()
-        if not whole and self._pace_of(run_id).due():
-            return frozenset()
-        folder = self._folder(run_id)
-        if not await self._loop.offload(lambda: (folder / "job.json").exists()):
-            return frozenset()
-        return await self._sync(run_id, self._over(run_id), () if whole else ("log",))
-
-    def lost(self, run: Run) -> str:
-        """See :meth:`Backend.lost`."""
-        return f"the workspace {self.workspace().workspace} has no job {run.run_id} any more"
-
-    def changes(self) -> RunChanges:
-        """See :meth:`Backend.changes`."""
-        return AzureNews(self)
-
-    # ---- finding
-
-    async def find(self, run_id: str) -> Run | None:
-        """See :meth:`Backend.find`; also a job of another compute of the workspace, or that somebody else submitted."""
-        if not mapping.is_job_name(run_id):
-            return None
-        found = await self.ask("jobs.get", name=run_id)
-        if found is None or found["row"].get("archived"):
-            return None
-        if not self._mine(found["row"]):
-            self._guests.add(run_id)
-        return await self._taken(found)
-
-    def _mine(self, row: Mapping[str, Any]) -> bool:
-        compute = str(row.get("compute") or "").lower()
-        compute = "" if compute == "serverless" else compute
-        return compute == ("" if isinstance(self.target, ServerlessTarget) else self.azure.compute_name.lower())
-
-    def holds(self, run: Run) -> bool:
-        """See :meth:`Backend.holds`."""
-        return run.run_id not in self._guests
-
-    async def _taken(self, found: Mapping[str, Any]) -> Run:
-        row, job = found["row"], found["job"]
-        name = str(row["name"])
-        spec, _ = mirror_reading.spec_of(name, job)
-        created = float(row.get("created") or time.time())
-        folder = self._folder(name)
-
-        def begun() -> dict[str, Any]:
-            mirror_reading.begin(folder, name, spec, created)
-            return mirror_reading.agent_state(folder)
-
-        agent = await self._loop.offload(begun)
-        status = job_rows.status_of(row, agent) or RunStatus(state=RunState.QUEUED, detail="the service does not know")
-        self._rows[name] = time.monotonic(), dict(row)
-        if status.state.terminal:
-            await self._loop.offload(lambda: mirror_reading.end(folder, status, row.get("ended")))
-        return self._run(name, spec, status, created, folder)
-
-    async def _listed(self, known: Collection[str]) -> dict[str, Any]:
-        compute = "" if isinstance(self.target, ServerlessTarget) else self.azure.compute_name
-        found: dict[str, Any] = await self.ask("jobs.list", compute=compute, known=sorted(known))
-        return found
-
-    async def list(self) -> Sequence[Run]:
-        """See :meth:`Backend.list`."""
-        return (await self.roster(()))[1]
-
-    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
-        """See :meth:`Backend.roster`."""
-        found = await self._listed(known)
-        runs = [await self._taken(job) for job in found["jobs"]]
-        # Of a list that was cut nobody knows what is behind its end.
-        unseen = () if found["whole"] else known
-        return frozenset([*found["names"], *self._guests, *unseen]), runs[::-1]
 
     # ---- acting
 
@@ -451,10 +236,6 @@ class AzureBackend(AzureLifecycle, Backend):
     async def close(self) -> None:
         """See :meth:`Backend.close`. The process goes with the loop's link."""
         self.watched.clear()
-
-
-def _young() -> float:
-    return float(os.environ.get("AMLTRAIN_AZURE_YOUNG") or YOUNG)
 
 
 def _sizes(snapshot: Snapshot) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.base import STATUS, News, RunChanges
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.backends.azureml.backend import AzureBackend
+    from jupyter_amltrain.backends.azureml.job_looks import JobLooks
 
 #: Of a run that nobody looks at the service is asked so much less often.
 SELDOM = 5.0
@@ -91,7 +91,7 @@ class Shared:
 class AzureNews(RunChanges):
     """Asks the service at its pace, and tells what has changed."""
 
-    def __init__(self, backend: AzureBackend) -> None:
+    def __init__(self, backend: JobLooks) -> None:
         self._backend = backend
         self._told: dict[str, Any] = {}
         self._seen: dict[str, dict[str, int]] = {}
