@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import faults, yaml_faults
-from jupyter_amltrain.backends.azureml.process import jobs, sdk
+from jupyter_amltrain.backends.azureml.process import jobs, sdk, submits
 from jupyter_amltrain.errors import AmlTrainError, SpecError, SubmitError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def check(call: Call, *, workspace: str, job: Mapping[str, Any]) -> None:
 
 
 def submit(call: Call, *, workspace: str, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Send a job (see :func:`..yaml_jobs.payload_of`); as :func:`.jobs.submit`.
+    """Send a job (see :func:`..yaml_jobs.payload_of`); as :func:`.submits.submit`.
 
     Raises
     ------
@@ -52,10 +52,10 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any]) -> dict[str, A
             made = client.jobs.create_or_update(entity, skip_validation=True)
     except Exception as error:
         plain = _plain(error, job, place.name)
-        if isinstance(plain, AmlTrainError) and (there := jobs.accepted(call, place, name, plain)) is not None:
+        if isinstance(plain, AmlTrainError) and (there := submits.accepted(call, place, name, plain)) is not None:
             return there
         raise plain from error
-    return jobs.answer_of(made, place, name)
+    return submits.answer_of(made, place, name)
 
 
 def _loaded(job: Mapping[str, Any]) -> Any:
