@@ -129,7 +129,6 @@ class Connections:
         missing = [str(sentence) for sentence in answer.get("missing", ())]
         if old is not None:
             facts = msgspec.structs.replace(facts, computes=old.computes)
-        await self._loop.offload(self._stored.put, facts)
         progress("Listing its computes")
         renamed: dict[str, str] = {}
         gone: list[str] = []
@@ -139,7 +138,9 @@ class Connections:
             raise
         except AmlTrainError as error:
             missing.append(f"Its computes cannot be listed: {error}")
-        else:
+            await self._loop.offload(self._stored.put, facts)
+        else:  # who has given up by now finds nothing changed
+            await self._loop.offload(self._stored.put, facts)
             live = {entry.run.target for entry in self._store.entries() if not entry.run.status.state.terminal}
             made, renamed, gone, skipped = await self._loop.offload(self._take, facts, rows, live)
             facts = msgspec.structs.replace(facts, computes=made)
