@@ -298,7 +298,7 @@ def test_azure_that_goes_away(browser: Browser, tmp_path: Path, shots: Path) -> 
             gone.control("/network", up=False)
             row = panel.expand("gpus")
             panel.act("gpus", "test").click()
-            expect(row.locator(".jp-AmlTarget-work")).to_contain_text("reach", timeout=MS)
+            expect(row.locator(".jp-AmlTarget-work")).to_contain_text("No way to Azure", timeout=MS)
             expect(row).to_have_attribute("data-state", "unreachable", timeout=MS)
             expect(panel.target("local")).to_have_attribute("data-state", "ready")
             panel.settle()
