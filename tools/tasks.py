@@ -41,6 +41,7 @@ def test_ui(arguments: list[str]) -> int:
     """Run every browser test, the thorough ones too."""
     ensure(["test"])
     _native_parts()
+    azurite.ensure()
     chromium.ensure()
     frontend.ensure_bundle()
     return _pytest(
