@@ -90,7 +90,13 @@ def _write(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
+        try:
+            # Never in place of one that is there: equal sources may compile to other bytes, and an agent
+            # that runs reads its modules from the file by and by.
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            os.replace(temporary, path)
+    finally:
         Path(temporary).unlink(missing_ok=True)
-        raise
