@@ -62,6 +62,15 @@ def test_zipapp_is_named_by_its_content_and_found_fast(tmp_path: Path) -> None:
     assert agent_zipapp.build(tmp_path / "a").exists()
 
 
+def test_zipapp_of_two_builders_stays_that_of_the_first(tmp_path: Path) -> None:
+    """An agent that runs reads its modules by and by: the file may not become another below it."""
+    path = agent_zipapp.build(tmp_path)
+    before, inode = path.read_bytes(), path.stat().st_ino
+    agent_zipapp._write(path, b"as good, but compiled to other bytes")  # who began before the file was there
+    assert (path.read_bytes(), path.stat().st_ino) == (before, inode)
+    assert [other.name for other in path.parent.iterdir()] == [path.name]
+
+
 def test_zipapp_runs_from_its_sources_on_another_python(tmp_path: Path) -> None:
     import zipfile
 

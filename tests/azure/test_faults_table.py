@@ -75,7 +75,7 @@ ELSEWHERE = {
     ("sign-in", "cut"): "connection to Azure.* was cut",
     ("upload", "403"): "storage of the workspace lab does not take the signature.* Try again",
 }
-#: Where a refused submit could leave most behind, every fault is of the fast tier; elsewhere two by turns.
+#: Where a refused submit could leave most behind, every fault is of the fast tier; elsewhere one by turns.
 ALL = ("put",)
 ROWS = [
     pytest.param(
