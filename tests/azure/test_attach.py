@@ -28,6 +28,7 @@ def test_the_name_in_an_address(text: str, name: str) -> None:
     assert named(text) == name
 
 
+@pytest.mark.thorough
 def test_by_name_and_by_page(api: Any, azure_env: Azure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_AZURE_WARM", "0")
     azure_env.control("/switch", scale_seconds=0.1)

@@ -252,6 +252,7 @@ class TestAzureBackend(BackendContract):
         status = self._run(call, backend, job("bad", "raise ValueError('no')\n")).status
         assert (status.state, status.reason, status.exit_code) == (RunState.FAILED, "exit", 1)
 
+    @pytest.mark.thorough
     def test_a_time_limit_is_told(self, call: Call[Any], backend: AzureBackend) -> None:
         status = self._run(call, backend, job("limit", "import time\ntime.sleep(60)\n", timeout=1.0)).status
         assert (status.state, status.reason) == (RunState.FAILED, "timeout")
@@ -267,6 +268,7 @@ class TestAzureBackend(BackendContract):
             with pytest.raises(SpecError, match=words):
                 call(backend.plan(spec, snapshot, "refused-1"))
 
+    @pytest.mark.thorough
     def test_another_kernel_finds_spec_log_and_values(
         self, call: Call[Any], loop: LoopThread, backend: AzureBackend, az: Azure, tmp_path: Path
     ) -> None:
@@ -285,6 +287,7 @@ class TestAzureBackend(BackendContract):
         finally:
             other_loop.close()
 
+    @pytest.mark.thorough
     def test_a_job_that_somebody_else_submitted(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
         async def theirs() -> None:
             link = link_of(backend._loop, backend.state_root)
@@ -310,6 +313,7 @@ class TestAzureBackend(BackendContract):
         assert run is not None and run.spec.name == "by hand" and run.spec.script == "echo by hand"
         assert not run.project and self._log(call, backend, run) == "by hand\n"
 
+    @pytest.mark.thorough
     def test_a_machine_that_is_taken_away(
         self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path
     ) -> None:
@@ -345,6 +349,7 @@ class TestAzureBackend(BackendContract):
         numbers = [json.loads(line)[0] for line in records if line.startswith(b"[")]
         assert numbers == list(range(len(numbers)))
 
+    @pytest.mark.thorough
     def test_serverless(self, call: Call[Any], backend: AzureBackend) -> None:
         free = AzureBackend(ServerlessTarget(name="free", size=SIZE), backend._loop, backend.state_root)
         run = self._run(call, free, self.short())

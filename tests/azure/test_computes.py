@@ -303,6 +303,7 @@ def test_the_commands(
     assert "Azure Batch is no longer" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_cluster_by_the_command_line(
     azure_env: Azure, make: Make, root: StateRoot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -314,6 +314,7 @@ def test_a_sign_in_holds_when_its_token_is_over(api, nobody, place, ask):
     assert ask("computes.list", workspace="ml-dev") == []
 
 
+@pytest.mark.thorough
 def test_an_earlier_kernels_sign_in_is_asked_for_again_in_words(api, nobody, place, ask):
     api.connect(place, approving(nobody)[0])
     api.close()
@@ -336,6 +337,7 @@ def test_a_code_that_expires_and_one_that_is_declined(api, nobody, place):
     assert api.workspaces() == ([], "")
 
 
+@pytest.mark.thorough
 def test_a_sign_in_that_is_interrupted_ends(api, nobody, place):
     def show(event):
         if event.get("code"):
@@ -465,6 +467,7 @@ def test_a_magic_that_is_interrupted_says_so(api, nobody, place, monkeypatch):
     assert api.workspaces() == ([], "")
 
 
+@pytest.mark.thorough
 def test_the_sdk_uses_the_same_sign_in(az, api, place, home):
     """In a process of its own: importing the SDK takes seconds and is not for this one."""
     api.connect(place)
