@@ -260,7 +260,7 @@ def test_machines_that_cannot_be_had(desk: Desk) -> None:
     desk.good(f"%aml_compute create nowhere --kind amlcompute --size {SIZE} --yes --wait")
     desk.good("%%aml_submit --name stuck --target nowhere --as run\nprint(1)")
     run = desk.shell.user_ns["run"]
-    assert "waits for" in until(lambda: run.status.detail)
+    assert re.search("waits for|not enough capacity", until(lambda: run.status.detail))
     desk.good(f"%aml_runs cancel {run.handle}")
     until(lambda: run.state == "canceled")
     desk.azure.control("/switch", fail_allocation="")
