@@ -170,12 +170,18 @@ class Computes(TargetList):
             return Done(ask=ask)
         seen = Seen(target=target)
         self._seen[name] = seen
-        return self._begin(seen, verb, lambda progress: self._make(seen, progress), values, dry)
+        kept = asyncio.Event()
+        done = self._begin(seen, verb, lambda progress: self._make(seen, progress, kept), values, dry)
+        await kept.wait()  # who is told that it is being made may use its name at once
+        return done
 
-    async def _make(self, seen: Seen, progress: Progress) -> None:
+    async def _make(self, seen: Seen, progress: Progress, kept: asyncio.Event) -> None:
         name = seen.target.name
         try:
-            await self._write(self._targets.add, seen.target)
+            try:
+                await self._write(self._targets.add, seen.target)
+            finally:
+                kept.set()
             backend = self._places.backend(name)
             if isinstance(backend, Provisioned):
                 try:

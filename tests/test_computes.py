@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, Q
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.rows import TargetRow
 from jupyter_amltrain.spec.run import RunHandle
-from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.state import StateRoot, locked
 from jupyter_amltrain.target_list import News
 
 from .places import DEADLINE, until
@@ -104,6 +105,17 @@ def test_one_thing_at_a_time(kernel: Kernel) -> None:
     assert kernel.act("use", "big").accepted and kernel.rows()["big"].current  # it only says what comes
     kernel.create("small", **SIZE)  # another one meanwhile
     assert kernel.rows()["small"].state == "ready" and kernel.rows()["big"].state == "creating"
+
+
+def test_a_name_is_kept_before_it_is_told(kernel: Kernel, home: Path) -> None:
+    with locked(home / "targets.lock"):  # another kernel writes
+        creating = kernel.controller.loop.post(
+            kernel.controller.computes.act("create", "big", kind="fake", values=SIZE, confirmed=True)
+        )
+        with pytest.raises(concurrent.futures.TimeoutError):
+            creating.result(0.3)
+        assert kernel.rows()["big"].state == "creating" and not (home / "targets.json").exists()
+    assert creating.result(DEADLINE).begun and "big" in stored(home)["targets"]
 
 
 def test_it_costs_first(kernel: Kernel, home: Path) -> None:
