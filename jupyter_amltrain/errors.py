@@ -51,6 +51,7 @@ __all__ = [
     "UnknownModel",
     "UnknownRun",
     "UnknownTarget",
+    "of_name",
 ]
 
 
@@ -207,3 +208,9 @@ class StateError(AmlTrainError):
 
 class ProtocolError(AmlTrainError):
     """Two parts of different versions met."""
+
+
+def of_name(name: str) -> type[AmlTrainError] | None:
+    """The class of that name, as another process wrote it; ``None`` when it is none of these."""
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, AmlTrainError) else None

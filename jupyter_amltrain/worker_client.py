@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from jupyter_amltrain import errors, worker
+from jupyter_amltrain import child_process, errors, frames
+from jupyter_amltrain.child_process import Inlet
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.state import StateRoot
 
@@ -48,7 +46,8 @@ class Worker:
         self._log = root.logs / "worker.txt"
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
-        self._pipe: asyncio.ReadTransport | None = None
+        self._inlet: Inlet | None = None
+        self._outlet: asyncio.ReadTransport | None = None
         self._turn: asyncio.Lock | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._next = 0
@@ -93,8 +92,8 @@ class Worker:
         reply = await asyncio.shield(task)
         if "error" in reply:
             kind, message = reply["error"]["type"], reply["error"]["message"]
-            found = getattr(errors, kind, None)
-            if isinstance(found, type) and issubclass(found, AmlTrainError):
+            found = errors.of_name(kind)
+            if found is not None:
                 raise found(message)
             raise WorkerError(message, kind=kind)
         return reply["result"]
@@ -130,15 +129,13 @@ class Worker:
     async def _exchange(self, op: str, payload: dict[str, Any]) -> dict[str, Any]:
         if self.pid is None:
             await self._start()
-        assert self._process is not None and self._reader is not None
+        assert self._inlet is not None and self._reader is not None
         self._next += 1
-        frame = worker.pack({"id": self._next, "op": op, "payload": payload})
-        stdin = self._process.stdin
-        assert stdin is not None
+        frame = frames.pack({"id": self._next, "op": op, "payload": payload})
         # The process reads as soon as it is idle, and only then do we write; even so a
         # request of a few hundred kB must not block the loop while Python starts.
-        await asyncio.get_running_loop().run_in_executor(None, _write, stdin.fileno(), frame)
-        length = worker.unpack_length(await self._reader.readexactly(4))
+        await asyncio.get_running_loop().run_in_executor(None, self._inlet.write, frame)
+        length = frames.unpack_length(await self._reader.readexactly(4))
         reply: dict[str, Any] = msgspec.msgpack.decode(await self._reader.readexactly(length))
         if reply.get("id") != self._next:
             raise ValueError("an answer to another request")
@@ -148,24 +145,12 @@ class Worker:
         # Popen and a pipe of the loop, not asyncio's subprocesses: those want a child
         # watcher, which in older Pythons belongs to the main thread's loop.
         self._kill()
-        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "jupyter_amltrain.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                bufsize=0,
-                env=_environment(),
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        process = child_process.start("jupyter_amltrain.worker", log=self._log, env=_environment())
+        self._process, self._inlet = process, Inlet(process)
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=worker.MAX_FRAME)
+        reader = asyncio.StreamReader(limit=frames.MAX_FRAME)
         self._reader = reader
-        self._pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), self._process.stdout)
+        self._outlet, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
 
     async def _reap(self) -> int | None:
         """Exit code after its pipe broke: a moment passes between the two."""
@@ -177,11 +162,8 @@ class Worker:
 
     def _kill(self) -> int | None:
         """Make sure that the process is gone; its exit code."""
-        process, self._process = self._process, None
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
-        if process is None:
+        process, inlet = self._let_go()
+        if process is None or inlet is None:
             return None
         code = process.poll()
         if code is None:
@@ -189,10 +171,16 @@ class Worker:
             process.wait()
         # last: a write that still hangs in its thread ends with the process, not on a
         # descriptor that means something else by now
-        with contextlib.suppress(OSError):
-            if process.stdin is not None:
-                process.stdin.close()
+        inlet.close()
         return code
+
+    def _let_go(self) -> tuple[subprocess.Popen[bytes] | None, Inlet | None]:
+        """The process and its input, which are ours no more; nobody reads its answers."""
+        process, inlet = self._process, self._inlet
+        if self._outlet is not None:
+            self._outlet.close()
+        self._process = self._inlet = self._outlet = None
+        return process, inlet
 
     async def close(self, last: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
         """Let go of the process: it finishes what it does, then `last`, and ends by itself.
@@ -205,42 +193,22 @@ class Worker:
         if last and self.pid is None and not self._closed:
             await self._start()
         self._closed = True
-        process, self._process = self._process, None
-        pipe, self._pipe = self._pipe, None
-        if pipe is not None:
-            pipe.close()
-        if process is None:
+        process, inlet = self._let_go()
+        if process is None or inlet is None:
             return
-        with contextlib.suppress(OSError):
-            assert process.stdin is not None
-            for op, payload in last:
-                _write(process.stdin.fileno(), worker.pack({"id": 0, "op": op, "payload": payload}))
-        with contextlib.suppress(OSError):
-            if process.stdin is not None:
-                process.stdin.close()
+        for op, payload in last:
+            inlet.write_quietly(frames.pack({"id": 0, "op": op, "payload": payload}))
+        inlet.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # an idle one is gone in milliseconds
             await asyncio.get_running_loop().run_in_executor(None, process.wait, 0.3)
 
 
 def _environment() -> dict[str, str]:
-    """Ours, so that the worker finds this package also where it is not installed."""
-    env = dict(os.environ)
-    root = str(Path(__file__).resolve().parent.parent)
-    known = env.get("PYTHONPATH")
-    env["PYTHONPATH"] = root + os.pathsep + known if known else root
-    # MLflow in the worker opens the project's store and nothing else.
-    for name in [name for name in env if name.startswith("MLFLOW_TRACKING_")]:
-        del env[name]
-    return env
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    """MLflow in the worker opens the project's store and nothing else."""
+    return {
+        name: value for name, value in child_process.environment().items() if not name.startswith("MLFLOW_TRACKING_")
+    }
 
 
 def _ending(code: int | None) -> str:
-    if code is None:
-        return "its answer was unreadable"
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    return "its answer was unreadable" if code is None else child_process.ending(code)

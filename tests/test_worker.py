@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from jupyter_amltrain import worker
+from jupyter_amltrain import frames
 from jupyter_amltrain.errors import StateError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.state import StateRoot
@@ -142,7 +142,7 @@ def test_what_libraries_print_does_not_reach_the_frames():
         "worker.answer = lambda op, payload: (print('noise'), os.write(1, b'more noise'), {})[2]\n"
         "worker.main()"
     )
-    frame = worker.pack({"id": 1, "op": "ping", "payload": {}})
+    frame = frames.pack({"id": 1, "op": "ping", "payload": {}})
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=frame,
@@ -150,5 +150,5 @@ def test_what_libraries_print_does_not_reach_the_frames():
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         timeout=60,
     )
-    assert done.stdout == worker.pack({"id": 1, "result": {}})
+    assert done.stdout == frames.pack({"id": 1, "result": {}})
     assert b"noise" in done.stderr and done.returncode == 0

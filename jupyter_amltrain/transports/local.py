@@ -81,11 +81,8 @@ class LocalTransport(Transport):
 
 def agent_error(error: Mapping[str, Any]) -> errors.AmlTrainError:
     """What the agent refused, as our error type of that name where there is one."""
-    kind = getattr(errors, str(error.get("type")), None)
-    message = str(error.get("message"))
-    if isinstance(kind, type) and issubclass(kind, errors.AmlTrainError):
-        return kind(message)
-    return errors.SubmitError(message)
+    kind = errors.of_name(str(error.get("type"))) or errors.SubmitError
+    return kind(str(error.get("message")))
 
 
 def _call(op: str, payload: dict[str, Any], home: str) -> dict[str, Any]:

@@ -6,40 +6,17 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from jupyter_amltrain import errors, worker
+from jupyter_amltrain import child_process, errors, frames
+from jupyter_amltrain.backends.azureml import environ
+from jupyter_amltrain.child_process import Inlet
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.state import StateRoot
-
-#: Environment that Azure's packages read; a change in the kernel reaches a process that runs already.
-_ENVIRON = (
-    "AZURE",
-    "AMLTRAIN_AZURE",
-    "ARM_",
-    "IDENTITY_",
-    "MSI_",
-    "IMDS_",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "SSL_CERT_",
-)
 
 
 class Unanswered(TargetUnreachable):
@@ -58,42 +35,6 @@ class _Waiting:
         self.event = event
 
 
-class _Pipe:
-    """The input of the process: whole frames, one after the other, whichever thread sends them.
-
-    A frame of more than some kilobytes goes in pieces, and a request that is given up goes on being written:
-    what another thread sends meanwhile must not get into it.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None
-        self._stream = process.stdin
-        self._turn = threading.Lock()
-
-    def write(self, data: bytes) -> None:
-        """Write a frame. Raises ``OSError`` or ``ValueError`` when nobody reads any more."""
-        view = memoryview(data)
-        with self._turn:
-            while view:
-                # asked for each time: the number of a closed pipe is soon another file's
-                view = view[os.write(self._stream.fileno(), view) :]
-
-    def write_quietly(self, data: bytes) -> None:
-        """The same, where it does not matter whether anybody reads."""
-        with contextlib.suppress(OSError, ValueError):
-            self.write(data)
-
-    def close(self) -> None:
-        """Tell the process to end; a frame that is on its way is finished first."""
-        mine = self._turn.acquire(timeout=1.0)
-        try:
-            with contextlib.suppress(OSError):
-                self._stream.close()
-        finally:
-            if mine:
-                self._turn.release()
-
-
 class Link:
     """Starts the process at the first request and again after a crash. Use it from one loop.
 
@@ -107,7 +48,7 @@ class Link:
         self._root = root
         self._log = root.logs / "azure.txt"
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipe: _Pipe | None = None
+        self._inlet: Inlet | None = None
         self._owner = -1
         self._sent: dict[str, str] = {}
         self._waiting: dict[int, _Waiting] = {}
@@ -193,8 +134,8 @@ class Link:
         if "error" not in reply:
             return reply["result"]
         kind, message, hint = (str(reply["error"].get(key, "")) for key in ("type", "message", "hint"))
-        found = getattr(errors, kind, None)
-        if isinstance(found, type) and issubclass(found, AmlTrainError):
+        found = errors.of_name(kind)
+        if found is not None:
             raise found(message, hint=hint)
         if kind == "Cancelled":
             raise AmlTrainError(message)
@@ -205,57 +146,42 @@ class Link:
         if self.pid is None or self._owner != os.getpid():
             self._start(loop)
         data = b""
-        now = _shared()
+        now = environ.read()
         if now != self._sent:
-            changed: dict[str, str | None] = {k: v for k, v in now.items() if self._sent.get(k) != v}
-            changed |= dict.fromkeys(self._sent.keys() - now.keys())
-            data, self._sent = worker.pack({"environ": changed}), now
-        data += worker.pack(frame)
-        assert self._pipe is not None
+            data, self._sent = frames.pack({"environ": environ.changes(self._sent, now)}), now
+        data += frames.pack(frame)
+        assert self._inlet is not None
         try:
             # A submit may be megabytes, and the process still starts: not on the loop.
-            await loop.run_in_executor(None, self._pipe.write, data)
+            await loop.run_in_executor(None, self._inlet.write, data)
         except (OSError, ValueError):
             pass  # its end is seen by the reader, which tells every waiting request
 
     def _cancel(self, number: int) -> None:
-        process, pipe = self._process, self._pipe
-        if process is not None and pipe is not None and process.poll() is None:
+        process, inlet = self._process, self._inlet
+        if process is not None and inlet is not None and process.poll() is None:
             # it waits while a large request fills the pipe: not on the loop
-            threading.Thread(target=pipe.write_quietly, args=(worker.pack({"cancel": number}),), daemon=True).start()
+            threading.Thread(target=inlet.write_quietly, args=(frames.pack({"cancel": number}),), daemon=True).start()
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._drop()
-        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._log.exists() and self._log.stat().st_size > 1 << 20:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if self._log.stat().st_size > 1 << 20:
                 os.replace(self._log, self._log.with_suffix(".1.txt"))
-        out = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._sent = _shared()
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "jupyter_amltrain.backends.azureml.process", str(self._root.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=out,
-                bufsize=0,
-                env=_environment(),
-                start_new_session=True,
-            )
-        finally:
-            os.close(out)
-        self._process, self._pipe, self._owner = process, _Pipe(process), os.getpid()
+        self._sent = environ.read()
+        module = "jupyter_amltrain.backends.azureml.process"
+        process = child_process.start(module, str(self._root.path), log=self._log, env=environ.at_start())
+        self._process, self._inlet, self._owner = process, Inlet(process), os.getpid()
         threading.Thread(target=self._listen, args=(process, loop), name="amltrain-azure-link", daemon=True).start()
 
     def _listen(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> None:
         """A thread of its own: pipes on the loop need another kind of pipe on Windows."""
         assert process.stdout is not None
-        stream = process.stdout
+        take = process.stdout.read
         with contextlib.suppress(RuntimeError):  # the loop is closed
             try:
                 while True:
-                    length = worker.unpack_length(_exactly(stream, 4))
-                    loop.call_soon_threadsafe(self._take, msgspec.msgpack.decode(_exactly(stream, length)))
+                    loop.call_soon_threadsafe(self._take, frames.read(take))
             except (OSError, EOFError, ValueError):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(2.0)
@@ -274,7 +200,7 @@ class Link:
         if process is not self._process:
             return
         code = process.poll()
-        ending = "" if code is None else f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
+        ending = "" if code is None else f" ({child_process.ending(code)})"
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():
                 waiting.future.set_exception(
@@ -292,8 +218,8 @@ class Link:
         if self._owner == os.getpid() and process.poll() is None:
             process.kill()
             process.wait()
-        if self._pipe is not None:
-            self._pipe.close()
+        if self._inlet is not None:
+            self._inlet.close()
         with contextlib.suppress(OSError):
             if process.stdout is not None:
                 process.stdout.close()
@@ -312,8 +238,8 @@ class Link:
         if process is None:
             return
         loop = asyncio.get_running_loop()
-        if self._pipe is not None:
-            await loop.run_in_executor(None, self._pipe.close)
+        if self._inlet is not None:
+            await loop.run_in_executor(None, self._inlet.close)
         try:
             await loop.run_in_executor(None, process.wait, 1.0)
         except subprocess.TimeoutExpired:
@@ -346,28 +272,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _shared() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_ENVIRON)}
-
-
-def _environment() -> dict[str, str]:
-    """Ours, so that the process finds this package also where it is not installed; nobody phones home."""
-    env = dict(os.environ)
-    root = str(Path(__file__).resolve().parents[3])
-    known = env.get("PYTHONPATH")
-    env["PYTHONPATH"] = root + os.pathsep + known if known else root
-    env |= {"AZURE_CORE_COLLECT_TELEMETRY": "false", "AZURE_TRACING_ENABLED": "false", "PYTHONUNBUFFERED": "1"}
-    return env
-
-
-def _exactly(stream: Any, size: int) -> bytes:
-    parts = []
-    while size:
-        more = stream.read(min(size, 1 << 20))
-        if not more:
-            raise EOFError
-        parts.append(more)
-        size -= len(more)
-    return b"".join(parts)

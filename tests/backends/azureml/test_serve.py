@@ -6,12 +6,12 @@ import logging
 import os
 import threading
 import time
+from functools import partial
 
-import msgspec
 import pytest
 
+from jupyter_amltrain import frames
 from jupyter_amltrain.backends.azureml.process import ops, serve
-from jupyter_amltrain.worker import pack, unpack_length
 
 
 class Pipe:
@@ -25,10 +25,10 @@ class Pipe:
         self.thread.start()
 
     def send(self, **frame):
-        os.write(self._in, pack(frame))
+        os.write(self._in, frames.pack(frame))
 
     def read(self):
-        return msgspec.msgpack.decode(serve._read(self._out, unpack_length(serve._read(self._out, 4))))
+        return frames.read(partial(os.read, self._out))
 
     def close(self):
         os.close(self._in)

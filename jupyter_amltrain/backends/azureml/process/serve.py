@@ -1,6 +1,6 @@
 """Frames in, frames out: many operations at once, with progress, and each can be cancelled.
 
-Frames are those of :mod:`jupyter_amltrain.worker`. Requests ``{"id", "op", "payload"}`` are answered in any
+Frames are those of :mod:`jupyter_amltrain.frames`. Requests ``{"id", "op", "payload"}`` are answered in any
 order by ``{"id", "result"}`` or ``{"id", "error": {"type", "message", "hint"}}``; before that come
 ``{"id", "event": {"kind": "progress" | "sign-in", "text", ...}}``. ``{"cancel": id}`` asks an operation to
 stop, ``{"environ": {name: text or None}}`` brings the kernel's environment up to date. The process ends with
@@ -18,15 +18,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from jupyter_amltrain import frames
 from jupyter_amltrain.backends.azureml import faults
 from jupyter_amltrain.backends.azureml.process import ops
 from jupyter_amltrain.errors import AmlTrainError
-from jupyter_amltrain.worker import pack, unpack_length
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Cloud
@@ -123,7 +122,7 @@ class Server:
         """Until the input ends."""
         while True:
             try:
-                frame = msgspec.msgpack.decode(_read(self._source, unpack_length(_read(self._source, 4))))
+                frame = frames.read(partial(os.read, self._source))
             except EOFError:
                 return
             if "environ" in frame:
@@ -153,26 +152,26 @@ class Server:
             with working_for(call):
                 call.check()
                 reply["result"] = ops.function(op)(call, **payload)
-            frame = pack(reply)
-            unpack_length(frame[:4])
+            frame = frames.pack(reply)
+            frames.unpack_length(frame[:4])
         except Cancelled:
-            frame = pack({"id": number, "error": {"type": "Cancelled", "message": f"{op} was cancelled.", "hint": ""}})
+            frame = frames.pack(
+                {"id": number, "error": {"type": "Cancelled", "message": f"{op} was cancelled.", "hint": ""}}
+            )
         except (Exception, SystemExit) as error:
-            frame = pack({"id": number, "error": _failure(op, error)})
+            frame = frames.pack({"id": number, "error": _failure(op, error)})
         finally:
             self._calls.pop(number, None)
         log.debug("%s took %.2f s", op, time.monotonic() - began)
         self._write(frame)
 
     def _say(self, message: dict[str, Any]) -> None:
-        self._write(pack(message))
+        self._write(frames.pack(message))
 
     def _write(self, frame: bytes) -> None:
-        view = memoryview(frame)
         with self._writing:
             try:
-                while view:
-                    view = view[os.write(self._sink, view) :]
+                frames.write(partial(os.write, self._sink), frame)
             except OSError:
                 pass  # the kernel is gone, and we go with it in a moment
 
@@ -211,17 +210,6 @@ def _take(environ: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _read(fd: int, size: int) -> bytes:
-    parts = []
-    while size:
-        more = os.read(fd, min(size, 1 << 20))
-        if not more:
-            raise EOFError
-        parts.append(more)
-        size -= len(more)
-    return b"".join(parts)
-
-
 class _Redacting(logging.Formatter):
     """No token and no signed address gets into the log, whoever writes it."""
 
@@ -246,12 +234,7 @@ def main() -> None:
     """Entry of the process."""
     # Ctrl-C in a terminal reaches the whole group; the kernel cancels what it wants to.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    source, sink = os.dup(0), os.dup(1)
-    # from here on nobody else reads our requests or writes between our answers
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
+    source, sink = frames.own_standard_pipes()
     log_to(sys.stderr)
     Server(source, sink, Path(sys.argv[1])).serve()
     with contextlib.suppress(OSError, ValueError):
