@@ -98,7 +98,8 @@ class Controller:
         if not target:
             await self.computes.refresh()  # another kernel may have changed the one in use
         name = target or self.computes.current
-        backend, spec = self.backend(name), validated(spec)
+        backend = self.backend(name)
+        spec = await self.loop.offload(backend.completed, validated(spec))
         if why_not := await self.loop.offload(backend.refuses, spec):
             raise SpecError(why_not)
         return name, spec

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.spec.environment import Environment
+from jupyter_amltrain.spec.environment import KERNEL, Environment
 from jupyter_amltrain.spec.inputs import (
     INPUT_MODES,
     INPUT_TYPES,
@@ -99,25 +99,35 @@ def outputs_of(given: Mapping[str, Any] | Iterable[str]) -> dict[str, JobOutput]
 
 
 def environment_of(text: str, derive: bool = False) -> Environment:
-    """What ``--env`` means: ``NAME:3``, ``azureml:...``, an image, ``conda.yml``, ``conda.yml,IMAGE``, a folder.
+    """What ``--env`` means: ``kernel``, ``NAME:3``, ``azureml:...``, an image, ``conda.yml``, a folder.
+
+    ``kernel`` and a conda file may have an image to build on after a comma.
 
     A bare name is its latest version. A name with a slash in it is an image unless a folder of
     that name is there or it begins with ``./``, ``../``, ``~`` or ``/``.
     """
     if not text:
         return Environment(derive=derive)
+    if text == KERNEL:
+        return Environment(kernel=True, derive=derive)
     if text.startswith(_NAMED):
         return Environment(name=text, derive=derive)
     first, comma, second = text.partition(",")
     if comma:
         parts = [environment_of(first), environment_of(second)]
-        if sorted((bool(part.conda), bool(part.image)) for part in parts) != [(False, True), (True, False)]:
+        if sorted((bool(part.conda or part.kernel), bool(part.image)) for part in parts) != [
+            (False, True),
+            (True, False),
+        ]:
             raise SpecError(
-                f"--env {text[:200]}: with a comma it is a conda file and the image that it is built on.",
+                f"--env {text[:200]}: with a comma it is {KERNEL} or a conda file, and the image that it is built on.",
                 hint="Try: --env conda.yml,mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
             )
         return Environment(
-            conda=parts[0].conda or parts[1].conda, image=parts[0].image or parts[1].image, derive=derive
+            conda=parts[0].conda or parts[1].conda,
+            image=parts[0].image or parts[1].image,
+            kernel=parts[0].kernel or parts[1].kernel,
+            derive=derive,
         )
     if text.endswith((".yml", ".yaml")):
         return Environment(conda=_absolute(text), derive=derive)

@@ -91,7 +91,7 @@ def test_outputs(text: str, expected: JobOutput) -> None:
         (distribution_word, "pytorch:2", "tensorflow:"),
         (distribution_word, "tensorflow:x", "tensorflow:"),
         (environment_word, "TOKEN=TELLTALE", "--env-var TOKEN=..."),
-        (environment_of, "a.yml,b.yml", "with a comma it is a conda file and the image"),
+        (environment_of, "a.yml,b.yml", "with a comma it is kernel or a conda file, and the image"),
         (door, "ssh:not-there.pub", "ssh-keygen"),
     ],
 )
@@ -112,6 +112,9 @@ def test_environments(here: Path) -> None:
             name="azureml://registries/azureml/environments/e/versions/3"
         ),
         "mcr.microsoft.com/azureml/x:1": Environment(image="mcr.microsoft.com/azureml/x:1"),
+        "kernel": Environment(kernel=True),
+        "kernel,team/x:1": Environment(kernel=True, image="team/x:1"),
+        "kernel@latest": Environment(name="kernel@latest"),
         "conda.yml": Environment(conda=str(here / "conda.yml")),
         "conda.yaml,team/x:1": Environment(conda=str(here / "conda.yaml"), image="team/x:1"),
         "team/x,conda.yaml": Environment(conda=str(here / "conda.yaml"), image="team/x"),

@@ -116,6 +116,16 @@ class Backend(abc.ABC):
     async def check(self) -> TargetInfo:
         """What is there. Raises ``TargetUnreachable``, ``AuthenticationError``."""
 
+    def completed(self, spec: JobSpec) -> JobSpec:
+        """The job with what this target fills in. Called in a thread before :meth:`refuses`; asks nobody.
+
+        Raises
+        ------
+        PreflightError
+            What is to be filled in cannot be found here.
+        """
+        return spec
+
     def refuses(self, spec: JobSpec) -> str:
         """Why the target cannot run a job, as one sentence that begins with the flag; empty when it can.
 

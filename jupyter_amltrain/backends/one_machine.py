@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import is_address
 from jupyter_amltrain.spec.job import JobSpec
 
@@ -45,7 +46,7 @@ def _reasons(spec: JobSpec, target: str) -> Iterator[str]:
             yield f"{flag} {given}: {target!r} {what}. That is for {_AZURE}."
     if spec.job_type:
         yield from _beyond(spec, target)
-    elif spec.environment:  # of a file it is taken as what is here
+    elif spec.environment and spec.environment != Environment(kernel=True):  # of a file it is taken as what is here
         yield (
             f"--env {spec.environment.shown or '(derived)'}: {target!r} runs jobs with the kernel's own Python and"
             f" makes no environment. Install what is missing here (%pip install), or use {_AZURE}."

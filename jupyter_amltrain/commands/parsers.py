@@ -117,7 +117,8 @@ def _job_flags(parser: Parser) -> None:
         "--env",
         metavar="ENV",
         type=job_words.environment_word,
-        help="packages: NAME:3 or NAME@latest, conda.yml, an image, conda.yml,IMAGE, or a folder with a Dockerfile",
+        help="packages: kernel (what the script imports, as installed here), NAME:3 or NAME@latest, conda.yml,"
+        " an image, conda.yml,IMAGE, or a folder with a Dockerfile",
     )
     add(
         "--derive-env",

@@ -91,7 +91,7 @@ def _environment_out(value: Environment) -> Any:
         return value.name if plain else f"azureml:{value.name}"
     if value.build:
         return {"build": {"path": value.build}}
-    found = {"image": value.image, "conda_file": value.conda}
+    found = {"image": value.image, "conda_file": value.conda_file if value.kernel else value.conda}
     return {key: part for key, part in found.items() if part}
 
 

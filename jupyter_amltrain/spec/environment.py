@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,10 @@ _IMAGE = re.compile(
 )
 
 
+#: ``--env kernel``: what the script imports, as it is installed here.
+KERNEL = "kernel"
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """Where a job's Python comes from; nothing at all takes the target's default.
 
@@ -39,6 +44,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         Absolute path of a folder with a Dockerfile.
     derive
         Where the named environment's MLflow pins cannot log, use one made of it with pins that can.
+    kernel
+        The submitter's Python version, with the packages that the script imports as they are installed there.
+    python, packages
+        What that is, filled in at the submit: ``3.11``, and requirements as pip writes them.
     """
 
     name: str = ""
@@ -46,24 +55,33 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     conda: str = ""
     build: str = ""
     derive: bool = False
+    kernel: bool = False
+    python: str = ""
+    packages: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether anything is asked for."""
-        return bool(self.name or self.image or self.conda or self.build or self.derive)
+        return bool(self.name or self.image or self.conda or self.build or self.derive or self.kernel)
+
+    @property
+    def conda_file(self) -> dict[str, Any]:
+        """What `kernel` means as the service builds it; MLflow goes through our agent, so no bridge is needed."""
+        pip: list[Any] = [{"pip": list(self.packages)}] if self.packages else []
+        return {"channels": ["conda-forge"], "dependencies": [f"python={self.python}", "pip", *pip]}
 
     @property
     def shown(self) -> str:
         """As it is given to ``--env``."""
-        return ",".join(part for part in (self.conda, self.image, self.name, self.build) if part)
+        return ",".join(part for part in (KERNEL * self.kernel, self.conda, self.image, self.name, self.build) if part)
 
 
 def check_environment(environment: Environment) -> None:
     """Raise :class:`SpecError` where an environment cannot be what it says."""
-    given = [what for what in ("name", "image", "conda", "build") if getattr(environment, what)]
-    if len(given) > 1 and given != ["image", "conda"]:
+    given = [what for what in ("kernel", "name", "image", "conda", "build") if getattr(environment, what)]
+    if len(given) > 1 and given not in (["image", "conda"], ["kernel", "image"]):
         raise SpecError(
-            f"--env {environment.shown[:200]}: it is one of a name, an image, a conda file and a folder with a"
-            " Dockerfile; only a conda file may have an image beside it.",
+            f"--env {environment.shown[:200]}: it is one of {KERNEL}, a name, an image, a conda file and a folder with"
+            f" a Dockerfile; only {KERNEL} or a conda file may have an image beside it.",
             hint="Try: --env conda.yml",
         )
     if environment.name and not _REFERENCE.fullmatch(environment.name):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +47,15 @@ def test_the_same_cell_here_and_in_azure(api: Any) -> None:
     curves = [[(step, value) for step, _, value in run.metrics()["loss"]] for run in (here, there)]
     assert curves[0] == curves[1] and [step for step, _ in curves[0]] == list(range(5))
     assert here.result("loss") == there.result("loss") == curves[0][-1][1]
+
+
+@pytest.mark.thorough
+def test_the_packages_of_the_kernel(api: Any) -> None:
+    run = submit("--target cpu --env kernel --param seed=7 --out loss", CELL).wait(DEADLINE)
+    assert run.state == "completed", log(run)
+    environment = run.spec.environment
+    assert environment.python == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert environment.packages == (f"mlflow=={metadata.version('mlflow')}",)  # the rest is Python's own
+    assert "the environment's image is built" in log(run)
+    again = submit("--target local --env kernel --param seed=7 --out loss", CELL).wait(DEADLINE)
+    assert again.result("loss") == run.result("loss")

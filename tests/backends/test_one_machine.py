@@ -48,6 +48,7 @@ def test_what_a_machine_can_do_is_not_refused(tmp_path: Path) -> None:
     spec = JobSpec(
         name="x",
         resources=Resources(gpus=2),
+        environment=Environment(kernel=True),
         distribution=Distribution(processes=1),
         inputs={
             "file": JobInput(type="uri_file", path=str(tmp_path / "x.csv"), mode="download"),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from jupyter_amltrain import requirements
 from jupyter_amltrain._version import __version__
 from jupyter_amltrain.backends.azureml import job_rows, job_tags, mapping, mirror_reading, support, yaml_jobs
 from jupyter_amltrain.backends.azureml.job_looks import PATIENCE, JobLooks
@@ -85,6 +86,10 @@ class AzureBackend(JobLooks, Backend):
         return sum(status is not None and status.state in waiting for status in words), running
 
     # ---- submitting
+
+    def completed(self, spec: JobSpec) -> JobSpec:
+        """See :meth:`Backend.completed`: ``--env kernel`` becomes what that is."""
+        return requirements.completed(spec)
 
     def refuses(self, spec: JobSpec) -> str:
         """See :meth:`Backend.refuses`."""

@@ -8,6 +8,7 @@ say the same.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -178,12 +179,14 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
 
 
 def environment_of(spec: JobSpec, place: Place) -> dict[str, str]:
-    """Where its Python comes from, plain: one of ``name``, ``image`` (with ``conda``) and ``build``, and ``derive``."""
+    """Where its Python comes from, plain: ``name``, ``image`` (with ``conda``, ``packages``), ``build``; ``derive``."""
     given: Environment = spec.environment
     name = given.name.removeprefix("azureml:") if not given.name.startswith("azureml://") else given.name
     found = {"name": name, "image": given.image, "conda": given.conda, "build": given.build}
     found = {key: value for key, value in found.items() if value}
-    if "conda" in found:
+    if given.kernel:
+        found["packages"] = json.dumps(given.conda_file)
+    if given.conda or given.kernel:
         found.setdefault("image", BASE_IMAGE)
     if not found:
         found = {"name": DEFAULT_GPU_ENVIRONMENT if place.gpus else DEFAULT_ENVIRONMENT}
@@ -199,6 +202,9 @@ def environment_shown(environment: Mapping[str, str]) -> str:
     if folder := environment.get("build"):
         return f"(environment built of {folder})"
     conda = f" with {environment['conda']}" if "conda" in environment else ""
+    if "packages" in environment:
+        python, _, *pip = json.loads(environment["packages"])["dependencies"]
+        conda = f" with {', '.join([python, *(pip[0]['pip'] if pip else ())])}"
     return f"(environment of the image {environment['image']}{conda})"
 
 

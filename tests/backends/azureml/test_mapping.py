@@ -126,6 +126,11 @@ def test_the_environment() -> None:
     assert of(conda="/x/conda.yml") == {"conda": "/x/conda.yml", "image": mapping.BASE_IMAGE}
     assert of(image="python:3.11") == {"image": "python:3.11"}
     assert mapping.environment_shown({"name": "mine:3"}) == "azureml:mine:3"
+    as_here = of(kernel=True, python="3.11", packages=("numpy==2.4.6",))
+    assert json.loads(as_here.pop("packages"))["dependencies"] == ["python=3.11", "pip", {"pip": ["numpy==2.4.6"]}]
+    assert as_here == {"image": mapping.BASE_IMAGE}
+    shown = mapping.environment_shown(of(kernel=True, python="3.11", packages=("numpy==2.4.6",)))
+    assert shown == f"(environment of the image {mapping.BASE_IMAGE} with python=3.11, numpy==2.4.6)"
     assert "conda.yml" in mapping.environment_shown({"conda": "conda.yml", "image": "i"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +66,7 @@ def _anonymous(environment: Mapping[str, str]) -> Any:
         if not Path(folder, "Dockerfile").is_file():
             raise EnvironmentFailed(f"--env {folder}: there is no Dockerfile in it.", hint="Is the path right?")
         return Environment(build=BuildContext(path=folder))
-    conda: Any = None
+    conda: Any = json.loads(environment["packages"]) if "packages" in environment else None
     if path := environment.get("conda"):
         try:
             conda = _conda(Path(path).read_text(encoding="utf-8"), path)
