@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml.process import computes, entities
+from jupyter_amltrain.backends.azureml.process import computes, entities, provisioning
 from jupyter_amltrain.backends.azureml.process.computes import API, Row, detach
 from jupyter_amltrain.errors import AmlTrainError
 
@@ -40,19 +40,19 @@ def attach(
         ``password`` or ``token``; they go into this one request.
     """
     ws = call.cloud.workspace(workspace)
-    there = computes.taken_over(call, ws, kind, name, settings)
+    there = provisioning.taken_over(call, ws, kind, name, settings)
     if there is not None:
         return there
     given = dict(secrets or {})
     if kind in ("vm", "kubernetes", "synapse-spark"):
-        computes.begin(call, ws, lambda: entities.attached(kind, name, settings, given), name, settings)
+        provisioning.begin(call, ws, lambda: entities.attached(kind, name, settings, given), name, settings)
     else:
         call.progress("Asking Azure for it")
         try:
             ws.arm.put(f"computes/{name}", api=API, json=body(kind, ws, settings, given), act=f"attach {name}")
         except AmlTrainError as error:
             raise computes.plainly(error, ws, name, settings) from error
-    return computes.made(call, ws, name, settings, "Attaching")
+    return provisioning.made(call, ws, name, settings, "Attaching")
 
 
 def body(kind: str, ws: Workspace, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Computes of a workspace: made by the SDK, watched by our own GETs.
+"""Computes of a workspace: read, watched, changed and removed by our own requests (made: :mod:`.provisioning`).
 
 The SDK's poller waits 30 s between its looks (recorded answers have no Retry-After), so it is dropped and
 the compute itself is looked at, which also tells how far it is.
@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import computed, faults, kept, refusals
 from jupyter_amltrain.backends.azureml.computed import row
-from jupyter_amltrain.backends.azureml.process import entities, sdk
 from jupyter_amltrain.backends.azureml.process.rest import setting
-from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError, TargetUnreachable
+from jupyter_amltrain.errors import AmlTrainError, TargetError, TargetUnreachable
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
     from jupyter_amltrain.backends.azureml.process.serve import Call
-
-__all__ = ["create", "delete", "get", "list_all", "restart", "row", "start", "stop", "update"]
 
 #: Of computes, sizes and quotas: the newest version that was recorded; it has idleTimeBeforeShutdown, which GA has not.
 API = "2023-08-01-preview"
@@ -45,89 +42,6 @@ def find(ws: Workspace, name: str) -> Row | None:
     return row(answer.json) if answer.status == 200 and answer.json else None
 
 
-def create(call: Call, *, workspace: str, kind: str, name: str, settings: Mapping[str, Any]) -> Row:
-    """Make a cluster or an instance, or take over one with the same settings; waits until it is ready.
-
-    Parameters
-    ----------
-    settings
-        Fields of the target's Struct, and ``ssh_key``: the text of the public key.
-    """
-    ws = call.cloud.workspace(workspace)
-    there = taken_over(call, ws, kind, name, settings)
-    if there is not None:
-        return there
-    entity = entities.cluster if kind == "amlcompute" else entities.instance
-    begin(call, ws, lambda: entity(name, settings), name, settings)
-    return made(call, ws, name, settings, "Creating")
-
-
-def taken_over(call: Call, ws: Workspace, kind: str, name: str, settings: Mapping[str, Any]) -> Row | None:
-    """A compute that is there with the same settings, when it is ready; ``None`` when there is none of that name.
-
-    Raises
-    ------
-    CommandError
-        It has other settings, which are named.
-    """
-    there = find(ws, name)
-    if there is not None and there["state"] == "deleting":
-        watch(call, ws, name, "Waiting until the old one is deleted", lambda found: found is None)
-        there = None
-    if there is None:
-        return None
-    group = ws.arm_id.partition("/providers/")[0]
-    other = computed.differences(settings, there, kind=kind, group=group)
-    if other:
-        raise CommandError(
-            f"There is a compute {name!r} in {ws.name} already: {'; '.join(other)}.",
-            hint="Choose another name, or take its settings.",
-        )
-    if there["state"] == "failed":
-        why = f" {there['errors'][0]}" if there["errors"] else ""
-        raise TargetError(
-            f"There is a compute {name!r} in {ws.name} already, and it could not be made.{why}",
-            hint="Delete it in the studio, or choose another name.",
-        )
-    call.progress("It is there already, with the same settings")
-    if there["state"] in ("creating", "unknown") and not _settled(there):
-        return made(call, ws, name, settings, "Creating", ours=False)
-    return there
-
-
-def begin(call: Call, ws: Workspace, entity: Callable[[], Any], name: str, settings: Mapping[str, Any]) -> None:
-    """Have the SDK ask for it, without its poller."""
-    call.progress("Asking Azure for it")
-    try:
-        client = sdk.client(call.cloud, ws)
-        client.compute.begin_create_or_update(entity())
-    except AmlTrainError:
-        raise
-    except Exception as error:
-        plain = plainly(error, ws, name, settings)
-        if not isinstance(plain, AmlTrainError) or not _begun(ws, name, plain):
-            raise plain from error
-
-
-def _begun(ws: Workspace, name: str, error: AmlTrainError) -> bool:
-    """Whether it is being made although no good answer came.
-
-    Raises
-    ------
-    CreateUnsure
-        Nobody can tell.
-    """
-    if not faults.unsure(error):
-        return False
-    try:
-        return find(ws, name) is not None
-    except AmlTrainError:
-        raise CreateUnsure(
-            f"{error.message} {name!r} may have been made all the same.",
-            hint="%aml_compute list shows it when Azure answers.",
-        ) from error
-
-
 def plainly(error: BaseException, ws: Workspace, name: str, settings: Mapping[str, Any]) -> BaseException:
     """A refusal in plain words where there are some."""
     told = error if isinstance(error, AmlTrainError) else faults.of_exception(error, ws.name, f"make {name}")
@@ -137,55 +51,12 @@ def plainly(error: BaseException, ws: Workspace, name: str, settings: Mapping[st
     texts = [f"{code}: {said.message}" for code in reversed(said.codes)] or [said.message]
     if said.status in (401, 403, 404, 408, 429, 500, 502, 503, 504) or not any(map(refusals.understood, texts)):
         return told
-    return refusals.plain(texts, name, size=str(settings.get("size") or ""), region=_region(ws, settings))
+    return refusals.plain(texts, name, size=str(settings.get("size") or ""), region=region(ws, settings))
 
 
-def _region(ws: Workspace, settings: Mapping[str, Any]) -> str:
+def region(ws: Workspace, settings: Mapping[str, Any]) -> str:
+    """Where a compute of these settings is."""
     return str(settings.get("region") or ws.location)
-
-
-def made(call: Call, ws: Workspace, name: str, settings: Mapping[str, Any], doing: str, *, ours: bool = True) -> Row:
-    """Wait until a compute is ready; one that failed is taken away again, so that nothing is left.
-
-    Parameters
-    ----------
-    ours
-        We have just asked for it.
-
-    Raises
-    ------
-    CreateUnsure
-        It was asked for, and cannot be watched to the end: it is made all the same, and bills then.
-    """
-    try:
-        found = watch(call, ws, name, doing, lambda found: found is not None and _settled(found), patient=True)
-    except TargetError as error:
-        if _gone(ws, name):
-            raise
-        raise CreateUnsure(error.message, hint="%aml_compute list shows how it stands.") from error
-    assert found is not None
-    if found["state"] != "failed":
-        return found
-    if ours:
-        with contextlib.suppress(AmlTrainError):
-            _ask_delete(ws, name, "Delete")
-    texts = found["errors"] or [found["detail"]]
-    raise refusals.plain(texts, name, size=str(settings.get("size") or ""), region=_region(ws, settings))
-
-
-def _gone(ws: Workspace, name: str) -> bool:
-    """Whether it is known not to be there."""
-    try:
-        return find(ws, name) is None
-    except AmlTrainError:
-        return False
-
-
-def _settled(found: Row) -> bool:
-    """Whether it is made, or cannot be."""
-    if found["kind"] == "instance":
-        return found["state"] in ("ready", "stopped", "failed")
-    return found["provisioning"] in ("Succeeded", "Failed", "Canceled")
 
 
 def watch(
@@ -354,7 +225,7 @@ def detach(call: Call, *, workspace: str, name: str) -> None:
 
 def _remove(call: Call, workspace: str, name: str, action: str, doing: str) -> None:
     ws = call.cloud.workspace(workspace)
-    if not _ask_delete(ws, name, action):
+    if not ask_delete(ws, name, action):
         return
     seen = [False]
 
@@ -367,7 +238,7 @@ def _remove(call: Call, workspace: str, name: str, action: str, doing: str) -> N
         raise refusals.plain(found["errors"] or ["it could not be deleted"], name, size=found["size"])
 
 
-def _ask_delete(ws: Workspace, name: str, action: str) -> bool:
+def ask_delete(ws: Workspace, name: str, action: str) -> bool:
     """Whether there is anything to wait for."""
     params = {"underlyingResourceAction": action}
     answer = ws.arm.delete(

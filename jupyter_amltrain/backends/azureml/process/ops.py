@@ -23,7 +23,7 @@ OPS = {
     "workspace.forget": f"{_HERE}.workspaces:forget",
     "computes.list": f"{_HERE}.computes:list_all",
     "computes.get": f"{_HERE}.computes:get",
-    "computes.create": f"{_HERE}.computes:create",
+    "computes.create": f"{_HERE}.provisioning:create",
     "computes.attach": f"{_HERE}.attached:attach",
     "computes.update": f"{_HERE}.computes:update",
     "computes.start": f"{_HERE}.computes:start",
