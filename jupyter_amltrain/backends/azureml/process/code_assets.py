@@ -11,19 +11,17 @@ from __future__ import annotations
 import base64
 import logging
 import tempfile
-import threading
-import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from jupyter_amltrain.agent import failpoints
-from jupyter_amltrain.backends.azureml.process import code_tree, history, rest
+from jupyter_amltrain.backends.azureml.process import code_tree, history, rest, signatures
 from jupyter_amltrain.backends.azureml.process.code_tree import Content, Packed
-from jupyter_amltrain.errors import AmlTrainError, StateError, SubmitError, TargetUnreachable
-from jupyter_amltrain.state import locked, read_json, write_json
+from jupyter_amltrain.backends.azureml.process.sent_code import Sent
+from jupyter_amltrain.errors import AmlTrainError, SubmitError, TargetUnreachable
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
@@ -33,12 +31,8 @@ log = logging.getLogger("amltrain.azure")
 
 #: The SDK's word for how the hash was made; ours is only compared with ours.
 HASH_VERSION = "202208"
-#: Of earlier assets so many are remembered.
-_KEPT = 12
 #: Larger files go in blocks of this (bytes).
 _BLOCK = 16 << 20
-#: Copying on the service's side, in one answer, is for files up to 256 MiB (``Copy Blob From URL``).
-_COPY_LIMIT = 256 << 20
 
 
 def send(
@@ -66,7 +60,7 @@ def send(
     agent = code_tree.of_bytes(build(call.root).read_bytes())
     job = code_tree.of_json(job_file)
     whole = code_tree.digest_of(digest, (agent, job))
-    known = _Known(call.root, workspace.name)
+    known = Sent(call.root, workspace.name)
     if found := _there(workspace, whole):
         log.info("code %s is there: %s", whole[:12], found.rpartition("/codes/")[2])
         return found
@@ -100,7 +94,7 @@ def _with(packed: Packed, ours: Mapping[str, Content]) -> Packed:
     return Packed({**packed.blobs, **ours}, packed.base, packed.table)
 
 
-def _packed(tree: code_tree.Tree, script: str, known: _Known) -> Packed:
+def _packed(tree: code_tree.Tree, script: str, known: Sent) -> Packed:
     if len(tree) <= code_tree.PLAIN_FILES:
         return code_tree.plain(tree)
     best: Packed | None = None
@@ -143,7 +137,7 @@ class _NotCopied(AmlTrainError):
 class _Upload:
     """One new asset."""
 
-    def __init__(self, call: Call, workspace: Workspace, known: _Known) -> None:
+    def __init__(self, call: Call, workspace: Workspace, known: Sent) -> None:
         self._call, self._workspace, self._known = call, workspace, known
         self.sent = 0
 
@@ -158,7 +152,7 @@ class _Upload:
         signed = str((place.get("credential") or {}).get("sasUri") or "")
         if not uri or "?" not in signed:
             raise AmlTrainError("Azure gives no signed address for the code.")
-        _signatures.put(uri, signed.partition("?")[2])
+        signatures.KNOWN.put(uri, signed.partition("?")[2])
         self._call.progress(f"Sending the code: {len(packed.blobs)} files.")
         copies = {blob: self._known.where(blob, content) for blob, content in packed.blobs.items()}
         base = packed.blobs.get(packed.base)
@@ -226,36 +220,15 @@ class _Upload:
 
     def _reading(self, source: str) -> list[str]:
         """Signatures that may read an earlier asset: of its upload, else of the workspace's storage account."""
-        own = _signatures.get(source)
+        own = signatures.KNOWN.get(source)
         if own:
             return [own]
         try:
-            account = _account_signature(self._workspace, urlsplit(source).hostname or "")
+            account = signatures.of_account(self._workspace, urlsplit(source).hostname or "")
         except AmlTrainError as error:
             log.info("no signature to copy by: %s", error)
             return []
         return [account] if account else []
-
-
-def _account_signature(workspace: Workspace, host: str) -> str:
-    """Of the storage account of the workspace (recorded: ``secretsType`` ``Sas``, a token with a leading ``?``)."""
-    key = f"account:{workspace.name}"
-    if found := _signatures.get(key):
-        return found
-    store = "datastores/workspaceblobstore"
-    facts = (workspace.arm.get(store, api=rest.ARM, act="look at the workspace's storage").json or {})["properties"]
-    if not host.startswith(f"{facts.get('accountName')}."):
-        return ""
-    secret = workspace.arm.post(
-        f"{store}/listSecrets",
-        api=rest.ARM_PREVIEW,
-        json={"expirableSecret": True, "expireAfterHours": 1},
-        act="ask for a signature of the workspace's storage",
-    ).json
-    token = str((secret or {}).get("sasToken") or "").lstrip("?")
-    if token:
-        _signatures.put(key, token)
-    return token
 
 
 def _staged(blobs: Mapping[str, Content]) -> str:
@@ -266,79 +239,3 @@ def _staged(blobs: Mapping[str, Content]) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.read())
     return str(folder)
-
-
-class _Signatures:
-    """Signatures of addresses, by the beginning of the address. Secrets: in memory only, for less than their hour."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._known: dict[str, tuple[float, str]] = {}
-
-    def put(self, begin: str, signature: str) -> None:
-        with self._guard:
-            self._known[begin] = time.time() + 3000, signature
-
-    def get(self, url: str) -> str:
-        with self._guard:
-            now = time.time()
-            self._known = {begin: pair for begin, pair in self._known.items() if pair[0] > now}
-            found = (text for begin, (_, text) in self._known.items() if url == begin or url.startswith(begin + "/"))
-            return next(found, "")
-
-
-_signatures = _Signatures()
-
-
-class _Known:
-    """What was sent to a workspace, in a small file of the state root: no signature is in it."""
-
-    def __init__(self, root: Path, workspace: str) -> None:
-        self._folder = root / "azure" / workspace
-        self._file = self._folder / "sent.json"
-        self.assets: list[dict[str, Any]] = []
-        try:
-            if self._file.exists():
-                self.assets = list(read_json(self._file).get("assets") or [])
-        except (StateError, OSError, ValueError) as error:
-            log.info("%s", error)
-
-    def where(self, blob: str, content: Content) -> str:
-        """Address of the same content under the same name in an earlier asset; empty for none."""
-        if content.size > _COPY_LIMIT:
-            return ""
-        for asset in self.assets:
-            if (asset.get("blobs") or {}).get(blob, ("", ""))[1] == content.sha256:
-                return f"{asset['uri']}/{blob}"
-        return ""
-
-    def table(self, base: str) -> dict[str, str]:
-        """Files of a base pack; empty when that is not known, and then nothing is an edit of it."""
-        path = self._folder / f"{base.rpartition('/')[2]}.json"
-        try:
-            return dict(read_json(path).get("files") or {}) if path.exists() else {}
-        except (StateError, OSError, ValueError):
-            return {}
-
-    def remember(self, uri: str, asset: str, packed: Packed) -> None:
-        """Note an asset; a state root that cannot be written costs only the next upload."""
-        blobs = {name: [content.size, content.sha256] for name, content in packed.blobs.items()}
-        row = {"id": asset, "uri": uri, "time": time.time(), "base": packed.base, "blobs": blobs}
-
-        def change() -> None:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(self._folder / "sent.lock", 10.0):
-                kept = _Known(self._folder.parent.parent, self._folder.name).assets
-                if packed.base:
-                    name = packed.base.rpartition("/")[2]
-                    write_json(self._folder / f"{name}.json", {"schema": 1, "files": packed.table})
-                write_json(self._file, {"schema": 1, "assets": [row, *kept][:_KEPT]})
-
-        _quietly(change)
-
-
-def _quietly(act: Callable[[], None]) -> None:
-    try:
-        act()
-    except (OSError, AmlTrainError) as error:
-        log.warning("%s", error)
