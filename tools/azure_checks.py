@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from jupyter_amltrain.backends.azureml import faults
 from jupyter_amltrain.backends.azureml.process import history, rest
+from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE
 from jupyter_amltrain.backends.azureml.process.cloud import Workspace
-from jupyter_amltrain.backends.azureml.process.credentials import ARM_SCOPE
 
 #: Any answer: what it says is what we want to know.
 ANY = range(200, 600)

@@ -65,7 +65,7 @@ def elsewhere(az):
     from azure.identity import EnvironmentCredential
 
     from jupyter_amltrain.backends.azureml.process import cloud, rest
-    from jupyter_amltrain.backends.azureml.process.credentials import ARM_SCOPE, Account
+    from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE, Account
 
     below = cloud.arm_id(az.subscription, az.resource_group, az.workspace)
     arm = rest.Rest(cloud.ARM_HOST, below, Account(EnvironmentCredential()), ARM_SCOPE)

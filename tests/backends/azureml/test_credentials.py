@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("azure.identity")
 
-from jupyter_amltrain.backends.azureml.process import credentials, sdk
+from jupyter_amltrain.backends.azureml.process import credentials, sdk, sign_in
+from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE, DATA_SCOPE
 from jupyter_amltrain.errors import AuthenticationError
 
 
@@ -83,14 +84,14 @@ def test_nobody_is_found_out_soon_and_said_plainly(metadata, monkeypatch):
 def test_a_browser_of_another_machine_is_of_no_use(monkeypatch, name):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv(name, "x")
-    assert credentials.browser_here() is False
+    assert sign_in.browser_here() is False
 
 
 def test_without_a_screen_there_is_no_browser(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    assert credentials.browser_here() is False
+    assert sign_in.browser_here() is False
 
 
 def test_both_spellings_of_the_sdk_are_read():
@@ -115,9 +116,9 @@ def test_az_is_not_started_for_every_request(tmp_path):
     account = next(credentials.candidates())
     assert account.how == "az login"
     for _ in range(5):
-        assert account.get_token(credentials.ARM_SCOPE).token == "secret"
-        assert account.get_token(credentials.DATA_SCOPE).token == "secret"
+        assert account.get_token(ARM_SCOPE).token == "secret"
+        assert account.get_token(DATA_SCOPE).token == "secret"
     calls = tmp_path / "calls"
     assert len(calls.read_text().split()) == 2
-    account.fresh(credentials.ARM_SCOPE)  # the service did not take it
+    account.fresh(ARM_SCOPE)  # the service did not take it
     assert len(calls.read_text().split()) == 3

@@ -16,8 +16,8 @@ pytest.importorskip("trustme")
 from azure.core.credentials import AccessToken
 
 from jupyter_amltrain.backends.azureml.process import rest, serve
+from jupyter_amltrain.backends.azureml.process.account import Account, identity
 from jupyter_amltrain.backends.azureml.process.cloud import Cloud
-from jupyter_amltrain.backends.azureml.process.credentials import Account, identity
 from jupyter_amltrain.errors import (
     AuthenticationError,
     CommandError,

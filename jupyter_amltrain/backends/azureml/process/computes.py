@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import computed, faults, kept, refusals
 from jupyter_amltrain.backends.azureml.computed import row
-from jupyter_amltrain.backends.azureml.process.rest import setting
+from jupyter_amltrain.backends.azureml.process.settings import setting
 from jupyter_amltrain.errors import AmlTrainError, TargetError, TargetUnreachable
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from concurrent.futures import TimeoutError as NotYet
 from typing import TYPE_CHECKING
 
 from jupyter_amltrain.backends.azureml.mapping import tracking_id
-from jupyter_amltrain.backends.azureml.process import artifacts, metrics, records, rest
+from jupyter_amltrain.backends.azureml.process import artifacts, metrics, records
 from jupyter_amltrain.backends.azureml.process.metrics import Fetched, Points, take
 from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
+from jupyter_amltrain.backends.azureml.process.settings import setting
 from jupyter_amltrain.errors import AmlTrainError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _asked: dict[str, Future[Fetched]] = {}
 
 def base() -> float:
     """Seconds between looks at a job that somebody looks at."""
-    return rest.setting("POLL", 1.0)
+    return setting("POLL", 1.0)
 
 
 class Elsewhere:
@@ -144,7 +145,7 @@ class Elsewhere:
         """What the script logged as artifacts goes into the project's MLflow store, unless it is much."""
         if not (self._mirror.folder / AGENT_STATE).exists() or "artifacts" in self._mirror.facts:
             return
-        limit = rest.setting("ARTIFACTS_MB", 64) * 1e6
+        limit = setting("ARTIFACTS_MB", 64) * 1e6
         try:
             there = list(artifacts.listing(self._call, self._place, self._name, [ARTIFACTS]))
             whole = sum(size for _, size, _ in there)

@@ -79,15 +79,16 @@ def _patience() -> dict[str, Any]:
 
     Policies have one successor each and cannot be shared by the SDK's many clients; their settings can.
     """
-    from jupyter_amltrain.backends.azureml.process import rest
+    from jupyter_amltrain.backends.azureml.process.pipeline import transport
+    from jupyter_amltrain.backends.azureml.process.settings import setting
 
     return {
-        "transport": rest.transport(),
+        "transport": transport(),
         "retry_total": 5,
         "retry_status": 4,
         "retry_connect": 2,
         "retry_read": 2,
-        "retry_backoff_factor": rest.setting("BACKOFF", 0.8),
+        "retry_backoff_factor": setting("BACKOFF", 0.8),
         "retry_backoff_max": 20,
     }
 

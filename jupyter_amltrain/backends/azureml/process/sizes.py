@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.azureml import kept
 from jupyter_amltrain.backends.azureml.catalog import size_row
 from jupyter_amltrain.backends.azureml.process.computes import API
-from jupyter_amltrain.backends.azureml.process.rest import setting
+from jupyter_amltrain.backends.azureml.process.settings import setting
 from jupyter_amltrain.backends.azureml.quotas import quota_row
 from jupyter_amltrain.state import write_json
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.azureml import faults
-from jupyter_amltrain.backends.azureml.process import code_assets, environments, history, rest, serve
+from jupyter_amltrain.backends.azureml.process import code_assets, environments, history, serve
 from jupyter_amltrain.backends.azureml.process.jobs import is_taken, job_of, shown, studio_url
+from jupyter_amltrain.backends.azureml.process.settings import setting
 from jupyter_amltrain.errors import (
     AmlTrainError,
     AuthenticationError,
@@ -115,7 +116,7 @@ def accepted(call: Call, place: Workspace, name: str, error: AmlTrainError) -> d
     refused = not faults.unsure(error)
     if refused and faults.told(error).status not in (400, 409):
         return None
-    until = time.monotonic() + rest.setting("UNSURE", 30.0)
+    until = time.monotonic() + setting("UNSURE", 30.0)
     while True:
         try:
             job = job_of(place, name)
@@ -126,7 +127,7 @@ def accepted(call: Call, place: Workspace, name: str, error: AmlTrainError) -> d
             if time.monotonic() > until:
                 raise unsure(name, error.message) from silent
             call.progress(f"Asking whether the job was accepted: {silent.message}"[:200])
-            call.wait(rest.setting("POLL", 2.0))
+            call.wait(setting("POLL", 2.0))
     if job is None:
         return None
     log.info("%s was accepted all the same: %s", name, error)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import faults
-from jupyter_amltrain.backends.azureml.process import credentials, sdk
+from jupyter_amltrain.backends.azureml.process import credentials, sdk, sign_in
+from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE, Account
 from jupyter_amltrain.backends.azureml.process.cloud import ARM_HOST, arm_id
-from jupyter_amltrain.backends.azureml.process.credentials import ARM_SCOPE, Account
 from jupyter_amltrain.backends.azureml.process.rest import ARM, RESOURCES, Rest
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError
 
@@ -166,7 +166,7 @@ def _accounts(call: Call, tenant: str, method: str, name: str) -> Iterator[Accou
             call.progress(f"{error.message} Asking you.")
         if found:
             return
-    yield credentials.interactive(method or "auto", tenant, call.event)
+    yield sign_in.interactive(method or "auto", tenant, call.event)
 
 
 def _by_name(arm: Rest, name: str) -> str:
