@@ -9,6 +9,7 @@
      │   ├ TargetUnreachable  AuthenticationError  QuotaExceeded  CapacityError
      │   │   ├ SubmitUnsure            whether the job was accepted is not known
      │   │   └ CreateUnsure            whether the compute is made is not known
+     │   ├ WorkspaceGone               somebody has deleted the workspace
      ├ SubmitError
      │   ├ SnapshotTooLarge  EnvironmentFailed
      ├ RunError
@@ -51,6 +52,7 @@ __all__ = [
     "UnknownModel",
     "UnknownRun",
     "UnknownTarget",
+    "WorkspaceGone",
     "of_name",
 ]
 
@@ -126,6 +128,10 @@ class SubmitUnsure(TargetUnreachable):
 
 class CreateUnsure(TargetUnreachable):
     """A compute was asked for, and what became of it is not known: it may be there, and bill."""
+
+
+class WorkspaceGone(TargetError):
+    """The service answers that there is no such workspace (any more)."""
 
 
 class AuthenticationError(TargetError):

@@ -22,11 +22,11 @@ from jupyter_amltrain.errors import (
     AmlTrainError,
     AuthenticationError,
     CapacityError,
-    CommandError,
     MissingDependency,
     QuotaExceeded,
     TargetError,
     TargetUnreachable,
+    WorkspaceGone,
 )
 
 
@@ -153,7 +153,8 @@ def _error(said: Told, act: str, where: str, user: str) -> AmlTrainError:
         return CapacityError(_sentence(said, place, asked), hint="%aml_compute sizes lists others.")
     if said.status == 404 and (gone := _NO_WORKSPACE.search(said.message)):
         forget = f" %aml_compute disconnect {where} forgets it here." if where else ""
-        return TargetError(f"There is no workspace {gone[1]!r} at Azure (any more).", hint=f"Connect another.{forget}")
+        what = f"workspace {gone['workspace']!r}" if gone["workspace"] else f"resource group {gone['group']!r}"
+        return WorkspaceGone(f"There is no {what} at Azure (any more).", hint=f"Connect another.{forget}")
     if said.status == 404:
         missing = f"Azure{place} refuses{asked}: {said.message.rstrip('.') or 'there is no such thing'}."
         return TargetError(missing, hint="%aml_compute list shows what there is.")
@@ -169,7 +170,12 @@ def _error(said: Told, act: str, where: str, user: str) -> AmlTrainError:
 
 
 #: Recorded: "The Resource 'Microsoft.MachineLearningServices/workspaces/x' under resource group 'y' was not found."
-_NO_WORKSPACE = re.compile(r"Resource 'Microsoft\.MachineLearningServices/workspaces/([^'/]+)'.* was not found", re.I)
+#: Who deletes a group deletes what is in it: "Resource group 'y' could not be found." (ARM's ResourceGroupNotFound).
+_NO_WORKSPACE = re.compile(
+    r"Resource 'Microsoft\.MachineLearningServices/workspaces/(?P<workspace>[^'/]+)'.* was not found"
+    r"|Resource group '(?P<group>[^'/]+)' could not be found",
+    re.I,
+)
 
 
 def no_workspace(status: int, body: bytes) -> bool:
@@ -289,8 +295,3 @@ def too_long(seconds: float) -> TargetUnreachable:
     return TargetUnreachable(
         f"Azure takes no more requests from us for now. It asks to wait {seconds:.0f} s.", hint="Try again then."
     )
-
-
-def wrong(text: str, hint: str = "") -> CommandError:
-    """A value that Azure would refuse."""
-    return CommandError(text, hint=hint)

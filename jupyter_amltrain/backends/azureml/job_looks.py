@@ -11,10 +11,11 @@ from typing import Any
 
 from jupyter_amltrain.backends.azureml import job_rows, mapping, mirror_reading
 from jupyter_amltrain.backends.azureml.lifecycle import AzureLifecycle
-from jupyter_amltrain.backends.azureml.looks import SELDOM, AzureNews, LogPace, Shared, pace
+from jupyter_amltrain.backends.azureml.looks import GONE, SELDOM, Absence, AzureNews, LogPace, Shared, pace
 from jupyter_amltrain.backends.base import RunChanges
-from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
+from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, WorkspaceGone
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.spec.azure_target import ServerlessTarget
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
@@ -49,6 +50,8 @@ class JobLooks(AzureLifecycle):
         self._complete: set[str] = set()
         self._guests: set[str] = set()
         self._shared = Shared()
+        self._gone = Absence()
+        self._missing: dict[str, float] = {}
 
     @property
     def state_root(self) -> StateRoot:
@@ -84,13 +87,27 @@ class JobLooks(AzureLifecycle):
         due = [i for i in run_ids if now - self._rows.get(i, (-1e9, {}))[0] >= self._pace(i) and not self._over(i)]
         if due:
             key = "poll " + " ".join(sorted(due))
-            found = await self._shared.of(key, lambda: self.ask("jobs.poll", timeout=PATIENCE, names=due))
+            found = await self._shared.of(key, lambda: self._polled(due))
             for run_id in due:
                 if run_id in found:
                     self._rows[run_id] = time.monotonic(), found[run_id]
-                else:
+                    self._missing.pop(run_id, None)
+                elif time.monotonic() - self._missing.setdefault(run_id, time.monotonic()) >= GONE or self._gone.sure:
                     self._rows.pop(run_id, None)
+                elif run_id in self._rows:  # it was there a moment ago: what was said then holds, and is asked again
+                    self._rows[run_id] = -1e9, self._rows[run_id][1]
         return {i: self._rows[i][1] for i in run_ids if i in self._rows}
+
+    async def _polled(self, names: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+        """What the service says of jobs; of a workspace that is gone for good: nothing."""
+        try:
+            found: Mapping[str, dict[str, Any]] = await self.ask("jobs.poll", timeout=PATIENCE, names=names)
+        except WorkspaceGone:
+            if not self._gone.seen():
+                raise
+            return {}
+        self._gone.refuted()
+        return found
 
     def _over(self, run_id: str) -> bool:
         return str(self._rows.get(run_id, (0, {}))[1].get("status")) in _ENDED
@@ -105,7 +122,7 @@ class JobLooks(AzureLifecycle):
                 status = await self._status(run_id, row)
                 if status is not None:
                     found[run_id] = status
-            elif time.monotonic() - self._young.get(run_id, -1e9) < _young():
+            elif not self._gone.sure and time.monotonic() - self._young.get(run_id, -1e9) < _young():
                 found[run_id] = RunStatus(state=RunState.QUEUED)
         return found
 
@@ -176,6 +193,11 @@ class JobLooks(AzureLifecycle):
 
     def lost(self, run: Run) -> str:
         """See :meth:`Backend.lost`."""
+        if self._gone.sure:
+            return (
+                f"the workspace {self.workspace().workspace} is gone at Azure. Its log as far as it was seen is kept:"
+                f" %aml_runs logs {run.handle}. Another workspace: %aml_compute connect"
+            )
         return f"the workspace {self.workspace().workspace} has no job {run.run_id} any more"
 
     def changes(self) -> RunChanges:
@@ -188,7 +210,14 @@ class JobLooks(AzureLifecycle):
         """See :meth:`Backend.find`; also a job of another compute of the workspace, or that somebody else submitted."""
         if not mapping.is_job_name(run_id):
             return None
-        found = await self.ask("jobs.get", name=run_id)
+        try:
+            found = await self.ask("jobs.get", name=run_id)
+        except WorkspaceGone as error:
+            path = self._folder(run_id) / "log" / "rank-0.txt"
+            if not await self._loop.offload(path.exists):
+                raise
+            said = f"{error.message} The log of {run_id} as far as it was seen is kept: {tilde(str(path))}"
+            raise WorkspaceGone(said, hint=error.hint) from error
         if found is None or found["row"].get("archived"):
             return None
         if not self._mine(found["row"]):

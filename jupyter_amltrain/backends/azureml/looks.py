@@ -63,6 +63,32 @@ class LogPace:
         self._next = time.monotonic() + max(self.pause, min(2 * took, pace()))
 
 
+#: Who answers that a workspace is not there is asked again for so long (seconds), and so many times at least.
+GONE, TIMES = 10.0, 4
+
+
+class Absence:
+    """Whether something is gone for good: one answer may be of a server that lags behind the others."""
+
+    def __init__(self) -> None:
+        self._since, self._times = 0.0, 0
+
+    def seen(self) -> bool:
+        """The service says again that there is no such thing; whether that is to be believed."""
+        self._since = self._since if self._times else time.monotonic()
+        self._times += 1
+        return self.sure
+
+    @property
+    def sure(self) -> bool:
+        """Whether it was said for long, and of late by every answer."""
+        return self._times >= TIMES and time.monotonic() - self._since >= GONE
+
+    def refuted(self) -> None:
+        """It is there."""
+        self._times = 0
+
+
 class Shared:
     """Runs one piece of work for each key at a time; who comes meanwhile gets the same answer."""
 

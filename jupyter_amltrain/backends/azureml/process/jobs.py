@@ -51,7 +51,12 @@ def poll(call: Call, *, workspace: str, names: Sequence[str]) -> dict[str, Any]:
     place = call.cloud.workspace(workspace)
 
     def one(name: str) -> dict[str, Any] | None:
-        found = history.details(place, name)
+        try:
+            found = history.details(place, name)
+        except AmlTrainError as error:
+            if faults.told(error).status in (403, 410):
+                job_of(place, name)  # what run history says for a workspace that is gone nobody has recorded
+            raise
         if found is not None:
             return history.row(name, found)
         job = job_of(place, name)  # absent means lost to who asks: only where both do not know it

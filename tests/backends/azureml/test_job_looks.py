@@ -1,0 +1,130 @@
+"""What is made of answers that a job, or the whole workspace, is not there: once is nothing, for long is the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.azureml import faults, job_looks, looks
+from jupyter_amltrain.backends.azureml.process import jobs
+from jupyter_amltrain.errors import AuthenticationError, TargetUnreachable, WorkspaceGone
+
+ROW = {"name": "a", "status": "Running"}
+WORKSPACE = (
+    b'{"error": {"code": "ResourceNotFound", "message": "The Resource'
+    b" 'Microsoft.MachineLearningServices/workspaces/w' under resource group 'g' was not found.\"}}"
+)
+
+
+class Looks(job_looks.JobLooks):
+    """Jobs of a service that answers what a test wants."""
+
+    def __init__(self) -> None:
+        self._look_by(None, None)  # type: ignore[arg-type]
+        self.answer: Any = {}
+        self.watched[0] = frozenset("a")  # asked every second
+
+    async def ask(self, op: str, progress: Any = None, timeout: float = 0, **payload: Any) -> Any:
+        assert op == "jobs.poll"
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def look(self, answer: Any) -> Any:
+        """The rows of the run ``a``, or the error."""
+        self.answer = answer
+        try:
+            return asyncio.run(self.rows(["a"]))
+        except Exception as error:
+            return error
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made = SimpleNamespace(now=1000.0, time=time.time)
+    made.monotonic = lambda: made.now
+    monkeypatch.setattr(looks, "time", made)
+    monkeypatch.setattr(job_looks, "time", made)
+    return made
+
+
+def test_a_workspace_that_is_gone_for_long_has_no_jobs_any_more(clock: SimpleNamespace) -> None:
+    backend, gone = Looks(), WorkspaceGone("There is no workspace 'w'.")
+    assert backend.look({"a": ROW}) == {"a": ROW}
+    for _ in range(6):
+        clock.now += 1.5
+        assert backend.look(gone) is gone
+    clock.now += 3.0
+    assert backend.look(gone) == {}
+    clock.now += 1.5
+    assert backend.look({"a": ROW}) == {"a": ROW}  # somebody has restored it
+    clock.now += 6.0
+    assert backend.look(gone) is gone
+
+
+def test_one_answer_after_a_long_time_is_no_proof(clock: SimpleNamespace) -> None:
+    backend, gone = Looks(), WorkspaceGone("There is no workspace 'w'.")
+    assert backend.look(gone) is gone
+    clock.now += 1000.0  # the computer slept
+    assert backend.look(gone) is gone
+    clock.now += 2.0
+    assert isinstance(backend.look(TargetUnreachable("no way")), TargetUnreachable)
+    assert backend.look(gone) is gone
+    assert backend.look(gone) == {}
+
+
+def test_a_job_that_is_not_there_for_a_moment_is_as_it_was(clock: SimpleNamespace) -> None:
+    backend = Looks()
+    assert backend.look({"a": ROW}) == {"a": ROW}
+    clock.now += 6.0
+    assert backend.look({}) == {"a": ROW}
+    clock.now += 5.0
+    assert backend.look({}) == {"a": ROW}
+    newer = {**ROW, "revision": 2}
+    assert backend.look({"a": newer}) == {"a": newer}  # it is asked at once again
+    for _ in range(4):
+        clock.now += 3.0
+        found = backend.look({})
+    assert found == {"a": newer}
+    clock.now += 3.0
+    assert backend.look({}) == {}
+
+
+class Service:
+    """Run history and ARM of a workspace."""
+
+    name, history = "lab", "history"
+
+    def __init__(self, history: int, arm: tuple[int, bytes]) -> None:
+        self.data = SimpleNamespace(get=lambda path, **_: self._refuse(history, b""))
+        self.arm = SimpleNamespace(get=lambda path, **_: self._arm(*arm))
+
+    def _arm(self, status: int, body: bytes) -> Any:
+        return self._refuse(status, body) if faults.no_workspace(status, body) else SimpleNamespace(status=status)
+
+    def _refuse(self, status: int, body: bytes) -> Any:
+        raise faults.refused(status, {}, body, where="lab")
+
+
+@pytest.mark.parametrize("status", [403, 404, 410])
+def test_whatever_run_history_says_of_a_workspace_that_is_gone(status: int) -> None:
+    call: Any = SimpleNamespace(cloud=SimpleNamespace(workspace=lambda name: Service(status, (404, WORKSPACE))))
+    with pytest.raises(WorkspaceGone, match=r"no workspace 'w' at Azure .* %aml_compute disconnect lab forgets it"):
+        jobs.poll(call, workspace="lab", names=["a"])
+
+
+def test_what_run_history_refuses_of_a_workspace_that_is_there() -> None:
+    call: Any = SimpleNamespace(cloud=SimpleNamespace(workspace=lambda name: Service(403, (404, b""))))
+    with pytest.raises(AuthenticationError):
+        jobs.poll(call, workspace="lab", names=["a"])
+
+
+def test_a_group_that_is_gone_takes_its_workspaces_with_it() -> None:
+    body = b'{"error": {"code": "ResourceGroupNotFound", "message": "Resource group \'g\' could not be found."}}'
+    assert faults.no_workspace(404, body) and not faults.no_workspace(403, body)
+    error = faults.refused(404, {}, body, where="lab")
+    assert isinstance(error, WorkspaceGone) and str(error).startswith("There is no resource group 'g' at Azure")
