@@ -13,12 +13,11 @@ from jupyter_amltrain.computes import Computes
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.store import RunStore
-from jupyter_amltrain.spec.azure_target import AmlComputeTarget, InstanceTarget
 from jupyter_amltrain.spec.target import ComputeTarget
 from jupyter_amltrain.spec.target_fields import name_error
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.targets import Targets, stored
-from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces, bills
 
 #: Seconds without news until a sign-in is given up; a device code lives for 15 minutes.
 PATIENCE = 1000.0
@@ -116,7 +115,7 @@ class Connections:
             Nobody is signed in, or Azure does not answer.
         """
         known, _ = await self.all()
-        asked = await self._completed(asked, known)
+        asked = await self.completed(asked)
         link = link_of(self._loop, self._root)
 
         def progress(text: str) -> None:
@@ -158,8 +157,9 @@ class Connections:
             missing=tuple(missing),
         )
 
-    async def _completed(self, asked: Place, known: list[WorkspaceFacts]) -> Place:
-        """With all that is known of the place, and with the name that it will have."""
+    async def completed(self, asked: Place) -> Place:
+        """With all that is known of the place, and with the name that it will have; nobody is asked."""
+        known, _ = await self.all()
         if not asked.workspace:
             found = await self._loop.offload(self._stored.get, asked.name)
             return msgspec.structs.replace(
@@ -232,6 +232,14 @@ class Connections:
             gone.append(name)
         return made, renamed, gone, skipped
 
+    async def held(self, name: str) -> tuple[WorkspaceFacts, list[ComputeTarget], list[str]]:
+        """A workspace, its targets, and the handles of the runs that are live on them."""
+        facts = await self._loop.offload(self._stored.get, name)
+        mine = [t for t in await self._computes.refresh() if _of(t, facts.name)]
+        names = [t.name for t in mine]
+        live = [e.run for e in self._store.entries() if e.run.target in names and not e.run.status.state.terminal]
+        return facts, mine, sorted(str(run.handle) for run in live)
+
     async def disconnect(self, name: str, *, confirmed: bool = False) -> str:
         """Forget a workspace and its targets; returns what is told. Nothing is done at Azure.
 
@@ -240,20 +248,14 @@ class Connections:
         CommandError
             There is none of that name, or runs are live there and nobody agreed.
         """
-        facts = await self._loop.offload(self._stored.get, name)
-        mine = [t for t in await self._computes.refresh() if _of(t, facts.name)]
-        targets = [t.name for t in mine]
-        live = sorted(
-            str(entry.run.handle)
-            for entry in self._store.entries()
-            if entry.run.target in targets and not entry.run.status.state.terminal
-        )
+        facts, mine, live = await self.held(name)
         if live and not confirmed:
             raise CommandError(
                 f"{len(live)} of its runs {'goes' if len(live) == 1 else 'go'} on ({', '.join(live[:3])})"
                 " and would not be watched any more.",
                 hint=f"If that is meant: %aml_compute disconnect {name} --yes",
             )
+        targets = [t.name for t in mine]
         for target in targets:
             await self._loop.offload(self._targets.remove, target)
         await self._loop.offload(self._stored.remove, facts.name)
@@ -261,9 +263,7 @@ class Connections:
         await link_of(self._loop, self._root).request("workspace.forget", {"workspace": facts.name})
         off = "1 target was" if len(targets) == 1 else f"{len(targets)} targets were"
         said = f"{facts.name} is disconnected; {off} taken off the list. At Azure nothing changed."
-        on = [
-            t.name for t in mine if isinstance(t, InstanceTarget) or (isinstance(t, AmlComputeTarget) and t.min_nodes)
-        ]
+        on = [t.name for t in mine if bills(t)]
         return f"{said} What is on bills there as before ({', '.join(on)})." if on else said
 
     async def close(self) -> None:

@@ -78,6 +78,11 @@ class StateRoot:
         """The file of named targets."""
         return self.path / "targets.json"
 
+    @property
+    def workspaces(self) -> Path:
+        """File of the connected workspaces."""
+        return self.path / "workspaces.json"
+
 
 def default_path() -> Path:
     """``$AMLTRAIN_HOME`` or the platform's state folder."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from jupyter_amltrain.errors import CommandError, StateError
+from jupyter_amltrain.spec.azure_target import AmlComputeTarget, InstanceTarget
+from jupyter_amltrain.spec.rows import WorkspaceRow
+from jupyter_amltrain.spec.target import ComputeTarget
 from jupyter_amltrain.state import SCHEMA, StateRoot, check_schema, locked, read_json, write_json
 
 
@@ -68,11 +71,39 @@ class WorkspaceFacts(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def rows_of(
+    found: Iterable[WorkspaceFacts], current: str, targets: Iterable[ComputeTarget]
+) -> tuple[WorkspaceRow, ...]:
+    """What a list says of the workspaces."""
+    names: dict[str, list[str]] = {}
+    for target in targets:
+        names.setdefault(str(getattr(target, "workspace", None) or ""), []).append(target.name)
+    return tuple(
+        WorkspaceRow(
+            name=one.name,
+            current=one.name == current,
+            workspace=one.workspace,
+            resource_group=one.resource_group,
+            subscription=one.subscription,
+            location=one.location,
+            user=one.user,
+            targets=tuple(names.get(one.name, ())),
+            studio_url=one.studio_url,
+        )
+        for one in found
+    )
+
+
+def bills(target: ComputeTarget) -> bool:
+    """Whether it may be on, and bill, though nothing runs there."""
+    return isinstance(target, InstanceTarget) or (isinstance(target, AmlComputeTarget) and target.min_nodes > 0)
+
+
 class Workspaces:
     """The user's workspaces, shared by every kernel."""
 
     def __init__(self, root: StateRoot) -> None:
-        self._path = root.path / "workspaces.json"
+        self._path = root.workspaces
 
     def _read(self) -> dict[str, Any]:
         """What is stored; not to be changed, for it is read once for all who ask (every request to Azure does)."""

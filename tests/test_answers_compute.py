@@ -35,8 +35,8 @@ class Page:
         return reply
 
     def state(self, name: str) -> str:
-        _, rows = self.controller.loop.call(self.compute.rows())
-        return next((row.state for row in rows if row.name == name), "gone")
+        known = self.controller.loop.call(self.compute.rows())
+        return next((row.state for row in known.targets if row.name == name), "gone")
 
 
 @pytest.fixture

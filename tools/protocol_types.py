@@ -36,6 +36,7 @@ OPERATIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "log": (protocol.GetLog, protocol.LogReply),
     "mlflow": (protocol.OpenMlflow, protocol.MlflowReply),
     "compose": (protocol.Compose, protocol.ComposeReply),
+    "connect": (protocol.Connect, protocol.ConnectReply),
 }
 
 #: What comes on the events' comm; `type` tells them apart.

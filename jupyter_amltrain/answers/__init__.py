@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.answers.compute import ComputeAnswers
+from jupyter_amltrain.answers.connect import ConnectAnswers
 from jupyter_amltrain.answers.events import EventsAnswers
 from jupyter_amltrain.answers.logs import LogAnswers
 from jupyter_amltrain.answers.mlflow import MlflowAnswers
@@ -47,6 +48,7 @@ class Answers:
             self._runs,
             self._events,
             compute,
+            ConnectAnswers(controller),
             LogAnswers(controller),
             MlflowAnswers(controller),
             SubmitAnswers(controller, defaults),

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from jupyter_amltrain.answers.connect import disconnect
 from jupyter_amltrain.backends.registry import forms
 from jupyter_amltrain.commands.compute_lines import line_of
+from jupyter_amltrain.commands.connect_lines import connect_fields
 from jupyter_amltrain.commands.forms import submit_fields
 from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.panel.page import Known
 from jupyter_amltrain.panel.protocol import ActReply, KindsReply, Reply
 from jupyter_amltrain.spec.fields import TargetKind
-from jupyter_amltrain.spec.rows import TargetRow
 from jupyter_amltrain.target_list import News
+from jupyter_amltrain.workspaces import rows_of
 
 if TYPE_CHECKING:
     from jupyter_amltrain.controller import Controller
@@ -41,9 +44,11 @@ class ComputeAnswers:
     async def _kinds(self, asked: protocol.Kinds) -> KindsReply:
         names, _ = await self._controller.connections.all()
         kinds = kinds_for_a_person(forms(), [facts.name for facts in names])
-        return KindsReply(kinds=kinds, submit=submit_fields(self._defaults()))
+        return KindsReply(kinds=kinds, submit=submit_fields(self._defaults()), connect=connect_fields())
 
     async def _act(self, asked: protocol.DoAct) -> ActReply:
+        if asked.verb == "disconnect":
+            return await disconnect(self._controller, asked)
         line = line_of(asked.verb, asked.target, asked.kind, asked.values)
         try:
             done = await self._controller.computes.act(
@@ -65,12 +70,13 @@ class ComputeAnswers:
             line=f"{line} --yes" if line and asks else line,
         )
 
-    async def rows(self) -> tuple[str, tuple[TargetRow, ...]]:
-        """Name of the target in use, and all of them."""
-        computes = self._controller.computes
-        await computes.refresh()
+    async def rows(self) -> Known:
+        """The targets and the workspaces as they are known."""
+        computes, connections = self._controller.computes, self._controller.connections
+        targets = await computes.refresh()
+        workspaces = rows_of(*await connections.all(), targets)
         computes.shown()
-        return computes.current, computes.rows()
+        return Known(computes.current, computes.rows(), workspaces)
 
     def listen(self, told: Callable[[str, str, str], None]) -> Callable[[], None]:
         """See :meth:`jupyter_amltrain.panel.compute_rows.Compute.listen`."""

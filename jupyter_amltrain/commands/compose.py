@@ -8,18 +8,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jupyter_amltrain.commands import submit, values
 from jupyter_amltrain.commands.forms import is_list, submit_actions
 from jupyter_amltrain.commands.parsing import HelpWanted
+from jupyter_amltrain.commands.quoting import flagged, quote, words
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 
 _MAGIC = re.compile(r"^(?P<before>\s*(?:[\w,\s.\[\]'\"]+=\s*)?)(?P<magic>%{1,2}aml_submit)(?:\s+|$)(?P<rest>.*)$", re.S)
-#: Text that is one word in a line without quotes.
-_PLAIN = re.compile(r"[\w@%+=:,./~^-]+")
 _FLAG = re.compile(r"--[a-z][a-z-]*")
 
 
@@ -90,33 +88,6 @@ def compose(
 
 
 # ---- reading
-
-
-def words(text: str) -> list[str]:
-    """The words of a line as they are written; :func:`values.split` of each is the word itself.
-
-    Raises
-    ------
-    CommandError
-        A quotation is not closed.
-    """
-    values.split(text)  # raises
-    found: list[str] = []
-    pending = ""
-    for piece in re.findall(r"\s+|\S+", text.strip()):
-        if pending or not piece.isspace():
-            pending += piece
-        if pending and not piece.isspace() and _closed(pending):
-            found.append(pending)
-            pending = ""
-    return [*found, pending] if pending else found
-
-
-def _closed(text: str) -> bool:
-    try:
-        return len(values.split(f"{text} x")) == 2
-    except CommandError:
-        return False
 
 
 def _read(line: str) -> tuple[str, list[_Item], str]:
@@ -210,34 +181,13 @@ def _wanted(action: argparse.Action, name: str, value: Any) -> list[_Item]:
     texts = [text for one in several if (text := _text(one))]
     if not is_list(action) and len(texts) > 1:
         raise CommandError(f"{flag}: one value is wanted.")
-    return [_Item(_quoted(flag, text), name, text) for text in texts]
+    return [_Item(flagged(flag, text), name, text) for text in texts]
 
 
 def _text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value.strip() if isinstance(value, str) else values.parameter_text(value)
-
-
-def _quoted(flag: str, text: str) -> str:
-    if "\n" in text or "\r" in text:
-        raise CommandError(f"{flag}: a line cannot hold a line break.", hint="Write it into the code below.")
-    if text.startswith("-"):
-        return quote(f"{flag}={text}")
-    return f"{flag} {quote(text)}"
-
-
-def quote(text: str) -> str:
-    """`text` as one word of a line; double quotes where they do, because ``$names`` are often in them."""
-    if _PLAIN.fullmatch(text):
-        return text
-    for found in (f'"{text}"', shlex.quote(text)):
-        try:
-            if values.split(f"{found} x") == [text, "x"] and words(f"{found} x") == [found, "x"]:
-                return found
-        except CommandError:
-            continue
-    return shlex.quote(text)
 
 
 def _with_script(items: list[_Item], script: str) -> list[_Item]:

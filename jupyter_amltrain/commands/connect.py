@@ -11,7 +11,7 @@ from jupyter_amltrain.errors import CommandError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from jupyter_amltrain.connections import Connected, Place
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 VERBS = ("connect", "workspaces", "disconnect")
 #: How many folders upward a configuration is looked for; the SDK's number.
 LEVELS = 20
-_KEYS = {"subscription": "subscription_id", "resource_group": "resource_group", "workspace": "workspace_name"}
+#: Parts of a place, and what a configuration calls them.
+KEYS = {"subscription": "subscription_id", "resource_group": "resource_group", "workspace": "workspace_name"}
 
 
 def add_verbs(parser: Parser) -> None:
@@ -48,8 +49,15 @@ def add_verbs(parser: Parser) -> None:
     verb.add_argument("-y", "--yes", action="store_true", help="also while runs go on there")
 
 
-def place_of(asked: argparse.Namespace, folder: Path | None = None) -> Place:
+def place_of(asked: argparse.Namespace, folder: Path | None = None, names: Sequence[str] | None = None) -> Place:
     """Where to connect to: what was typed, else a ``config.json``, else a workspace that is known.
+
+    Parameters
+    ----------
+    folder
+        Where a ``config.json`` is looked for, and upward; default the folder we are in.
+    names
+        The connected workspaces, where they have been read.
 
     Raises
     ------
@@ -59,19 +67,18 @@ def place_of(asked: argparse.Namespace, folder: Path | None = None) -> Place:
     from jupyter_amltrain.connections import Place
 
     rest = {"tenant": asked.tenant, "method": asked.method, "name": asked.name}
-    given = {key: str(getattr(asked, key)) for key in _KEYS}
+    given = {key: str(getattr(asked, key)) for key in KEYS}
     if all(given.values()):
         return Place(**given, **rest)
     if any(given.values()) and not asked.config:
-        lacking = " ".join(f"--{key.replace('_', '-')}" for key, value in given.items() if not value)
-        raise CommandError(f"{lacking} is missing.", hint="Give all three, or --config config.json.")
-    from jupyter_amltrain import api
-
-    if not asked.config and asked.name and asked.name in [one.name for one in api.workspaces()[0]]:
+        lacking = [f"--{key.replace('_', '-')}" for key, value in given.items() if not value]
+        said = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing."
+        raise CommandError(said, hint="Give all three, or --config config.json.")
+    if not asked.config and asked.name and asked.name in (names := _known(names)):
         return Place(**rest)
-    path = Path(asked.config).expanduser() if asked.config else find(folder or Path.cwd())
+    path = config_of(asked, folder)
     if path is None:
-        if api.workspaces()[0]:
+        if _known(names):
             return Place(**rest)
         raise CommandError(
             f"No config.json in {folder or Path.cwd()} or above it.",
@@ -80,6 +87,19 @@ def place_of(asked: argparse.Namespace, folder: Path | None = None) -> Place:
         )
     found = read(path)
     return Place(**{**found, **{k: v for k, v in given.items() if v}, **{k: v for k, v in rest.items() if v}})
+
+
+def _known(names: Sequence[str] | None) -> Sequence[str]:
+    if names is not None:
+        return names
+    from jupyter_amltrain import api
+
+    return [one.name for one in api.workspaces()[0]]
+
+
+def config_of(asked: argparse.Namespace, folder: Path | None = None) -> Path | None:
+    """The configuration that was named, else the nearest one."""
+    return Path(asked.config).expanduser() if asked.config else find(folder or Path.cwd())
 
 
 def find(folder: Path) -> Path | None:
@@ -122,17 +142,17 @@ def read(path: Path) -> dict[str, str]:
     scope = str(value.get("Scope") or "").strip("/").split("/")
     if len(scope) >= 8 and scope[0].lower() == "subscriptions":  # an older form
         return {"subscription": scope[1], "resource_group": scope[3], "workspace": scope[7]}
-    lacking = [key for key in _KEYS.values() if not isinstance(value.get(key), str) or not value[key].strip()]
+    lacking = [key for key in KEYS.values() if not isinstance(value.get(key), str) or not value[key].strip()]
     if lacking:
         raise CommandError(
             f"{path} lacks {' and '.join(lacking)}.", hint="Download it again from the workspace's page in the portal."
         )
-    placeholder = [key for key in _KEYS.values() if value[key].strip().startswith("<")]
+    placeholder = [key for key in KEYS.values() if value[key].strip().startswith("<")]
     if placeholder:
         raise CommandError(
             f"{path} still has a placeholder in {placeholder[0]}: {value[placeholder[0]]}.", hint="Fill it in."
         )
-    found = {ours: value[theirs].strip() for ours, theirs in _KEYS.items()}
+    found = {ours: value[theirs].strip() for ours, theirs in KEYS.items()}
     return {**found, "tenant": str(value.get("tenant_id") or "")}
 
 
@@ -162,24 +182,13 @@ def carry_out(asked: argparse.Namespace, show: Callable[[dict[str, Any]], None])
 
 def listing() -> list[dict[str, Any]]:
     """The connected workspaces as JSON-able rows."""
-    from jupyter_amltrain import api
+    import msgspec
 
-    found, current = api.workspaces()
-    targets = api.targets()
-    return [
-        {
-            "name": one.name,
-            "current": one.name == current,
-            "workspace": one.workspace,
-            "resource_group": one.resource_group,
-            "subscription": one.subscription,
-            "location": one.location,
-            "user": one.user,
-            "targets": [target.name for target in targets if getattr(target, "workspace", None) == one.name],
-            "studio_url": one.studio_url,
-        }
-        for one in found
-    ]
+    from jupyter_amltrain import api
+    from jupyter_amltrain.workspaces import rows_of
+
+    rows = rows_of(*api.workspaces(), api.targets())
+    return [{**msgspec.to_builtins(row), "targets": list(row.targets)} for row in rows]
 
 
 def listing_text(rows: list[dict[str, Any]]) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+from collections.abc import Collection
 
 import msgspec
 
 from jupyter_amltrain.commands import values
 from jupyter_amltrain.commands.parsers import parser_of
+from jupyter_amltrain.commands.parsing import Parser
 from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.spec.fields import Field
 
@@ -31,8 +33,12 @@ def field_name(action: argparse.Action) -> str:
 @functools.lru_cache(maxsize=1)
 def submit_actions() -> dict[str, argparse.Action]:
     """Actions of the submit parser by name of their field."""
-    actions = parser_of("submit", "%aml_submit")._actions
-    return {name: action for action in actions if (name := field_name(action))}
+    return actions_of(parser_of("submit", "%aml_submit"))
+
+
+def actions_of(parser: Parser) -> dict[str, argparse.Action]:
+    """Actions of a parser by name of their field, in the order of its help."""
+    return {name: action for action in parser._actions if (name := field_name(action))}
 
 
 def submit_fields(defaults: Defaults | None = None) -> tuple[Field, ...]:
@@ -56,14 +62,22 @@ def _fields() -> tuple[Field, ...]:
     actions = submit_actions()
     first = (*SHOWN, *_NEXT)
     order = [*first, *(name for name in actions if name not in first)]
-    return tuple(_field(name, actions[name]) for name in order)
+    return tuple(field_of(name, actions[name], SHOWN) for name in order)
 
 
-def _field(name: str, action: argparse.Action) -> Field:
+def field_of(name: str, action: argparse.Action, shown: Collection[str]) -> Field:
+    """A flag as a field of a form.
+
+    Parameters
+    ----------
+    shown
+        Names of the fields that the form shows at once.
+    """
     kind, reader = "text", action.type
+    choices = reader.choices if isinstance(reader, values.OneOf) else tuple(action.choices or ())
     if reader is values.count:
         kind = "int"
-    elif isinstance(reader, values.OneOf):
+    elif choices:
         kind = "choice"
     if name == "target":
         kind = "target"
@@ -77,9 +91,9 @@ def _field(name: str, action: argparse.Action) -> Field:
         kind=kind,
         help=(action.help or "").replace("%%", "%"),
         default=False if kind == "bool" else None,
-        choices=reader.choices if isinstance(reader, values.OneOf) else (),
+        choices=choices,
         metavar=str(action.metavar or ""),
-        advanced=name not in SHOWN,
+        advanced=name not in shown,
     )
 
 

@@ -8,16 +8,15 @@ from typing import Protocol
 
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.panel.page import RATE
-from jupyter_amltrain.spec.rows import TargetRow
+from jupyter_amltrain.panel.page import RATE, Known
 from jupyter_amltrain.spec.run import Run, RunState
 
 
 class Compute(Protocol):
     """Who knows the targets."""
 
-    async def rows(self) -> tuple[str, tuple[TargetRow, ...]]:
-        """Name of the target in use, and all of them as they are known; asks no target."""
+    async def rows(self) -> Known:
+        """The targets as they are known; asks no target."""
 
     def listen(self, told: Callable[[str, str, str], None]) -> Callable[[], None]:
         """Call `told` on the loop when a row may have changed; returns the end of it.
@@ -39,12 +38,12 @@ class ComputeRows:
     Attributes
     ----------
     now
-        Name of the target in use, the rows of all, and why they cannot be read (else empty).
+        What was read last.
     """
 
     def __init__(self, compute: Compute, loop: LoopThread, changed: Callable[[], None]) -> None:
         self._compute, self._loop, self._changed = compute, loop, changed
-        self.now: tuple[str, tuple[TargetRow, ...], str] = ("", (), "")
+        self.now = Known()
         self._counted: dict[str, bool] = {}  #: live runs, and whether they run
         self._task: asyncio.Task[None] | None = None
         self._again = False
@@ -80,9 +79,9 @@ class ComputeRows:
     async def read(self) -> None:
         """Read them now."""
         try:
-            found = (*await self._compute.rows(), "")
+            found = await self._compute.rows()
         except AmlTrainError as error:  # what was read before is as good as anything
-            found = (*self.now[:2], str(error))
+            found = self.now._replace(trouble=str(error))
         if found != self.now:
             self.now = found
             self._changed()

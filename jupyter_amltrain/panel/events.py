@@ -61,7 +61,7 @@ class Events:
         self._pages: dict[str, Page] = {}
         self._streams = streams.Streams(sources)
         self._targets = ComputeRows(compute, sources.loop, self._retargeted)
-        self._meters = Meters(self._streams, sources, lambda: self._targets.now[0])
+        self._meters = Meters(self._streams, sources, lambda: self._targets.now.current)
         self._looks = looks.Looks(sources, lambda: self._pages.values())
         self._details = looks.Details(sources, self._changed_row)
         self._stops: list[Callable[[], None]] = []
@@ -158,12 +158,12 @@ class Events:
         entries = sorted(self._sources.store.entries(), key=lambda entry: entry.run.created, reverse=True)
         rows = tuple(self._row(entry) for entry in entries[:RUNS])
         page.rows = {row.handle: row for row in rows}
-        page.targets = current, targets, trouble = self._targets.now
+        page.targets = now = self._targets.now
         page.dirty.clear()
         page.gone.clear()
         page.pace.wait()
         more = max(0, len(entries) - RUNS)
-        page.send(Snapshot, current=current, targets=targets, runs=rows, more=more, trouble=trouble)
+        page.send(Snapshot, runs=rows, more=more, **now._asdict())
 
     def _row(self, entry: Entry) -> RunRow:
         return row_of(entry, self._details.of(entry.run.handle))
@@ -225,14 +225,7 @@ class Events:
         if page.gone:
             fields["gone"] = tuple(page.gone)
             page.gone.clear()
-        current, targets, trouble = self._targets.now
-        if page.targets != self._targets.now and (page.seen or page.targets[0] != current):
-            if page.seen and page.targets[1] != targets:
-                fields["targets"] = targets
-            if page.targets[2] != trouble:
-                fields["trouble"] = trouble
-            fields["current"] = current
-            page.targets = self._targets.now
+        fields |= page.news(self._targets.now)
         if fields:
             page.pace.wait()
             page.send(Changes, **fields)

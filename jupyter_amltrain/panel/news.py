@@ -1,7 +1,7 @@
 """Changes by others: another kernel's runs, another kernel's targets, the command line's.
 
 The state root's folders tell of them (inotify); where the system cannot, and for network
-folders that another machine writes to, two times of change are looked at every 2 s, and only
+folders that another machine writes to, the times of change are looked at every 2 s, and only
 while a panel is seen.
 """
 
@@ -51,13 +51,14 @@ class News:
     seen
         Whether a panel is seen.
     retarget
-        Called when targets may have changed.
+        Called when targets or workspaces may have changed.
     """
 
     def __init__(self, sources: Sources, seen: Callable[[], bool], retarget: Callable[[], None]) -> None:
         self._sources, self._seen, self._retarget = sources, seen, retarget
         self._runs = str(sources.root.runs)
-        self._home, self._targets = str(sources.root.path), str(sources.root.targets)
+        self._home = str(sources.root.path)
+        self._lists = (str(sources.root.targets), str(sources.root.workspaces))
         self._pace = Pace(_RATE, _BURST)
 
     async def run(self) -> None:
@@ -96,15 +97,17 @@ class News:
         finally:
             changes.close()
 
-    async def _times(self) -> tuple[int, int]:
-        return await self._sources.loop.offload(_times, self._runs, self._targets)
+    async def _times(self) -> tuple[int, tuple[int, ...]]:
+        """Of the folder of runs, and of the lists of targets and workspaces."""
+        runs, *lists = await self._sources.loop.offload(_times, self._runs, *self._lists)
+        return runs, tuple(lists)
 
 
-def _times(*paths: str) -> tuple[int, int]:
+def _times(*paths: str) -> list[int]:
     found = []
     for path in paths:
         moment = 0
         with contextlib.suppress(OSError):
             moment = os.stat(path).st_mtime_ns
         found.append(moment)
-    return found[0], found[1]
+    return found

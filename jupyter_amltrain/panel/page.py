@@ -10,14 +10,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import Changes, Event, Meter
 from jupyter_amltrain.runs.pace import Pace
-from jupyter_amltrain.spec.rows import RunRow, TargetRow
+from jupyter_amltrain.spec.rows import RunRow, TargetRow, WorkspaceRow
 
 #: Sends one message: id of the comm, the event, its buffers.
 Send = Callable[[str, Event, Sequence[bytes]], None]
@@ -32,6 +32,15 @@ QUESTIONS, PATIENCE = 3, 60.0
 UNDER_WAY = 1.0
 #: Events that can carry the question.
 _ASKING = (Changes, Meter, protocol.Beat)
+
+
+class Known(NamedTuple):
+    """What is known of the targets: the one in use, all of them, the workspaces, and why they cannot be read."""
+
+    current: str = ""
+    targets: tuple[TargetRow, ...] = ()
+    workspaces: tuple[WorkspaceRow, ...] = ()
+    trouble: str = ""
 
 
 class Page:
@@ -51,7 +60,7 @@ class Page:
     rows
         Rows of runs as they were sent.
     targets
-        Name of the target in use, rows of all, and the trouble with them, as they were sent.
+        What it knows of the targets.
     dirty, gone
         Handles of runs that have changed, and that were removed, since the last event.
     """
@@ -63,7 +72,7 @@ class Page:
         self.seq = 0  #: number of the next event
         self.pending = False
         self.rows: dict[str, RunRow] = {}
-        self.targets: tuple[str, tuple[TargetRow, ...], str] = ("", (), "")
+        self.targets = Known()
         self.dirty: set[str] = set()
         self.gone: set[str] = set()
         self.pace = Pace(RATE, 1)
@@ -92,6 +101,21 @@ class Page:
         if missing <= 0:
             return -1.0
         return time.monotonic() - self._sent[-missing] if missing <= len(self._sent) else float("inf")
+
+    def news(self, known: Known) -> dict[str, Any]:
+        """What of the targets it has not heard of, as fields of the changes that are to be sent now."""
+        had = self.targets
+        if had == known or not (self.seen or had.current != known.current):
+            return {}
+        self.targets = known
+        fields: dict[str, Any] = {"current": known.current}
+        if self.seen and had.targets != known.targets:
+            fields["targets"] = known.targets
+        if self.seen and had.workspaces != known.workspaces:
+            fields["workspaces"] = known.workspaces
+        if had.trouble != known.trouble:
+            fields["trouble"] = known.trouble
+        return fields
 
     def send(self, kind: type[Any], buffers: Sequence[bytes] = (), **fields: Any) -> None:
         """Send an event of a type; its number, and the question whether the page is there, are ours to add."""

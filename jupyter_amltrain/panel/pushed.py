@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from jupyter_amltrain.panel.replies import VERSION
-from jupyter_amltrain.spec.rows import RunRow, TargetRow
+from jupyter_amltrain.spec.rows import RunRow, TargetRow, WorkspaceRow
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="snapshot"):
@@ -26,6 +26,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     targets: tuple[TargetRow, ...]
     runs: tuple[RunRow, ...]
     more: int = 0
+    workspaces: tuple[WorkspaceRow, ...] = ()
     trouble: str = ""
     version: int = VERSION
 
@@ -37,6 +38,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
     ----------
     targets
         All of them when any has changed, else ``None``.
+    workspaces
+        The connected workspaces when any has changed, else ``None``.
     current
         Name of the target in use when that or `targets` has changed, else ``None``.
     trouble
@@ -49,6 +52,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
     runs: tuple[RunRow, ...] = ()
     gone: tuple[str, ...] = ()
     targets: tuple[TargetRow, ...] | None = None
+    workspaces: tuple[WorkspaceRow, ...] | None = None
     current: str | None = None
     trouble: str | None = None
     renew: bool = False

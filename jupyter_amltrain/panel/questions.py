@@ -91,7 +91,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="eve
 
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="kinds"):
-    """The forms: of every kind of target, and of a submit."""
+    """The forms: of every kind of target, of a submit, and of connecting a workspace."""
 
 
 class DoAct(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="act"):
@@ -99,6 +99,8 @@ class DoAct(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="act"
 
     Attributes
     ----------
+    target
+        Its name; with the verb ``disconnect`` that of a workspace.
     kind
         For ``create`` and ``attach``; else empty.
     values
@@ -176,6 +178,18 @@ class Compose(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="co
     values: dict[str, Any] | None = None
 
 
+class Connect(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="connect"):
+    """Write the line that connects an Azure ML workspace and check it as the magic would; signs nobody in.
+
+    Attributes
+    ----------
+    values
+        By name of a field of a connect; empty values are left out of the line.
+    """
+
+    values: dict[str, Any] = {}
+
+
 Request = (
     Hello
     | State
@@ -191,4 +205,5 @@ Request = (
     | GetLog
     | OpenMlflow
     | Compose
+    | Connect
 )

@@ -107,6 +107,7 @@ class KindsReply(msgspec.Struct, frozen=True, kw_only=True):
 
     kinds: tuple[TargetKind, ...]
     submit: tuple[Field, ...]
+    connect: tuple[Field, ...] = ()
     version: int = VERSION
     ok: bool = True
 
@@ -208,6 +209,24 @@ class ComposeReply(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool = True
 
 
+class ConnectReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to :class:`Connect`.
+
+    Attributes
+    ----------
+    errors
+        By name of a field; the key ``""`` is about the whole line.
+    note
+        What it would connect where the values alone do not tell; may be empty.
+    """
+
+    line: str
+    errors: dict[str, str] = {}
+    note: str = ""
+    version: int = VERSION
+    ok: bool = True
+
+
 class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, one sentence."""
 
@@ -231,5 +250,6 @@ Reply = (
     | LogReply
     | MlflowReply
     | ComposeReply
+    | ConnectReply
     | ErrorReply
 )

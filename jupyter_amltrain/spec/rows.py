@@ -84,6 +84,34 @@ class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
     work: Work | None = None
 
 
+class WorkspaceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A connected Azure ML workspace in a list.
+
+    Attributes
+    ----------
+    name
+        What it is called here; `workspace` is its name at Azure.
+    current
+        It is meant where no workspace is named.
+    user
+        Who was signed in at the last connect.
+    targets
+        Names of its targets.
+    studio_url
+        Its pages.
+    """
+
+    name: str
+    current: bool = False
+    workspace: str = ""
+    resource_group: str = ""
+    subscription: str = ""
+    location: str = ""
+    user: str = ""
+    targets: tuple[str, ...] = ()
+    studio_url: str = ""
+
+
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run in a list.
 

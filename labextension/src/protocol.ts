@@ -70,6 +70,7 @@ export interface IEventsReply {
 export interface IKindsReply {
   kinds: ITargetKind[];
   submit: IField[];
+  connect: IField[];
   version: number;
   ok: true;
 }
@@ -123,6 +124,14 @@ export interface IComposeReply {
   ok: true;
 }
 
+export interface IConnectReply {
+  line: string;
+  errors: Record<string, string>;
+  note: string;
+  version: number;
+  ok: true;
+}
+
 export interface IErrorReply {
   error: string;
   version: number;
@@ -136,6 +145,7 @@ export interface ISnapshot {
   targets: ITargetRow[];
   runs: IRunRow[];
   more: number;
+  workspaces: IWorkspaceRow[];
   trouble: string;
   version: number;
 }
@@ -146,6 +156,7 @@ export interface IChanges {
   runs: IRunRow[];
   gone: string[];
   targets: ITargetRow[] | null;
+  workspaces: IWorkspaceRow[] | null;
   current: string | null;
   trouble: string | null;
   renew: boolean;
@@ -301,6 +312,18 @@ export interface IRunRow {
   params: Record<string, string>;
 }
 
+export interface IWorkspaceRow {
+  name: string;
+  current: boolean;
+  workspace: string;
+  resource_group: string;
+  subscription: string;
+  location: string;
+  user: string;
+  targets: string[];
+  studio_url: string;
+}
+
 export interface IPhase {
   name: string;
   start: number;
@@ -419,4 +442,5 @@ export interface IOperations {
   log: { payload: { handle: string; offset: number; limit: number }; reply: ILogReply };
   mlflow: { payload: { handle: string }; reply: IMlflowReply };
   compose: { payload: { old: string; cell: string | null; script: string; folder: string; values: Record<string, unknown> | null }; reply: IComposeReply };
+  connect: { payload: { values: Record<string, unknown> }; reply: IConnectReply };
 }

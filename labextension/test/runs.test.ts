@@ -52,6 +52,7 @@ const snapshot = (runs: IRunRow[], targets: ITargetRow[] = []) => ({
   seq: 0,
   current: 'local',
   targets,
+  workspaces: [],
   runs,
   more: 0,
   trouble: '',
@@ -63,6 +64,7 @@ const changes = (runs: IRunRow[], gone: string[] = []) => ({
   runs,
   gone,
   targets: null,
+  workspaces: null,
   current: null,
   trouble: null,
   renew: false

@@ -106,7 +106,7 @@ class FakeKernel implements IPort {
   }
 
   snapshot(runs: IRunRow[] = []): void {
-    this.send({ type: 'snapshot', current: 'local', targets: [], runs, more: 0, trouble: '', version: 2 });
+    this.send({ type: 'snapshot', current: 'local', targets: [], workspaces: [], runs, more: 0, trouble: '', version: 2 });
   }
 
   get events(): Record<string, unknown>[] {
@@ -492,7 +492,7 @@ test('left while it did not answer, a kernel hears that nobody listens when it i
   kernel.kind = 'not-responding';
   await clock.pass(6000);
   session.want({ ...PANEL, shown: '' });
-  kernel.send({ type: 'changes', runs: [], gone: [], targets: null, current: null, trouble: null, renew: false });
+  kernel.send({ type: 'changes', runs: [], gone: [], targets: null, workspaces: null, current: null, trouble: null, renew: false });
   await settle();
   assert.equal(kernel.events[kernel.events.length - 1].shown, '');
 });

@@ -422,7 +422,7 @@ def test_a_wrong_config_says_what_is_wrong(api, text, sentence):
         commands.place_of(api_parser("connect --config config.json"))
     with pytest.raises(CommandError, match="No config.json|Cannot read"):
         commands.place_of(api_parser("connect --config nowhere.json"))
-    with pytest.raises(CommandError, match="--resource-group --workspace is missing"):
+    with pytest.raises(CommandError, match="--resource-group and --workspace are missing"):
         commands.place_of(api_parser("connect --subscription s"))
 
 

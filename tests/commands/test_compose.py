@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_amltrain.commands import values
-from jupyter_amltrain.commands.compose import compose, quote, words
+from jupyter_amltrain.commands.compose import compose
 from jupyter_amltrain.commands.forms import SHOWN, submit_actions, submit_fields
+from jupyter_amltrain.commands.quoting import quote, words
 from jupyter_amltrain.commands.submit import understand
 
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=30)

@@ -12,6 +12,8 @@ import pytest
 from jupyter_amltrain.panel import events as module
 from jupyter_amltrain.panel import page as pages
 from jupyter_amltrain.panel.protocol import Beat, Changes, Gpus, Snapshot
+from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
 from tests.past_runs import write_runs
 from tests.places import until
 
@@ -117,6 +119,17 @@ def test_a_change_of_the_target_in_use_is_noticed_without_a_click(house: House) 
     until(lambda: any(event.current == "wide" for event in house.heard(Changes)))
     rows = next(event.targets for event in house.heard(Changes) if event.current == "wide")
     assert [row.name for row in rows if row.current] == ["wide"]
+
+
+def test_a_workspace_is_noticed_without_a_click(house: House, tmp_path: Path) -> None:
+    assert house.open().workspaces == ()
+    Workspaces(StateRoot(tmp_path / "home")).put(
+        WorkspaceFacts(name="lab", subscription="s", resource_group="g", workspace="w", user="ada")
+    )
+    until(lambda: [event for event in house.heard(Changes) if event.workspaces], "its row")
+    (changes,) = [event for event in house.heard(Changes) if event.workspaces is not None]
+    assert [(row.name, row.current, row.user) for row in changes.workspaces] == [("lab", True, "ada")]
+    assert changes.targets is None
 
 
 def test_runs_of_other_kernels_come_and_go_without_a_click(house: House) -> None:

@@ -56,6 +56,7 @@ def test_every_answer_carries_version_and_ok() -> None:
         protocol.LogReply(text="", start=0, offset=0, ended=False),
         protocol.MlflowReply(),
         protocol.ComposeReply(line="%%aml_submit"),
+        protocol.ConnectReply(line="%aml_compute connect"),
         protocol.ErrorReply(error="no"),
     ]
     for reply in replies:

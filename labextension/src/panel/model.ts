@@ -4,7 +4,7 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
 import { Signal } from '@lumino/signaling';
 import { NoAnswer } from '../client';
-import type { IKindsReply, INotice, IOperations, IRunRow, ITargetRow, PanelEvent } from '../protocol';
+import type { IKindsReply, INotice, IOperations, IRunRow, ITargetRow, IWorkspaceRow, PanelEvent } from '../protocol';
 import { NOTHING } from './events';
 import { NotebookFollower } from './follow';
 import { gpuFrame, meanUtil } from './frames';
@@ -70,6 +70,10 @@ export class PanelModel implements IPanelModel {
 
   get targets(): readonly ITargetRow[] {
     return this._followed?.session.rows.targets ?? [];
+  }
+
+  get workspaces(): readonly IWorkspaceRow[] {
+    return this._followed?.session.rows.workspaces ?? [];
   }
 
   get current(): string {
@@ -204,7 +208,10 @@ export class PanelModel implements IPanelModel {
     if (touched) {
       this.runsChanged.emit(touched);
     }
-    if (difference.targets) {
+    if (difference.workspaces) {
+      followed.kinds = null;
+    }
+    if (difference.targets || difference.workspaces) {
       this._tell();
       this.targetsChanged.emit();
     }

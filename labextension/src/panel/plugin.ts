@@ -15,6 +15,7 @@ import { GpusSection } from '../sections/gpus';
 import { RunsSection } from '../sections/runs';
 import { SubmitSection } from '../sections/submit';
 import { addSubmitCommands } from '../sections/submit_commands';
+import { addWorkspaceCommands } from '../sections/workspace_commands';
 import { addTabCommands } from '../tabs/commands';
 import { DOMAIN, PANEL_ID, PANEL_PLUGIN_ID } from '../tokens';
 import { addPanelCommands, addRunCommands, addRunMenu } from './commands';
@@ -72,6 +73,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
       ...addRunCommands(context),
       ...addTabCommands(context, restorer),
       ...addComputeCommands(context),
+      ...addWorkspaceCommands(context),
       ...addSubmitCommands(context, () => showSubmit(), files)
     ];
     addRunMenu(context);

@@ -1,6 +1,6 @@
 /** Rows of one kernel as its events tell them. No DOM. */
 
-import type { IChanges, IRunRow, ISnapshot, ITargetRow } from '../protocol';
+import type { IChanges, IRunRow, ISnapshot, ITargetRow, IWorkspaceRow } from '../protocol';
 
 const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'canceled', 'lost']);
 
@@ -13,6 +13,7 @@ export interface IDifference {
   /** Handles of runs that came, changed or went; `null` for none, empty for too many to name. */
   readonly runs: readonly string[] | null;
   readonly targets: boolean;
+  readonly workspaces: boolean;
 }
 
 /** Newest first; by name where two began at once, so that rows keep their places. */
@@ -23,6 +24,8 @@ function newer(a: IRunRow, b: IRunRow): number {
 export class Rows {
   runs: readonly IRunRow[] = [];
   targets: readonly ITargetRow[] = [];
+  /** The connected Azure ML workspaces. */
+  workspaces: readonly IWorkspaceRow[] = [];
   current = '';
   more = 0;
   /** Why the targets cannot be read, in the kernel's words; else empty. */
@@ -43,11 +46,12 @@ export class Rows {
     this._byHandle = new Map(event.runs.map(row => [row.handle, this._same(before.get(row.handle), row)]));
     this.runs = [...this._byHandle.values()].sort(newer);
     this.targets = event.targets.map(row => this._same(this.target(row.name), row));
+    this.workspaces = event.workspaces.map(row => this._same(this._workspace(row.name), row));
     this.current = event.current;
     this.more = event.more;
     this.trouble = event.trouble;
     this.known = true;
-    return { runs: [], targets: true };
+    return { runs: [], targets: true, workspaces: true };
   }
 
   changes(event: IChanges): IDifference {
@@ -76,13 +80,24 @@ export class Rows {
     if (event.targets !== null) {
       this.targets = event.targets.map(row => this._same(this.target(row.name), row));
     }
+    if (event.workspaces !== null) {
+      this.workspaces = event.workspaces.map(row => this._same(this._workspace(row.name), row));
+    }
     if (event.current !== null) {
       this.current = event.current;
     }
     if (event.trouble !== null) {
       this.trouble = event.trouble;
     }
-    return { runs: touched.length > 0 ? touched : null, targets: event.targets !== null || event.current !== null };
+    return {
+      runs: touched.length > 0 ? touched : null,
+      targets: event.targets !== null || event.current !== null,
+      workspaces: event.workspaces !== null
+    };
+  }
+
+  private _workspace(name: string): IWorkspaceRow | undefined {
+    return this.workspaces.find(row => row.name === name);
   }
 
   /** The old object where nothing has changed; the new one frozen else. */

@@ -5,7 +5,7 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ISignal } from '@lumino/signaling';
-import type { IGpus, IKindsReply, INotice, IOperations, IRunRow, ITargetRow } from '../protocol';
+import type { IGpus, IKindsReply, INotice, IOperations, IRunRow, ITargetRow, IWorkspaceRow } from '../protocol';
 
 /**
  * How it stands with the kernel that the panel follows.
@@ -84,6 +84,8 @@ export interface IPanelModel {
   /** Past runs that the kernel knows and has not sent. */
   readonly more: number;
   readonly targets: readonly ITargetRow[];
+  /** The connected Azure ML workspaces. */
+  readonly workspaces: readonly IWorkspaceRow[];
   /** Name of the target in use. */
   readonly current: string;
   /** The notebook that the panel follows. */
@@ -93,6 +95,7 @@ export interface IPanelModel {
   readonly connectionChanged: ISignal<IPanelModel, IConnection>;
   /** Runs came, changed or went; handles of those. Empty: all of them. */
   readonly runsChanged: ISignal<IPanelModel, readonly string[]>;
+  /** Targets or workspaces came, changed or went. */
   readonly targetsChanged: ISignal<IPanelModel, void>;
   readonly gpuFrame: ISignal<IPanelModel, IGpuFrame>;
   readonly notice: ISignal<IPanelModel, INotice>;
@@ -108,7 +111,7 @@ export interface IPanelModel {
    * connection's state.
    */
   request<K extends keyof IOperations>(op: K, payload: IOperations[K]['payload'], ms?: number): Promise<IOperations[K]['reply']>;
-  /** The forms, asked once for each connection. */
+  /** The forms, asked once for each connection, and anew when workspaces have come or gone. */
   kinds(): Promise<IKindsReply>;
   /** Load the extension in the kernel. */
   connect(): Promise<void>;
@@ -177,5 +180,8 @@ export const CommandIDs = {
   targetStop: 'jupyter-amltrain:target-stop',
   targetScale: 'jupyter-amltrain:target-scale',
   targetDelete: 'jupyter-amltrain:target-delete',
-  targetGpus: 'jupyter-amltrain:target-gpus'
+  targetGpus: 'jupyter-amltrain:target-gpus',
+
+  workspaceConnect: 'jupyter-amltrain:workspace-connect',
+  workspaceDisconnect: 'jupyter-amltrain:workspace-disconnect'
 } as const;

@@ -1,4 +1,4 @@
-/** The Compute section: the targets, what can be done with them, and the form for a new one. */
+/** The Compute section: the targets and workspaces, what can be done with them, and the forms for new ones. */
 
 import {
   LabIcon,
@@ -15,15 +15,30 @@ import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IAct } from '../protocol';
 import { Acts, IOutcome, notify } from './acts';
+import { ComputeForms, IFormHost } from './compute_forms';
+import { cloudIcon } from './compute_icons';
 import { IListHost, TargetList } from './compute_list';
-import { NewTarget } from './compute_new';
 import { OutcomeView } from './compute_outcome';
 import { element, say } from './dom';
 import { toolbarButton } from './toolbar';
+import { IWorkspaceHost, WorkspaceList } from './workspace_list';
 
 const sections = new WeakMap<IPanelModel, ComputeSection>();
 
-export class ComputeSection extends PanelWithToolbar implements IListHost {
+/** Bring the section of this page into view; `null` where there is none. */
+export async function revealCompute(context: IPanelContext): Promise<ComputeSection | null> {
+  const { commands } = context.app;
+  if (commands.hasCommand(CommandIDs.open)) {
+    await commands.execute(CommandIDs.open);
+  }
+  const section = ComputeSection.of(context);
+  if (section) {
+    keeperOf(section.parent)?.reveal(section);
+  }
+  return section;
+}
+
+export class ComputeSection extends PanelWithToolbar implements IListHost, IFormHost, IWorkspaceHost {
   constructor(private readonly _context: IPanelContext) {
     super();
     const { trans, model } = _context;
@@ -33,10 +48,12 @@ export class ComputeSection extends PanelWithToolbar implements IListHost {
     this._acts = Acts.of(_context);
     this._outcome = new OutcomeView(trans);
     this._list = new TargetList(_context, this, this._body.node);
+    this._workspaces = new WorkspaceList(this);
+    this._forms = new ComputeForms(_context, this._body, this);
     // What came of an act stays in sight, and covers no row.
     this.addWidget(new Widget({ node: this._outcome.node }));
     this._body.addClass('jp-AmlCompute-body');
-    this._body.addWidget(new Widget({ node: element('div', '', '', this._empty, this._list.node) }));
+    this._body.addWidget(new Widget({ node: element('div', '', '', this._empty, this._list.node, this._workspaces.node) }));
     this.addWidget(this._body);
     this._addButtons();
     model.targetsChanged.connect(this._draw, this);
@@ -60,17 +77,20 @@ export class ComputeSection extends PanelWithToolbar implements IListHost {
     return this._list.selected;
   }
 
+  /** Why nothing can be done now; empty when it can. */
+  get whyNot(): string {
+    const { model, trans } = this._context;
+    return model.connection.state === 'ready' ? '' : trans.__('The kernel does not answer now.');
+  }
+
   /** Open the form for a new target. */
   openNew(): void {
-    if (this._new) {
-      this._new.node.querySelector<HTMLElement>('input, select')?.focus();
-      return;
-    }
-    const form = (this._new = new NewTarget(this._context));
-    form.closed.connect(() => this._closeNew());
-    form.enable(this._whyNot());
-    this._body.insertWidget(0, form);
-    void form.load().then(() => this._makeRoom(form.node));
+    this._forms.newTarget();
+  }
+
+  /** Open the form that connects an Azure ML workspace. */
+  openConnect(): void {
+    this._forms.connect();
   }
 
   select(name: string, open: boolean): void {
@@ -85,13 +105,13 @@ export class ComputeSection extends PanelWithToolbar implements IListHost {
     if (row && !row.contains(document.activeElement) && this.node.contains(document.activeElement)) {
       row.focus({ preventScroll: true });
     }
-    this._makeRoom(row);
+    this.makeRoom(row);
   }
 
   use(name: string): void {
     const row = this._context.model.target(name);
     const act = row?.acts.find(({ verb }) => verb === 'use');
-    if (row && !row.current && act && !act.why_not && this._whyNot() === '') {
+    if (row && !row.current && act && !act.why_not && this.whyNot === '') {
       void this._acts.perform(name, act);
     }
   }
@@ -102,6 +122,21 @@ export class ComputeSection extends PanelWithToolbar implements IListHost {
 
   dismiss(name: string): void {
     void this._acts.run({ verb: 'dismiss', target: name });
+  }
+
+  connect(name: string): void {
+    void this._context.app.commands.execute(CommandIDs.workspaceConnect, { workspace: name });
+  }
+
+  disconnect(name: string): void {
+    void this._context.app.commands.execute(CommandIDs.workspaceDisconnect, { workspace: name });
+  }
+
+  formClosed(inside: boolean): void {
+    if (inside) {
+      this._list.focus();
+    }
+    this.makeRoom();
   }
 
   isDefault(kind: string, name: string, value: unknown): boolean {
@@ -170,20 +205,16 @@ export class ComputeSection extends PanelWithToolbar implements IListHost {
     }
   }
 
-  private _whyNot(): string {
-    const { model, trans } = this._context;
-    return model.connection.state === 'ready' ? '' : trans.__('The kernel does not answer now.');
-  }
-
   private _draw(): void {
     const { model, trans } = this._context;
-    const { targets } = model;
-    const whyNot = this._whyNot();
+    const { targets, workspaces } = model;
+    const { whyNot } = this;
     const pending = (name: string) => (this._acts.pending(name) ? trans.__('Waiting for the kernel…') : '');
     this._list.draw(targets, name => whyNot || pending(name));
+    this._workspaces.draw(workspaces, name => whyNot || pending(name));
     say(this._empty, model.connection.state === 'ready' ? trans.__('There are no targets.') : '');
     this._empty.hidden = targets.length > 0;
-    this._new?.enable(whyNot);
+    this._forms.enable(whyNot);
     this._buttons.forEach(({ button, why }) => void (button.enabled = why() === ''));
     if (this._list.row(this._awaited)) {
       const made = this._awaited;
@@ -199,33 +230,21 @@ export class ComputeSection extends PanelWithToolbar implements IListHost {
       this.toolbar.addItem(name, button);
       this._buttons.push({ button, why });
     };
-    const anyway = () => this._whyNot();
+    const anyway = () => this.whyNot;
     add('new', addIcon, trans.__('New target…'), CommandIDs.targetNew, anyway);
+    add('connect', cloudIcon, trans.__('Connect Azure ML workspace…'), CommandIDs.workspaceConnect, anyway);
     add('test', checkIcon, trans.__('Test the selected target'), CommandIDs.targetTest, () => {
       const name = this.selected || this._context.model.current;
       const act = this._context.model.target(name)?.acts.find(({ verb }) => verb === 'test');
-      return this._whyNot() || (act ? act.why_not : '-');
+      return this.whyNot || (act ? act.why_not : '-');
     });
     add('refresh', refreshIcon, trans.__('Refresh'), CommandIDs.refresh, () => '');
   }
 
-  private _closeNew(): void {
-    const form = this._new;
-    this._new = null;
-    if (form) {
-      const inside = form.node.contains(document.activeElement);
-      form.dispose();
-      if (inside) {
-        this._list.focus();
-      }
-      this._makeRoom();
-    }
-  }
-
   /** A form and details are seen whole where that can be, `node` of them first. */
-  private _makeRoom(node?: HTMLElement): void {
+  makeRoom(node?: HTMLElement): void {
     if (!this.isDisposed) {
-      keeperOf(this.parent)?.grant(this, this._new ? 0.7 : this._list.open && this.selected ? 0.5 : 0);
+      keeperOf(this.parent)?.grant(this, this._forms.open ? 0.7 : this._list.open && this.selected ? 0.5 : 0);
       // The panel has its new sizes with the next frame.
       requestAnimationFrame(() => node?.scrollIntoView({ block: 'nearest' }));
     }
@@ -254,7 +273,8 @@ export class ComputeSection extends PanelWithToolbar implements IListHost {
   private readonly _list: TargetList;
   private readonly _empty = element('div', 'jp-AmlCompute-empty');
   private readonly _outcome: OutcomeView;
-  private _new: NewTarget | null = null;
+  private readonly _workspaces: WorkspaceList;
+  private readonly _forms: ComputeForms;
   private _defaults = new Set<string>();
   private _kernel: IPanelModel['kernel'] = null;
   /** Was made just now and has no row yet. */

@@ -1,12 +1,11 @@
 /** A command for everything that can be done with a target. */
 
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
-import { keeperOf } from '../panel/sections';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IAct, ITargetRow } from '../protocol';
 import { Acts, notify } from './acts';
-import { ComputeSection } from './compute';
+import { ComputeSection, revealCompute } from './compute';
 
 /** `{ target }` names one; without it, it is the selected one or the one in use. */
 const DESCRIBED = {
@@ -67,15 +66,7 @@ export function addComputeCommands(context: IPanelContext): string[] {
     isEnabled: () => model.connection.state === 'ready',
     describedBy: { args: { type: 'object', properties: {} } },
     execute: async () => {
-      if (commands.hasCommand(CommandIDs.open)) {
-        await commands.execute(CommandIDs.open);
-      }
-      const section = ComputeSection.of(context);
-      if (!section) {
-        return;
-      }
-      keeperOf(section.parent)?.reveal(section);
-      section.openNew();
+      (await revealCompute(context))?.openNew();
     }
   });
 

@@ -22,7 +22,7 @@ const machine = draw(
     'M4 13h16a1 1 0 0 1 1 1v5a1 1 0 0 1-1 1H4a1 1 0 0 1-1-1v-5a1 1 0 0 1 1-1zm2 2.250v2.500h2.500v-2.500zm5 .5v1.500h7v-1.500z'
 );
 /** Machines that a service rents out. */
-const cloud = draw(
+export const cloudIcon = draw(
   'cloud',
   'M19.350 10.040A7.490 7.490 0 0 0 12 4C9.110 4 6.600 5.640 5.350 8.040A5.994 5.994 0 0 0 0 14c0 3.310 2.690 6 6 6h13c2.760 0 5-2.240 5-5' +
     ' 0-2.640-2.050-4.780-4.650-4.960z'
@@ -33,5 +33,5 @@ export function targetIcon(kind: string, priced: boolean): LabIcon {
   if (kind === 'local' || kind === 'process') {
     return local;
   }
-  return priced || /azure|aml|cloud|cluster/i.test(kind) ? cloud : machine;
+  return priced || /azure|aml|cloud|cluster/i.test(kind) ? cloudIcon : machine;
 }

@@ -27,6 +27,8 @@ function nameField(trans: TranslationBundle): IField {
 }
 
 const NAME = 'name';
+/** What a target of Azure's has and no other. */
+const WORKSPACE = 'workspace';
 
 export class NewTarget extends Widget {
   constructor(private readonly _context: IPanelContext) {
@@ -65,11 +67,22 @@ export class NewTarget extends Widget {
     this.node.append(
       element('h3', 'jp-AmlNew-title', trans.__('New target')),
       element('div', 'jp-AmlForm', '', this._kindField, this._kindHelp),
+      this._unconnected,
       this._form.node,
       // Seen however long the form is.
       element('div', 'jp-AmlNew-foot', '', this._preview, element('div', 'jp-AmlForm-buttons', '', cancel, this._create_))
     );
     this._preview.hidden = true;
+    this._unconnected.append(
+      element('div', '', trans.__('No Azure ML workspace is connected: a target of this kind belongs to one.')),
+      button(trans.__('Connect Azure ML workspace…'), 'reject', () => this._workspaceWanted.emit())
+    );
+    this._unconnected.hidden = true;
+  }
+
+  /** A person wants to connect a workspace first. */
+  get workspaceWanted(): ISignal<this, void> {
+    return this._workspaceWanted;
   }
 
   /** The form is to be closed: it was cancelled, or the target is there. */
@@ -80,6 +93,7 @@ export class NewTarget extends Widget {
   /** Ask the kernel for its kinds and show the form. */
   async load(): Promise<void> {
     const { trans, model } = this._context;
+    this._workspaces = this._connected;
     try {
       this._kinds = (await model.kinds()).kinds;
     } catch (error) {
@@ -102,8 +116,13 @@ export class NewTarget extends Widget {
       allow(this._create_, trans.__('There is nothing to create.'));
       return;
     }
-    this._choose(0);
-    this._form.focus();
+    const before = this._kind?.kind;
+    const at = Math.max(0, this._kinds.findIndex(({ kind }) => kind === before));
+    this._select.value = String(at);
+    this._choose(at);
+    if (before === undefined) {
+      this._form.focus();
+    }
   }
 
   /** Why nothing can be created now; empty when it can. */
@@ -111,6 +130,9 @@ export class NewTarget extends Widget {
     this._whyNot = whyNot;
     if (!this._creating) {
       allow(this._create_, whyNot);
+    }
+    if (this._kind && !whyNot && this._connected !== this._workspaces) {
+      void this.load(); // other workspaces, other choices
     }
   }
 
@@ -130,7 +152,13 @@ export class NewTarget extends Widget {
     const own = kind.fields.some(field => field.name === NAME);
     this._form.setFields(own ? kind.fields : [nameField(trans), ...kind.fields]);
     this._preview.hidden = true;
+    this._unconnected.hidden = this._connected !== '' || !kind.fields.some(field => field.name === WORKSPACE);
     this._checker.soon();
+  }
+
+  /** Names of the workspaces that are connected now. */
+  private get _connected(): string {
+    return this._context.model.workspaces.map(row => row.name).join(' ');
   }
 
   private _wanted(): IWanted | null {
@@ -183,6 +211,10 @@ export class NewTarget extends Widget {
   private _kind: ITargetKind | null = null;
   /** From the press until all is said, a question included. */
   private _creating = false;
+  /** Names of the workspaces when the kinds were asked for. */
+  private _workspaces = '';
+  private readonly _unconnected = element('div', 'jp-AmlNew-unconnected');
+  private readonly _workspaceWanted = new Signal<this, void>(this);
   private _whyNot = '';
   private readonly _form: FieldForm;
   private readonly _checker: Checker<IActReply>;

@@ -16,6 +16,7 @@ import { CellFollower, TYPING } from './submit_follow';
 import { folderOf, relative } from './submit_text';
 import { SubmitView } from './submit_view';
 import { toolbarButton } from './toolbar';
+import { runActive } from './written';
 
 export class SubmitSection extends PanelWithToolbar {
   constructor(private readonly _context: IPanelContext) {
@@ -273,8 +274,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   /** Write the line, and run its cell if wanted; the line is made anew first, from what is there now. */
   private async _finish(run: boolean): Promise<void> {
-    const { app, model, tracker } = this._context;
-    const { notebook } = model;
+    const { notebook } = this._context.model;
     this._follower.cancel();
     const subject = (this._subject = this._look());
     const reply = await this._checker.now();
@@ -295,11 +295,7 @@ export class SubmitSection extends PanelWithToolbar {
     }
     this._follower.later();
     if (run) {
-      if (tracker.currentWidget !== notebook) {
-        app.shell.activateById(notebook.id);
-      }
-      // The focus stays here.
-      await app.commands.execute('notebook:run-cell', { activate: false });
+      await runActive(this._context, notebook);
     }
   }
 

@@ -3,6 +3,7 @@
 import type { Cell, ICodeCellModel } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { insertBelow } from './written';
 import { edit, firstLines, join, otherMagic, scriptLine, split } from './submit_text';
 
 export type Mode = 'cell' | 'selected' | 'file';
@@ -71,9 +72,8 @@ export function subjectOf(
  */
 export function writeLine(notebook: NotebookPanel, subject: ISubject, line: string): boolean {
   const { content } = notebook;
-  const shared = content.model?.sharedModel;
   const active = content.activeCell;
-  if (!shared || content.model?.readOnly) {
+  if (!content.model || content.model.readOnly) {
     return false;
   }
   if (subject.mode === 'cell' || subject.old.startsWith('%aml_submit')) {
@@ -91,11 +91,7 @@ export function writeLine(notebook: NotebookPanel, subject: ISubject, line: stri
   }
   const source = subject.cell === null ? line : `${line}\n${subject.cell}`;
   const last = content.widgets.reduce((found, cell, at) => (isIn(notebook, cell) ? at : found), content.activeCellIndex);
-  const at = (subject.mode === 'selected' ? last : content.activeCellIndex) + 1;
-  shared.transact(() => void shared.insertCell(at, { cell_type: 'code', source, metadata: {} }));
-  content.deselectAll();
-  content.activeCellIndex = at;
-  return true;
+  return insertBelow(notebook, subject.mode === 'selected' ? last : content.activeCellIndex, source);
 }
 
 function isIn(notebook: NotebookPanel, cell: Cell): boolean {
