@@ -6,18 +6,17 @@ It imports no IPython. Everything here runs on the loop thread (R1); callers ent
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.base import Backend, Plan
 from jupyter_amltrain.backends.registry import target_kinds
 from jupyter_amltrain.computes import Computes
 from jupyter_amltrain.connections import Connections
+from jupyter_amltrain.endings import Endings
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun
 from jupyter_amltrain.finder import RunFinder
 from jupyter_amltrain.launches import Launches, snapshot_of
@@ -32,11 +31,11 @@ from jupyter_amltrain.runs.kept import KeptStreams
 from jupyter_amltrain.runs.painters import Paint, Painters
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.runs.row import Brief, brief_of
-from jupyter_amltrain.runs.settling import outcome, read_log, settled
+from jupyter_amltrain.runs.settling import read_log, settled
 from jupyter_amltrain.runs.store import Entry, RunStore
 from jupyter_amltrain.spec.job import JobSpec, validated
 from jupyter_amltrain.spec.record import RunRecord
-from jupyter_amltrain.spec.run import Run, RunHandle, RunStatus, split_handle
+from jupyter_amltrain.spec.run import Run, RunHandle, split_handle
 from jupyter_amltrain.spec.target import ComputeTarget
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.targets import Targets
@@ -59,16 +58,17 @@ class Controller:
         self.store = RunStore(self.loop)
         self.targets = Targets(self.root, target_kinds())
         self.imports = Imports(self.loop, self.root, self._imported)
-        self.places = Places(self.loop, self.root, self.targets, self.store, self._outcome, self._over)
+        self.kept = KeptStreams(self.store)
+        self._painters = Painters(self.store, self.imports.picture)
+        self._endings = Endings(self.loop, self.store, self.imports, self._painters, self.kept, self.backend)
+        ends = (self._endings.outcome, self._endings.over)
+        self.places = Places(self.loop, self.root, self.targets, self.store, *ends)
         self.computes = Computes(self.loop, self.targets, self.places, self.store, self._forget)
         self.connections = Connections(self.loop, self.root, self.targets, self.computes, self.store)
         self.models = Models(self.loop, self.root, self.imports, self.targets)
-        self.kept = KeptStreams(self.store)
-        self._settled: dict[RunHandle, asyncio.Event] = {}
         directory = RunDirectory(self.store, self.imports)
         self._finder = RunFinder(self.targets, self.computes, self.places, self.store, directory)
         self._launches = Launches(self.loop, self.store, self._launched)
-        self._painters = Painters(self.store, self.imports.picture)
         self.monitors = Monitors(self.loop, self.backend)
         #: Called on the loop before anything is closed: who speaks for us stops speaking.
         self.closers: list[Callable[[], Awaitable[None]]] = []
@@ -87,8 +87,7 @@ class Controller:
         """A target is gone, and with it its runs, its monitors and its backend."""
         await self.monitors.close_of(name)
         for handle in await self.places.drop(name):
-            self._event(handle).set()
-            del self._settled[handle]  # who waits has it
+            self._endings.gone(handle)
 
     # ---- submitting
 
@@ -130,7 +129,7 @@ class Controller:
     def _launched(self, handle: RunHandle) -> None:
         """A target has accepted the run or refused it."""
         if self.entry(handle).run.status.state.terminal:
-            self._event(handle).set()
+            self._endings.ended(handle)
         else:
             self.places.wake(split_handle(handle)[0])
             self.imports.warm()
@@ -193,26 +192,16 @@ class Controller:
         elif not entry.run.status.state.terminal:  # its target would have it in a moment
             raise CommandError(f"{handle} has not ended.", hint=f"First: %aml_runs cancel {handle}")
         self.store.remove(handle)
-        self._settled.pop(handle, None)
+        self._endings.forget(handle)
 
     async def wait(self, handle: RunHandle) -> Run:
         """Wait until the run has ended and its values came home."""
         entry = self.entry(handle)
-        if not entry.run.status.state.terminal:
-            event = self._event(handle)
-            event.clear()  # it may be of a submit that seemed to have failed
-            entry.lookers += 1
-            try:
-                await event.wait()
-            finally:
-                entry.lookers -= 1
+        await self._endings.wait(entry)
         if self.store.get(handle) is entry:  # else it ended with its target
             await self.settle(handle)
             await self._painters.painted(entry.run)
         return entry.run
-
-    def _event(self, handle: RunHandle) -> asyncio.Event:
-        return self._settled.setdefault(handle, asyncio.Event())
 
     def look(self, handle: RunHandle, more: int) -> None:
         """Count a looker in (1) or out (-1): streams of looked-at runs are read as they grow."""
@@ -280,28 +269,6 @@ class Controller:
         return answer
 
     # ---- ends
-
-    async def _outcome(self, entry: Entry, status: RunStatus) -> dict[str, Any]:
-        """Fields that an ended run gets beside its last status."""
-        failpoints.hit("kernel_before_finish")
-        try:
-            return await outcome(self.backend(entry.run.target), entry, status)
-        except AmlTrainError as error:
-            return {"error": str(error)}
-
-    def _over(self, handle: RunHandle) -> None:
-        """The store has the end of a run."""
-        self.loop.start(self._finish(handle), f"finish {handle}")
-
-    async def _finish(self, handle: RunHandle) -> None:
-        """After the store has the end: wake who waits, write the MLflow record."""
-        self._event(handle).set()
-        failpoints.hit("kernel_before_import")
-        if self.imports.ask(self.entry(handle).run):
-            # The worker does one thing at a time: first what somebody looks at.
-            await self._painters.painted(self.entry(handle).run)
-            await self.imports.run(handle)
-        self.kept.read(handle)
 
     def _imported(self, handle: RunHandle, state: str) -> None:
         self.store.amend(handle, tracking=state)
