@@ -115,7 +115,7 @@ def follows(drawn: list[float], truth: list[float], tolerance: float = PIXEL) ->
     return False
 
 
-@pytest.mark.parametrize("gpus", [1, 8, pytest.param(GPUS, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("gpus", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in (8, GPUS))])
 def test_the_pixels_are_the_script(
     notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script, gpus: int, shots: Path
 ) -> None:
