@@ -56,7 +56,7 @@ def launch_plan(spec: JobSpec, source: str, default_python: str = "") -> LaunchP
 
 def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
     """A ``type: command`` file: its line by ``sh`` in the code folder, where ``python`` is ours."""
-    from jupyter_amltrain.spec.azure_yaml import bound
+    from jupyter_amltrain.spec.azure_yaml_in import bound
 
     env = _data(spec, posixpath.dirname(source))
     places: dict[str, str] = {}

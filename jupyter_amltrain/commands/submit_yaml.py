@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.spec import azure_yaml
+from jupyter_amltrain.spec import azure_yaml, azure_yaml_in
 from jupyter_amltrain.spec.environment import Environment
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def spec_of(
                 hint=f"Write it in {asked.script} as {key}:" if key else "Leave it out.",
             )
     job = azure_yaml.with_params(azure_yaml.load(asked.script), dict(asked.param))
-    spec = azure_yaml.spec_of(job)
+    spec = azure_yaml_in.spec_of(job)
     changed: dict[str, Any] = {
         "params": dict(asked.param),
         "tags": {**spec.tags, **dict(asked.tag)},

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.spec import azure_yaml, azure_yaml_out
+from jupyter_amltrain.spec import azure_yaml, azure_yaml_in, azure_yaml_out
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import JobInput, JobOutput
 from jupyter_amltrain.spec.job import Distribution, JobSpec, Resources, validated
@@ -44,7 +44,7 @@ def job(text: str, folder: str = "/home/user") -> azure_yaml.JobFile:
 )
 def test_errors_name_line_and_key(text: str, said: str) -> None:
     with pytest.raises(SpecError) as error:
-        azure_yaml.spec_of(job(text))
+        azure_yaml_in.spec_of(job(text))
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
@@ -72,7 +72,7 @@ limits: {timeout: 60}
 queue_settings: {job_tier: Spot, priority: Medium}
 identity: {type: managed, client_id: 00000000-0000-0000-0000-000000000000}
 """
-    spec = validated(azure_yaml.spec_of(azure_yaml.parse(text, "job.yml", str(tmp_path))))
+    spec = validated(azure_yaml_in.spec_of(azure_yaml.parse(text, "job.yml", str(tmp_path))))
     assert (spec.name, spec.experiment, spec.tags) == ("a-b", "digits", {"team": "7"})
     assert spec.source == str(tmp_path / "src") and not spec.script and spec.cell == text
     assert spec.environment == Environment(image="python", conda=str(tmp_path / "conda.yml"))
@@ -140,7 +140,7 @@ def test_there_and_back(more: dict[str, Any], tmp_path: Path) -> None:
     spec = validated(JobSpec(name="digits", script="print('é')\n", experiment="exp", source=str(tmp_path), **given))
     doc = azure_yaml_out.doc_of(spec, argv=["python", "-u", "script.py"], script=spec.script, code=str(tmp_path))
     text = azure_yaml_out.text_of(doc, ["a remark"])
-    back = validated(azure_yaml.spec_of(azure_yaml.parse(text, "job.yml", "/elsewhere")))
+    back = validated(azure_yaml_in.spec_of(azure_yaml.parse(text, "job.yml", "/elsewhere")))
     kept = (
         "name", "experiment", "tags", "source", "env", "environment", "inputs", "outputs", "resources", "distribution",
         "identity", "services", "timeout", "priority", "tier",
