@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from datetime import datetime, timedelta, timezone
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?")
+
+
+def seconds_of(duration: str | None, default: float = 120.0) -> float:
+    """ISO 8601 duration -> seconds: ``PT1M40S`` -> 100."""
+    found = _DURATION.fullmatch(duration or "")
+    if not found or not duration:
+        return default
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 class Clock:

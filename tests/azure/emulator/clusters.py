@@ -7,7 +7,8 @@ from typing import Any
 from aiohttp import web
 
 from tests.azure.emulator import arm, sizes
-from tests.azure.emulator.nodes import lendable, seconds_of
+from tests.azure.emulator.clock import seconds_of
+from tests.azure.emulator.pool import lendable
 from tests.azure.emulator.quota import check_clusters
 from tests.azure.emulator.routing import Call, Refused
 from tests.azure.emulator.world import World, copied

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.azure.emulator import arm, sizes
-from tests.azure.emulator.nodes import seconds_of
+from tests.azure.emulator.clock import seconds_of
 from tests.azure.emulator.quota import check_clusters
 from tests.azure.emulator.routing import Refused
 from tests.azure.emulator.world import World

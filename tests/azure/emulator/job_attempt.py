@@ -12,7 +12,7 @@ from tests.azure.emulator import assets, bindings, executor, gpus, images, job_e
 from tests.azure.emulator.blob import ARTIFACTS
 from tests.azure.emulator.datastores import place, storage
 from tests.azure.emulator.job_runs import Canceled, JobFailed, Jobs, Preempted, Run, unless_ended
-from tests.azure.emulator.nodes import Lease
+from tests.azure.emulator.pool import Lease
 from tests.azure.emulator.uploads import Uploads
 
 

@@ -9,7 +9,7 @@ from tests.azure.emulator import builds, job_shapes
 from tests.azure.emulator.job_attempt import Attempt
 from tests.azure.emulator.job_parents import Parent
 from tests.azure.emulator.job_runs import Canceled, JobFailed, Jobs, Preempted, Run, unless_ended
-from tests.azure.emulator.nodes import Lease, NodesRefused
+from tests.azure.emulator.pool import Lease, NodesRefused
 
 
 class Life:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.azure.emulator import executor
-from tests.azure.emulator.nodes import Lease
+from tests.azure.emulator.pool import Lease
 from tests.azure.emulator.world import World
 
 T = TypeVar("T")

@@ -123,7 +123,7 @@ class Quota:
         nodes.NodesRefused
             The limit itself is below what the job wants (not: others use it).
         """
-        from tests.azure.emulator.nodes import NodesRefused
+        from tests.azure.emulator.pool import NodesRefused
 
         size = sizes.find(name)
         if size is None or low_priority:
