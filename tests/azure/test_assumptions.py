@@ -6,7 +6,7 @@ import re
 
 from tests.azure.conftest import ROOT
 from tests.azure.emulator.switches import PACES, TABLE
-from tools.azure_checks import CHECKED
+from tools.azure_live import CHECKED
 
 TEXT = (ROOT / "docs" / "azure-assumptions.md").read_text(encoding="utf-8")
 ROWS = [

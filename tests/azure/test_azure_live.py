@@ -16,7 +16,8 @@ import pytest
 from tests.azure.conftest import ROOT, Azure
 from tests.azure.emulator.switches import PACES, TABLE
 from tests.azure.test_emulator_jobs import Cloud
-from tools.azure_checks import CHECKED, dumped
+from tools.azure_live import CHECKED
+from tools.azure_live.findings import dumped
 
 SECRET = re.compile(r"[?&]sig=|\beyJ[\w-]{8,}\.")
 

@@ -1,0 +1,54 @@
+"""What a round has found: a table, a file, what bills."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tools.azure_live.findings import dumped
+from tools.azure_live.round import Round
+
+WORDS = {True: "holds", False: "DOES NOT HOLD", None: "not checked"}
+
+
+def tell(done: Round, file: Path) -> int:
+    """The table, the file, what bills; the exit code."""
+    from tests.azure.emulator.switches import PACES, TABLE
+
+    rows = {switch: done.found.get(switch, (None, "")) for switch in TABLE if switch not in PACES}
+    width = max(map(len, rows))
+    print(f"\n{'assumption (switch)':<{width}}  {'':<14} seen")
+    for switch, (holds, seen) in sorted(rows.items(), key=lambda row: (row[1][0] is None, row[1][0] or False)):
+        print(f"{switch:<{width}}  {WORDS[holds]:<14} {seen}")
+    for name, text in done.notes.items():
+        print(f"{name}: {text}" if text else f"{name}: nothing")
+    value = {
+        "schema": 1,
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "rows": [
+            {"switch": switch, "assumed": _plain(TABLE[switch][0]), "result": WORDS[holds].lower(), "seen": seen}
+            for switch, (holds, seen) in rows.items()
+        ],
+        "notes": done.notes,
+        "ended early": done.broken,
+        "left": done.left,
+        "bills": done.bills,
+    }
+    file.write_text(dumped(value) + "\n", encoding="utf-8")
+    print(f"Written: {file}")
+    for line in done.left:
+        print(f"NOT TAKEN AWAY: {line}")
+    if done.bills is None:
+        print("What still bills is not known: look at the studio's Compute page.")
+    elif not done.bills:
+        print("Nothing in the workspace bills for machines now.")
+    for bill in done.bills or ():
+        print(f"Still bills: {bill['kind']} {bill['name']}, {bill['nodes']} of {bill['size']}")
+    if done.broken or done.left:
+        return 1
+    return 3 if any(holds is False for holds, _ in rows.values()) else 0
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str, list)) else str(value)

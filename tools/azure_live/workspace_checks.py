@@ -1,0 +1,153 @@
+"""Checks that need a workspace and nothing in it, and those of a cluster.
+
+Each asks the service itself (not through our own reading of it) and gives whether the assumption holds, and what was
+seen.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from jupyter_amltrain.backends.azureml.process import rest
+from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE
+from jupyter_amltrain.backends.azureml.process.cloud import Workspace
+from tools.azure_live.findings import ANY, Seen, attempt
+from tools.azure_live.signed import seconds_left
+
+ARM_HOST = "https://management.azure.com"
+
+#: Switch -> how it is checked, as the table of docs/azure-assumptions.md says it.
+CHECKED: dict[str, str] = {}
+_BEFORE: dict[str, Callable[[Workspace], Seen]] = {}
+
+
+def before(switch: str, how: str) -> Callable[[Callable[[Workspace], Seen]], Callable[[Workspace], Seen]]:
+    """Register a check that needs a workspace and nothing in it."""
+
+    def register(check: Callable[[Workspace], Seen]) -> Callable[[Workspace], Seen]:
+        CHECKED[switch], _BEFORE[switch] = how, check
+        return check
+
+    return register
+
+
+def look_before(place: Workspace) -> dict[str, Seen]:
+    """Every check of a workspace; one that fails by itself is not checked."""
+    return {switch: attempt(lambda check=check: check(place)) for switch, check in _BEFORE.items()}  # type: ignore[misc]
+
+
+# ---- sign-in and the workspace
+
+
+@before("challenge_tenant", "a request without a token")
+def _tenant(place: Workspace) -> Seen:
+    answer = rest.Rest(ARM_HOST, "", None).get(f"/subscriptions/{place.subscription}", api=rest.RESOURCES, ok=ANY)
+    told = "authorization_uri=" in answer.headers.get("www-authenticate", "")
+    return answer.status == 401 and told, f"{answer.status}, the directory is {'named' if told else 'not named'}"
+
+
+@before("permissions_readable", "GET permissions")
+def _permissions(place: Workspace) -> Seen:
+    path = "providers/Microsoft.Authorization/permissions"
+    answer = place.arm.get(path, api="2022-04-01", ok=ANY)
+    return answer.status == 200, f"{answer.status}"
+
+
+@before("discovery", "GET discoveryUrl")
+def _discovery(place: Workspace) -> Seen:
+    found = (place.arm.get("", api=rest.ARM).json or {})["properties"]
+    answer = rest.Rest("", "", None).get(str(found["discoveryUrl"]), ok=ANY)
+    return bool((answer.json or {}).get("api")), f"{answer.status}, api {(answer.json or {}).get('api')}"
+
+
+@before("data_audience", "run history asked with either token")
+def _audience(place: Workspace) -> Seen:
+    said = {}
+    for name, scope in (("ml", "https://ml.azure.com/.default"), ("arm", ARM_SCOPE)):
+        plain = rest.Rest(place.api, "", None)
+        token = str(place.credential.get_token(scope).token)
+        path = f"{place.history}/runs/amltrain-nobody/details"
+        said[name] = plain.get(path, api=rest.HISTORY, headers={"Authorization": f"Bearer {token}"}, ok=ANY).status
+    return all(status != 401 for status in said.values()), ", ".join(f"{n}: {s}" for n, s in said.items())
+
+
+# ---- computes
+
+
+@before("prices", "GET vmSizes")
+def _prices(place: Workspace) -> Seen:
+    found = _location(place, "vmSizes")
+    priced = sum("estimatedVMPrices" in size for size in found)
+    return priced > 0, f"{priced} of {len(found)} sizes have a price"
+
+
+@before("low_priority_pool", "GET usages")
+def _pool(place: Workspace) -> Seen:
+    names = [str(item["name"]["value"]) for item in _location(place, "usages")]
+    kinds = [str(item.get("type")) for item in _location(place, "usages")]
+    one = "TotalLowPriorityCores" in names
+    many = sum("lowpriority" in kind.lower() for kind in kinds) - one
+    return one and not many, f"TotalLowPriorityCores {'there' if one else 'absent'}, {many} other low-priority rows"
+
+
+@before("delete_missing", "DELETE of a compute that is not there")
+def _missing(place: Workspace) -> Seen:
+    params = {"underlyingResourceAction": "Delete"}
+    answer = place.arm.delete(f"computes/amlt-{uuid.uuid4().hex[:8]}", api=rest.ARM, params=params, ok=ANY)
+    return answer.status == 204, f"{answer.status}"
+
+
+@before("compute_envelope", "PUT of a cluster of a size that does not exist (refused, nothing is made)")
+def _envelope(place: Workspace) -> Seen:
+    name = f"amlt-{uuid.uuid4().hex[:8]}"
+    body = {"computeType": "AmlCompute", "properties": {"vmSize": "Standard_Nothing"}}
+    whole = {"location": place.location, "properties": body}
+    answer = place.arm.put(f"computes/{name}", api=rest.ARM, json=whole, ok=ANY)
+    if answer.status < 300:
+        place.arm.delete(f"computes/{name}", api=rest.ARM, params={"underlyingResourceAction": "Delete"}, ok=ANY)
+        return False, f"{answer.status}: it was accepted"
+    names = set(answer.json or {})
+    return {"error", "componentName"} <= names, f"{answer.status}, {', '.join(sorted(names)) or 'empty'}"
+
+
+@before("datastore_secret", "POST listSecrets, looking at the kind alone")
+def _secret(place: Workspace) -> Seen:
+    wish = {"expirableSecret": True, "expireAfterHours": 1}
+    path = "datastores/workspaceartifactstore/listSecrets"
+    answer = place.arm.post(path, api=rest.ARM_PREVIEW, json=wish, ok=ANY)
+    kind = str((answer.json or {}).get("secretsType") or "none")
+    return kind == "Sas", f"{answer.status}, {kind}"
+
+
+@before("upload_sas_seconds", "the end of a signature of startPendingUpload")
+def _upload(place: Workspace) -> Seen:
+    path = f"codes/{uuid.uuid4()}/versions/1/startPendingUpload"
+    found = place.arm.post(path, api=rest.ARM, json={}).json or {}
+    signed = str(found["blobReferenceForConsumption"]["credential"]["sasUri"])
+    seconds = seconds_left(signed)
+    return seconds is not None and seconds > 600, f"holds for {seconds and seconds / 3600:.1f} hours"
+
+
+def _location(place: Workspace, what: str) -> list[dict[str, Any]]:
+    root = f"/subscriptions/{place.subscription}/providers/Microsoft.MachineLearningServices"
+    return list(place.arm.pages(f"{root}/locations/{place.location}/{what}", api=rest.ARM))
+
+
+CHECKED["retry_after_header"] = CHECKED["long_poll_urls"] = "headers of a PATCH of the cluster; its poll url shortened"
+
+
+def look_at_cluster(place: Workspace, name: str) -> dict[str, Seen]:
+    """Headers of a long operation that changes nothing, and its poll url with less."""
+    inner = (place.arm.get(f"computes/{name}", api=rest.ARM).json or {})["properties"]["properties"]
+    body = {"properties": {"properties": {"scaleSettings": inner["scaleSettings"]}}}
+    answer = place.arm.patch(f"computes/{name}", api=rest.ARM, json=body)
+    url = answer.headers.get("azure-asyncoperation", "")
+    wait = answer.headers.get("retry-after") or answer.headers.get("x-ms-retry-after-ms")
+    found: dict[str, Seen] = {"retry_after_header": (wait is None, f"Retry-After: {wait or 'none'}")}
+    if not url:
+        return {**found, "long_poll_urls": (None, "no Azure-AsyncOperation")}
+    short = place.arm.get(url.partition("&")[0], ok=ANY).status
+    found["long_poll_urls"] = len(url) > 1000 and short >= 400, f"{len(url)} characters, shortened: {short}"
+    return found
