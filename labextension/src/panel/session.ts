@@ -5,29 +5,26 @@ import type { IOperations, PanelEvent } from '../protocol';
 import { Asking } from './asking';
 import type { IWants } from './events';
 import { loadInto } from './loading';
+import { Listening } from './listening';
 import { IPort, ISessionOwner, ITimers, TIMERS } from './peer';
 import type { Rows } from './rows';
-import { Standing } from './standing';
 import { Subscription } from './subscription';
 
 /** After a page was loaded JupyterLab holds messages back for up to 3 s while a cell runs. */
 const FIRST = 8000;
-/** A kernel in which a cell runs sends something every 2 s. */
-const SILENCE = 5000;
 const HELLO = 2000;
 
-export class Session extends Standing {
+export class Session extends Listening {
   constructor(
     private readonly _port: IPort,
     private readonly _owner: ISessionOwner,
     newId: () => string,
-    private readonly _timers: ITimers = TIMERS
+    timers: ITimers = TIMERS
   ) {
-    super();
-    this._asking = new Asking(_port, _timers);
+    super(new Asking(_port, timers), timers);
     this._events = new Subscription(_port, _owner, {
       newId,
-      now: () => _timers.now(),
+      now: () => timers.now(),
       request: (op, values) => this.request(op, values),
       heard: event => this._got(event)
     });
@@ -102,25 +99,17 @@ export class Session extends Standing {
     } else if (this._restarting) {
       this._restarting = false;
       this.begin();
-    } else if (!this._asking.busy) {
+    } else if (!this.asking.busy) {
       void this._probe(FIRST);
     }
   }
 
-  /** A cell is on its way to the kernel: one that at once takes the interpreter for long does not say that it runs. */
-  cellSent(): void {
-    this._sent = true;
-    this._sentAt = this._timers.now();
-    this.setBusy(true);
-  }
-
   /** A cell has begun or ended: not one of our own questions. */
   cell(runs: boolean): void {
-    this._sent = false;
-    this.setBusy(runs);
+    this.cellHeard(runs);
     // The answer that is on its way may be older than the cell's end.
-    this._asking.ranMeanwhile ||= !runs;
-    if (!runs && !this._asking.busy && (this.state === 'not-loaded' || this.state === 'missing')) {
+    this.asking.ranMeanwhile ||= !runs;
+    if (!runs && !this.asking.busy && (this.state === 'not-loaded' || this.state === 'missing')) {
       // It may have loaded us. `missing` stays until we are there.
       void this._probe(HELLO);
     }
@@ -128,8 +117,8 @@ export class Session extends Standing {
 
   /** Anything came from the kernel. */
   heard(): void {
-    this.seen(this._timers.now());
-    if (this.state === 'not-responding' && !this._asking.busy) {
+    this.heardNow();
+    if (this.state === 'not-responding' && !this.asking.busy) {
       void this._probe(HELLO);
     }
   }
@@ -161,7 +150,7 @@ export class Session extends Standing {
     } catch (error) {
       if (error instanceof Refused) {
         this.heard();
-      } else if (error instanceof NoAnswer && this.state === 'ready' && !this._asking.busy) {
+      } else if (error instanceof NoAnswer && this.state === 'ready' && !this.asking.busy) {
         void this._probe(HELLO);
       }
       throw error;
@@ -174,8 +163,8 @@ export class Session extends Standing {
       return;
     }
     this._cease();
-    const turn = this._asking.turn;
-    const still = () => turn === this._asking.turn;
+    const turn = this.asking.turn;
+    const still = () => turn === this.asking.turn;
     this.stand('loading');
     const { state, detail } = await loadInto(this._port, still);
     if (still() && state === 'ready') {
@@ -194,29 +183,29 @@ export class Session extends Standing {
       return; // a request of before has just failed
     }
     this._postponed = false;
-    const found = await this._asking.greet(ms);
+    const found = await this.asking.greet(ms);
     if (!found) {
       return;
     }
-    const { turn } = this._asking;
+    const { turn } = this.asking;
     this._young = this._young && found.kind === 'not-responding';
     if (found.kind === 'not-responding') {
-      this._asking.done(turn);
+      this.asking.done(turn);
       this.stand(this._starting ? 'starting' : 'not-responding');
       this._again();
       return;
     }
-    this._asking.answered();
-    this.seen(this._timers.now());
+    this.asking.answered();
+    this.heardNow();
     if (found.kind === 'ready') {
       // It answers before it takes the cell that was sent before.
-      this.setBusy(found.busy || this._sent);
+      this.setBusy(found.busy || this.cellOnItsWay);
       await this._subscribe(turn);
-      this._asking.done(turn);
+      this.asking.done(turn);
       this.said();
       return;
     }
-    this._asking.done(turn);
+    this.asking.done(turn);
     this._events.drop();
     if (found.kind === 'other-version') {
       this.stand('other-version', found.detail);
@@ -224,7 +213,7 @@ export class Session extends Standing {
     }
     const missing = this.state === 'missing';
     this.stand(missing ? 'missing' : 'not-loaded', missing ? this.detail : '');
-    if (this._asking.ranMeanwhile) {
+    if (this.asking.ranMeanwhile) {
       void this._probe(HELLO);
     }
   }
@@ -232,7 +221,7 @@ export class Session extends Standing {
   /** The kernel is there: say what is wanted. */
   private async _subscribe(turn: number): Promise<void> {
     const sent = await this._events.tell();
-    if (turn !== this._asking.turn) {
+    if (turn !== this.asking.turn) {
       return;
     }
     if (!sent) {
@@ -247,8 +236,8 @@ export class Session extends Standing {
   }
 
   private _got(event: PanelEvent | null): void {
-    this.seen(this._timers.now());
-    this._asking.answered();
+    this.heardNow();
+    this.asking.answered();
     if (event?.type === 'beat') {
       this.setBusy(true);
     }
@@ -265,28 +254,17 @@ export class Session extends Standing {
     }
   }
 
-  /** While a cell runs and we are seen, silence means something. */
-  private get _listening(): boolean {
-    return this.state === 'ready' && this.busy && this._events.wants.shown === 'panel';
+  protected get listening(): boolean {
+    return !this._disposed && this.state === 'ready' && this.busy && this._events.wants.shown === 'panel';
   }
 
-  protected said(): void {
-    if (!this._listening || this._asking.busy || this._asking.planned || this._disposed) {
-      return;
-    }
-    const left = () => Math.max(this.lastSeen, this._sentAt) + SILENCE - this._timers.now();
-    this._asking.later(Math.max(left(), 100), () => {
-      if (this._listening && left() <= 0) {
-        void this._probe(HELLO);
-      } else {
-        this.said();
-      }
-    });
+  protected silent(): void {
+    void this._probe(HELLO);
   }
 
   /** Ask once more, later; where nobody looks then, as soon as somebody does. */
   private _again(): void {
-    this._asking.again(() => {
+    this.asking.again(() => {
       this._postponed = !this._events.wanted;
       if (!this._postponed) {
         void this._probe(HELLO);
@@ -295,19 +273,18 @@ export class Session extends Standing {
   }
 
   private _cease(): void {
-    this._asking.cease();
+    this.asking.cease();
     this._postponed = false;
   }
 
   /** Whatever was asked is of no use now, and who answered is another. */
   private _forget(): void {
     this._cease();
-    this._sent = false;
-    this._asking.answered();
+    this.cellForgotten();
+    this.asking.answered();
     this._events.drop();
   }
 
-  private readonly _asking: Asking;
   private readonly _events: Subscription;
   private _restarting = false;
   /** Restarted, and has not answered since. */
@@ -315,7 +292,4 @@ export class Session extends Standing {
   private _disposed = false;
   /** Nobody looked when it was time to ask again. */
   private _postponed = false;
-  /** A cell was sent and nothing was heard of it. */
-  private _sent = false;
-  private _sentAt = 0;
 }

@@ -9,10 +9,10 @@ import { keeperOf } from '../panel/sections';
 import type { IPanelContext } from '../panel/tokens';
 import type { IComposeReply } from '../protocol';
 import { Checker } from './acts';
-import { Values, same, sortErrors } from './fields';
-import { FieldForm } from './form';
+import { sortErrors } from './fields';
 import { ISubject, Mode, selectedCount, subjectOf, writeLine } from './submit_cells';
 import { CellFollower, TYPING } from './submit_follow';
+import { SubmitForm } from './submit_form';
 import { folderOf, relative } from './submit_text';
 import { SubmitView } from './submit_view';
 import { toolbarButton } from './toolbar';
@@ -25,19 +25,14 @@ export class SubmitSection extends PanelWithToolbar {
     this._trans = trans;
     this.addClass('jp-AmlSubmit');
     this.title.label = trans.__('Submit');
-    this._form = new FieldForm({ fields: [], trans, compact: true });
+    this._form = new SubmitForm(_context);
     this._checker = new Checker<IComposeReply>(() => this._compose());
     this._checker.answered.connect((_, reply) => this._answered(reply));
     this._checker.failed.connect((_, text) => {
       this._reply = null;
       this._view.sayWrong([text]);
     });
-    this._form.changed.connect(() => {
-      if (!this._filled) {
-        this._draft = this._form.values();
-      }
-      this._checker.soon();
-    });
+    this._form.changed.connect(() => this._checker.soon());
     this._form.submitted.connect(() => void this._submit());
 
     this._view = new SubmitView(trans, this._form.node, {
@@ -156,16 +151,11 @@ export class SubmitSection extends PanelWithToolbar {
   /** The fields are asked for once for each connection; the model remembers them. */
   private async _loadFields(): Promise<void> {
     try {
-      const { submit } = await this._context.model.kinds();
-      const fields = submit.filter(field => field.flag !== '');
-      if (!this.isDisposed && !same(fields, this._form.fields)) {
-        this._form.setTargets(this._context.model.targets);
-        const first = this._form.fields.length === 0;
-        this._form.setFields(fields);
+      const first = this._form.empty;
+      if (await this._form.load()) {
         if (first) {
           this._makeRoom();
         }
-        this._read = '';
         this._follower.later();
       }
     } catch (error) {
@@ -194,18 +184,9 @@ export class SubmitSection extends PanelWithToolbar {
       this._enable();
       return;
     }
-    const read = `${subject.place}\n${subject.old}`;
-    if (read !== this._read) {
-      this._read = read;
-      if (subject.old) {
-        void this._fill(subject);
-        return;
-      }
-      if (this._filled) {
-        // The form said what another cell's line says; back to what a person has typed.
-        this._filled = false;
-        this._form.setValues(this._draft);
-      }
+    if (this._form.turnTo(subject)) {
+      void this._fill(subject);
+      return;
     }
     this._enable();
     void this._checker.now();
@@ -214,20 +195,17 @@ export class SubmitSection extends PanelWithToolbar {
   /** Fill the form from the line that is there. */
   private async _fill(subject: ISubject): Promise<void> {
     if (!this._ready) {
-      this._read = '';
+      this._form.forget();
       return;
     }
-    const read = this._read;
     try {
       const reply = await this._context.model.request('compose', { ...this._payload(subject), values: null });
-      if (!this.isDisposed && read === this._read) {
-        this._filled = true;
-        this._form.setValues(reply.values);
+      if (!this.isDisposed && this._form.fill(subject, reply.values)) {
         this._answered(reply);
       }
     } catch (error) {
-      if (!this.isDisposed && read === this._read) {
-        this._read = '';
+      if (!this.isDisposed && this._form.isOf(subject)) {
+        this._form.forget();
         this._view.sayWrong([error instanceof Error ? error.message : String(error)]);
       }
     }
@@ -253,8 +231,7 @@ export class SubmitSection extends PanelWithToolbar {
     if (!subject || subject.whyNot || !this._ready) {
       return null;
     }
-    const values: Values = this._form.values();
-    return this._context.model.request('compose', { ...this._payload(subject), values });
+    return this._context.model.request('compose', { ...this._payload(subject), values: this._form.values() });
   }
 
   private _answered(reply: IComposeReply, focus = false): void {
@@ -300,13 +277,12 @@ export class SubmitSection extends PanelWithToolbar {
   }
 
   private _clear(): void {
-    this._draft = {};
-    this._form.setValues({});
+    this._form.clear();
     void this._checker.now();
   }
 
   private readonly _trans: TranslationBundle;
-  private readonly _form: FieldForm;
+  private readonly _form: SubmitForm;
   private readonly _checker: Checker<IComposeReply>;
   private readonly _view: SubmitView;
   private readonly _follower: CellFollower;
@@ -316,10 +292,4 @@ export class SubmitSection extends PanelWithToolbar {
   private _reply: IComposeReply | null = null;
   private _state = '';
   private _notebook: NotebookPanel | null = null;
-  /** Place and line that the form was filled from, or was found without one. */
-  private _read = '';
-  /** The form says what a line in the notebook says. */
-  private _filled = false;
-  /** What a person has typed for cells without a line. */
-  private _draft: Values = {};
 }

@@ -7,16 +7,15 @@ import { addFeed, IFeed, ISite, removeFeed } from './feeds';
 import { decode, Frame, fromState, ISnapshot, ITicks } from './frames';
 import { DrawGate } from './gate';
 import { NodeHistory } from './history';
-import { columnsOf, ILayout, layoutOf, MarkSpec, specOf } from './layout';
+import { ILayout, layoutOf, MarkSpec, specOf } from './layout';
 import { dashed } from './lone';
 import { MetricStore } from './metrics';
-import { band, IPoints, lines } from './reduce';
+import { pointsOf } from './points';
+import type { IPoints } from './reduce';
 import { ShownSpan, Span } from './span';
 import { Titles } from './titles';
 import { YRanges } from './yrange';
 
-/** Points of a line in one drawing. */
-const POINTS = 300;
 /** Ticks after a gap wait this long for the missing ones, which were asked for (milliseconds). */
 const PATIENCE = 10000;
 
@@ -162,33 +161,6 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this._gate.look();
   }
 
-  /** Points of one mark in the shown time; null for a mark that the kernel alone draws. */
-  points(spec: MarkSpec, [t0, t1]: Span): IPoints | null {
-    if (spec.kind === 'lines') {
-      const i = this.layout.nodes.findIndex(node => node.node === spec.node);
-      return i < 0 ? null : lines({ rows: this.nodes[i].rows(t0), columns: spec.columns }, t0, t1, POINTS);
-    }
-    if (spec.kind === 'band') {
-      const parts = this.nodes
-        .map((node, i) => ({
-          rows: node.rows(t0),
-          columns: columnsOf(this.layout.nodes[i], spec.field),
-          tops: columnsOf(this.layout.nodes[i], spec.high)
-        }))
-        .filter(part => part.columns.length);
-      return parts.length ? band(parts, t0, t1, POINTS) : null;
-    }
-    if (spec.kind === 'span') {
-      const x = Float64Array.of(spec.start * 1000, spec.end * 1000);
-      return { x, y: [Float32Array.of(1, 1)] };
-    }
-    if (spec.kind === 'metric') {
-      const rows = this.metrics.rows(spec.name);
-      return rows && lines({ rows, columns: [0] }, t0, t1, POINTS);
-    }
-    return null;
-  }
-
   close(commClosed = false): Promise<void> {
     document.removeEventListener('visibilitychange', this._look);
     this._gate.dispose();
@@ -288,7 +260,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     const specs = (this.get('specs') as unknown[]).map(specOf);
     const drawn = new Map<any, [MarkSpec, IPoints]>();
     marks.forEach((mark, i) => {
-      const points = mark && specs[i] ? this.points(specs[i], shown) : null;
+      const points = mark && specs[i] ? pointsOf(this, specs[i], shown) : null;
       if (points) {
         drawn.set(mark, [specs[i], dashed(points, 1000 * (shown[1] - shown[0]))]);
       }

@@ -1,0 +1,46 @@
+import * as assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { NodeHistory } from '../src/widgets/history';
+import { layoutOf, specOf } from '../src/widgets/layout';
+import { MetricStore } from '../src/widgets/metrics';
+import { IStored, pointsOf } from '../src/widgets/points';
+
+/** Two nodes of one GPU each, ten ticks: the second is ten percent above the first. */
+function stored(): IStored {
+  const layout = layoutOf({
+    nodes: [
+      { node: 0, columns: ['gpu0.util', 'cpu'] },
+      { node: 5, columns: ['gpu0.util', 'cpu'] }
+    ]
+  });
+  const nodes = layout.nodes.map(({ columns }, i) => {
+    const history = new NodeHistory(columns.length, 32, 8, 1);
+    for (let at = 0; at < 10; at++) {
+      const y = Float32Array.of(10 * i + at, 50);
+      assert.ok(history.take({ kind: 'ticks', node: 5 * i, first: at, count: 1, t: Float64Array.of(100 + at), y }));
+    }
+    return history;
+  });
+  return { layout, nodes, metrics: new MetricStore() };
+}
+
+test('lines are of one node, by its number', () => {
+  const found = pointsOf(stored(), specOf({ kind: 'lines', node: 5, columns: [0, 1] }), [100, 110]);
+  assert.deepEqual([...(found?.y[0] ?? [])].slice(0, 3), [10, 11, 12]);
+  assert.deepEqual([...(found?.y[1] ?? [])].slice(0, 2), [50, 50]);
+  assert.equal(found?.x[0], 100_000, 'milliseconds, as the charts count');
+  assert.equal(pointsOf(stored(), specOf({ kind: 'lines', node: 3, columns: [0] }), [100, 110]), null);
+});
+
+test('a band is over all nodes that have the field', () => {
+  const found = pointsOf(stored(), specOf({ kind: 'band', field: 'util' }), [100, 110]);
+  assert.ok(found && found.y.length >= 2);
+  assert.equal(pointsOf(stored(), specOf({ kind: 'band', field: 'power' }), [100, 110]), null);
+});
+
+test('a span needs no ticks, an unknown metric and a static mark are not drawn here', () => {
+  const span = pointsOf(stored(), specOf({ kind: 'span', start: 1, end: 2 }), [0, 10]);
+  assert.deepEqual([[...(span?.x ?? [])], [...(span?.y[0] ?? [])]], [[1000, 2000], [1, 1]]);
+  assert.equal(pointsOf(stored(), specOf({ kind: 'metric', name: 'loss' }), [0, 10]) ?? null, null);
+  assert.equal(pointsOf(stored(), specOf({ kind: 'static' }), [0, 10]), null);
+});
