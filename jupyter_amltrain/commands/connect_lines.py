@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from jupyter_amltrain.commands import values
 from jupyter_amltrain.commands.connect import KEYS, config_of, place_of
 from jupyter_amltrain.commands.forms import actions_of, field_of
@@ -47,7 +49,9 @@ def _parser() -> Parser:
 def connect_fields() -> tuple[Field, ...]:
     """What can be given to a connect, in the order of its help."""
     shown = [name for name in actions_of(_parser()) if name not in _LATER]
-    return tuple(field_of(name, action, shown) for name, action in actions_of(_parser()).items())
+    fields = (field_of(name, action, shown) for name, action in actions_of(_parser()).items())
+    # `S` and `G` stand for nothing in a form.
+    return tuple(replace(field, metavar="" if len(field.metavar) == 1 else field.metavar) for field in fields)
 
 
 def compose(given: Mapping[str, Any], known: Sequence[str], folder: Path | None = None) -> Composed:

@@ -268,6 +268,13 @@ class NotebookPage:
             )
         )
 
+    def sources(self) -> list[str]:
+        """What stands in the cells, from above."""
+        found: list[str] = self.page.evaluate(
+            "() => [...jupyterapp.shell.currentWidget.content.model.cells].map(cell => cell.sharedModel.getSource())"
+        )
+        return found
+
     def save(self) -> None:
         """Save the notebook."""
         self.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")

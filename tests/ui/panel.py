@@ -247,6 +247,15 @@ class PanelPage:
         """The form for a new target."""
         return self.node.locator(".jp-AmlNew")
 
+    @property
+    def connect_workspace(self) -> Locator:
+        """The form that connects a workspace."""
+        return self.node.locator(".jp-AmlConnect")
+
+    def workspace(self, name: str) -> Locator:
+        """The row of one connected workspace."""
+        return self.node.locator(f".jp-AmlWorkspace[data-workspace='{name}']")
+
     def act(self, name: str, verb: str) -> Locator:
         """A button in the open details of a target."""
         return self.target(name).locator(f".jp-AmlTarget-acts [data-verb='{verb}']")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.azure.conftest import Azure, sandbox
 from tests.conftest import end_all
-from tests.ui.lab import MS, LabServer, NotebookPage, open_notebook
+from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage
 
 thorough = pytest.mark.thorough
@@ -61,10 +62,9 @@ def opened(notebook: NotebookPage) -> PanelPage:
 
 
 @pytest.fixture
-def panel(opened: PanelPage, notebook: NotebookPage, azure: Azure) -> Iterator[PanelPage]:
-    """The panel with the workspace connected, and all that a test has made forgotten."""
+def unconnected(opened: PanelPage, notebook: NotebookPage, azure: Azure) -> Iterator[PanelPage]:
+    """The panel, and all that a test has made forgotten."""
     azure.control("/reset")
-    notebook.cell(connect(azure))
     yield opened
     for _ in range(3):
         opened.page.keyboard.press("Escape")
@@ -73,10 +73,35 @@ def panel(opened: PanelPage, notebook: NotebookPage, azure: Azure) -> Iterator[P
     notebook.cell("%aml_compute use local\n%aml_compute disconnect lab --yes")
 
 
+@pytest.fixture
+def panel(unconnected: PanelPage, notebook: NotebookPage, azure: Azure) -> PanelPage:
+    """The panel with the workspace connected."""
+    notebook.cell(connect(azure))
+    return unconnected
+
+
 def connect(azure: Azure) -> str:
     """The line that a person types."""
     where = f"--subscription {azure.subscription} --resource-group {azure.resource_group}"
     return f"%aml_compute connect {where} --workspace {azure.workspace} --name lab"
+
+
+def place(azure: Azure) -> dict[str, str]:
+    """The same as fields of the form."""
+    return {
+        "subscription": azure.subscription,
+        "resource-group": azure.resource_group,
+        "workspace": azure.workspace,
+        "name": "lab",
+    }
+
+
+def connect_by_form(panel: PanelPage, **values: str) -> Locator:
+    """Fill the open form and press Connect; the row of the workspace."""
+    panel.fill(panel.connect_workspace, **values)
+    press(panel.connect_workspace, "Connect")
+    expect(panel.connect_workspace).to_have_count(0, timeout=MS)
+    return panel.workspace("lab")
 
 
 def new(panel: PanelPage, kind: str, **values: str) -> Locator:
@@ -108,7 +133,18 @@ def cancel(panel: PanelPage, notebook: NotebookPage, handle: str) -> None:
     panel.wait_run(handle, "canceled")
 
 
-def test_connect_create_submit_and_watch(panel: PanelPage, notebook: NotebookPage, azure: Azure, shots: Path) -> None:
+def test_connect_create_submit_and_watch(
+    unconnected: PanelPage, notebook: NotebookPage, azure: Azure, shots: Path
+) -> None:
+    panel = unconnected
+    form = new(panel, CLUSTER)
+    expect(form).to_contain_text("No Azure ML workspace is connected", timeout=MS)
+    press(form, "Connect Azure ML workspace…")
+    expect(panel.connect_workspace).to_be_visible(timeout=MS)
+    workspace = connect_by_form(panel, **place(azure))
+    expect(workspace).to_contain_text("0 targets", timeout=MS)
+    expect(workspace).to_contain_text("current")
+    assert connect(azure) in notebook.sources()  # what the click did can be seen, repeated and shared
     panel.node.get_by_role("button", name="New target…").click()
     chosen = panel.new_target.locator("#jp-AmlNew-kind option:checked")
     expect(chosen).to_have_text(CLUSTER, timeout=MS)  # who has connected wants one of these
@@ -116,11 +152,7 @@ def test_connect_create_submit_and_watch(panel: PanelPage, notebook: NotebookPag
     row = made(panel, CLUSTER, "gpus", cost, size="Standard_NC6s_v3", max_nodes="2")
     for words in ("Standard_NC6s_v3", "1 × NVIDIA V100 16 GB", "0 of 2 nodes", "$0.00/h", "0 of 24 cores"):
         expect(row).to_contain_text(words, timeout=MS)
-    # Whoever connects finds what is there.
-    notebook.cell("%aml_compute disconnect lab")
-    expect(row).to_have_count(0, timeout=MS)
-    notebook.cell(connect(azure))
-    expect(row).to_contain_text("0 of 2 nodes", timeout=MS)
+    expect(workspace).to_contain_text("1 target", timeout=MS)
     notebook.cell(TRAIN.format(target="gpus", name="watched"))
     handle = notebook.records()[-1]["handle"]
     panel.wait_run(handle, "running")
@@ -130,6 +162,56 @@ def test_connect_create_submit_and_watch(panel: PanelPage, notebook: NotebookPag
     expect(row).to_contain_text("1 running", timeout=MS)
     panel.page.screenshot(path=shots / "azure-run.png")
     cancel(panel, notebook, handle)
+
+
+@thorough
+def test_a_workspace_is_left_and_found_again(
+    panel: PanelPage, notebook: NotebookPage, azure: Azure, lab: LabServer, shots: Path
+) -> None:
+    notebook.cell("%aml_compute create gpus --kind amlcompute --size Standard_NC6s_v3 --yes --wait")
+    workspace = panel.workspace("lab")
+    workspace.get_by_role("button", name="Disconnect lab…").click()
+    assert "takes its target gpus off the list" in panel.confirm("Disconnect")
+    expect(workspace).to_have_count(0, timeout=MS)
+    expect(panel.target("gpus")).to_have_count(0, timeout=MS)
+    expect(panel.outcome).to_contain_text("%aml_compute disconnect lab --yes")
+    # Nothing is written where something is wrong, and it is said where it was typed.
+    panel.command("workspace-connect")
+    form = panel.connect_workspace
+    panel.fill(form, subscription=azure.subscription)
+    press(form, "Connect")
+    expect(panel.error(form, "resource-group")).to_contain_text("are missing", timeout=MS)
+    panel.fill(form, subscription="")
+    # Whoever connects finds what is there, the file that the portal gives out and a sign-in that is shown to him.
+    where = {"subscription_id": azure.subscription, "resource_group": azure.resource_group}
+    config = lab.notebooks / "config.json"
+    config.write_text(json.dumps({**where, "workspace_name": azure.workspace}))
+    try:
+        panel.fill(form, name="lab", **{"sign-in": "device"})
+        expect(form).to_contain_text(f"config.json names {azure.workspace} in", timeout=MS)
+        panel.settle()
+        panel.page.screenshot(path=shots / "azure-connect-form.png")
+        workspace = connect_by_form(panel)
+        code = eventually("a code waits for a person", lambda: azure.control("/device-codes"))[0]
+        shown = panel.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").last
+        expect(shown).to_contain_text("%aml_compute connect --sign-in device --name lab", timeout=MS)
+        expect(shown).to_contain_text(code, timeout=MS)
+        expect(shown.get_by_role("link")).to_be_in_viewport(timeout=MS)
+        panel.settle()
+        panel.page.screenshot(path=shots / "azure-sign-in.png")
+        azure.control("/approve")
+    finally:
+        config.unlink()
+    expect(workspace).to_contain_text("1 target", timeout=MS)
+    expect(workspace).to_contain_text("ada", ignore_case=True)
+    expect(panel.target("gpus")).to_contain_text("0 of 1 node", timeout=MS)
+    workspace.scroll_into_view_if_needed()
+    panel.settle()
+    panel.page.screenshot(path=shots / "azure-workspaces.png")
+    # Once more, without a form.
+    before = len(notebook.sources())
+    workspace.get_by_role("button", name="Connect lab again").click()
+    eventually("its line is in a cell", lambda: notebook.sources()[before:] == ["%aml_compute connect --name lab"])
 
 
 @thorough

@@ -85,11 +85,13 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
 
   /** Open the form for a new target. */
   openNew(): void {
+    this._outcome.hide();
     this._forms.newTarget();
   }
 
   /** Open the form that connects an Azure ML workspace. */
   openConnect(): void {
+    this._outcome.hide();
     this._forms.connect();
   }
 

@@ -40,6 +40,12 @@ export class OutcomeView {
     }
   }
 
+  /** It has been read, or makes way. */
+  hide(): void {
+    clearTimeout(this._timer);
+    this.node.hidden = true;
+  }
+
   dispose(): void {
     clearTimeout(this._timer);
   }

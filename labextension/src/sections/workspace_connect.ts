@@ -32,11 +32,10 @@ export class ConnectWorkspace extends Widget {
         'resource group and workspace.'
     );
     this._note.setAttribute('role', 'status');
-    const foot = [this._preview, this._queued, element('div', 'jp-AmlForm-buttons', '', cancel, this._go)];
+    const foot = [this._note, this._preview, this._queued, element('div', 'jp-AmlForm-buttons', '', cancel, this._go)];
     this.node.append(
       element('h3', 'jp-AmlNew-title', trans.__('Connect Azure ML workspace')),
       element('div', 'jp-AmlForm-help', lead),
-      this._note,
       this._form.node,
       element('div', 'jp-AmlNew-foot', '', ...foot)
     );
@@ -118,7 +117,7 @@ export class ConnectWorkspace extends Widget {
   private readonly _form: FieldForm;
   private readonly _checker: Checker<IConnectReply>;
   private readonly _go: HTMLButtonElement;
-  private readonly _note = element('div', 'jp-AmlConnect-note');
+  private readonly _note = element('div', 'jp-AmlForm-help jp-AmlConnect-note');
   private readonly _preview = element('code', 'jp-AmlLine jp-AmlNew-preview');
   private readonly _queued = element('div', 'jp-AmlForm-help');
   private readonly _closed = new Signal<this, void>(this);
