@@ -108,7 +108,9 @@ class Controller:
         name, spec = await self.prepare(spec, target)
         backend = self.backend(name)
         snapshot = await snapshot_of(self.loop, spec, backend)
-        return await backend.plan(spec, snapshot, new_run_id(spec.name))
+        plan = await backend.plan(spec, snapshot, new_run_id(spec.name))
+        notes = await backend.notes(plan)
+        return msgspec.structs.replace(plan, request={**plan.request, "notes": list(notes)}) if notes else plan
 
     async def submit(
         self,

@@ -87,6 +87,8 @@ class Launches:
         try:
             snapshot = await snapshot_of(self._loop, run.spec, backend)
             plan = await backend.plan(run.spec, snapshot, run.run_id)
+            if plan.notes:  # before anything is sent
+                self._store.amend(handle, notes=plan.notes)
             launched = await backend.launch(plan, environ, secrets)
         except Exception as error:
             if not isinstance(error, AmlTrainError):

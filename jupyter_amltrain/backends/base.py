@@ -66,12 +66,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     request
         JSON-able, without secrets: what ``--dry-run`` shows.
+    notes
+        What a person should know before it is launched, one sentence each.
     """
 
     run_id: str
     spec: JobSpec
     snapshot: Snapshot
     request: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -137,6 +140,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         """The exact request, printable; sends nothing."""
+
+    async def notes(self, plan: Plan) -> Sequence[str]:
+        """The notes of a plan that is only shown, with what it takes a question to know; never fails for that."""
+        return plan.notes
 
     @abc.abstractmethod
     async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:

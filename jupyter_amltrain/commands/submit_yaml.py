@@ -11,7 +11,6 @@ import msgspec
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.spec import azure_yaml, azure_yaml_in
-from jupyter_amltrain.spec.environment import Environment
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.base import Plan
@@ -90,7 +89,7 @@ def target_of(compute: str) -> str:
 
 def text_of(plan: Plan) -> str:
     """A planned job as a file for ``az ml job create``."""
-    from jupyter_amltrain.backends.azureml import mapping
+    from jupyter_amltrain.backends.azureml import job_command, job_environment
     from jupyter_amltrain.spec import azure_yaml_out
 
     spec, request = plan.spec, plan.request
@@ -102,8 +101,9 @@ def text_of(plan: Plan) -> str:
             del job["tags"]
         return azure_yaml_out.text_of(job, [f"Relative paths begin at {spec.notebook_dir}"])
     body = request.get("properties") or {}
-    environment = dict(request.get("environment") or mapping.environment_of(spec, mapping.Place(arm_id="")))
-    environment.pop("derive", None)
+    environment = dict(request.get("environment") or job_environment.environment_of(spec, None))
+    for key in ("derive", "packages"):  # `packages` are the kernel's, which the spec has
+        environment.pop(key, None)
     each = (body.get("distribution") or {}).get("processCountPerInstance")
     distribution = spec.distribution
     if each is not None:
@@ -113,13 +113,13 @@ def text_of(plan: Plan) -> str:
     alone = len(plan.snapshot.files) == 1 and not spec.source
     sent = msgspec.structs.replace(
         spec,
-        environment=Environment(**environment),
+        environment=msgspec.structs.replace(spec.environment, derive=False, **environment),
         distribution=distribution,
         resources=msgspec.structs.replace(spec.resources, instance_type=size or spec.resources.instance_type),
     )
     doc = azure_yaml_out.doc_of(
         sent,
-        argv=["python" if word == "@python" else word for word in mapping.argv_of(spec)],
+        argv=["python" if word == "@python" else word for word in job_command.argv_of(spec)],
         script=_script(plan) if alone or spec.script else "",
         code="" if alone else spec.source or spec.notebook_dir,
         compute=str(body.get("computeId") or "").rpartition("/")[2],

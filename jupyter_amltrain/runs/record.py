@@ -31,6 +31,7 @@ _VALUE_CHARS = 2000
 _VALUES_BYTES = 12_000
 _NAME_CHARS = 250
 _SENTENCE_CHARS = 2000
+_NOTES = 8
 #: Stretches of the host's series, and GPUs that a summary lists.
 _STRETCHES, _SUMMED = 100, 64
 
@@ -74,6 +75,7 @@ def record_of(entry: Entry) -> RunRecord:
         error=run.error and run.error[:_SENTENCE_CHARS],
         tracking={"run_id": run.tracking_id, "state": run.tracking, "store": tilde(run.project)},
         source_sha256=run.spec.source_sha256,
+        notes=tuple(note[:_SENTENCE_CHARS] for note in run.notes[:_NOTES]),
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )

@@ -58,7 +58,7 @@ def state_line(record: RunRecord) -> str:
 
 def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
     """The whole record, a few lines."""
-    lines = [state_line(record)]
+    lines = [state_line(record), *(f"note: {_one_line(note)}" for note in record.notes)]
     if record.error:
         lines.append(record.error)
     elif record.detail and not record.done:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from jupyter_amltrain.spec.azure_base import AzureTarget, named, wrong_identity
+from jupyter_amltrain.spec.azure_base import AzureTarget, Env, named, wrong_env, wrong_identity
 from jupyter_amltrain.spec.target import limits
 
 
@@ -23,7 +23,17 @@ class AttachedTarget(AzureTarget, frozen=True, kw_only=True):
 
 
 class _LoginTarget(AttachedTarget, frozen=True, kw_only=True):
-    """Something with a Linux machine that Azure ML logs in to."""
+    """Something with a Linux machine that Azure ML logs in to.
+
+    Attributes
+    ----------
+    ssh_user
+        User whom Azure ML logs in as.
+    password_from
+        Environment variable that holds the user's password.
+    ssh_key_file
+        File with the user's private key, instead of a password.
+    """
 
     resource_id: Annotated[str, named("ID")]
     ssh_user: Annotated[str, named("USER")] = ""
@@ -49,12 +59,6 @@ class MachineTarget(_LoginTarget, frozen=True, kw_only=True, tag="vm"):
     ----------
     resource_id
         Resource id of the virtual machine.
-    ssh_user
-        User whom Azure ML logs in as.
-    password_from
-        Environment variable that holds the user's password.
-    ssh_key_file
-        File with the user's private key, instead of a password.
     ssh_port
         Port of the machine's SSH server.
     address
@@ -78,6 +82,8 @@ class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernete
         Kubernetes namespace that jobs run in.
     identity
         Managed identity: system, or the resource id of a user-assigned one.
+    env
+        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
     """
 
     title: ClassVar[str] = "Kubernetes cluster"
@@ -89,10 +95,11 @@ class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernete
     resource_id: Annotated[str, named("ID")]
     namespace: Annotated[str, named("NAMESPACE")] = "default"
     identity: Annotated[str, named("system|ID", advanced=True)] = ""
+    env: Env = ""
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
-        return {**AttachedTarget.wrong(self), **wrong_identity(self.identity)}
+        return {**AttachedTarget.wrong(self), **wrong_identity(self.identity), **wrong_env(self.env)}
 
 
 class SynapseSparkTarget(AttachedTarget, frozen=True, kw_only=True, tag="synapse-spark"):
@@ -125,12 +132,6 @@ class HDInsightTarget(_LoginTarget, frozen=True, kw_only=True, tag="hdinsight"):
     ----------
     resource_id
         Resource id of the cluster.
-    ssh_user
-        User whom Azure ML logs in as.
-    password_from
-        Environment variable that holds the user's password.
-    ssh_key_file
-        File with the user's private key, instead of a password.
     ssh_port
         Port of the SSH server.
     address

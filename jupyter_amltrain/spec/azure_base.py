@@ -84,6 +84,17 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
         return "/".join([parts[0], *parts[1::2]])
 
 
+#: The field of those that run scripts.
+Env = Annotated[str, named("ENV", advanced=True)]
+
+
+def wrong_env(env: str) -> dict[str, str]:
+    """What is wrong with a target's own environment; the rest is said at the submit."""
+    if not env or (env.isprintable() and not env.startswith("-") and " " not in env.strip()):
+        return {}
+    return {"env": f"{env[:80]!r} is no environment. Write kernel, NAME@latest, a conda file or an image."}
+
+
 def wrong_identity(identity: str) -> dict[str, str]:
     """What is wrong with a managed identity."""
     if identity in ("", "system") or (RESOURCE_ID.fullmatch(identity) and "userassignedidentities" in identity.lower()):

@@ -18,7 +18,15 @@ from jupyter_amltrain.spec.azure_attached import (
     MachineTarget,
     SynapseSparkTarget,
 )
-from jupyter_amltrain.spec.azure_base import ADVANCED, RESOURCE_ID, AzureTarget, named, wrong_identity
+from jupyter_amltrain.spec.azure_base import (
+    ADVANCED,
+    RESOURCE_ID,
+    AzureTarget,
+    Env,
+    named,
+    wrong_env,
+    wrong_identity,
+)
 from jupyter_amltrain.spec.target import limits
 
 __all__ = [
@@ -77,6 +85,8 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
         Name of an administrator on the machines.
     ssh_key_file
         File with the administrator's public key.
+    env
+        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
     region
         Where the machines stand, when not in the workspace's region.
     """
@@ -96,11 +106,17 @@ class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute")
     identity: Annotated[str, named("system|ID", advanced=True)] = ""
     ssh_user: Annotated[str, named("USER", advanced=True)] = ""
     ssh_key_file: Annotated[str, named("FILE", advanced=True)] = ""
+    env: Env = ""
     region: Annotated[str, named("REGION", advanced=True)] = ""
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
-        found = {**AzureTarget.wrong(self), **_wrong_network(self), **wrong_identity(self.identity)}
+        found = {
+            **AzureTarget.wrong(self),
+            **_wrong_network(self),
+            **wrong_identity(self.identity),
+            **wrong_env(self.env),
+        }
         if self.min_nodes > self.max_nodes:
             found["min_nodes"] = f"{self.min_nodes} is more than there are at most ({self.max_nodes})."
         if self.ssh_user and not self.ssh_key_file:
@@ -119,6 +135,8 @@ class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless")
         Kind of machine; %aml_compute sizes lists them.
     tier
         Standard: dedicated machines; Spot: cheaper ones that may be taken away at any time.
+    env
+        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
     """
 
     title: ClassVar[str] = "Azure ML serverless"
@@ -126,6 +144,11 @@ class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless")
 
     size: Annotated[str, named("SIZE")]
     tier: Literal["Standard", "Spot"] = "Standard"
+    env: Env = ""
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.wrong`."""
+        return {**AzureTarget.wrong(self), **wrong_env(self.env)}
 
     @property
     def low_priority(self) -> bool:
@@ -156,6 +179,8 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
         Managed identity: system, or the resource id of a user-assigned one.
     ssh_key_file
         File with the public key that may log in; none closes the port.
+    env
+        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
     """
 
     title: ClassVar[str] = "Azure ML compute instance"
@@ -171,10 +196,12 @@ class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
     public_ip: Annotated[bool, ADVANCED] = True
     identity: Annotated[str, named("system|ID", advanced=True)] = ""
     ssh_key_file: Annotated[str, named("FILE", advanced=True)] = ""
+    env: Env = ""
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`ComputeTarget.wrong`."""
-        found = {**AzureTarget.wrong(self), **_wrong_network(self), **wrong_identity(self.identity)}
+        network = _wrong_network(self)
+        found = {**AzureTarget.wrong(self), **network, **wrong_identity(self.identity), **wrong_env(self.env)}
         for name in ("schedule_start", "schedule_stop"):
             text = getattr(self, name)
             if text and not _CLOCK.fullmatch(text) and not _CRON.fullmatch(text):

@@ -48,6 +48,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         The submitter's Python version, with the packages that the script imports as they are installed there.
     python, packages
         What that is, filled in at the submit: ``3.11``, and requirements as pip writes them.
+    chosen
+        Why its target chose it; empty where somebody asked for it.
     """
 
     name: str = ""
@@ -58,6 +60,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     kernel: bool = False
     python: str = ""
     packages: tuple[str, ...] = ()
+    chosen: str = ""
 
     def __bool__(self) -> bool:
         """Whether anything is asked for."""

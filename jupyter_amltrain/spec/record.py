@@ -220,3 +220,4 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     tracking: dict[str, str] = {}
     source_sha256: str = ""
+    notes: tuple[str, ...] = ()  #: what was to be known when it was submitted, one sentence each

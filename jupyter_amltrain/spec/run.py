@@ -107,6 +107,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tracking: str = "pending"  #: pending, imported, failed: <why>, direct
     outputs: dict[str, Any] = {}  #: values of ``--out`` that came home
     error: str | None = None  #: one line, for the end of the run
+    notes: tuple[str, ...] = ()  #: what was to be known when it was submitted, one sentence each
 
     @property
     def target(self) -> str:

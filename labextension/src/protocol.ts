@@ -234,6 +234,7 @@ export interface IRunRecord {
   error: string | null;
   tracking: Record<string, string>;
   source_sha256: string;
+  notes: string[];
 }
 
 export interface ITargetKind {

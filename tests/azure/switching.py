@@ -56,6 +56,7 @@ FLIPS: dict[str, tuple[Any, ...]] = {
     "permissions_readable": (False,),
     "discovery": (False,),
     "authorization": ("reader",),
+    "curated_conda": (True,),
     "fail_build": ("CliV2AnonymousEnvironment",),
     "queued_to_preparing": (False,),
     "logs_uploaded_live": (False,),

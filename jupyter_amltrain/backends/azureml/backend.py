@@ -7,9 +7,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from jupyter_amltrain import requirements
+import msgspec
+
 from jupyter_amltrain._version import __version__
-from jupyter_amltrain.backends.azureml import job_rows, job_tags, mapping, mirror_reading, support, yaml_jobs
+from jupyter_amltrain.backends.azureml import choice, job_rows, job_tags, mapping, mirror_reading, support, yaml_jobs
+from jupyter_amltrain.backends.azureml.environment_notes import EnvironmentNotes
+from jupyter_amltrain.backends.azureml.job_command import job_file
+from jupyter_amltrain.backends.azureml.job_environment import environment_of
 from jupyter_amltrain.backends.azureml.job_looks import PATIENCE, JobLooks
 from jupyter_amltrain.backends.azureml.lifecycle import SILENCE
 from jupyter_amltrain.backends.azureml.machine_watch import MachineWatch
@@ -28,7 +32,7 @@ from jupyter_amltrain.state import StateRoot
 _SURVIVES = {"answer": "yes", "why": "the job runs in Azure"}
 
 
-class AzureBackend(JobLooks, Backend):
+class AzureBackend(EnvironmentNotes, JobLooks, Backend):
     """One compute of a workspace."""
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
@@ -88,8 +92,9 @@ class AzureBackend(JobLooks, Backend):
     # ---- submitting
 
     def completed(self, spec: JobSpec) -> JobSpec:
-        """See :meth:`Backend.completed`: ``--env kernel`` becomes what that is."""
-        return requirements.completed(spec)
+        """See :meth:`Backend.completed`: its environment, and what ``--env kernel`` means here."""
+        size = self.size(spec.resources.instance_type)
+        return choice.completed(spec, str(getattr(self.azure, "env", "")), bool(size and size.gpus))
 
     def refuses(self, spec: JobSpec) -> str:
         """See :meth:`Backend.refuses`."""
@@ -123,7 +128,8 @@ class AzureBackend(JobLooks, Backend):
         sizes = await self._loop.offload(lambda: _sizes(snapshot))
         request = mapping.request_of(spec, snapshot, place, mapping.job_name(run_id), self._tags(spec))
         request["code"]["files"] = {name: sizes.get(name) for name in request["code"]["files"]}
-        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
+        notes = await self.environment_notes(spec, snapshot, request["environment"])
+        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request}, notes=notes)
 
     async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         place, name = self._place(self.workspace().arm_id), mapping.job_name(run_id)
@@ -147,19 +153,24 @@ class AzureBackend(JobLooks, Backend):
         del body["codeId"]
         body["tags"] = self._tags(spec)
         body["properties"] = job_tags.properties_of(spec)
+        environment = environment_of(spec, place.gpus)
         job = {
             "name": name,
             "body": body,
-            "environment": mapping.environment_of(spec, place),
+            "environment": environment,
             "code": {
                 "script": spec.script_name,
                 "digest": plan.snapshot.digest,
-                "job_file": mapping.job_file(spec),
+                "job_file": job_file(spec),
             },
             "git": spec.source or spec.notebook_dir,
         }
         made = await sent(self.ask, "jobs.submit", name, SILENCE, job=job, files=plan.snapshot.files)
-        return await self._launched(plan, made)
+        run = await self._launched(plan, made)
+        notes = plan.notes
+        if conda := str(made.get("conda") or ""):  # what the service says of it counts
+            notes = await self.environment_notes(spec, plan.snapshot, environment, conda)
+        return msgspec.structs.replace(run, notes=notes)
 
     async def _launched(self, plan: Plan, made: Mapping[str, Any]) -> Run:
         """The service has the job."""

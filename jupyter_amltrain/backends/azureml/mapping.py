@@ -8,26 +8,19 @@ say the same.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.backends.azureml.job_command import command_of, job_file
+from jupyter_amltrain.backends.azureml.job_environment import environment_of, environment_shown
 from jupyter_amltrain.errors import CommandError, SpecError
-from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.snapshot import Snapshot
-from jupyter_amltrain.spec.environment import Environment
-from jupyter_amltrain.spec.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
+from jupyter_amltrain.spec.inputs import JobInput, JobOutput, input_variable, literal_text
 from jupyter_amltrain.spec.job import JobSpec
 
-#: Curated environments that a job gets when it names none, without and with GPUs.
-DEFAULT_ENVIRONMENT = "AzureML-sklearn-1.5@latest"
-DEFAULT_GPU_ENVIRONMENT = "AzureML-acpt-pytorch-2.8-cuda12.6@latest"
-#: A conda file alone is built on this.
-BASE_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"
 #: Stands in a printed request where the service gives the id.
 CODE_OF = "(code asset with the content {})"
 
@@ -44,7 +37,6 @@ _TIERS = {"spot": "Spot", "basic": "Basic", "standard": "Standard", "premium": "
 _PRIORITIES = {"low": 1, "medium": 2, "high": 3}
 _SERVICES = {"jupyterlab": "JupyterLab", "vscode": "VSCode", "tensorboard": "TensorBoard", "ssh": "SSH"}
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
-_INTERPRETER = "@python"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,95 +111,6 @@ def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
     return body | {key: value for key, value in optional.items() if value}
 
 
-def command_of(spec: JobSpec) -> str:
-    """What the service starts, once for each process (POSIX sh).
-
-    The agent runs in the foreground and starts the script. An image without Python 3.8 runs the
-    script alone. Inputs and outputs are told by variables, so that both find them.
-    """
-    places = "".join(
-        f'export {variable}="${{{{{kind}.{name}}}}}"; '
-        for kind, variable, name in (
-            *(("inputs", input_variable(n), n) for n, given in spec.inputs.items() if given.type != "literal"),
-            *(("outputs", output_variable(n), n) for n in spec.outputs),
-        )
-    )
-    plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
-    return (
-        f"{places}P=$(command -v python3 || command -v python); "
-        'if [ -n "$P" ] && "$P" -c \'import sys; sys.exit(sys.version_info < (3, 8))\'; then '
-        'exec "$P" .amltrain/agent.pyz rank .amltrain/job.json; fi; '
-        'echo "amltrain: no Python 3.8+ in this image: no telemetry"; '
-        'for F in .amltrain/*.tar.gz; do if [ -e "$F" ]; then tar -xzf "$F"; fi; done; '
-        f"exec {plain}"
-    )
-
-
-def argv_of(spec: JobSpec) -> list[str]:
-    """Program and arguments in the code folder; ``@python`` is the interpreter that is there."""
-    words = launch_plan(spec, ".", _INTERPRETER).argv
-    return [spec.python or _INTERPRETER, *words[1:2], words[2].removeprefix("./"), *words[3:]]
-
-
-def job_file(spec: JobSpec) -> dict[str, Any]:
-    """``.amltrain/job.json``: what the agent has to know.
-
-    Nothing in it is of one run alone (id, name, experiment come from the service's variables), so that
-    the same code sent again is the same code asset.
-    """
-    return {
-        "schema": 1,
-        "run": "",
-        "name": "",
-        "argv": argv_of(spec),
-        "cwd": "",
-        "env": {},
-        "gpus": spec.resources.gpus,
-        "timeout": spec.timeout,
-        "require_gpu": spec.require_gpu,
-        "gpu_grace": spec.gpu_grace,
-        "out": list(spec.out),
-        "experiment": "",
-        "notebook_dir": "",
-        "project": "",
-        "tracking": {"run_id": "", "mode": spec.tracking},
-        "snapshot": {},
-        "spec": {"resources": {"nodes": spec.resources.nodes}},
-        "inputs": sorted(spec.inputs),
-        "outputs": sorted(spec.outputs),
-    }
-
-
-def environment_of(spec: JobSpec, place: Place) -> dict[str, str]:
-    """Where its Python comes from, plain: ``name``, ``image`` (with ``conda``, ``packages``), ``build``; ``derive``."""
-    given: Environment = spec.environment
-    name = given.name.removeprefix("azureml:") if not given.name.startswith("azureml://") else given.name
-    found = {"name": name, "image": given.image, "conda": given.conda, "build": given.build}
-    found = {key: value for key, value in found.items() if value}
-    if given.kernel:
-        found["packages"] = json.dumps(given.conda_file)
-    if given.conda or given.kernel:
-        found.setdefault("image", BASE_IMAGE)
-    if not found:
-        found = {"name": DEFAULT_GPU_ENVIRONMENT if place.gpus else DEFAULT_ENVIRONMENT}
-    if given.derive:
-        found["derive"] = "yes"
-    return found
-
-
-def environment_shown(environment: Mapping[str, str]) -> str:
-    """``environmentId`` in a printed request."""
-    if name := environment.get("name"):
-        return name if name.startswith(("azureml://", "/")) else f"azureml:{name}"
-    if folder := environment.get("build"):
-        return f"(environment built of {folder})"
-    conda = f" with {environment['conda']}" if "conda" in environment else ""
-    if "packages" in environment:
-        python, _, *pip = json.loads(environment["packages"])["dependencies"]
-        conda = f" with {', '.join([python, *(pip[0]['pip'] if pip else ())])}"
-    return f"(environment of the image {environment['image']}{conda})"
-
-
 def check(spec: JobSpec, place: Place) -> None:
     """Raise :class:`SpecError` for what a job there cannot have.
 
@@ -259,7 +162,7 @@ def check_files(snapshot: Snapshot) -> None:
 def request_of(spec: JobSpec, snapshot: Snapshot, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
     """The exact request, printable; `tags` are the job's own and ours."""
     body = {**body_of(spec, place, CODE_OF.format(snapshot.digest[:16])), "tags": dict(tags)}
-    environment = environment_of(spec, place)
+    environment = environment_of(spec, place.gpus)
     return {
         "request": f"PUT {place.arm_id}/jobs/{name}",
         "properties": body | {"environmentId": environment_shown(environment)},

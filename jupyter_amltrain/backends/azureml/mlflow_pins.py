@@ -29,6 +29,8 @@ _OLDEST = "2.0.0"
 _LOGGED_MODELS = "2.17"
 #: Pins of a derived environment; a later mlflow lets pip fall back to azureml-mlflow 1.60.0 of 2025.
 GOOD = ("azureml-mlflow>=1.62.0.post6", "mlflow-skinny<=3.15")
+#: By it MLflow 3.14 and later save models of scikit-learn; mlflow-skinny does not bring it.
+_SKOPS = "skops<1"
 
 _HOW = "Take another environment, or one made of it: --derive-env."
 _OURS = ("mlflow", "mlflow-skinny", "azureml-mlflow")
@@ -122,7 +124,9 @@ def derived(conda: str) -> str:
     if not any(isinstance(item, str) and _conda_pin(item)[0] == "pip" for item in kept):
         kept.append("pip")  # else conda warns and adds one by itself
     pip = [pin for pin in pip if _name(pin) not in _OURS]
-    data["dependencies"] = [*kept, {"pip": [*pip, *GOOD]}]
+    names = {_name(pin) for pin in [*pip, *(item for item in kept if isinstance(item, str))]}
+    more = (_SKOPS,) if "scikit-learn" in names and "skops" not in names else ()
+    data["dependencies"] = [*kept, {"pip": [*pip, *GOOD, *more]}]
     text: str = _yaml().safe_dump(data, sort_keys=False)
     return text
 

@@ -192,7 +192,12 @@ async def list_versions(call: Call) -> Any:
 @_each("GET", "/{name}/versions/{version}")
 async def get_version(call: Call) -> Any:
     """One version."""
-    return _found(call, f"{kind_of(call)}/{call.params['name']}/versions/{call.params['version']}")
+    name = str(call.params["name"])
+    found = _found(call, f"{kind_of(call)}/{name}/versions/{call.params['version']}")
+    if found["properties"].get("environmentType") == "Curated" and call.world.switches["curated_conda"]:
+        conda = json.dumps(yaml.safe_load(images.CURATED_CONDA.get(name, "null")) or "", indent=2)
+        return {**found, "properties": {**found["properties"], "condaFile": conda if conda != '""' else ""}}
+    return found
 
 
 @_each("DELETE", "/{name}/versions/{version}")

@@ -65,6 +65,53 @@ CURATED = {
 }
 
 
+# What is installed in them, where their public definition has a conda file (github.com/Azure/azureml-assets, MIT,
+# 4b41f8c of 2026-07-23; versions of the newest as they were then, tools left out).
+CURATED_CONDA = {
+    "AzureML-sklearn-1.5": """
+name: sklearn-1.5
+channels: [conda-forge, anaconda]
+dependencies:
+- python=3.10
+- pip=26.1.2
+- pandas~=1.5.3
+- scipy~=1.10.0
+- numpy~=1.22.0
+- pip:
+  - scikit-learn-intelex==2026.0.0
+  - azureml-core==1.62.0
+  - azureml-defaults==1.62.0
+  - azureml-inference-server-http==1.5.1
+  - azureml-mlflow==1.62.0.post2
+  - azureml-telemetry==1.62.0
+  - scikit-learn~=1.5.0
+  - joblib~=1.2.0
+  - ipykernel~=6.0
+  - tensorboard
+  - psutil~=5.8.0
+  - matplotlib~=3.5.0
+  - tqdm~=4.66.3
+""",
+    "AzureML-tensorflow-2.16-cuda12": """
+name: tensorflow-2.16-cuda12
+channels: [conda-forge, anaconda]
+dependencies:
+- python=3.11
+- pandas=2.2.2
+- numpy=1.23.5
+- scipy~=1.14.0
+- pip:
+  - matplotlib~=3.5.0
+  - azureml-core==1.62.0
+  - azureml-defaults==1.62.0
+  - azureml-mlflow==1.62.0.post2
+  - tensorboard~=2.16.0
+  - tensorflow[and-cuda]==2.16.2
+  - keras>=3.13.2
+""",
+}
+
+
 def find(name: str) -> Image:
     """Facts of an image by its name."""
     return next((image for pattern, image in IMAGES.items() if fnmatch.fnmatch(name.lower(), pattern)), Image())

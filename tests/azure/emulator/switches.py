@@ -53,6 +53,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     # Jobs.
     "job_seconds": (0.1, "Seconds of the service that Starting, the second Preparing and Finalizing last."),
     "build_seconds": (0.5, "Seconds of the service in which an image is built."),
+    "curated_conda": (False, "A curated environment tells its conda file; false: its image alone."),
     "environment_seconds": (0.0, "Seconds of the service that a PUT of an environment takes (recorded: 16)."),
     "fail_build": ("", "Image builds of environments whose ARM id contains this text fail, with a log."),
     "queued_to_preparing": (True, "A queued job with its nodes is Preparing again; false: straight to Running."),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml import job_rows, job_tags, mapping
+from jupyter_amltrain.backends.azureml import curated, job_command, job_environment, job_rows, job_tags, mapping
 from jupyter_amltrain.backends.azureml.process import history
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.snapshot import Snapshot, take
@@ -117,21 +117,22 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_the_environment() -> None:
     def of(place: mapping.Place = PLACE, **fields: Any) -> dict[str, str]:
-        return mapping.environment_of(JobSpec(name="n", environment=Environment(**fields)), place)
+        return job_environment.environment_of(JobSpec(name="n", environment=Environment(**fields)), place.gpus)
 
-    assert of() == {"name": mapping.DEFAULT_GPU_ENVIRONMENT}
-    assert of(mapping.Place(arm_id=WS, compute="cpu")) == {"name": mapping.DEFAULT_ENVIRONMENT}
+    assert of() == {"name": curated.DEFAULT_GPU_ENVIRONMENT}
+    assert of(mapping.Place(arm_id=WS, compute="cpu")) == {"name": curated.DEFAULT_ENVIRONMENT}
     assert of(name="azureml:mine:3") == {"name": "mine:3"}
     assert of(name="mine:3", derive=True) == {"name": "mine:3", "derive": "yes"}
-    assert of(conda="/x/conda.yml") == {"conda": "/x/conda.yml", "image": mapping.BASE_IMAGE}
+    assert of(conda="/x/conda.yml") == {"conda": "/x/conda.yml", "image": job_environment.BASE_GPU_IMAGE}
     assert of(image="python:3.11") == {"image": "python:3.11"}
-    assert mapping.environment_shown({"name": "mine:3"}) == "azureml:mine:3"
-    as_here = of(kernel=True, python="3.11", packages=("numpy==2.4.6",))
+    assert job_environment.environment_shown({"name": "mine:3"}) == "azureml:mine:3"
+    cpu = mapping.Place(arm_id=WS, compute="cpu")
+    as_here = of(cpu, kernel=True, python="3.11", packages=("numpy==2.4.6",))
     assert json.loads(as_here.pop("packages"))["dependencies"] == ["python=3.11", "pip", {"pip": ["numpy==2.4.6"]}]
-    assert as_here == {"image": mapping.BASE_IMAGE}
-    shown = mapping.environment_shown(of(kernel=True, python="3.11", packages=("numpy==2.4.6",)))
-    assert shown == f"(environment of the image {mapping.BASE_IMAGE} with python=3.11, numpy==2.4.6)"
-    assert "conda.yml" in mapping.environment_shown({"conda": "conda.yml", "image": "i"})
+    assert as_here == {"image": job_environment.BASE_IMAGE}
+    shown = job_environment.environment_shown(of(cpu, kernel=True, python="3.11", packages=("numpy==2.4.6",)))
+    assert shown == f"(environment of the image {job_environment.BASE_IMAGE} with python=3.11, numpy==2.4.6)"
+    assert "conda.yml" in job_environment.environment_shown({"conda": "conda.yml", "image": "i"})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_the_request_can_be_printed_and_holds_no_secret(tmp_path: Path) -> None:
 
 
 def run_command(spec: JobSpec, folder: Path, path: str, **places: str) -> subprocess.CompletedProcess[str]:
-    text = mapping.command_of(spec)
+    text = job_command.command_of(spec)
     for name, value in places.items():
         text = text.replace("${{" + name.replace("__", ".") + "}}", value)
     return subprocess.run(["/bin/sh", "-c", text], cwd=folder, env={"PATH": path}, capture_output=True, text=True)
@@ -221,8 +222,8 @@ def test_packs_are_unpacked_without_python_too(tmp_path: Path, bin_folder: Path)
 
 def test_the_jobs_file_is_the_same_for_every_run() -> None:
     spec = JobSpec(name="n", script="1", args=("--x", "1"), out=("acc",), experiment="e", env={"A": "1"})
-    found = mapping.job_file(spec)
-    assert found == mapping.job_file(JobSpec(name="other", script="2", args=("--x", "1"), out=("acc",)))
+    found = job_command.job_file(spec)
+    assert found == job_command.job_file(JobSpec(name="other", script="2", args=("--x", "1"), out=("acc",)))
     assert found["argv"] == ["@python", "-u", "script.py", "--x", "1"]
 
 

@@ -1,22 +1,31 @@
-"""A job's environment as the SDK takes it."""
+"""A job's environment as the SDK takes it, and the packages that the service says are in it."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml import faults, mlflow_pins
+from jupyter_amltrain.backends.azureml import curated, faults, mlflow_pins
 from jupyter_amltrain.backends.azureml.process import rest
 from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
+    from jupyter_amltrain.backends.azureml.process.serve import Call
+
+log = logging.getLogger("amltrain.azure")
 
 _LABEL = re.compile(r"(?P<name>[^@/:]+)@(?P<label>[^@/:]+)")
 _VERSION = re.compile(r"(?P<name>[^@/:]+):(?P<version>[^@/:]+)")
+#: Versions of environments as they were told.
+_KEPT = 200
+_known: dict[tuple[str, str, str], dict[str, Any]] = {}
+_guard = threading.Lock()
 
 
 def resolved(workspace: Workspace, environment: Mapping[str, str]) -> Any:
@@ -25,7 +34,7 @@ def resolved(workspace: Workspace, environment: Mapping[str, str]) -> Any:
     Parameters
     ----------
     environment
-        See :func:`..mapping.environment_of`.
+        See :func:`..job_environment.environment_of`.
 
     Raises
     ------
@@ -37,6 +46,40 @@ def resolved(workspace: Workspace, environment: Mapping[str, str]) -> Any:
         found = _latest(workspace, name)
         return _derived(workspace, found) if environment.get("derive") else found
     return _anonymous(environment)
+
+
+def conda(call: Call, *, workspace: str, environment: Mapping[str, str]) -> str:
+    """The conda file (as JSON or YAML) of a named environment; empty where it has none, or it cannot be read."""
+    place = call.cloud.workspace(workspace)
+    name = environment.get("name", "")
+    return conda_of(place, _latest(place, name)) if name else ""
+
+
+def conda_of(workspace: Workspace, resolved: Any) -> str:
+    """The same of what :func:`resolved` gave; a version never changes, so it is asked for once. Never fails."""
+    found = _VERSION.fullmatch(resolved.removeprefix("azureml:")) if isinstance(resolved, str) else None
+    if found is None:
+        return ""
+    try:
+        return str(_properties(workspace, found["name"], found["version"]).get("condaFile") or "")
+    except (AmlTrainError, KeyError) as error:
+        log.info("environment %s: %s", resolved, error)
+        return ""
+
+
+def _properties(workspace: Workspace, name: str, version: str) -> dict[str, Any]:
+    key = (workspace.name, name, version)
+    with _guard:
+        if key in _known:
+            return _known[key]
+    path = f"environments/{name}/versions/{version}"
+    answer = workspace.arm.get(path, api=rest.ARM, act=f"look at environment {name}:{version}")
+    found: dict[str, Any] = (answer.json or {})["properties"]
+    with _guard:
+        if len(_known) >= _KEPT:
+            del _known[next(iter(_known))]
+        _known[key] = found
+    return found
 
 
 def _latest(workspace: Workspace, name: str) -> str:
@@ -66,13 +109,13 @@ def _anonymous(environment: Mapping[str, str]) -> Any:
         if not Path(folder, "Dockerfile").is_file():
             raise EnvironmentFailed(f"--env {folder}: there is no Dockerfile in it.", hint="Is the path right?")
         return Environment(build=BuildContext(path=folder))
-    conda: Any = json.loads(environment["packages"]) if "packages" in environment else None
+    packages: Any = json.loads(environment["packages"]) if "packages" in environment else None
     if path := environment.get("conda"):
         try:
-            conda = _conda(Path(path).read_text(encoding="utf-8"), path)
+            packages = _conda(Path(path).read_text(encoding="utf-8"), path)
         except (OSError, ValueError) as error:
             raise EnvironmentFailed(f"The conda file {path} cannot be read.", hint="Is the path right?") from error
-    return Environment(image=environment["image"], conda_file=conda)
+    return Environment(image=environment["image"], conda_file=packages)
 
 
 def _derived(workspace: Workspace, name: str) -> Any:
@@ -82,15 +125,20 @@ def _derived(workspace: Workspace, name: str) -> Any:
     found = _VERSION.fullmatch(name.removeprefix("azureml:"))
     if found is None:
         raise EnvironmentFailed(f"--derive-env: {name} is not NAME:VERSION of this workspace.", hint="Leave it out.")
-    path = f"environments/{found['name']}/versions/{found['version']}"
-    properties = (workspace.arm.get(path, api=rest.ARM, act=f"look at environment {name}").json or {})["properties"]
+    properties = _properties(workspace, found["name"], found["version"])
     if not properties.get("image"):
         raise EnvironmentFailed(
             f"--derive-env: {name} is built of a Dockerfile, nothing can be added to it.",
             hint="Make your own: --env conda.yml",
         )
-    text = mlflow_pins.derived(properties.get("condaFile") or "dependencies: [python=3.11, pip]")
-    return Environment(image=properties["image"], conda_file=_conda(text, name))
+    known = curated.find(name)
+    text = str(properties.get("condaFile") or "") or (curated.conda_of(known) if known else "")
+    if not text:  # a new one on the same image would have nothing of what is in the image's own
+        raise EnvironmentFailed(
+            f"--derive-env: {name} is an image, and which packages are in it is not told.",
+            hint="Try: --env kernel, or make your own: --env conda.yml",
+        )
+    return Environment(image=properties["image"], conda_file=_conda(mlflow_pins.derived(text), name))
 
 
 def _conda(text: str, where: str) -> dict[str, Any]:

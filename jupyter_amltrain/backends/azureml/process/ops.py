@@ -34,6 +34,7 @@ OPS = {
     "sizes.list": f"{_HERE}.sizes:list_all",
     "quota.list": f"{_HERE}.sizes:quota",
     "billing.list": f"{_HERE}.billing:list_all",
+    "environments.conda": f"{_HERE}.environments:conda",
     "jobs.submit": f"{_HERE}.submits:submit",
     "jobs.yaml": f"{_HERE}.yaml_jobs:submit",
     "jobs.yaml_check": f"{_HERE}.yaml_jobs:check",

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import failpoints
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("amltrain.azure")
 
+#: Seconds that an accepted job waits for what is said of its environment, which was asked for long ago.
+_NOTE = 3.0
+
 _pool = ThreadPoolExecutor(8, "amltrain-azure-submit")
 
 
@@ -41,7 +44,7 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any], files: Mapping
     ----------
     job
         ``name``; ``body``: ``properties`` of the job as ARM takes them, without code and environment;
-        ``environment`` (see :func:`..mapping.environment_of`); ``code``: ``script``, ``digest``,
+        ``environment`` (see :func:`..job_environment.environment_of`); ``code``: ``script``, ``digest``,
         ``job_file``; ``git``: a folder whose git facts the job gets.
     files
         The snapshot.
@@ -49,7 +52,7 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any], files: Mapping
     Returns
     -------
     dict
-        ``name``, ``status``, ``studio_url``, ``created``.
+        ``name``, ``status``, ``studio_url``, ``created``; ``conda``: what the service says is in its environment.
     """
     place = call.cloud.workspace(workspace)
     name, body = str(job["name"]), dict(job["body"])
@@ -61,6 +64,7 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any], files: Mapping
     # None of them needs another's answer; the SDK may still be on its way into memory.
     taken = _pool.submit(here, is_taken, place, name)
     environment = _pool.submit(here, environments.resolved, place, job["environment"])
+    conda = _pool.submit(here, _told, place, environment)  # waits for what stands before it in the queue only
     git = _pool.submit(_git, str(job.get("git") or ""))
     code = code_assets.send(call, place, files=files, **job["code"])
     staged = not code.startswith("/subscriptions/") and os.path.isdir(code)
@@ -71,10 +75,28 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any], files: Mapping
         call.check()
         call.progress("Submitting the job.")
         failpoints.hit("azure_before_put")
-        return _created(call, place, name, body, code, environment.result())
+        made = _created(call, place, name, body, code, environment.result())
+        return {**made, "conda": _soon(conda)}
     finally:
         if staged:
             shutil.rmtree(code, ignore_errors=True)
+
+
+def _told(place: Workspace, environment: Future[Any]) -> str:
+    """The conda file of the environment; nothing where it is not there, which its own answer says."""
+    try:
+        found = environment.result()
+    except Exception:
+        return ""
+    return environments.conda_of(place, found)
+
+
+def _soon(conda: Future[str]) -> str:
+    """What there is of it: nobody waits for a note about a job that is accepted."""
+    try:
+        return conda.result(_NOTE)
+    except TimeoutError:
+        return ""
 
 
 def _created(

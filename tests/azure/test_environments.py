@@ -1,0 +1,105 @@
+"""What is said of a job's environment before a machine is paid for, on the emulated Azure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.errors import EnvironmentFailed
+from tests.azure.conftest import Azure
+from tests.azure.lab import carry_out, lab, plan, submit
+from tests.places import DEADLINE
+
+TORCH = "import torch, sklearn\n"
+
+
+@pytest.fixture(scope="module")
+def api(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with lab(azure, tmp_path_factory.mktemp("environments")) as module:
+        yield module
+
+
+def made(azure: Azure) -> tuple[str, dict[str, Any]]:
+    """The environment that was made last: as ``--env`` takes it, and what was sent."""
+    sent = [w for w in azure.control("/wire") if w["method"] == "PUT" and "/environments/" in w["path"]][-1]
+    body = sent["body"] if isinstance(sent["body"], dict) else json.loads(sent["body"])
+    name, _, version = sent["path"].partition("?")[0].partition("/environments/")[2].partition("/versions/")
+    return f"azureml:{name}:{version}", body["properties"]
+
+
+def planned(line: str, cell: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(plan(line, cell))
+    return found
+
+
+def test_a_dry_run_says_what_the_environment_does_not_name(api: Any) -> None:
+    found = planned("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6", TORCH)
+    (note,) = found["notes"]
+    assert note.startswith(
+        "The cell imports sklearn; AzureML-acpt-pytorch-2.8-cuda12.6 does not name scikit-learn: --env kernel"
+    )
+    assert "notes" not in planned("--target cpu --env AzureML-sklearn-1.5", "import sklearn, mlflow")
+
+
+@pytest.mark.thorough
+def test_a_run_says_it_when_it_is_submitted(api: Any, azure: Azure) -> None:
+    for curated in (False, True):
+        azure.control("/switch", curated_conda=curated)
+        run = submit("--target cpu --env AzureML-sklearn-1.5", "print(1)\nif 0: pass\nimport torch\n").accepted(
+            DEADLINE
+        )
+        (note,) = run.record().notes
+        assert "AzureML-sklearn-1.5 does not name torch" in note and f"note: {note}" in repr_of(run)
+        run.cancel()
+    azure.control("/switch", curated_conda=False)
+
+
+def repr_of(run: Any) -> str:
+    return str(run._repr_mimebundle_()["text/plain"])
+
+
+def test_a_targets_own_environment(api: Any) -> None:
+    carry_out("create own --kind serverless --size Standard_DS2_v2 --env AzureML-lightgbm-3.3@latest")
+    assert planned("--target own", "import torch")["environment"] == {"name": "AzureML-lightgbm-3.3@latest"}
+    asked = planned("--target own --env AzureML-sklearn-1.5", "print(1)")
+    assert asked["environment"] == {"name": "AzureML-sklearn-1.5@latest"} and "notes" not in asked
+
+
+def test_the_default_with_gpus_is_chosen_by_what_the_cell_imports(api: Any) -> None:
+    carry_out("create gpus --kind serverless --size Standard_NC6s_v3")
+    assert planned("--target gpus", "import torch")["environment"]["name"].startswith("AzureML-acpt-pytorch-2.8")
+    assert planned("--target gpus", "import sklearn")["environment"]["name"] == "AzureML-sklearn-1.5@latest"
+    digits = "import mlflow\nfrom sklearn.svm import SVC\nif False:\n    mlflow.sklearn.log_model(SVC(), name='m')\n"
+    made = planned("--target gpus", digits)
+    assert made["environment"]["image"].startswith("mcr.microsoft.com/azureml/openmpi5.0-cuda") and made["notes"]
+    text = plan("--target gpus --yaml", digits)
+    assert "mlflow==" in text and "python=3." in text
+
+
+@pytest.mark.thorough
+def test_a_derived_environment_keeps_the_packages(api: Any, azure: Azure) -> None:
+    submit("--target cpu --env AzureML-sklearn-1.5 --derive-env", "print(1)").accepted(DEADLINE).cancel()
+    name, sent = made(azure)
+    words = ("scikit-learn~=1.5.0", "skops<1", "azureml-mlflow>=1.62.0.post6")
+    assert all(word in sent["condaFile"] for word in words)
+    # What the service tells of it is what is judged, before and at the submit.
+    (note,) = planned(f"--target cpu --env {name}", TORCH)["notes"]
+    assert note.startswith("The cell imports torch; CliV2AnonymousEnvironment does not name torch")
+    run = submit(f"--target cpu --env {name}", "print(1)\nimport torch").accepted(DEADLINE)
+    assert len(run.record().notes) == 1
+    run.cancel()
+
+
+@pytest.mark.thorough
+def test_of_an_image_nothing_is_said_and_nothing_derived(api: Any, azure: Azure) -> None:
+    assert "notes" not in planned("--target cpu --env mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04:latest", TORCH)
+    submit("--target cpu --env mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04:latest", "print(1)").accepted(
+        DEADLINE
+    ).cancel()
+    name, sent = made(azure)
+    assert not sent.get("condaFile")
+    with pytest.raises(EnvironmentFailed, match="which packages are in it is not told"):
+        submit(f"--target cpu --env {name} --derive-env", "print(1)").accepted(DEADLINE)
