@@ -12,9 +12,9 @@ import msgspec
 
 from jupyter_amltrain.backends.fake_sizes import CURRENCY, LOW, scripted, size_of
 from jupyter_amltrain.backends.fake_telemetry import NAME
-from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
+from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState, scaling, switching
 from jupyter_amltrain.errors import CapacityError, QuotaExceeded, TargetError
-from jupyter_amltrain.spec.fields import Act, Field
+from jupyter_amltrain.spec.fields import Act
 from jupyter_amltrain.spec.target import ComputeTarget, FakeTarget
 
 #: A work tells how far it is this often, at most (seconds).
@@ -207,22 +207,8 @@ class FakeLifecycle(Provisioned):
         if not self._script.size:
             return (delete,)
         if self._cluster:
-            nodes = Field(
-                name="nodes",
-                flag="--nodes",
-                kind="int",
-                help=f"Machines to keep on, 0 to {self._script.max_nodes}",
-                default=state.nodes,
-                required=True,
-                metavar="N",
-            )
-            return (Act(verb="scale", fields=(nodes,)), delete)
-        stopped = state.state == "stopped"
-        return (
-            Act(verb="start", why_not="" if stopped else "It runs already."),
-            Act(verb="stop", why_not="It is stopped already." if stopped else ""),
-            delete,
-        )
+            return (scaling(self._script.max_nodes, state.nodes), delete)
+        return (*switching(state.state == "stopped"), delete)
 
     def renew(self, target: ComputeTarget) -> None:
         """See :meth:`Provisioned.renew`."""

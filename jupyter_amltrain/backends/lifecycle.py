@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.spec.fields import Act
+from jupyter_amltrain.spec.fields import Act, Field
 from jupyter_amltrain.spec.target import ComputeTarget
 
 #: Takes one sentence: how far a work is.
@@ -132,3 +132,25 @@ class Provisioned(abc.ABC):
     def renew(self, target: ComputeTarget) -> None:
         """Another kernel has changed how the target is stored."""
         self.target = target
+
+
+def scaling(most: int, kept: int | None) -> Act:
+    """The act of keeping some machines of a cluster on: of at most `most`, `kept` now."""
+    nodes = Field(
+        name="nodes",
+        flag="--nodes",
+        kind="int",
+        help=f"Machines to keep on, 0 to {most}",
+        default=kept,
+        required=True,
+        metavar="N",
+    )
+    return Act(verb="scale", fields=(nodes,))
+
+
+def switching(stopped: bool) -> tuple[Act, Act]:
+    """The acts of starting and stopping a single machine."""
+    return (
+        Act(verb="start", why_not="" if stopped else "It runs already."),
+        Act(verb="stop", why_not="It is stopped already." if stopped else ""),
+    )

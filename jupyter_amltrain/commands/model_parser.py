@@ -41,9 +41,7 @@ def model_parser(prog: str = "%aml_model") -> Parser:
         help="default mlflow_model where there is an MLmodel file",
     )  # fmt: skip
     register.add_argument("--description", metavar="TEXT", default="", help="a sentence about it")
-    register.add_argument(
-        "--tag", metavar="K=V", action="append", default=[], type=values.tag, help="what to find it by"
-    )
+    register.add_repeated("--tag", metavar="K=V", type=values.tag, help="what to find it by")
     download = parser.verb("download", "Copy the files of a model into a new folder.")
     download.add_argument("model", help="NAME or NAME:VERSION; default the newest version")
     download.add_argument("--to", metavar="FOLDER", default="", help="new or empty; default NAME-VERSION here")

@@ -43,23 +43,23 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
     parser.add_argument(
         "script", nargs="?" if magic else None, help="a .py file, arguments after --; or a job.yml of az ml"
     )
-    add = parser.add_argument
+    add, many = parser.add_argument, parser.add_repeated
     add("--target", metavar="NAME", help="where to run; default the target in use")
     add("--source", metavar="FOLDER", help="copy this folder along (.amlignore, .gitignore hold)")
-    add(
-        "--param", metavar="K=V", action="append", default=[], type=values.param,
+    many(
+        "--param", metavar="K=V", type=values.param,
         help="assigned before the first line; an argument --K V for a script",
     )  # fmt: skip
-    add(
-        "--out", metavar="NAME", action="append", default=[], type=values.out,
+    many(
+        "--out", metavar="NAME", type=values.out,
         help="bring this variable's JSON value home at the script's normal end",
     )  # fmt: skip
-    add(
-        "--env-var", metavar="K=V", action="append", default=[], type=values.env_var,
+    many(
+        "--env-var", metavar="K=V", type=values.env_var,
         help="an environment variable of the run; no secrets here",
     )  # fmt: skip
-    add(
-        "--secret", metavar="NAME", action="append", default=[],
+    many(
+        "--secret", metavar="NAME",
         help="an environment variable whose value is taken from here or from keyring and stored nowhere",
     )  # fmt: skip
     add("--gpus", metavar="N", type=values.count, help="GPUs; default 1 where there is one, 0 for none")
@@ -73,10 +73,7 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
     )  # fmt: skip
     add("--name", help="a name for people; default the notebook's or script's")
     add("--experiment", metavar="NAME", help="MLflow experiment; default the notebook's name")
-    add(
-        "--tag", metavar="K=V", action="append", default=[], type=values.tag,
-        help="MLflow tag",
-    )  # fmt: skip
+    many("--tag", metavar="K=V", type=values.tag, help="MLflow tag")
     add("--timeout", metavar="TIME", type=values.duration, help="stop the run after 90, 30s, 15m, 2h, 1d")
     _job_flags(parser)
     add("--wait", action="store_true", help="wait for the end; an error if the run fails")
@@ -95,7 +92,7 @@ def _job_flags(parser: Parser) -> None:
     from jupyter_amltrain.spec.resources import DISTRIBUTIONS
     from jupyter_amltrain.spec.service import IDENTITIES, SERVICES
 
-    add = parser.add_argument
+    add, many = parser.add_argument, parser.add_repeated
     add("--nodes", metavar="N", type=values.count, help="machines that it runs on at the same time; default 1")
     add("--processes", metavar="N", type=values.count, help="processes on each node; default one for each GPU")
     add(
@@ -125,19 +122,15 @@ def _job_flags(parser: Parser) -> None:
         action="store_true",
         help="where MLflow of the named environment cannot log, use one made of it that can",
     )
-    add(
+    many(
         "--input",
         metavar="NAME=URI",
-        action="append",
-        default=[],
         type=job_words.input_pair,
         help="data: its place is in $AML_INPUT_NAME; after commas a mode (download, ro_mount) and a type",
     )
-    add(
+    many(
         "--output",
         metavar="NAME[=URI]",
-        action="append",
-        default=[],
         type=job_words.output_pair,
         help="a folder to write to, in $AML_OUTPUT_NAME; after commas a mode (upload, rw_mount) and a type",
     )
@@ -146,11 +139,9 @@ def _job_flags(parser: Parser) -> None:
         metavar="WHO",
         help="who reads the data: user (you), managed or managed:CLIENT-ID (the compute), aml (the workspace)",
     ).offers = IDENTITIES  # type: ignore[attr-defined]
-    add(
+    many(
         "--service",
         metavar="NAME",
-        action="append",
-        default=[],
         type=job_words.door,
         help="open while it runs: jupyterlab, vscode, tensorboard:FOLDER, ssh:PUBLIC-KEY-FILE",
     ).offers = SERVICES  # type: ignore[attr-defined]

@@ -39,6 +39,10 @@ class Parser(argparse.ArgumentParser):
         self.verbs: dict[str, Parser] = {}
         self.add_argument("-h", "--help", nargs=0, action=_Help, help="show this text")
 
+    def add_repeated(self, flag: str, **rest: Any) -> argparse.Action:
+        """A flag that may be given any number of times; its values are a list."""
+        return self.add_argument(flag, action="append", default=[], **rest)
+
     def error(self, message: str) -> NoReturn:
         """Called by argparse: a missing value, a flag given wrongly."""
         for action in self._actions:

@@ -17,10 +17,10 @@ from jupyter_amltrain.backends.azureml.catalog import find
 from jupyter_amltrain.backends.azureml.holdings import AzureHoldings
 from jupyter_amltrain.backends.azureml.keys import key_file, public_key, secrets_of
 from jupyter_amltrain.backends.azureml.link import Unanswered
-from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
+from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState, scaling, switching
 from jupyter_amltrain.errors import AmlTrainError, CreateUnsure
 from jupyter_amltrain.spec.azure_target import AmlComputeTarget, InstanceTarget, ServerlessTarget
-from jupyter_amltrain.spec.fields import Act, Field
+from jupyter_amltrain.spec.fields import Act
 
 #: A row's price and quota are not waited for longer (seconds).
 BESIDE = 0.5
@@ -161,24 +161,10 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         delete = Act(verb="delete")
         target = self.target
         if isinstance(target, AmlComputeTarget):
-            nodes = Field(
-                name="nodes",
-                flag="--nodes",
-                kind="int",
-                help=f"Machines to keep on, 0 to {target.max_nodes}",
-                default=target.min_nodes,
-                required=True,
-                metavar="N",
-            )
-            return (Act(verb="scale", fields=(nodes,)), delete)
+            return (scaling(target.max_nodes, target.min_nodes), delete)
         if isinstance(target, InstanceTarget):
             stopped = state.state == "stopped"
-            return (
-                Act(verb="start", why_not="" if stopped else "It runs already."),
-                Act(verb="stop", why_not="It is stopped already." if stopped else ""),
-                Act(verb="restart", why_not="It is stopped." if stopped else ""),
-                delete,
-            )
+            return (*switching(stopped), Act(verb="restart", why_not="It is stopped." if stopped else ""), delete)
         return (delete,)
 
 

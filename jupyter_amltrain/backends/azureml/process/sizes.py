@@ -19,39 +19,41 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
     from jupyter_amltrain.backends.azureml.process.serve import Call
 
+Row = dict[str, Any]
 
-def list_all(call: Call, *, workspace: str, location: str = "", fresh: bool = False) -> list[dict[str, Any]]:
+
+def list_all(call: Call, *, workspace: str, location: str = "", fresh: bool = False) -> list[Row]:
     """Every size of a region, for any kind of compute; default the workspace's region."""
-    ws = call.cloud.workspace(workspace)
-    region = location or ws.location
-
-    def ask() -> list[dict[str, Any]]:
-        # One page as recorded; a size that is not read is left out rather than all of them.
-        items = ws.arm.pages(_path(ws, region, "vmSizes"), api=API, act=f"list the sizes of {region}")
-        return [size_row(item) for item in items]
-
-    path = kept.path(call.root, "sizes", ws.subscription, region)
-    return _cached(path, 0.0 if fresh else setting("SIZES_AGE", 86400), ask)
+    # One page as recorded; a size that is not read is left out rather than all of them.
+    age = 0.0 if fresh else setting("SIZES_AGE", 86400)
+    return _listed(call, workspace, location, "sizes", "vmSizes", size_row, age)
 
 
-def quota(call: Call, *, workspace: str, location: str = "", fresh: bool = False) -> list[dict[str, Any]]:
+def quota(call: Call, *, workspace: str, location: str = "", fresh: bool = False) -> list[Row]:
     """Quotas of a region; default the workspace's."""
+    age = 0.0 if fresh else setting("QUOTA_AGE", 60)
+    return _listed(call, workspace, location, "quota", "usages", quota_row, age)
+
+
+def _listed(
+    call: Call, workspace: str, location: str, what: str, theirs: str, row: Callable[[Any], Row], age: float
+) -> list[Row]:
+    """Rows of what a region has; `theirs` is the service's word for it."""
     ws = call.cloud.workspace(workspace)
     region = location or ws.location
 
-    def ask() -> list[dict[str, Any]]:
-        items = ws.arm.pages(_path(ws, region, "usages"), api=API, act=f"list the quotas of {region}")
-        return [quota_row(item) for item in items]
+    def ask() -> list[Row]:
+        act = f"list the {'quotas' if what == 'quota' else what} of {region}"
+        return [row(item) for item in ws.arm.pages(_path(ws, region, theirs), api=API, act=act)]
 
-    path = kept.path(call.root, "quota", ws.subscription, region)
-    return _cached(path, 0.0 if fresh else setting("QUOTA_AGE", 60), ask)
+    return _cached(kept.path(call.root, what, ws.subscription, region), age, ask)
 
 
 def _path(ws: Workspace, region: str, what: str) -> str:
     return f"/subscriptions/{ws.subscription}/providers/Microsoft.MachineLearningServices/locations/{region}/{what}"
 
 
-def _cached(path: Path, age: float, ask: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def _cached(path: Path, age: float, ask: Callable[[], list[Row]]) -> list[Row]:
     found = kept.read(path)
     if found is not None and 0 <= time.time() - found[1] < age:
         return found[0]
