@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -182,6 +183,8 @@ class Computes(TargetList):
                 await self._write(self._targets.add, seen.target)
             finally:
                 kept.set()
+            if not self._places.renew(seen.target):  # of one that is gone but for its runs
+                await self._forget(name, False)
             backend = self._places.backend(name)
             if isinstance(backend, Provisioned):
                 try:
@@ -196,7 +199,7 @@ class Computes(TargetList):
             raise  # it may be there, and bill: it stays in the list, where it can be deleted
         except Exception:
             seen.stored = False
-            await self._forget(name)
+            await self._forget(name, False)
             await self._write(self._targets.remove, name)
             raise
 
@@ -240,8 +243,9 @@ class Computes(TargetList):
         if verb == "delete":
             if own is not None:
                 await own.remove(progress)
-            await self._write(self._targets.remove, seen.target.name)
-            await self._forget(seen.target.name)
+            past = own is not None and own.outlived
+            await self._write(functools.partial(self._targets.remove, past=past), seen.target.name)
+            await self._forget(seen.target.name, past)
             seen.stored = False
             return
         assert own is not None
@@ -276,7 +280,7 @@ class Computes(TargetList):
         try:
             said = await do(progress) or done_text(verb, name, values)
             await self._look(name, verb)
-        except Exception as error:
+        except Exception as error:  # the end of a task: its row says it
             if not isinstance(error, AmlTrainError):
                 log.exception("%s %s", verb, name)
                 error = AmlTrainError(f"{type(error).__name__}: {error}")

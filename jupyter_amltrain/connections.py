@@ -228,7 +228,7 @@ class Connections:
             if name in live:
                 made[name] = compute
                 continue
-            self._targets.remove(name)
+            self._targets.remove(name, past=True)
             gone.append(name)
         return made, renamed, gone, skipped
 
@@ -256,7 +256,8 @@ class Connections:
                 hint=f"If that is meant: %aml_compute disconnect {name} --yes",
             )
         targets = [t.name for t in mine]
-        for target in targets:
+        past = [t.name for t in await self._loop.offload(self._targets.past) if _of(t, facts.name)]
+        for target in (*targets, *past):
             await self._loop.offload(self._targets.remove, target)
         await self._loop.offload(self._stored.remove, facts.name)
         await self._computes.refresh()

@@ -83,9 +83,11 @@ class Controller:
         """Every target."""
         return await self.computes.refresh()
 
-    async def _forget(self, name: str) -> None:
-        """A target is gone, and with it its runs, its monitors and its backend."""
+    async def _forget(self, name: str, outlived: bool) -> None:
+        """A target is gone, and with it its monitors, and unless they outlive it, its runs and its backend."""
         await self.monitors.close_of(name)
+        if outlived:
+            return
         for handle in await self.places.drop(name):
             self._endings.gone(handle)
 
@@ -97,6 +99,7 @@ class Controller:
         if not target:
             await self.computes.refresh()  # another kernel may have changed the one in use
         name = target or self.computes.current
+        await self.loop.offload(self.targets.get, name)  # runs of one that is gone can be read, and none begun
         backend = self.backend(name)
         spec = await self.loop.offload(backend.completed, validated(spec))
         if why_not := await self.loop.offload(backend.refuses, spec):

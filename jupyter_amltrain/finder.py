@@ -39,7 +39,7 @@ class RunFinder:
 
     async def runs(self, target: str | None = None) -> list[Run]:
         """Every run of `target` (default: of all targets that answer), newest first."""
-        names = [there.name for there in await self._computes.refresh()]
+        names = await self._names()
         if target is None:
             await self._take(names)
             return self._directory.runs(names)
@@ -51,9 +51,13 @@ class RunFinder:
     async def refresh(self, target: str | None = None) -> None:
         """Take in the runs of every target (or of one); never fails for one that is silent."""
         try:
-            await self._take([target] if target else [there.name for there in await self._computes.refresh()])
+            await self._take([target] if target else await self._names())
         except AmlTrainError as error:  # targets.json cannot be read: told to who asks for targets
             log.info("%s", error)
+
+    async def _names(self) -> list[str]:
+        """The targets, and those that are gone but for their runs."""
+        return [*(there.name for there in await self._computes.refresh()), *self._computes.past]
 
     async def _take(self, names: Iterable[str]) -> None:
         """Take in the runs of targets, all at once: a silent one costs the others no time."""

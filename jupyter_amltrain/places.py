@@ -48,10 +48,11 @@ class Places:
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
     def backend(self, name: str) -> Backend:
-        """The live backend of a target, made at first use, with its watcher."""
+        """The live backend of a target, made at first use, with its watcher; also of one that is gone but for its runs.
+        """
         self._loop.check()
         if name not in self._backends:
-            backend = self.draft(self._targets.get(name))
+            backend = self.draft(self._targets.known(name))
             self._backends[name] = backend
             watcher = Watcher(backend, name, self._store, self._loop, self._outcome, self._over)
             self._watchers[name] = watcher
@@ -81,22 +82,26 @@ class Places:
     def __iter__(self) -> Iterator[Backend]:
         return iter(tuple(self._backends.values()))
 
-    def changed(self, there: Iterable[ComputeTarget], busy: Collection[str]) -> list[str]:
+    def changed(
+        self, there: Iterable[ComputeTarget], past: Iterable[ComputeTarget], busy: Collection[str]
+    ) -> list[str]:
         """Take over what another kernel has stored; returns the names of targets that have to be dropped.
 
-        Those that are `busy` are left alone: this kernel is changing them.
+        Those that are `busy` are left alone: this kernel is changing them. `past` ones stay for their runs.
         """
-        stored = {target.name: target for target in there}
-        out: list[str] = []
-        for name, backend in self._backends.items():
-            target = stored.get(name)
-            if target == backend.target or name in busy:
-                continue
-            if target is not None and type(target) is type(backend.target) and isinstance(backend, Provisioned):
-                backend.renew(target)
-            else:
-                out.append(name)
-        return out
+        stored = {target.name: target for target in (*past, *there)}
+        idle = [name for name in self._backends if name not in busy]
+        return [name for name in idle if name not in stored or not self.renew(stored[name])]
+
+    def renew(self, target: ComputeTarget) -> bool:
+        """Let the live backend of that name, if any, have these fields; False when it cannot and has to be dropped."""
+        backend = self._backends.get(target.name)
+        if backend is None or backend.target == target:
+            return True
+        if type(target) is type(backend.target) and isinstance(backend, Provisioned):
+            backend.renew(target)
+            return True
+        return False
 
     async def drop(self, name: str) -> list[RunHandle]:
         """Stop watching a target that is gone and forget its runs, which are returned."""

@@ -50,7 +50,7 @@ class TargetList:
     Parameters
     ----------
     forget
-        Lets go of all that is live of a target: its runs, its monitors, its backend.
+        Lets go of all that is live of a target: its monitors, and unless they outlive it, its runs and its backend.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TargetList:
         targets: Targets,
         places: Places,
         store: RunStore,
-        forget: Callable[[str], Coroutine[Any, Any, None]],
+        forget: Callable[[str, bool], Coroutine[Any, Any, None]],
     ) -> None:
         self._loop, self._targets, self._places, self._store = loop, targets, places, store
         self._forget = forget
@@ -67,6 +67,7 @@ class TargetList:
         self._current = LOCAL.name
         self._writes = 0
         self._leaving: set[str] = set()  #: targets that are gone and being forgotten
+        self._past: tuple[str, ...] = ()
         self._known = False
         self._listeners: list[Callable[[News | None], None]] = []
         self._watching: asyncio.Task[Any] | None = None
@@ -121,7 +122,7 @@ class TargetList:
         self._take(*found)
         return found[0]
 
-    def _take(self, found: list[ComputeTarget], current: str) -> None:
+    def _take(self, found: list[ComputeTarget], current: str, past: list[ComputeTarget]) -> None:
         before = ([seen.target for seen in self._seen.values() if seen.stored], self._current)
         busy = {name for name, seen in self._seen.items() if seen.busy}
         old, self._seen, self._current, self._known = self._seen, {}, current, True
@@ -132,15 +133,16 @@ class TargetList:
                     seen.stored, seen.work = True, None
                 seen.target = target
         self._seen.update({name: seen for name, seen in old.items() if seen.busy or not seen.stored})
-        for name in set(self._places.changed(found, busy)) - self._leaving:
+        for name in set(self._places.changed(found, past, busy)) - self._leaving:
             self._leaving.add(name)
             self._loop.start(self._let_go(name), f"forget {name}")
+        self._past = tuple(target.name for target in past)
         if before != (found, current):
             self._tell()
 
     async def _let_go(self, name: str) -> None:
         try:
-            await self._forget(name)
+            await self._forget(name, False)
         finally:
             self._leaving.discard(name)
 
@@ -176,6 +178,8 @@ class TargetList:
     async def check(self, name: str | None = None) -> TargetInfo:
         """What a check of the target finds; default the current one."""
         await self.refresh()
+        if name and name not in self._seen:
+            self._targets.get(name)  # names the near matches
         return await self._check(name or self._current)
 
     async def _check(self, name: str) -> TargetInfo:
@@ -207,6 +211,12 @@ class TargetList:
         await self.refresh()
 
     # ---- rows
+
+    @property
+    def past(self) -> tuple[str, ...]:
+        """Names of targets that are no more, whose runs can be read."""
+        self.ensure()
+        return self._past
 
     @property
     def current(self) -> str:

@@ -16,6 +16,8 @@ from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget
 from jupyter_amltrain.state import SCHEMA, StateRoot, check_schema, locked, read_json, write_json
 
 LOCAL = LocalTarget(name="local")
+#: Targets that are gone and whose runs are not, that are remembered.
+PAST = 20
 
 
 class Targets:
@@ -34,16 +36,22 @@ class Targets:
 
     def all(self) -> list[ComputeTarget]:
         """Every target, ``local`` first."""
+        return [LOCAL, *(t for t in self._listed("targets") if t.name != LOCAL.name)]
+
+    def past(self) -> list[ComputeTarget]:
+        """Targets that are no more, and whose runs their service has kept."""
+        return self._listed("past")
+
+    def _listed(self, key: str) -> list[ComputeTarget]:
         kinds: Any = functools.reduce(operator.or_, self._kinds)
-        named = self._read().get("targets", {})
+        named = self._read().get(key, {})
         try:
-            rest = [msgspec.convert(value, kinds) for value in named.values()]
+            return [msgspec.convert(value, kinds) for value in named.values()]
         except msgspec.ValidationError as error:
             raise StateError(
                 f"{self._path} holds a target that this version cannot read: {error}.",
                 hint="Upgrade jupyter_amltrain, or remove that entry.",
             ) from error
-        return [LOCAL, *(t for t in rest if t.name != LOCAL.name)]
 
     def get(self, name: str) -> ComputeTarget:
         """The target of that name.
@@ -56,9 +64,23 @@ class Targets:
         targets = {t.name: t for t in self.all()}
         if name in targets:
             return targets[name]
+        if any(target.name == name for target in self.past()):
+            raise UnknownTarget(
+                f"{name!r} was deleted; its runs can still be read.", hint=f"There are: {', '.join(targets)}."
+            )
         near = difflib.get_close_matches(name, targets, 3, 0.5)
         guess = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(targets)}."
         raise UnknownTarget(f"No compute target named {name!r}.", hint=f"{guess} %aml_compute lists them.")
+
+    def known(self, name: str) -> ComputeTarget:
+        """The target of that name, be it one that is no more: of runs that are to be read.
+
+        Raises
+        ------
+        UnknownTarget
+            See :meth:`get`.
+        """
+        return next((target for target in self.past() if target.name == name), None) or self.get(name)
 
     @property
     def current(self) -> str:
@@ -71,10 +93,10 @@ class Targets:
             self.get(name)
             write_json(self._path, {**self._read(), "current": name})
 
-    def read(self) -> tuple[list[ComputeTarget], str]:
-        """Every target and the name of the current one, which is there."""
+    def read(self) -> tuple[list[ComputeTarget], str, list[ComputeTarget]]:
+        """Every target, the name of the current one, which is there, and those that are no more."""
         found, current = self.all(), self.current
-        return found, current if any(target.name == current for target in found) else LOCAL.name
+        return found, current if any(target.name == current for target in found) else LOCAL.name, self.past()
 
     def mark(self) -> tuple[int, int] | None:
         """Differs after every change; ``None`` while there is no file."""
@@ -97,6 +119,7 @@ class Targets:
             if target.name == LOCAL.name or named.get(target.name, stored(target)) != stored(target):
                 raise CommandError(f"There is a target {target.name!r} already.", hint="Choose another name.")
             named[target.name] = stored(target)
+            value["past"].pop(target.name, None)
 
     def replace(self, target: ComputeTarget) -> None:
         """Store changed fields of a target; one that is gone stays gone."""
@@ -104,10 +127,21 @@ class Targets:
             if target.name in value["targets"]:
                 value["targets"][target.name] = stored(target)
 
-    def remove(self, name: str) -> None:
-        """Forget a target; when it was the current one, that is ``local`` from now on."""
+    def remove(self, name: str, *, past: bool = False) -> None:
+        """Take a target off the list; when it was the current one, that is ``local`` from now on.
+
+        Parameters
+        ----------
+        past
+            Remember it for its runs, which it does not take with it; else forget it.
+        """
         with self._changing() as value:
-            value["targets"].pop(name, None)
+            gone = value["targets"].pop(name, None)
+            kept = value["past"]
+            kept.pop(name, None)
+            if past and gone is not None:
+                kept[name] = gone
+                value["past"] = dict(list(kept.items())[-PAST:])
             if value.get("current") == name:
                 value["current"] = LOCAL.name
 
@@ -115,8 +149,10 @@ class Targets:
     def _changing(self) -> Iterator[dict[str, Any]]:
         with locked(self._path.with_suffix(".lock")):
             value = self._read()
-            value["targets"] = dict(value.get("targets", {}))
+            value["targets"], value["past"] = dict(value.get("targets", {})), dict(value.get("past", {}))
             yield value
+            if not value["past"]:
+                del value["past"]
             write_json(self._path, value)
 
 

@@ -13,7 +13,7 @@ from jupyter_amltrain.errors import MissingDependency, StateError, UnknownTarget
 from jupyter_amltrain.spec.target import FakeTarget, LocalTarget
 from jupyter_amltrain.spec.target_fields import fields_of
 from jupyter_amltrain.state import StateRoot
-from jupyter_amltrain.targets import Targets
+from jupyter_amltrain.targets import PAST, Targets
 
 
 def targets(folder: Path, *named: dict[str, Any], **top: Any) -> Targets:
@@ -80,3 +80,24 @@ def test_every_kind_of_target_has_a_backend() -> None:
         assert issubclass(type(made), backend_class(kind_of(made)).Target)
     with pytest.raises(MissingDependency, match="quantum"):
         backend_class("quantum")
+
+
+def test_one_that_is_gone_is_remembered_for_its_runs(tmp_path: Path) -> None:
+    found = targets(tmp_path, FAKE, {**FAKE, "name": "other"})
+    was = found.get("fake")
+    found.use("fake")
+    found.remove("fake", past=True)
+    found.remove("other")
+    assert found.known("fake") == was and found.read() == (found.all(), "local", [was])
+    with pytest.raises(UnknownTarget, match="'fake' was deleted; its runs can still be read. There are: local."):
+        found.get("fake")
+    with pytest.raises(UnknownTarget, match="No compute target named 'other'"):
+        found.known("other")
+    found.add(was)
+    assert found.get("fake") == was and found.past() == []
+    for i in range(PAST + 3):
+        found.add(FakeTarget(name=f"t{i}"))
+        found.remove(f"t{i}", past=True)
+    assert [target.name for target in found.past()] == [f"t{i}" for i in range(3, PAST + 3)]
+    found.remove("t5")
+    assert "t5" not in [target.name for target in found.past()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -67,6 +67,8 @@ class Provisioned(abc.ABC):
     """
 
     target: ComputeTarget
+    #: Its service keeps its runs when it is deleted.
+    outlived: ClassVar[bool] = False
 
     @abc.abstractmethod
     async def state(self) -> ProvisionState:

@@ -42,8 +42,6 @@ def test_all_cells(page: Page, lab: LabServer, shots: Path) -> None:
     eventually("the job is sent", notebook.records)
     handle = notebook.records()[-1]["handle"]
     panel.wait_run(handle, "running")
-    panel.row(handle).click()
-    expect(panel.row(handle)).to_contain_text("loss", timeout=MS)
     page.evaluate(
         """mime => {
             const {content} = jupyterapp.shell.currentWidget;
@@ -54,12 +52,13 @@ def test_all_cells(page: Page, lab: LabServer, shots: Path) -> None:
         "application/vnd.amltrain.run+json",
     )
     run = notebook.runs.first
+    run.scroll_into_view_if_needed()
     expect(run.locator("pre")).to_contain_text("epoch", timeout=MS)
     expect(run.locator(".jp-AmlRun-chartTitle").first).to_have_text("loss", timeout=MS)
     page.screenshot(path=shots / "03-live.png")
     eventually("the last cell has said it", lambda: "Nothing bills in digits-lab" in notebook.outputs_text())
-    panel.wait_run(handle, "completed")
     expect(panel.target("gpu-cluster")).to_have_count(0, timeout=MS)
+    panel.wait_run(handle, "completed")  # its cluster is gone, the run is not
     page.screenshot(path=shots / "03-completed.png")
     notebook.save()
     eventually("the file has the end", lambda: "Nothing bills" in (lab.notebooks / NAME).read_text())

@@ -37,6 +37,7 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
     sends_code = True
+    outlived: ClassVar[bool] = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
         Backend.__init__(self, target)
