@@ -66,7 +66,7 @@ FLIPS: dict[str, tuple[Any, ...]] = {
     "log_sas_seconds": (2,),
     "upload_sas_seconds": (-1,),
     "run_token_seconds": (0,),
-    "datastore_secret": ("key",),
+    "datastore_secret": ("key", "none"),
     "logs_appended": (False,),
     "uploader_user": ("other",),
     "history_delay": (1.0,),

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ def broken(desk: Desk, what: str) -> Callable[[], None]:
         azure.control("/break-connections")
     elif what.startswith("token"):
         azure.control("/expire-tokens", revoked=what == "token-revoked")
+    elif what == "signatures":
+        assert azure.control("/expire-signatures")["over"]
     elif what.startswith("blob"):
         fault: dict[str, Any] = {"cut": 7} if what == "blob-cut" else {"status": int(what[-3:])}
         azure.control("/fault", match=r"GET \S+\.blob\.\S+", times=10**6, **fault)
@@ -96,6 +99,7 @@ DURING = {
     "503": True,
     "cut": True,
     "slow": False,
+    "signatures": False,
     "blob-403": False,
     "blob-503": False,
     "blob-cut": False,
@@ -122,6 +126,44 @@ def test_a_run_that_is_followed_is_whole_after(desk: Desk, what: str) -> None:
         time.sleep(0.7)  # as long as it lasts for a person
     mend()
     whole(run)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "unlisted"])
+def test_signatures_end_again_and_again_in_a_long_run(desk: Desk, listed: bool) -> None:
+    """As in twelve hours: of the logs, and of the agent's files where run history does not list them."""
+    desk.azure.control("/switch", logs_in_details=listed)
+    try:
+        run = begun(desk, f"signatures-{listed}".lower(), lines=60)
+        desk.good("run")  # somebody looks
+        for number in range(10, 50, 10):
+            until_log(run, f"line {number}\n")
+            assert desk.azure.control("/expire-signatures")["over"]
+        whole(run, 60)
+        assert [w for w in desk.azure.control("/wire") if w["status"] == 403 and ".blob." in w["host"]]
+    finally:
+        desk.azure.control("/switch", logs_in_details=True)
+
+
+@pytest.mark.thorough
+def test_a_signature_that_ends_in_a_download(desk: Desk, tmp_path: Path) -> None:
+    """All files are asked for by one signature; here its hour is over when some are fetched."""
+    desk.good(
+        "%%aml_submit --name leaves --target cpu --as leaves --wait\nimport os\nos.makedirs('outputs', exist_ok=True)\n"
+        "for i in range(20):\n    open(f'outputs/{i}.bin', 'wb').write(bytes([i]) * 100_000)"
+    )
+    job = desk.shell.user_ns["leaves"].run_id
+    desk.azure.control("/fault", match=r"GET \S+\.blob\.\S+/outputs/\d+\.bin", times=1, after=9, delay=0.7)
+    desk.wire()
+    with ThreadPoolExecutor(1) as pool:
+        downloaded = pool.submit(lambda: asked("jobs.outputs", name=job, folder=str(tmp_path)))
+        until(lambda: downloaded.done() or [w for w in desk.wire() if w["fault"]])
+        desk.azure.control("/expire-signatures")
+        assert len(downloaded.result(60)["files"]) == 20
+    secrets = [w for w in desk.azure.control("/wire") if w["path"].endswith("/listSecrets")]
+    assert len(secrets) >= 2
+    for i in range(20):
+        assert (tmp_path / f"outputs/{i}.bin").read_bytes() == bytes([i]) * 100_000
 
 
 @pytest.mark.thorough
@@ -241,16 +283,20 @@ def test_a_cluster_that_cannot_be_provisioned(desk: Desk) -> None:
 
 def _service(desk: Desk) -> list[str]:
     """Computes at the service."""
+    return [row["name"] for row in asked("computes.list")]
+
+
+def asked(op: str, **payload: Any) -> Any:
+    """What the Azure process answers."""
     from jupyter_amltrain import api
     from jupyter_amltrain.backends.azureml.link import link_of
 
     c = api.controller()
 
-    async def ask() -> list[str]:
-        rows = await link_of(c.loop, c.root).request("computes.list", {"workspace": "lab"})
-        return [row["name"] for row in rows]
+    async def ask() -> Any:
+        return await link_of(c.loop, c.root).request(op, {"workspace": "lab", **payload})
 
-    return c.loop.call(ask(), 30)
+    return c.loop.call(ask(), 60)
 
 
 @pytest.mark.thorough

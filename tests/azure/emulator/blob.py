@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 routes = Routes()
 #: Containers that a workspace has from its first day; the file store's is no blob container.
 ARTIFACTS = "azureml"
+#: What the storage service says when the time of a signature is over.
+_OVER_HEADERS = {"x-ms-error-code": "AuthenticationFailed"}
+_OVER = (
+    '<?xml version="1.0" encoding="utf-8"?><Error><Code>AuthenticationFailed</Code><Message>Server failed to'
+    " authenticate the request. Make sure the value of Authorization header is formed correctly including the"
+    " signature.</Message><AuthenticationErrorDetail>Signature not valid in the specified time frame"
+    "</AuthenticationErrorDetail></Error>"
+)
 _HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length", "proxy-connection", "te", "upgrade"}
 
 
@@ -46,6 +54,10 @@ class Blob:
         self.store = "azureml-blobstore-0b7e8d76-df37-472b-b882-0c1c58adfcf9"
         self._session: aiohttp.ClientSession | None = None
         self._account_sas = ""
+        #: Signatures that were given, and those that are refused since `expire`.
+        self._given: set[str] = set()
+        self._over: set[str] = set()
+        self._expired = 0
 
     # ------------------------------------------------------------------------------------------------------------- SAS
     def sas(self, container: str, name: str | None = None, *, permission: str = "rcwld", seconds: float = 3600) -> str:
@@ -56,28 +68,51 @@ class Blob:
         common: dict[str, Any] = {
             "account_key": self.key,
             "permission": permission,
-            "start": now - datetime.timedelta(minutes=5),
+            "start": self._start(now),
             "expiry": now + datetime.timedelta(seconds=seconds),
         }
         if name is None:
-            return str(generate_container_sas(self.account, container, **common))
-        return str(generate_blob_sas(self.account, container, name, **common))
+            return self._kept(generate_container_sas(self.account, container, **common))
+        return self._kept(generate_blob_sas(self.account, container, name, **common))
 
     def account_sas(self, *, seconds: float = 3600) -> str:
         """A SAS query (no leading "?") for the account, as `listSecrets` gives it (recording 08: ss=b, srt=co)."""
         from azure.storage.blob import generate_account_sas
 
         now = datetime.datetime.now(datetime.timezone.utc)
-        return str(
+        return self._kept(
             generate_account_sas(
                 self.account,
                 self.key,
                 resource_types="co",
                 permission="rwdlacup",
-                start=now - datetime.timedelta(minutes=5),
+                start=self._start(now),
                 expiry=now + datetime.timedelta(seconds=seconds),
             )
         )
+
+    def _start(self, now: datetime.datetime) -> datetime.datetime:
+        """Of two signatures of one second, one before and one after `expire`, the times must differ."""
+        return now - datetime.timedelta(minutes=5, seconds=self._expired)
+
+    def _kept(self, query: str) -> str:
+        self._given.add(URL(f"?{query}", encoded=True).query["sig"])
+        return query
+
+    def given(self) -> list[str]:
+        """Every signature that clients were given, as it stands in an address and as it is."""
+        return sorted({text for sig in self._given | self._over for text in (sig, quote(sig, safe=""))})
+
+    def expire(self) -> int:
+        """Every signature given so far is refused from now on, as if its hour were over; returns their number."""
+        self._over |= self._given
+        self._given.clear()
+        self._expired += 1
+        return len(self._over)
+
+    def is_over(self, sig: str) -> bool:
+        """Whether a signature's time is over by `expire`."""
+        return sig in self._over
 
     def url(self, container: str, name: str, *, permission: str = "r", seconds: float = 3600) -> str:
         """Url of one blob with a SAS of its own."""
@@ -99,13 +134,14 @@ class Blob:
         self, method: str, path: str, query: str = "", body: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
         """One request to Azurite as the account's owner; path from the account's root, not encoded."""
-        query = "&".join(part for part in (query, self._owner()) if part)
+        query = "&".join(part for part in (query, self.owner()) if part)
         url = URL(f"https://127.0.0.1:{self.port}{quote(path)}?{query}", encoded=True)
         sent = {"Host": self.host, "x-ms-version": "2023-11-03", **(headers or {})}
         async with self.session().request(method, url, data=body, headers=sent) as answer:
             return answer.status, dict(answer.headers), await answer.read()
 
-    def _owner(self) -> str:
+    def owner(self) -> str:
+        """A SAS query (no leading "?") that opens everything, for ourselves."""
         if not self._account_sas:
             from azure.storage.blob import generate_account_sas
 
@@ -176,6 +212,8 @@ class Blob:
             await self.request("DELETE", f"/{name}", "restype=container")
         for name in (ARTIFACTS, self.store):
             await self.make(name)
+        self._given.clear()
+        self._over.clear()
 
     async def close(self) -> None:
         """Close connections."""
@@ -191,11 +229,18 @@ def _unescaped(name: str) -> str:
 
 @routes.on("blob", "*", "/{path*}", anonymous=True)
 async def forward(call: Call) -> web.Response:
-    """To Azurite and back, bytes as they are; Azurite checks keys and SAS."""
+    """To Azurite and back, bytes as they are; Azurite checks keys and SAS, we a token."""
     blob = call.world.blob
     assert blob is not None
+    if blob.is_over(call.query.get("sig", "")):
+        return web.Response(status=403, text=_OVER, content_type="application/xml", headers=_OVER_HEADERS)
     headers = {name: value for name, value in call.headers.items() if name.lower() not in _HOP}
-    url = URL(f"https://127.0.0.1:{blob.port}{call.request.rel_url.raw_path_qs}", encoded=True)
+    target = call.request.rel_url.raw_path_qs
+    if headers.get("Authorization", "").startswith("Bearer "):
+        call.world.tokens.check(call)
+        del headers["Authorization"]
+        target += f"{'&' if '?' in target else '?'}{blob.owner()}"
+    url = URL(f"https://127.0.0.1:{blob.port}{target}", encoded=True)
     headers["Host"] = call.host
     async with blob.session().request(
         call.method,

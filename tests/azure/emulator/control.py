@@ -83,6 +83,23 @@ async def expire_tokens(call: Call) -> Any:
     return {"ok": True}
 
 
+@_on("/expire-signatures")
+async def expire_signatures(call: Call) -> Any:
+    """All signatures of addresses made so far are refused; answers how many there are."""
+    assert call.world.blob is not None
+    return {"over": call.world.blob.expire()}
+
+
+@_on("/secrets")
+async def secrets(call: Call) -> Any:
+    """Everything that opens something and was handed out or taken since the start: tokens, codes, signatures, keys."""
+    world, signins = call.world, call.world.part(SignIns)
+    assert world.blob is not None
+    tokens = [*world.tokens.made, *signins.given, *signins.refresh]
+    signed = [one.rpartition(".")[2] for one in tokens if one.count(".") == 2]  # a token without its claims is one, too
+    return [*tokens, *signed, *world.blob.given(), world.blob.key, world.client_secret]
+
+
 @_on("/approve")
 async def approve(call: Call) -> Any:
     """A person approves (or with ``deny`` declines) device codes that wait: one ``user_code``, or all."""

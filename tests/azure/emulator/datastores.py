@@ -156,6 +156,8 @@ async def put_datastore(call: Call) -> Any:
 async def list_secrets(call: Call) -> Any:
     """A SAS where one is asked for, else the account's key (recording 08)."""
     datastore = _found(call)
+    if call.world.switches["datastore_secret"] == "none":
+        raise Refused(arm.ml_error(call.world, 400, "No secrets for credentials of type None."))
     blob = storage(call.world)
     await blob.make(datastore["properties"]["containerName"])
     asked = call.json() or {}

@@ -36,6 +36,8 @@ class SignIns:
         self.waiting: dict[str, dict[str, Any]] = {}
         self.refresh: dict[str, str] = {}
         self.codes: dict[str, str] = {}
+        #: Everything else that opens something: device codes, codes of the browser flow, identity tokens.
+        self.given: list[str] = []
 
     async def close(self) -> None:
         """Nothing runs."""
@@ -85,6 +87,7 @@ async def keys(call: Call) -> Any:
 async def device_code(call: Call) -> Any:
     _check_tenant(call)
     code = secrets.token_urlsafe(24)
+    call.world.part(SignIns).given.append(code)
     user_code = secrets.token_hex(5).upper()[:9]
     lifetime = float(call.world.switches["device_code_seconds"])
     call.world.part(SignIns).waiting[code] = {"user_code": user_code, "state": "", "until": time.time() + lifetime}
@@ -104,6 +107,7 @@ async def authorize(call: Call) -> web.Response:
     """The browser flow: the person is signed in already and is sent straight back."""
     _check_tenant(call)
     code = secrets.token_urlsafe(24)
+    call.world.part(SignIns).given.append(code)
     call.world.part(SignIns).codes[code] = call.query.get("nonce", "")
     back = {"code": code, "state": call.query.get("state", "")}
     return web.Response(status=302, headers={"Location": f"{call.query['redirect_uri']}?{urlencode(back)}"})
@@ -194,6 +198,8 @@ def _person(call: Call, form: dict[str, str], nonce: str = "") -> dict[str, Any]
         **named,
         **({"nonce": nonce} if nonce else {}),
     }
+    id_token = jwt.encode(identity, "of-no-matter-to-the-client-which-trusts-tls", algorithm="HS256")
+    world.part(SignIns).given.append(id_token)
     info = base64.urlsafe_b64encode(json.dumps({"uid": oid, "utid": world.tenant}).encode()).rstrip(b"=").decode()
     return {
         "token_type": "Bearer",
@@ -202,7 +208,7 @@ def _person(call: Call, form: dict[str, str], nonce: str = "") -> dict[str, Any]
         "ext_expires_in": seconds,
         "access_token": access,
         "refresh_token": refresh,
-        "id_token": jwt.encode(identity, "of-no-matter-to-the-client-which-trusts-tls", algorithm="HS256"),
+        "id_token": id_token,
         "client_info": info,
     }
 

@@ -65,7 +65,11 @@ TABLE: dict[str, tuple[Any, str]] = {
     "log_sas_seconds": (3600, "Seconds of the wall that urls in details.logFiles and of artifacts hold."),
     "upload_sas_seconds": (86_400, "Seconds of the wall that the SAS of startPendingUpload holds."),
     "run_token_seconds": (1_209_600, "Seconds of the wall that a job's own token holds."),
-    "datastore_secret": ("sas", "`sas`: listSecrets gives a SAS when asked to (recorded); `key`: always the key."),
+    "datastore_secret": (
+        "sas",
+        "`sas`: listSecrets gives a SAS when asked to (recorded); `key`: always the key; `none`: 400, who comes must"
+        " have a role at the storage.",
+    ),
     "logs_appended": (True, "Files that grow are append blobs; false: block blobs, written whole each time."),
     "uploader_user": ("root", "`root`: uploads every file of ./logs and ./outputs; `other`: none of mode 0600."),
     "history_delay": (0.0, "Seconds of the wall until a new job is in run history."),

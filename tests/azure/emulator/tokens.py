@@ -21,6 +21,7 @@ _KEY = "emulated-signing-key-of-loopback-only"
 _AUDIENCES = {
     "arm": ("https://management.azure.com", "https://management.core.windows.net"),
     # The front end's own token, or ARM's (azure-ai-ml sends ARM's to run history).
+    "blob": ("https://storage.azure.com",),
     "data": ("https://ml.azure.com", "https://management.azure.com", "https://management.core.windows.net"),
 }
 
@@ -35,6 +36,8 @@ class Tokens:
         self.world = world
         self._generation = 0
         self._revoked = False
+        #: Every token that was made.
+        self.made: list[str] = []
 
     async def close(self) -> None:
         """Nothing runs."""
@@ -61,7 +64,8 @@ class Tokens:
             "gen": self._generation,
             **claims,
         }
-        return jwt.encode(body, _KEY, algorithm="HS256")
+        self.made.append(jwt.encode(body, _KEY, algorithm="HS256"))
+        return self.made[-1]
 
     def expire(self, *, revoked: bool = False) -> None:
         """Every token made so far is refused from now on.

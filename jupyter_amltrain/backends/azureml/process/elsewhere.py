@@ -13,7 +13,7 @@ from jupyter_amltrain.backends.azureml.process import artifacts, metrics, record
 from jupyter_amltrain.backends.azureml.process.metrics import Fetched, Points, take
 from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
 from jupyter_amltrain.backends.azureml.process.settings import setting
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
@@ -28,6 +28,8 @@ AGENT_STATE = "agent.json"
 #: Where the agent lets MLflow put what a script logs as artifacts.
 ARTIFACTS = "outputs/"
 ENDED = ("Completed", "Failed", "Canceled")
+#: What does not come at a run's end is tried again for so long (seconds); then the end is told without it.
+_TRIED = 60.0
 #: Seconds that the last figures of a run that is over are waited for.
 _LAST = 20.0
 
@@ -38,6 +40,11 @@ _asked: dict[str, Future[Fetched]] = {}
 def base() -> float:
     """Seconds between looks at a job that somebody looks at."""
     return setting("POLL", 1.0)
+
+
+def passing(mirror: MirrorFiles, now: float) -> bool:
+    """Whether what fails at a run's end is worth another try: nobody looks any more when all is said to be here."""
+    return now - float(mirror.facts.setdefault("last_tried", round(now, 1))) < _TRIED
 
 
 class Elsewhere:
@@ -108,6 +115,8 @@ class Elsewhere:
         try:
             take(self._mirror, asked.result(_LAST), init)
         except (AmlTrainError, NotYet) as error:
+            if self._ended and isinstance(error, TargetUnreachable) and passing(self._mirror, self._now):
+                raise
             log.info("metrics of %s: %s", self._name, error)
             facts["mlflow_due"] = round(self._now + 30 * base(), 1)
         if len(self._mirror.grown) > grown:
@@ -148,11 +157,13 @@ class Elsewhere:
         limit = setting("ARTIFACTS_MB", 64) * 1e6
         try:
             there = list(artifacts.listing(self._call, self._place, self._name, [ARTIFACTS]))
-            whole = sum(size for _, size, _ in there)
+            whole = sum(file.size for file in there)
             if whole <= limit:
-                mine = [(path.removeprefix(ARTIFACTS), size, url) for path, size, url in there]
+                mine = [file._replace(path=file.path.removeprefix(ARTIFACTS)) for file in there]
                 artifacts.fetched(self._call, mine, str(self._mirror.folder / "artifacts"))
-        except AmlTrainError as error:  # storage that is reached by identity only, say
+        except AmlTrainError as error:  # storage that does not let us in, say
+            if isinstance(error, TargetUnreachable) and passing(self._mirror, self._now):
+                raise
             log.info("artifacts of %s: %s", self._name, error)
             return
         self._mirror.facts["artifacts"] = whole

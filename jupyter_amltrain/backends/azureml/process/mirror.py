@@ -12,16 +12,16 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.azureml.process import children, history, logs, records
-from jupyter_amltrain.backends.azureml.process.elsewhere import AGENT, AGENT_STATE, ENDED, Elsewhere, base
+from jupyter_amltrain.backends.azureml.process.elsewhere import AGENT, AGENT_STATE, ENDED, Elsewhere, base, passing
 from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
 from jupyter_amltrain.backends.azureml.process.ranges import News, Reader, advance
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
 from jupyter_amltrain.state import locked
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class _Sync:
         self.streams = streams or ALL
         self.now = time.time()
         self.files: dict[str, str] = {}
+        self._renewing = threading.Lock()
         self.attempt = 1
         self.status = ""
         self.taken = 0
@@ -117,36 +118,43 @@ class _Sync:
         """Which files there are. A look that the watcher has just taken is good enough."""
         found = history.recent(self.place, self.name, 0.0 if self.ended else 4 * base())
         if found is None:
+            if self.ended and passing(self.mirror, self.now):
+                raise TargetUnreachable(f"Azure does not find the files of {self.name} now.", hint="Try again.")
             return
         self.files = dict(found.get("logFiles") or {})
         self.status = str(found.get("status") or "")
         self.attempt = int(found.get("currentAttemptId") or 1)
         self.ended = self.ended or self.status in ENDED
-        self._ours()
+        self.files.update(self._ours(self.files))
 
-    def _ours(self, fresh: bool = False) -> None:
+    def _ours(self, listed: Collection[str], fresh: bool = False) -> dict[str, str]:
         """Addresses of the agent's files, where the service does not list them as logs."""
-        if any(name.startswith(AGENT) for name in self.files) or self.status not in ("Running", "Finalizing", *ENDED):
-            return
+        if any(name.startswith(AGENT) for name in listed) or self.status not in ("Running", "Finalizing", *ENDED):
+            return {}
         facts, key = self.mirror.facts, str(self.mirror.folder)
         until, known = _unlisted.get(key, (0.0, {}))
         if fresh or self.ended or self.now >= until:
             if self.ended and not facts.get("unlisted") and (self.mirror.folder / AGENT_STATE).exists():
-                return
+                return {}
             try:
                 experiment = str(self.mirror.json("job.json").get("experiment") or "Default")
                 known = history.contents(self.place, self.name, experiment, AGENT)
             except AmlTrainError as error:
+                if self.ended and isinstance(error, TargetUnreachable) and passing(self.mirror, self.now):
+                    raise
                 log.info("files of %s: %s", self.name, error)
             # Addresses are secrets: they live here, and for less than their hour.
             _unlisted[key] = self.now + (300.0 if known else 10 * base()), known
             facts["unlisted"] = bool(known)
-        self.files.update(known)
+        return known
 
-    def _address(self, name: str, fresh: bool) -> str:
-        if fresh:
-            self.files = dict((history.details(self.place, self.name) or {}).get("logFiles") or {})
-            self._ours(True)
+    def _address(self, name: str, spent: str) -> str:
+        """The signed address of a file, other than one whose hour is over. Called by many threads at once."""
+        if spent:
+            with self._renewing:
+                if self.files.get(name) == spent:  # else another thread has them all by now
+                    found = (history.details(self.place, self.name) or {}).get("logFiles") or {}
+                    self.files = {**found, **self._ours(found, True)}
         return self.files.get(name, "")
 
     @property

@@ -125,11 +125,11 @@ class _Left:
     def files(self, below: str) -> list[str] | None:
         """Paths of the job's own artifacts below a path; ``None`` where the storage does not let us look."""
         try:
-            return [path for path, _, _ in artifacts.listing(self.call, self.place, self.job, [below])]
+            return [file.path for file in artifacts.listing(self.call, self.place, self.job, [below])]
         except AmlTrainError as error:
-            if faults.told(error).status is not None:
+            if faults.told(error).status != 403:
                 raise
-            return None
+            return None  # the service itself may, and registers what it finds
 
     def at(self, path: str) -> tuple[str, bool | None]:
         """Address of a path, and whether there is an MLflow model; ``None`` where that is not known."""
@@ -175,8 +175,8 @@ class _Left:
         if not any(file.startswith(f"{_MODELS}/") for file in files):
             return {}
         found: dict[str, str] = {}
-        for _, _, url in artifacts.listing(self.call, self.place, self.job, [_JOURNAL]):
-            for line in self.call.cloud.blob(url).get().bytes.splitlines():
+        for file in artifacts.listing(self.call, self.place, self.job, [_JOURNAL]):
+            for line in file.read().splitlines():
                 if b'"op":"logged-models"' in line:
                     made = json.loads(line)["a"]
                     found[str(made["name"])] = f"{_MODELS}/{made['id']}/artifacts"
@@ -235,31 +235,24 @@ def _row(name: str, item: Mapping[str, Any]) -> dict[str, Any]:
 def _fetched(call: Call, place: Workspace, row: Mapping[str, Any], new: Path) -> Path:
     """Fetch a model's files below `new`; returns the folder that holds them.
 
-    By ourselves where its storage gives a signature: the SDK takes every file whose path only begins like the
-    model's, and of a model whose address names a job it finds none. Else by the SDK, with its own credentials.
+    By ourselves where its address says where it is: the SDK takes every file whose path only begins like the
+    model's, and of a model whose address names a job it finds none. Else by the SDK.
     """
     if (address := _stored(place, str(row["path"]))) is not None:
         store, path = address
         root = path.rpartition("/")[0]
-        try:
-            found = list(artifacts.stored(call, place, store, f"{path}/", [""]))
-            found = found or [
-                item
-                for item in artifacts.stored(
-                    call, place, store, f"{root}/" if root else "", [path[len(root) :].strip("/")]
-                )
-                if item[0] == path.rpartition("/")[2]
-            ]
-        except AmlTrainError as error:
-            if faults.told(error).status is not None:
-                raise
-        else:
-            if not found:
-                raise CommandError(
-                    f"The files of {row['name']}:{row['version']} are gone: {row['path']}.", hint="Register it again."
-                )
-            artifacts.fetched(call, found, str(new))
-            return new
+        found = list(artifacts.stored(call, place, store, f"{path}/", [""]))
+        found = found or [
+            item
+            for item in artifacts.stored(call, place, store, f"{root}/" if root else "", [path[len(root) :].strip("/")])
+            if item.path == path.rpartition("/")[2]
+        ]
+        if not found:
+            raise CommandError(
+                f"The files of {row['name']}:{row['version']} are gone: {row['path']}.", hint="Register it again."
+            )
+        artifacts.fetched(call, found, str(new))
+        return new
     try:
         sdk.client(call.cloud, place).models.download(str(row["name"]), str(row["version"]), download_path=new)
     except Exception as error:

@@ -43,11 +43,11 @@ class Reader:
     Parameters
     ----------
     address
-        Gives the signed address of a file; with True a fresh one, when the one before had ended. Empty for a
-        file that is not there.
+        Gives the signed address of a file; with an address, another one than that, whose time is over. Empty
+        for a file that is not there.
     """
 
-    def __init__(self, call: Call, address: Callable[[str, bool], str]) -> None:
+    def __init__(self, call: Call, address: Callable[[str, str], str]) -> None:
         self._call, self._address = call, address
 
     def new(self, name: str, known: dict[str, Any], again: bool = False) -> News:
@@ -75,8 +75,9 @@ class Reader:
 
     def whole(self, name: str, known: dict[str, Any]) -> bytes | None:
         """A small file that is replaced as a whole; ``None`` when it is as it was. Notes its mark in `known`."""
+        url = ""
         for fresh in (False, True):
-            url = self._address(name, fresh)
+            url = self._address(name, url)
             if not url:
                 return None
             headers = {"x-ms-version": "2021-08-06"}
@@ -98,8 +99,9 @@ class Reader:
 
     def _get(self, name: str, start: int, end: int) -> tuple[bytes, int, str] | None:
         """Bytes, the size of the whole, and when it was made; nothing for a file that is not there."""
+        url = ""
         for fresh in (False, True):
-            url = self._address(name, fresh)
+            url = self._address(name, url)
             if not url:
                 return None
             try:
