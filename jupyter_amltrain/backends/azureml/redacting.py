@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _SECRETS = re.compile(
-    r"(?i)(\bsig=)[^&\s\"'<>]+"
+    r"(?i)((?<![a-z])sig(?:=|%3D|%253D))[^&\s\"'<>]+"  # also in an address that is a part of another one
+    r"|(\bSharedKey\s+\w+:)[\w+/=]+"
     r"|(\bBearer\s+)[\w.~+/=-]{8,}"
     r"|((?:access_token|refresh_token|id_token|client_secret|client_assertion|password|sasToken|accountKey"
     r"|device_code)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,}]+"

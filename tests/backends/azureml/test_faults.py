@@ -144,7 +144,8 @@ def test_a_broken_way_is_told_in_plain_words(text, word):
 def test_no_secret_comes_through():
     answer = body(
         "BadRequest",
-        "Cannot read https://x/y?sv=1&sig=S3cr3t%3D&se=2 with Bearer abcdefghijk.lmnop and eyJabcdefghi.abcdef.xyz",
+        "Cannot read https://x/y?sv=1&sig=S3cr3t%3D&se=2 with Bearer abcdefghijk.lmnop and eyJabcdefghi.abcdef.xyz"
+        " from https%3A%2F%2Fx%2Fy%3Fsv%3D1%26sig%3DS3cr3t%252B by SharedKey me:S3cr3t/+= or sig%253DS3cr3t",
     )
     text = str(faults.refused(400, {}, answer)) + str(faults.unreachable("at ?sig=S3cr3t"))
     for secret in ("S3cr3t", "abcdefghijk", "eyJ"):
