@@ -30,6 +30,7 @@ from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
 
 from ..contracts.lifecycle import LifecycleContract
+from ..places import until
 from .conftest import Azure
 
 GPU = "Standard_NC6s_v3"
@@ -179,6 +180,24 @@ def test_a_scale_that_the_quota_cannot_hold(azure_env: Azure, make: Make, run: C
     run(life.scale(1, Told()))
     state = run(life.state())
     assert (state.nodes, state.quota) == (1, "24 of 24 cores") or state.nodes == 1
+
+
+def test_the_quota_of_a_row_follows_its_machines(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+    """Whatever was kept of it a moment ago, by this kernel or by another."""
+    azure_env.control("/switch", scale_seconds=0.05)
+    target = AmlComputeTarget(name="counted", size=GPU, max_nodes=4, idle_minutes=1)
+    life = make(target)
+    run(life.create(Told()))
+    before = run(life.state())
+    assert (before.nodes, before.quota) == (0, "0 of 24 cores")
+    azure_env.control("/lease", compute="counted", count=2, seconds=10)
+    assert until(lambda: (now := run(life.state())).nodes == 2 and now.quota) == "12 of 24 cores"
+    assert run(make(target).state()).quota == "12 of 24 cores"
+    azure_env.control("/speed", factor=100)
+    assert until(lambda: (now := run(life.state())).nodes == 0 and now.quota) == "0 of 24 cores"
+    usages = len(wire(azure_env, "/usages"))
+    run(life.state())
+    assert len(wire(azure_env, "/usages")) == usages  # not at every look
 
 
 def test_a_creation_that_fails_leaves_nothing(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:

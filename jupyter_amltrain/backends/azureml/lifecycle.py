@@ -24,6 +24,9 @@ from jupyter_amltrain.spec.fields import Act
 
 #: A row's price and quota are not waited for longer (seconds).
 BESIDE = 0.5
+#: What is kept of quotas is asked for anew when machines have come or gone. The service's own count may follow by and
+#: by: it is asked again so often, for so long (seconds).
+AGAIN, FOLLOWS = 10.0, 60.0
 #: A work has no limit of ours but that the process says nothing for so long (seconds).
 SILENCE = 300.0
 
@@ -33,6 +36,10 @@ class AzureLifecycle(AzureHoldings, Provisioned):
 
     #: When :attr:`_row` was asked for (Unix seconds).
     _seen_at: float = 0.0
+    #: Machines when that was told, when their number changed, and when the quotas were last asked for because of it.
+    _nodes: int | None = None
+    _moved_at: float = -1e9
+    _counted_at: float = -1e9
 
     async def state(self) -> ProvisionState:
         """See :meth:`Provisioned.state`."""
@@ -48,6 +55,9 @@ class AzureLifecycle(AzureHoldings, Provisioned):
             row = await self.ask("computes.get", name=target.compute_name)
             self._row, self._seen_at = row, time.time()
             if row is not None and row.get("size"):
+                if self._moved(row):
+                    beside.add_done_callback(_heard)
+                    beside = asyncio.gather(self.sizes(), self.quotas(fresh=True), return_exceptions=True)
                 await asyncio.wait([beside], timeout=BESIDE)
         finally:
             beside.add_done_callback(_heard)
@@ -58,6 +68,25 @@ class AzureLifecycle(AzureHoldings, Provisioned):
                 f" %aml_compute delete {target.name} removes it from the list.",
             )
         return asked.state_of(target, row, self.size(str(row.get("size") or "")), self.known_quotas())
+
+    def _moved(self, row: Mapping[str, Any]) -> bool:
+        """Whether machines have come or gone, of which what is kept of the quotas may know nothing."""
+        now, nodes, before = time.monotonic(), row.get("nodes"), self._nodes
+        self._nodes = nodes
+        if nodes != before and before is not None:
+            self._moved_at = now
+        elif now - self._counted_at < AGAIN or not (now - self._moved_at < FOLLOWS or self._uncounted(row)):
+            return False
+        self._counted_at = now
+        return True
+
+    def _uncounted(self, row: Mapping[str, Any]) -> bool:
+        """Whether the quotas, as they are kept, count less than what this compute has on."""
+        size = self.size(str(row.get("size") or ""))
+        if size is None or not size.cpus or not row.get("nodes"):
+            return False
+        low = bool(row.get("low_priority", self.low_priority))
+        return any(quota.used < row["nodes"] * size.cpus for quota in self.known_quotas().binding(size, low))
 
     def _settle(self) -> None:
         """Name the workspace in the target: the current one may be another tomorrow."""
