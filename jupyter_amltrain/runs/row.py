@@ -48,6 +48,7 @@ def row_of(entry: Entry, brief: Brief | None = None) -> RunRow:
     return RunRow(
         handle=run.handle,
         name=run.spec.name,
+        doors=status.doors,
         target=run.target,
         experiment=run.spec.experiment,
         state=status.state.value,

@@ -59,6 +59,7 @@ def state_line(record: RunRecord) -> str:
 def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
     """The whole record, a few lines."""
     lines = [state_line(record), *(f"note: {_one_line(note)}" for note in record.notes)]
+    lines += [f"{door.title}: {_one_line(door.url or door.hint)}" for door in record.doors]
     if record.error:
         lines.append(record.error)
     elif record.detail and not record.done:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.spec.run import Phase
+from jupyter_amltrain.spec.run import Door, Phase
 
 RECORD_MIME = "application/vnd.amltrain.run+json"
 RECORD_SCHEMA = 1
@@ -221,3 +221,4 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     tracking: dict[str, str] = {}
     source_sha256: str = ""
     notes: tuple[str, ...] = ()  #: what was to be known when it was submitted, one sentence each
+    doors: tuple[Door, ...] = ()  #: its page at the service, and while it runs ways into it

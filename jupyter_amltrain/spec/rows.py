@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.spec.fields import Act
+from jupyter_amltrain.spec.run import Door
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +139,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         Whether metric, spark and log size were read; of past runs only on demand.
     again
         Whether it can be submitted again as it was.
+    doors
+        Its page at the service, and while it runs ways into it.
     """
 
     handle: str
@@ -167,3 +170,4 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     again: bool = False
     tracking: str = ""
     params: dict[str, str] = {}
+    doors: tuple[Door, ...] = ()

@@ -76,6 +76,27 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
+class Door(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to look at a run, or into it while it runs. It holds no secret: who comes has to sign in.
+
+    Attributes
+    ----------
+    kind
+        ``studio`` (its page at the service), ``jupyterlab``, ``vscode``, ``tensorboard``, ``ssh``, or ``other``.
+    title
+        For people: ``JupyterLab``.
+    url
+        An ``https`` address; empty where a browser cannot open it.
+    hint
+        What to type instead, or why it is not open.
+    """
+
+    kind: str
+    title: str
+    url: str = ""
+    hint: str = ""
+
+
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend observed of one run, at one moment."""
 
@@ -90,6 +111,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0  #: grows with every write of the target
     truth: dict[str, str] = {}  #: whether it used its GPUs: verdict, detail, cause (``agent/truth.py``)
     nodes: int = 1  #: machines it runs on
+    doors: tuple[Door, ...] = ()  #: its page first; the others while it runs
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -235,6 +235,7 @@ export interface IRunRecord {
   tracking: Record<string, string>;
   source_sha256: string;
   notes: string[];
+  doors: IDoor[];
 }
 
 export interface ITargetKind {
@@ -311,6 +312,7 @@ export interface IRunRow {
   again: boolean;
   tracking: string;
   params: Record<string, string>;
+  doors: IDoor[];
 }
 
 export interface IWorkspaceRow {
@@ -374,6 +376,13 @@ export interface ILogTail {
   bytes: number;
   lines_hidden: number;
   path: string;
+}
+
+export interface IDoor {
+  kind: string;
+  title: string;
+  url: string;
+  hint: string;
 }
 
 export interface IAct {

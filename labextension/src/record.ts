@@ -2,7 +2,7 @@
 
 import { gpuTelemetry, gpuTruth } from './gpu_record';
 import { count, list, object, text } from './loose';
-import { IMetricSeries, IPhase, IRunRecord, RunState } from './protocol';
+import { IDoor, IMetricSeries, IPhase, IRunRecord, RunState } from './protocol';
 
 const STATES: readonly string[] = [
   'preparing',
@@ -29,6 +29,11 @@ function metric(x: unknown): IMetricSeries {
   const n = Math.min(step.length, value.length);
   const last = count(m.last) ?? value[n - 1] ?? null;
   return { step: step.slice(0, n), value: value.slice(0, n), last, n: count(m.n) ?? n };
+}
+
+function door(x: unknown): IDoor {
+  const d = object(x);
+  return { kind: text(d.kind), title: text(d.title, '?'), url: text(d.url), hint: text(d.hint) };
 }
 
 /** Fill what is missing and drop what has the wrong type; never throws. */
@@ -83,7 +88,9 @@ export function normalise(raw: unknown): IRunRecord {
     outputs: object(r.outputs),
     error: typeof r.error === 'string' && r.error ? r.error : null,
     tracking: object(r.tracking) as Record<string, string>,
-    source_sha256: text(r.source_sha256)
+    source_sha256: text(r.source_sha256),
+    notes: list(r.notes).map(note => text(note)),
+    doors: list(r.doors).map(door)
   };
 }
 

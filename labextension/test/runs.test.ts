@@ -43,6 +43,7 @@ function row(handle: string, more: Partial<IRunRow> = {}): IRunRow {
     again: false,
     tracking: '',
     params: {},
+    doors: [],
     ...more
   };
 }

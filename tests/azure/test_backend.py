@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -358,6 +359,45 @@ class TestAzureBackend(BackendContract):
         assert run.run_id not in [r.run_id for r in call(backend.list())]
 
     @pytest.mark.thorough  # test_upload.py has the short way
+    def test_the_doors_of_a_run(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
+        """Its page all the time; the others while it runs. Whoever comes has to sign in: no address holds a key."""
+        key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK7 me@here"
+        wanted = job(
+            "doors",
+            "import time\ntime.sleep(600)\n",
+            services=("jupyterlab", "vscode", "tensorboard:logs", f"ssh:{key}"),
+        )
+        run = call(self._launch(backend, wanted))
+        (page,) = run.status.doors
+        assert page.kind == "studio" and page.url.startswith(f"https://ml.azure.com/runs/{run.run_id}?wsid=/sub")
+        found: dict[str, Any] = {}
+
+        async def opened() -> None:
+            end = time.monotonic() + DEADLINE
+            while "ssh" not in found:
+                assert time.monotonic() < end, found
+                status = (await backend.poll((run.run_id,))).get(run.run_id)
+                found.update({door.kind: door for door in status.doors} if status else {})
+                await asyncio.sleep(0.02)
+
+        call(opened())
+        assert [door.title for door in found.values()] == [
+            "Azure ML studio",
+            "JupyterLab",
+            "VS Code",
+            "TensorBoard",
+            "SSH",
+        ]
+        for kind in ("jupyterlab", "vscode", "tensorboard"):
+            assert found[kind].url.startswith("https://") and found[kind].url.endswith(".nodes.azureml.ms")
+        assert not found["ssh"].url and found["ssh"].hint.startswith(f"az ml job connect-ssh --name {run.run_id} --res")
+        assert key.split()[1] not in str(found)
+        call(backend.cancel(run.run_id))
+        call(self._until_ended(backend, run.run_id))
+        assert [door.kind for door in call(backend.poll((run.run_id,)))[run.run_id].doors] == ["studio"]
+        again = call(backend.find(run.run_id))
+        assert again is not None and again.status.doors == (page,)
+
     def test_an_edit_sends_the_edit(self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path) -> None:
         source = tmp_path / "source"
         for number in range(60):

@@ -181,7 +181,9 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
         folder = self._folder(name)
         digest = plan.snapshot.digest
         await self._loop.offload(lambda: mirror_reading.begin(folder, name, spec, created, digest))
-        return self._run(name, spec, RunStatus(state=RunState.QUEUED), created, folder)
+        page = ({"kind": "studio", "title": "Azure ML studio", "url": url} for url in [made.get("studio_url")] if url)
+        status = RunStatus(state=RunState.QUEUED, doors=job_rows.doors_of({"doors": list(page)}))
+        return self._run(name, spec, status, created, folder)
 
     # ---- acting
 

@@ -4,7 +4,8 @@ A *row* is the plain dict that the process makes of an answer (:mod:`.process.hi
 
     {"name", "status", "created", "started", "ended" (unix seconds or None), "error", "code", "why",
      "nodes": {"AllocationState", "PreparingNodeCount", "RunningNodeCount", "CurrentNodeCount"},
-     "attempt", "revision", "compute", "count", "archived", "display", "experiment"}
+     "attempt", "revision", "compute", "count", "archived", "display", "experiment",
+     "doors": [{"kind", "title", "url", "hint"}]}
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_amltrain.spec.run import Phase, RunState, RunStatus
+import msgspec
+
+from jupyter_amltrain.spec.run import Door, Phase, RunState, RunStatus
 
 _STATES = {
     "NotStarted": RunState.QUEUED,
@@ -80,7 +83,13 @@ def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) ->
         version=_int(row.get("revision")) or 0,
         truth={str(k): str(v) for k, v in truth.items()} if isinstance(truth, dict) else {},
         nodes=max(1, _int(row.get("count")) or 1),
+        doors=doors_of(row),
     )
+
+
+def doors_of(row: Mapping[str, Any]) -> tuple[Door, ...]:
+    """Its doors, as far as they are known."""
+    return tuple(msgspec.convert(door, Door) for door in row.get("doors") or ())
 
 
 def _ending(

@@ -1,6 +1,7 @@
 /** One run drawn from its record; every part is updated in place, so nothing flickers. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
+import { drawDoors } from '../doors';
 import { duration, json } from '../format';
 import { IRunRecord, RECORD_SCHEMA } from '../protocol';
 import { ISpan, spans, TERMINAL } from '../record';
@@ -71,6 +72,8 @@ export class RunView {
     this._verdict = new VerdictView(_trans);
     this.node.append(this._verdict.node);
     this._notice = element('div', 'notice', this.node);
+    this._notes = element('div', 'notes', this.node);
+    this._doors = element('div', 'doors', this.node);
     this._error = element('div', 'error', this.node);
     this._error.setAttribute('role', 'alert');
     this._failure = element('div', 'failure', this.node);
@@ -111,6 +114,8 @@ export class RunView {
           )
         : situation.notice
     );
+    write(this._notes, record.notes.join('\n'));
+    drawDoors(this._doors, record.doors, this._trans);
     write(this._error, record.error ?? '');
     // Somebody wished for this end.
     this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');
@@ -250,6 +255,8 @@ export class RunView {
   private readonly _summary: SummaryView;
   private readonly _phases: HTMLElement;
   private readonly _notice: HTMLElement;
+  private readonly _notes: HTMLElement;
+  private readonly _doors: HTMLElement;
   private readonly _error: HTMLElement;
   private readonly _failure: HTMLElement;
   private readonly _outputs: HTMLElement;

@@ -3,10 +3,11 @@
 import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { copyIcon, LabIcon, refreshIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { addressOf } from '../doors';
 import type { IRunRow } from '../protocol';
 import { PANEL_ID } from '../tokens';
 import { againIcon, cancelIcon, deleteIcon, linkIcon, plugIcon, runsIcon } from './icons';
-import { openMlflow } from './mlflow';
+import { openMlflow, openPage } from './mlflow';
 import { isLive } from './rows';
 import { chosenRuns, selection } from './selection';
 import { CommandIDs, IPanelContext } from './tokens';
@@ -31,6 +32,8 @@ interface IRunCommand {
   readonly long: string;
   readonly caption: string;
   readonly icon: LabIcon;
+  /** Not shown where it fits none. */
+  readonly hides?: boolean;
   /** Of the rows that are chosen, those it can act on; none disables it. */
   fits(rows: readonly IRunRow[]): readonly IRunRow[];
   /** `same` names a run on which a second press at once is this press again. */
@@ -134,6 +137,22 @@ export function addRunCommands(context: IPanelContext): string[] {
     Notification.success(trans.__('Copied %1', text), { autoClose: 3000 });
   };
 
+  const doorOf = (row: IRunRow, kind: string): string => {
+    // A kernel with an older package tells none.
+    const found = (row.doors ?? []).find(door => door.kind === kind);
+    return found ? addressOf(found) : '';
+  };
+  const opens = (id: string, kind: string, title: string): IRunCommand => ({
+    id,
+    short: trans.__('Open in %1', title),
+    long: trans.__('Open Run in %1', title),
+    caption: trans.__('Open %1 of the selected run in a new tab', title),
+    icon: linkIcon,
+    hides: true,
+    fits: rows => one(rows).filter(row => doorOf(row, kind)),
+    run: async rows => openPage(doorOf(rows[0], kind), trans.__('%1 of %2', title, rows[0].name), trans.__('Open'))
+  });
+
   const list: IRunCommand[] = [
     {
       id: CommandIDs.runCancel,
@@ -171,6 +190,10 @@ export function addRunCommands(context: IPanelContext): string[] {
       fits: one,
       run: rows => openMlflow(context, rows[0])
     },
+    opens(CommandIDs.runStudio, 'studio', trans.__('Azure ML Studio')),
+    opens(CommandIDs.runJupyter, 'jupyterlab', 'JupyterLab'),
+    opens(CommandIDs.runVscode, 'vscode', 'VS Code'),
+    opens(CommandIDs.runTensorboard, 'tensorboard', 'TensorBoard'),
     {
       id: CommandIDs.runDelete,
       short: trans.__('Delete…'),
@@ -190,6 +213,7 @@ export function addRunCommands(context: IPanelContext): string[] {
       caption: command.caption,
       icon: command.icon,
       isEnabled: args => model.connection.state === 'ready' && command.fits(rowsOf(args)).length > 0,
+      isVisible: args => !command.hides || command.fits(rowsOf(args)).length > 0,
       describedBy: DESCRIBED,
       execute: async args => {
         const rows = command.fits(rowsOf(args));
@@ -213,7 +237,7 @@ export function addRunCommands(context: IPanelContext): string[] {
     const rows = rowsOf({});
     const now = JSON.stringify([
       model.connection.state,
-      rows.map(row => [row.handle, isLive(row), row.cancel_requested, row.again])
+      rows.map(row => [row.handle, isLive(row), row.cancel_requested, row.again, row.doors])
     ]);
     if (now !== before) {
       before = now;
@@ -241,6 +265,10 @@ const RUN_COMMANDS: readonly string[] = [
   CommandIDs.runCompare,
   CommandIDs.runCopy,
   CommandIDs.runMlflow,
+  CommandIDs.runStudio,
+  CommandIDs.runJupyter,
+  CommandIDs.runVscode,
+  CommandIDs.runTensorboard,
   CommandIDs.runGpus
 ];
 
@@ -252,7 +280,14 @@ export function addRunMenu(context: IPanelContext): void {
   const groups = [
     [CommandIDs.runOpen, CommandIDs.runTab, CommandIDs.runLogs, CommandIDs.runGpus, CommandIDs.runCompare],
     [CommandIDs.runCancel, CommandIDs.runAgain],
-    [CommandIDs.runCopy, CommandIDs.runMlflow],
+    [
+      CommandIDs.runCopy,
+      CommandIDs.runMlflow,
+      CommandIDs.runStudio,
+      CommandIDs.runJupyter,
+      CommandIDs.runVscode,
+      CommandIDs.runTensorboard
+    ],
     [CommandIDs.runDelete]
   ];
   groups.forEach((group, k) => {

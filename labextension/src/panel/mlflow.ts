@@ -40,7 +40,7 @@ export async function openMlflow(context: IPanelContext, row: IRunRow): Promise<
 }
 
 /** Open a page that cannot reach back; a browser that forbids it gets a button. */
-function openPage(address: string, ready: string, label: string): void {
+export function openPage(address: string, ready: string, label: string): void {
   // Behind a hub it is a path of the hub.
   const { href: url, protocol } = new URL(address, window.location.href);
   if (protocol !== 'http:' && protocol !== 'https:') {

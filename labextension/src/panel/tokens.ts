@@ -171,6 +171,10 @@ export const CommandIDs = {
   runCompare: 'jupyter-amltrain:run-compare',
   runCopy: 'jupyter-amltrain:run-copy',
   runMlflow: 'jupyter-amltrain:run-mlflow',
+  runStudio: 'jupyter-amltrain:run-studio',
+  runJupyter: 'jupyter-amltrain:run-jupyterlab',
+  runVscode: 'jupyter-amltrain:run-vscode',
+  runTensorboard: 'jupyter-amltrain:run-tensorboard',
   runGpus: 'jupyter-amltrain:run-gpus',
 
   targetUse: 'jupyter-amltrain:target-use',

@@ -1,5 +1,6 @@
 /** What is known of the chosen run, and what can be done with it. */
 
+import { drawDoors } from '../doors';
 import { bytes } from '../format';
 import { compareIcon, gpuIcon, linkIcon, runsIcon } from '../panel/icons';
 import { isLive } from '../panel/rows';
@@ -34,7 +35,8 @@ export class RunDetail extends Widget {
     this._title = element('div', 'jp-AmlRuns-detailTitle');
     this._facts = element('dl', 'jp-AmlRuns-facts');
     this._actions = element('div', 'jp-AmlRuns-actions');
-    this.node.append(element('div', 'jp-AmlRuns-detailHead', '', this._title, this._actions), this._facts);
+    this._doors = element('div', 'jp-AmlRuns-doors');
+    this.node.append(element('div', 'jp-AmlRuns-detailHead', '', this._title, this._actions), this._doors, this._facts);
     selection.changed.connect(this.refresh, this);
     _context.app.commands.commandChanged.connect(this._onCommands, this);
     this.refresh();
@@ -61,6 +63,7 @@ export class RunDetail extends Widget {
       const one = rows.length === 1 ? rows[0] : null;
       say(this._title, one ? one.name : trans._n('%1 run', '%1 runs', rows.length));
       this._title.title = one ? one.handle : rows.map(row => row.handle).join('\n');
+      drawDoors(this._doors, one?.doors, trans);
       this._drawFacts(one);
     }
     this._drawActions();
@@ -174,6 +177,7 @@ export class RunDetail extends Widget {
   private readonly _title: HTMLElement;
   private readonly _facts: HTMLElement;
   private readonly _actions: HTMLElement;
+  private readonly _doors: HTMLElement;
   private _values: readonly HTMLElement[] = [];
   private _shape = '';
   private _key = '';

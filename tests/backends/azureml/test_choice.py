@@ -169,7 +169,11 @@ def test_an_environment_of_the_workspace_is_judged_by_what_the_service_tells() -
 
 
 def test_an_image_is_not_judged() -> None:
-    for environment in (Environment(image="python:3.11"), Environment(build="/x"), Environment(derive=True, name="m:1")):
+    for environment in (
+        Environment(image="python:3.11"),
+        Environment(build="/x"),
+        Environment(derive=True, name="m:1"),
+    ):
         assert said(job("import torch", environment=environment)) == ()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from jupyter_amltrain.backends.azureml import faults
-from jupyter_amltrain.backends.azureml.process import history, rest
+from jupyter_amltrain.backends.azureml.process import doors, history, rest
 from jupyter_amltrain.errors import (
     AmlTrainError,
     CommandError,
@@ -40,12 +40,6 @@ def job_of(place: Workspace, name: str) -> dict[str, Any] | None:
     return answer.json if answer.status == 200 else None
 
 
-def studio_url(place: Workspace, name: str) -> str:
-    """The job's page."""
-    below = f"/subscriptions/{place.subscription}/resourcegroups/{place.resource_group}/workspaces/{place.workspace}"
-    return f"https://ml.azure.com/runs/{name}?wsid={below}"
-
-
 def poll(call: Call, *, workspace: str, names: Sequence[str]) -> dict[str, Any]:
     """Rows (:mod:`..job_rows`) of jobs by name, asked for at the same time; absent ones are left out."""
     place = call.cloud.workspace(workspace)
@@ -58,9 +52,13 @@ def poll(call: Call, *, workspace: str, names: Sequence[str]) -> dict[str, Any]:
                 job_of(place, name)  # what run history says for a workspace that is gone nobody has recorded
             raise
         if found is not None:
-            return history.row(name, found)
-        job = job_of(place, name)  # absent means lost to who asks: only where both do not know it
-        return None if job is None else history.row_of_job(job)
+            row = history.row(name, found)
+        else:
+            job = job_of(place, name)
+            if job is None:  # absent means lost to who asks: only where both do not know it
+                return None
+            row = history.row_of_job(job)
+        return {**row, "doors": doors.of_row(place, row)}
 
     rows = history.all_of(one, list(names))
     return {name: row for name, row in zip(names, rows, strict=True) if row is not None}
@@ -72,8 +70,8 @@ def get(call: Call, *, workspace: str, name: str) -> dict[str, Any] | None:
     job, more = history.all_of(lambda ask: ask(place, name), [job_of, history.details])
     if job is None:
         return None
-    row = history.row_of_job(job)
-    return {"row": history.completed(row, None if more is None else history.row(name, more)), "job": shown(job)}
+    row = history.completed(history.row_of_job(job), None if more is None else history.row(name, more))
+    return {"row": {**row, "doors": doors.of_row(place, row)}, "job": shown(job)}
 
 
 def list_all(
@@ -122,6 +120,8 @@ def list_all(
     asked = [one for one in found if one["row"]["status"] not in ("Completed", "Canceled")][:_ASKED_WHY]
     for one, more in zip(asked, history.all_of(lambda o: _more(place, o["row"]["name"]), asked), strict=True):
         one["row"] = history.completed(one["row"], more)
+    for one in found:
+        one["row"]["doors"] = [doors.page(place, one["row"]["name"])]
     return {"names": names, "jobs": found, "whole": whole}
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.azureml import faults
-from jupyter_amltrain.backends.azureml.process import code_assets, environments, history, serve
-from jupyter_amltrain.backends.azureml.process.jobs import is_taken, job_of, shown, studio_url
+from jupyter_amltrain.backends.azureml.process import code_assets, doors, environments, history, serve
+from jupyter_amltrain.backends.azureml.process.jobs import is_taken, job_of, shown
 from jupyter_amltrain.backends.azureml.process.settings import setting
 from jupyter_amltrain.errors import (
     AmlTrainError,
@@ -75,6 +75,7 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any], files: Mapping
         call.check()
         call.progress("Submitting the job.")
         failpoints.hit("azure_before_put")
+        doors.expected(place, name, body.get("services") or {})
         made = _created(call, place, name, body, code, environment.result())
         return {**made, "conda": _soon(conda)}
     finally:
@@ -157,7 +158,7 @@ def accepted(call: Call, place: Workspace, name: str, error: AmlTrainError) -> d
     return {
         "name": name,
         "status": row["status"],
-        "studio_url": shown(job)["studio_url"] or studio_url(place, name),
+        "studio_url": shown(job)["studio_url"] or doors.studio_url(place, name),
         "created": row["created"] or time.time(),
     }
 
@@ -178,7 +179,7 @@ def answer_of(made: Any, place: Workspace, name: str) -> dict[str, Any]:
     return {
         "name": made.name,
         "status": made.status,
-        "studio_url": str((studio.endpoint if studio else "") or studio_url(place, name)),
+        "studio_url": str((studio.endpoint if studio else "") or doors.studio_url(place, name)),
         "created": created.timestamp() if created else time.time(),
     }
 

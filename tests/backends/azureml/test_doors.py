@@ -1,0 +1,43 @@
+"""Addresses that are told hold nothing that could be a secret."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_amltrain.backends.azureml.process import doors
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("https://lab-1.eastus.nodes.azureml.ms", "https://lab-1.eastus.nodes.azureml.ms"),
+        ("https://lab-1.eastus.nodes.azureml.ms:8888/lab/tree", "https://lab-1.eastus.nodes.azureml.ms:8888/lab/tree"),
+        ("https://lab.ms/lab?token=SECRET#SECRET", "https://lab.ms/lab"),
+        ("https://me:SECRET@lab.ms/", "https://lab.ms/"),
+        ("wss://ssh.ms", ""),
+        ("javascript:alert(1)", ""),
+        ("https://[", ""),
+        (None, ""),
+    ],
+)
+def test_addresses_are_plain(told: str | None, shown: str) -> None:
+    assert doors.plain(told) == shown
+
+
+@pytest.mark.parametrize(
+    ("spelled", "kind"),
+    [
+        ("JupyterLab", "jupyterlab"),
+        ("jupyter_lab", "jupyterlab"),
+        ("VSCode", "vscode"),
+        ("vs_code", "vscode"),
+        ("Tensor Board", "tensorboard"),
+        ("SSH", "ssh"),
+        ("Studio", ""),
+        ("Tracking", ""),
+        ("Custom", "other"),
+        (None, ""),
+    ],
+)
+def test_kinds_in_every_spelling(spelled: str | None, kind: str) -> None:
+    assert doors._kind(spelled) == kind
