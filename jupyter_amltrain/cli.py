@@ -158,7 +158,13 @@ def _compute(words: list[str]) -> int:
     asked = parser_of("compute", "amltrain compute").parse(words)
     value: Any
     if asked.verb in connect.VERBS:
-        text, value = connect.carry_out(asked, lambda event: print(event["text"], file=sys.stderr, flush=True))
+        try:
+            text, value = connect.carry_out(asked, lambda event: print(event["text"], file=sys.stderr, flush=True))
+        except KeyboardInterrupt:
+            if asked.verb != "connect":
+                raise
+            print("amltrain: interrupted; nothing has changed.", file=sys.stderr)
+            return 130
     elif asked.verb in azure_sizes.VERBS:
         text, value = azure_sizes.carry_out(asked)
     elif asked.verb == "list":
@@ -168,7 +174,11 @@ def _compute(words: list[str]) -> int:
         text = compute.use(asked.target)
         value = {"current": asked.target}
     elif asked.verb in WORKS:  # this process holds the one who does it, so it waits
-        text = compute.carry_out(asked, wait=True, write=lambda line: print(line, file=sys.stderr, flush=True))
+        try:
+            text = compute.carry_out(asked, wait=True, write=lambda line: print(line, file=sys.stderr, flush=True))
+        except KeyboardInterrupt:
+            print(f"amltrain: interrupted; {_shell_words(compute.given_up(asked))}", file=sys.stderr)
+            return 130
         value = {"said": text}
     else:
         import msgspec

@@ -167,6 +167,27 @@ def carry_out(asked: argparse.Namespace, *, wait: bool, write: Callable[[str], N
     return wait_for(name, write)
 
 
+def given_up(asked: argparse.Namespace) -> str:
+    """What becomes of a work that nobody waits for any more, in a process that ends now."""
+    from jupyter_amltrain import api
+    from jupyter_amltrain.backends.azureml.asked import ASKING
+    from jupyter_amltrain.spec.azure_base import AzureTarget
+
+    verb, name = asked.verb, asked.name if "name" in asked else asked.target
+    try:
+        said, detail = api.compute_progress(name, 0.0)
+    except KeyError:
+        return f"nothing was begun with {name!r}."
+    if said is not None:
+        return said
+    azure = any(target.name == name and isinstance(target, AzureTarget) for target in api.targets())
+    if not azure:
+        return f"{name!r} is not {PAST[verb]} to the end. %aml_compute list shows what became of it."
+    if detail in ("", ASKING):
+        return f"whether Azure was asked already is not known. %aml_compute list shows what became of {name!r}."
+    return f"{name!r} is being {PAST[verb]} at Azure all the same. %aml_compute list shows how far it is."
+
+
 def wait_for(name: str, write: Callable[[str], None]) -> str:
     """Wait for the end of what is being done with a target; returns what is told then."""
     from jupyter_amltrain import api

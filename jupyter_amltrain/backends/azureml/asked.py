@@ -21,6 +21,8 @@ from jupyter_amltrain.spec.azure_target import (
     ServerlessTarget,
 )
 
+#: How far a compute is before Azure has taken what it is asked for.
+ASKING = "Asking Azure for it"
 #: Kinds that are listed, and run nothing.
 _IDLE = (MachineTarget, HDInsightTarget, DatabricksTarget, DataLakeTarget)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.backends.azureml.asked import ASKING
 from jupyter_amltrain.backends.azureml.process import computes, entities, provisioning
 from jupyter_amltrain.backends.azureml.process.computes import API, Row, detach
 from jupyter_amltrain.errors import AmlTrainError
@@ -47,7 +48,7 @@ def attach(
     if kind in ("vm", "kubernetes", "synapse-spark"):
         provisioning.begin(call, ws, lambda: entities.attached(kind, name, settings, given), name, settings)
     else:
-        call.progress("Asking Azure for it")
+        call.progress(ASKING)
         try:
             ws.arm.put(f"computes/{name}", api=API, json=body(kind, ws, settings, given), act=f"attach {name}")
         except AmlTrainError as error:

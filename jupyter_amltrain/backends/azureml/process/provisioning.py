@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import computed, faults, refusals
+from jupyter_amltrain.backends.azureml.asked import ASKING
 from jupyter_amltrain.backends.azureml.process import computes, entities, sdk
 from jupyter_amltrain.backends.azureml.process.computes import Row, find, plainly, watch
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError
@@ -68,7 +69,7 @@ def taken_over(call: Call, ws: Workspace, kind: str, name: str, settings: Mappin
 
 def begin(call: Call, ws: Workspace, entity: Callable[[], Any], name: str, settings: Mapping[str, Any]) -> None:
     """Have the SDK ask for it, without its poller."""
-    call.progress("Asking Azure for it")
+    call.progress(ASKING)
     try:
         client = sdk.client(call.cloud, ws)
         client.compute.begin_create_or_update(entity())
