@@ -7,25 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.azure.conftest import Azure, sandbox
 from tests.conftest import end_all
+from tests.ui.azure import (
+    CLUSTER,
+    INSTANCE,
+    MACHINE,
+    TRAIN,
+    connect,
+    connect_by_form,
+    made,
+    new,
+    press,
+)
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage
 
-thorough = pytest.mark.thorough
-
-CLUSTER, INSTANCE, MACHINE = "Azure ML cluster", "Azure ML compute instance", "Virtual machine"
-
-#: A run that is long enough to be looked at, and is cancelled when it has been.
-TRAIN = """%%aml_submit --target {target} --name {name}
-import time, mlflow
-for step in range(600):
-    mlflow.log_metric("loss", 1 / (step + 1), step=step)
-    print("step", step, flush=True)
-    time.sleep(0.2)
-"""
+#: What everybody has to see of it is shown in test_panel_compute.py, which has a page already.
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,10 @@ def opened(notebook: NotebookPage) -> PanelPage:
 
 
 @pytest.fixture
-def unconnected(opened: PanelPage, notebook: NotebookPage, azure: Azure) -> Iterator[PanelPage]:
-    """The panel, and all that a test has made forgotten."""
+def panel(opened: PanelPage, notebook: NotebookPage, azure: Azure) -> Iterator[PanelPage]:
+    """The panel with the workspace connected, and all that a test has made forgotten."""
     azure.control("/reset")
+    notebook.cell(connect(azure))
     yield opened
     for _ in range(3):
         opened.page.keyboard.press("Escape")
@@ -73,98 +75,11 @@ def unconnected(opened: PanelPage, notebook: NotebookPage, azure: Azure) -> Iter
     notebook.cell("%aml_compute use local\n%aml_compute disconnect lab --yes")
 
 
-@pytest.fixture
-def panel(unconnected: PanelPage, notebook: NotebookPage, azure: Azure) -> PanelPage:
-    """The panel with the workspace connected."""
-    notebook.cell(connect(azure))
-    return unconnected
-
-
-def connect(azure: Azure) -> str:
-    """The line that a person types."""
-    where = f"--subscription {azure.subscription} --resource-group {azure.resource_group}"
-    return f"%aml_compute connect {where} --workspace {azure.workspace} --name lab"
-
-
-def place(azure: Azure) -> dict[str, str]:
-    """The same as fields of the form."""
-    return {
-        "subscription": azure.subscription,
-        "resource-group": azure.resource_group,
-        "workspace": azure.workspace,
-        "name": "lab",
-    }
-
-
-def connect_by_form(panel: PanelPage, **values: str) -> Locator:
-    """Fill the open form and press Connect; the row of the workspace."""
-    panel.fill(panel.connect_workspace, **values)
-    press(panel.connect_workspace, "Connect")
-    expect(panel.connect_workspace).to_have_count(0, timeout=MS)
-    return panel.workspace("lab")
-
-
-def new(panel: PanelPage, kind: str, **values: str) -> Locator:
-    """The form for a new target of this kind, filled in."""
-    if not panel.new_target.count():
-        panel.node.get_by_role("button", name="New target…").click()
-    form = panel.new_target
-    form.locator("#jp-AmlNew-kind").select_option(label=kind)
-    panel.fill(form, **values)
-    return form
-
-
-def press(form: Locator, label: str = "Create") -> None:
-    form.get_by_role("button", name=label, exact=True).click()
-
-
-def made(panel: PanelPage, kind: str, name: str, question: str, **values: str) -> Locator:
-    """A target made by the form; its row."""
-    press(new(panel, kind, name=name, **values))
-    expect(panel.page.locator(".jp-Dialog")).to_contain_text(question, timeout=MS)
-    panel.confirm("Create")
-    row = panel.target(name)
-    expect(row).to_have_attribute("data-state", "ready", timeout=MS)
-    return row
-
-
 def cancel(panel: PanelPage, notebook: NotebookPage, handle: str) -> None:
     notebook.cell(f"%aml_runs cancel {handle}\n%aml_runs wait {handle}")
     panel.wait_run(handle, "canceled")
 
 
-def test_connect_create_submit_and_watch(
-    unconnected: PanelPage, notebook: NotebookPage, azure: Azure, shots: Path
-) -> None:
-    panel = unconnected
-    form = new(panel, CLUSTER)
-    expect(form).to_contain_text("No Azure ML workspace is connected", timeout=MS)
-    press(form, "Connect Azure ML workspace…")
-    expect(panel.connect_workspace).to_be_visible(timeout=MS)
-    workspace = connect_by_form(panel, **place(azure))
-    expect(workspace).to_contain_text("0 targets", timeout=MS)
-    expect(workspace).to_contain_text("current")
-    assert connect(azure) in notebook.sources()  # what the click did can be seen, repeated and shared
-    panel.node.get_by_role("button", name="New target…").click()
-    chosen = panel.new_target.locator("#jp-AmlNew-kind option:checked")
-    expect(chosen).to_have_text(CLUSTER, timeout=MS)  # who has connected wants one of these
-    cost = "Costs up to 2 x 3.06 = 6.12 USD per hour while machines are on"
-    row = made(panel, CLUSTER, "gpus", cost, size="Standard_NC6s_v3", max_nodes="2")
-    for words in ("Standard_NC6s_v3", "1 × NVIDIA V100 16 GB", "0 of 2 nodes", "$0.00/h", "0 of 24 cores"):
-        expect(row).to_contain_text(words, timeout=MS)
-    expect(workspace).to_contain_text("1 target", timeout=MS)
-    notebook.cell(TRAIN.format(target="gpus", name="watched"))
-    handle = notebook.records()[-1]["handle"]
-    panel.wait_run(handle, "running")
-    run = panel.row(handle)
-    expect(run).to_contain_text("loss", timeout=MS)
-    expect(run.locator(".jp-AmlRuns-spark polyline")).not_to_have_count(0, timeout=MS)
-    expect(row).to_contain_text("1 running", timeout=MS)
-    panel.page.screenshot(path=shots / "azure-run.png")
-    cancel(panel, notebook, handle)
-
-
-@thorough
 def test_a_workspace_is_left_and_found_again(
     panel: PanelPage, notebook: NotebookPage, azure: Azure, lab: LabServer, shots: Path
 ) -> None:
@@ -214,7 +129,6 @@ def test_a_workspace_is_left_and_found_again(
     eventually("its line is in a cell", lambda: notebook.sources()[before:] == ["%aml_compute connect --name lab"])
 
 
-@thorough
 def test_gpus_of_a_run_and_of_its_cluster(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     notebook.cell("%aml_compute create gpus --kind amlcompute --size Standard_NC12s_v3 --yes --wait\n")
     notebook.cell(TRAIN.format(target="gpus", name="watched"))
@@ -233,7 +147,6 @@ def test_gpus_of_a_run_and_of_its_cluster(panel: PanelPage, notebook: NotebookPa
     cancel(panel, notebook, handle)
 
 
-@thorough
 def test_scale_and_delete_while_a_run_is_live(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     row = made(
         panel, CLUSTER, "gpus", "Costs up to 3.06 USD per hour", size="Standard_NC6s_v3", max_nodes="1", min_nodes="0"
@@ -261,7 +174,6 @@ def test_scale_and_delete_while_a_run_is_live(panel: PanelPage, notebook: Notebo
     expect(row).to_have_count(0, timeout=MS)
 
 
-@thorough
 def test_an_instance_is_stopped_and_started(panel: PanelPage) -> None:
     cost = "Costs 3.06 USD per hour from now until it is stopped or has been idle for 60 min."
     row = made(panel, INSTANCE, "desk", cost, size="Standard_NC6s_v3")
@@ -278,7 +190,6 @@ def test_an_instance_is_stopped_and_started(panel: PanelPage) -> None:
     expect(row).to_have_count(0, timeout=MS)
 
 
-@thorough
 def test_a_machine_is_attached(panel: PanelPage, notebook: NotebookPage, azure: Azure) -> None:
     form = new(panel, MACHINE, name="box")
     press(form, "Attach")
@@ -302,7 +213,6 @@ def test_a_machine_is_attached(panel: PanelPage, notebook: NotebookPage, azure: 
     assert "not shown" not in panel.node.inner_text()
 
 
-@thorough
 def test_what_is_wrong_is_said_where_it_was_typed(panel: PanelPage, shots: Path) -> None:
     form = new(panel, CLUSTER, name="oops", size="Standard_NC6_v3")
     press(form)
@@ -321,7 +231,6 @@ def test_what_is_wrong_is_said_where_it_was_typed(panel: PanelPage, shots: Path)
     expect(row).to_have_count(0, timeout=MS)
 
 
-@thorough
 def test_a_kernel_that_dies_half_way_through_a_create(
     panel: PanelPage, notebook: NotebookPage, azure: Azure, page: Page
 ) -> None:
@@ -338,7 +247,6 @@ def test_a_kernel_that_dies_half_way_through_a_create(
     notebook.cell("%load_ext jupyter_amltrain")
 
 
-@thorough
 def test_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     notebook.cell(
         "%aml_compute create gpu-cluster --kind amlcompute --size Standard_NC6s_v3 --max-nodes 4 --yes --wait"
@@ -362,7 +270,6 @@ def test_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     notebook.theme("JupyterLab Light")
 
 
-@thorough
 def test_azure_that_goes_away(browser: Browser, tmp_path: Path, shots: Path) -> None:
     """The network ends under a connected panel: one sentence, nothing hangs, the rest goes on."""
     with sandbox() as gone:

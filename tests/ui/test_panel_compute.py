@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.azure.conftest import Azure, sandbox
+from tests.ui.azure import CLUSTER, TRAIN, connect, connect_by_form, made, place, press
+from tests.ui.azure import new as azure_form
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage
 
@@ -379,3 +382,42 @@ def test_room_and_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -
             panel.target("box").press("ArrowLeft")
             eventually("the room is given back", functools.partial(lower, before + 3))
     notebook.theme("JupyterLab Light")
+
+
+@pytest.fixture
+def azure(notebook: NotebookPage) -> Iterator[Azure]:
+    """An Azure that this notebook's kernel finds; its runs end with it."""
+    with sandbox() as found:
+        notebook.cell(f"import os; before = dict(os.environ); os.environ.update({found.environ!r})")
+        yield found
+        notebook.cell("%aml_compute use local\n%aml_compute disconnect lab --yes")
+        notebook.cell("os.environ.clear(); os.environ.update(before)")
+
+
+def test_azure_connect_create_submit_and_watch(
+    panel: PanelPage, notebook: NotebookPage, azure: Azure, shots: Path
+) -> None:
+    form = azure_form(panel, CLUSTER)
+    expect(form).to_contain_text("No Azure ML workspace is connected", timeout=MS)
+    press(form, "Connect Azure ML workspace…")
+    expect(panel.connect_workspace).to_be_visible(timeout=MS)
+    workspace = connect_by_form(panel, **place(azure))
+    expect(workspace).to_contain_text("0 targets", timeout=MS)
+    expect(workspace).to_contain_text("current")
+    assert connect(azure) in notebook.sources()  # what the click did can be seen, repeated and shared
+    panel.node.get_by_role("button", name="New target…").click()
+    chosen = panel.new_target.locator("#jp-AmlNew-kind option:checked")
+    expect(chosen).to_have_text(CLUSTER, timeout=MS)  # who has connected wants one of these
+    cost = "Costs up to 2 x 3.06 = 6.12 USD per hour while machines are on"
+    row = made(panel, CLUSTER, "gpus", cost, size="Standard_NC6s_v3", max_nodes="2")
+    for words in ("Standard_NC6s_v3", "1 × NVIDIA V100 16 GB", "0 of 2 nodes", "$0.00/h", "0 of 24 cores"):
+        expect(row).to_contain_text(words, timeout=MS)
+    expect(workspace).to_contain_text("1 target", timeout=MS)
+    notebook.cell(TRAIN.format(target="gpus", name="watched"))
+    handle = notebook.records()[-1]["handle"]
+    panel.wait_run(handle, "running")
+    run = panel.row(handle)
+    expect(run).to_contain_text("loss", timeout=MS)
+    expect(run.locator(".jp-AmlRuns-spark polyline")).not_to_have_count(0, timeout=MS)
+    expect(row).to_contain_text("1 running", timeout=MS)
+    panel.page.screenshot(path=shots / "azure-run.png")
