@@ -90,7 +90,7 @@ class Launches:
             if plan.notes:  # before anything is sent
                 self._store.amend(handle, notes=plan.notes)
             launched = await backend.launch(plan, environ, secrets)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the run must not stay on its way for ever
             if not isinstance(error, AmlTrainError):
                 log.exception("launch of %s failed", handle)
             status = RunStatus(state=RunState.FAILED, reason="launch", detail=f"{error}", version=1)

@@ -252,7 +252,7 @@ class Dispatcher:
             work()
         except AgentError as error:
             client.answer(error.answer())
-        except Exception as error:
+        except Exception as error:  # of one client: it is told, and the queue goes on
             self.say(traceback.format_exc())
             client.answer({"error": {"type": "SubmitError", "message": "The agent failed: %r" % error}})
 

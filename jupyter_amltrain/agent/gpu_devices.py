@@ -62,7 +62,7 @@ class Driver:
         """
         try:
             self.nvml.nvmlInit()
-        except Exception as error:
+        except Exception as error:  # a broken driver may raise what ctypes raises, too
             raise DriverError("NVML does not work here: %s" % error) from error
 
     def stop(self) -> None:

@@ -56,7 +56,7 @@ def read_gpus() -> Dict[str, Any]:
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
-    except Exception as error:
+    except Exception as error:  # a broken driver may raise what ctypes raises, too
         return {"gpus": [], "note": "NVML does not work here: %s" % error}
     gpus: List[Dict[str, Any]] = []
     for index in range(count):

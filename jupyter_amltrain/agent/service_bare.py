@@ -17,7 +17,7 @@ def main(argv: List[str]) -> int:
         from . import service_rank
 
         return service_rank.main(argv)
-    except Exception as error:
+    except Exception as error:  # a fault of ours must not cost the job
         sys.stderr.write("amltrain: %s: %s; the job runs without telemetry\n" % (type(error).__name__, error))
         sys.stderr.flush()
     return _replaced(argv[0])

@@ -96,7 +96,7 @@ class ServiceRank(Crew):
         try:
             become_subreaper()
             self.run()
-        except Exception as error:
+        except Exception as error:  # a fault of ours must not end a training that runs
             if self.rank is None:
                 raise
             say("%s: %s; the training goes on without telemetry" % (type(error).__name__, error))
@@ -134,7 +134,7 @@ class ServiceRank(Crew):
             import ctypes
 
             prctl = ctypes.CDLL(None).prctl
-        except Exception:  # a Python without it
+        except (ImportError, OSError, AttributeError):  # a Python or a C library without it
             return None
         return lambda: prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG of linux/prctl.h
 

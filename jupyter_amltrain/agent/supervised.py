@@ -42,7 +42,7 @@ def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: 
         task.state["guardian"], task.state["supervisor"] = guardian, me
         Supervisor(task, guarded, wakeup).run()
         os.write(life, b"end")
-    except BaseException:
+    except BaseException:  # a forked child must never return into its parent's code
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(70)  # without a farewell: the guardian cleans up

@@ -135,11 +135,11 @@ class Reopened(Account):
         if self.method == "auto":
             self.credential = next(candidates(self.tenant)).credential
             return
+        from azure.identity import AuthenticationRequiredError
+
         credential = sign_in.credential_of(self.method, self.tenant, None, self.record)
         try:
             credential.get_token(ARM_SCOPE)
-        except Exception as error:
-            if type(error).__name__ != "AuthenticationRequiredError":
-                raise
+        except AuthenticationRequiredError as error:
             raise AuthenticationError(f"The sign-in to Azure for {self._name} is over.") from error
         self.credential, self.tenant = credential, ""

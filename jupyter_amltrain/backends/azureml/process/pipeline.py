@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from azure.core import PipelineClient
+from azure.core.exceptions import AzureError
 from azure.core.pipeline.policies import (
     BearerTokenCredentialPolicy,
     HeadersPolicy,
@@ -91,7 +92,7 @@ def _refusal(response: Any) -> str:
         response.http_response.read()
         told = str(response.http_response.headers.get("WWW-Authenticate", ""))
         return told + bytes(response.http_response.content).decode("utf-8", "replace")
-    except Exception:  # it is a refusal all the same
+    except AzureError:  # it is a refusal all the same
         return ""
 
 

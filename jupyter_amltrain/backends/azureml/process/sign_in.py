@@ -116,6 +116,6 @@ def _kept() -> Any:
         with tempfile.TemporaryDirectory() as folder:
             build_encrypted_persistence(str(Path(folder) / "probe"))
         return TokenCachePersistenceOptions(name="amltrain")
-    except Exception as error:
+    except Exception as error:  # keyrings raise what they like
         log.info("a sign-in is kept in memory only: %s", type(error).__name__)
         return None
