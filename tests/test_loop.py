@@ -111,7 +111,6 @@ def test_services_start_in_a_fresh_context(loop: LoopThread) -> None:
     assert loop.call(read()) == "none"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_loop_is_made_anew_after_a_fork(loop: LoopThread) -> None:
     assert loop.call(_where()) == "test-loop"

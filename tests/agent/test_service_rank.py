@@ -167,7 +167,7 @@ def test_a_fault_of_the_agent_leaves_the_command_alone(tmp_path, zipapp):
 
 def test_a_read_only_code_folder(tmp_path, zipapp):
     if POWERLESS and not shutil.which("setpriv"):
-        pytest.skip("root writes everywhere, and there is no setpriv")
+        pytest.skip("needs the right to be somebody else: root writes everywhere, and there is no setpriv")
     job = Job(tmp_path, zipapp, "import os; print(os.environ['AML_OUTPUT_DIR'])")
     job.environ.pop("HOME", None)
     job.code.chmod(0o555)
@@ -195,7 +195,7 @@ def test_a_full_disk(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, "import time; time.sleep(0.5); print('trained')")
     (job.code / "logs").mkdir()
     if not shutil.which("unshare") or subprocess.run([*full, "true"], cwd=job.code, capture_output=True).returncode:
-        pytest.skip("no mount of its own")
+        pytest.skip("needs the right to mount")
     code, out, errors = job.run(before=full)
     assert (code, out) == (0, b"trained\n")
     one_line(errors, "No space left")

@@ -75,7 +75,7 @@ def test_few_files_are_kept_open(tmp_path: Path) -> None:
     assert kept.read(str(path), 1, 10) is None
 
 
-@pytest.mark.skipif(tails._NOWAIT is None, reason="no file is kept open here")
+@pytest.mark.skipif(tails._NOWAIT is None, reason="needs Linux")
 def test_a_deleted_file_is_given_back_to_the_disk(loop: LoopThread, tmp_path: Path) -> None:
     """A log of gigabytes that a kernel has read, and that was deleted: here, or by somebody else."""
     local = LocalTransport(loop, tmp_path)

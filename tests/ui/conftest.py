@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tools import chromium, frontend
-
-pytest.importorskip("playwright", reason="playwright is not installed: pip install .[test]")
-
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.conftest import end_all
 from tests.ui.lab import MS, LabServer
+from tools import chromium, frontend
 
 #: As root Chromium has no sandbox; the rest keeps it from calling home.
 FLAGS = (

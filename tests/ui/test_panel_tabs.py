@@ -332,7 +332,6 @@ def test_tabs_are_there_again_after_a_reload(panel: PanelPage, page: Page, noteb
 def test_mlflow_shows_the_run(
     notebook: NotebookPage, panel: PanelPage, page: Page, lab: LabServer, shots: Path
 ) -> None:
-    pytest.importorskip("mlflow.server")
     notebook.cell("%%aml_submit --target local --name recorded --wait\nimport mlflow\nmlflow.log_metric('f1', 0.5)")
     handle = str(notebook.records()[-1]["handle"])
     panel.wait_run(handle, "completed")

@@ -8,8 +8,6 @@ import time
 
 import pytest
 
-pytest.importorskip("azure.identity")
-
 from jupyter_amltrain.backends.azureml.process import credentials, sdk, sign_in
 from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE, DATA_SCOPE
 from jupyter_amltrain.errors import AuthenticationError

@@ -160,7 +160,6 @@ def test_the_process_ends_with_its_kernel(root):
     assert gone(pid)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_leaves_the_process_to_its_parent(ask, loop, root):
     pid = ask()["pid"]
     with warnings.catch_warnings():

@@ -9,10 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("azure.core")
-pytest.importorskip("trustme")
-
 from azure.core.credentials import AccessToken
 
 from jupyter_amltrain.backends.azureml.process import rest, serve
