@@ -28,6 +28,9 @@ _CORES = re.compile(
     re.IGNORECASE,
 )
 
+#: Takes the text, and of what was asked for the target, the size and the region.
+_Rule = Callable[[str, str, str, str], AmlTrainError | None]
+
 _QUOTA_HINT = f"%aml_compute quota shows what is left. Take fewer or smaller machines, or ask for more: {MORE}"
 
 
@@ -56,6 +59,16 @@ def understood(text: str) -> bool:
     return any(rule(text, "", "", "") is not None for rule in _RULES)
 
 
+def _of(pattern: str, flags: int = 0) -> Callable[[Callable[[str, str, str, str], AmlTrainError]], _Rule]:
+    """A rule for the texts in which `pattern` is found, in whatever case."""
+    found = re.compile(pattern, flags | re.IGNORECASE)
+
+    def rule_of(words: Callable[[str, str, str, str], AmlTrainError]) -> _Rule:
+        return lambda text, *known: words(text, *known) if found.search(text) else None
+
+    return rule_of
+
+
 def _quota(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
     if found := _QUOTA.search(text):
         what, limit, cores = found["what"], int(found["limit"]), int(found["cores"])
@@ -77,11 +90,8 @@ def _quota(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
     return None
 
 
-def _capacity(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
-    if not re.search(
-        r"AllocationFailed|(in)?sufficient capacity|out of capacity|OverconstrainedAllocation", text, re.I
-    ):
-        return None
+@_of(r"AllocationFailed|(in)?sufficient capacity|out of capacity|OverconstrainedAllocation")
+def _capacity(text: str, who: str, size: str, region: str) -> AmlTrainError:
     where = f" in {region}" if region else " in this region"
     return CapacityError(
         f"{who!r}: Azure has no free {size or 'machine of this size'}{where} at the moment.",
@@ -89,23 +99,20 @@ def _capacity(text: str, who: str, size: str, region: str) -> AmlTrainError | No
     )
 
 
-def _low_priority(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
-    if not re.search(r"ForLowPriority|not (allowed|supported|available).{0,40}low.?priority", text, re.IGNORECASE):
-        return None
+@_of(r"ForLowPriority|not (allowed|supported|available).{0,40}low.?priority")
+def _low_priority(text: str, who: str, size: str, region: str) -> AmlTrainError:
     return CapacityError(
         f"{who!r}: the size {size or 'that was asked for'} cannot be had as a low-priority machine.",
         hint="Leave out --low-priority, or take another size: %aml_compute sizes",
     )
 
 
-def _size(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
-    if not re.search(
-        r"(VmSize|Sku)\w*(Not(Available|Supported|Found)|Invalid)|Invalid\w*(VmSize|Sku)"
-        r"|(vm ?size|sku).{0,80}(not (supported|available|valid|offered|found)|invalid)",
-        text,
-        re.IGNORECASE | re.DOTALL,
-    ):
-        return None
+@_of(
+    r"(VmSize|Sku)\w*(Not(Available|Supported|Found)|Invalid)|Invalid\w*(VmSize|Sku)"
+    r"|(vm ?size|sku).{0,80}(not (supported|available|valid|offered|found)|invalid)",
+    re.DOTALL,
+)
+def _size(text: str, who: str, size: str, region: str) -> AmlTrainError:
     where = f"in {region}" if region else "in this region"
     return CapacityError(
         f"{who!r}: the size {size or 'that was asked for'} cannot be had {where}.",
@@ -113,9 +120,8 @@ def _size(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
     )
 
 
-def _policy(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
-    if not re.search(r"RequestDisallowedByPolicy|disallowed by policy|policy assignment", text, re.IGNORECASE):
-        return None
+@_of(r"RequestDisallowedByPolicy|disallowed by policy|policy assignment")
+def _policy(text: str, who: str, size: str, region: str) -> AmlTrainError:
     found = re.search(r'policyAssignment"?\s*:\s*\{\s*"name"\s*:\s*"([^"]{3,80})"', text, re.IGNORECASE)
     named = f" ({found[1].strip()})" if found else ""
     return AuthenticationError(
@@ -124,9 +130,8 @@ def _policy(text: str, who: str, size: str, region: str) -> AmlTrainError | None
     )
 
 
-def _subnet(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
-    if not re.search(r"\bsub-?net|virtual ?network|vnet\b", text, re.IGNORECASE):
-        return None
+@_of(r"\bsub-?net|virtual ?network|vnet\b")
+def _subnet(text: str, who: str, size: str, region: str) -> AmlTrainError:
     if re.search(r"full|not enough|no (free|available) (ip|address)|exhaust|insufficient", text, re.IGNORECASE):
         why, hint = "has no free addresses left", "Take another subnet, or fewer machines."
     elif re.search(r"region|location", text, re.IGNORECASE):
@@ -138,21 +143,19 @@ def _subnet(text: str, who: str, size: str, region: str) -> AmlTrainError | None
     return TargetError(f"{who!r}: the subnet {why}.", hint=hint)
 
 
-def _taken(text: str, who: str, size: str, region: str) -> AmlTrainError | None:
-    if not re.search(
-        r"name.{0,60}(already (taken|exists?|in use|used)|not unique|unavailable|not available)"
-        r"|already exists|NameNotAvailable|NameUnavailable",
-        text,
-        re.IGNORECASE | re.DOTALL,
-    ):
-        return None
+@_of(
+    r"name.{0,60}(already (taken|exists?|in use|used)|not unique|unavailable|not available)"
+    r"|already exists|NameNotAvailable|NameUnavailable",
+    re.DOTALL,
+)
+def _taken(text: str, who: str, size: str, region: str) -> AmlTrainError:
     return TargetError(
         f"{who!r}: this name is taken in the region (names of computes count for everybody there).",
         hint="Choose another name.",
     )
 
 
-_RULES: tuple[Callable[[str, str, str, str], AmlTrainError | None], ...] = (
+_RULES: tuple[_Rule, ...] = (
     _quota,
     _capacity,
     _policy,
