@@ -46,7 +46,8 @@ def _reasons(spec: JobSpec, target: str) -> Iterator[str]:
             yield f"{flag} {given}: {target!r} {what}. That is for {_AZURE}."
     if spec.job_type:
         yield from _beyond(spec, target)
-    elif spec.environment and spec.environment != Environment(kernel=True):  # of a file it is taken as what is here
+    elif spec.environment and not spec.environment.chosen and spec.environment != Environment(kernel=True):
+        # Of a file it is taken as what is here, and what nobody asked for is left out.
         yield (
             f"--env {spec.environment.shown or '(derived)'}: {target!r} runs jobs with the kernel's own Python and"
             f" makes no environment. Install what is missing here (%pip install), or use {_AZURE}."

@@ -28,6 +28,7 @@ class Defaults:
     target: str = ""
     experiment: str = ""
     timeout: float | None = None
+    environment: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,20 +167,26 @@ def _spec(
             tags=dict(asked.tag),
             timeout=timeout,
             project=here,
-            **_where_it_runs(asked),
+            **_where_it_runs(asked, defaults),
             **code,
         )
     )
     return made_spec, ""
 
 
-def _where_it_runs(asked: argparse.Namespace) -> dict[str, Any]:
+def _where_it_runs(asked: argparse.Namespace, defaults: Defaults) -> dict[str, Any]:
     """Fields about machines, packages and data."""
+    import msgspec
+
     from jupyter_amltrain import job_words
     from jupyter_amltrain.spec.resources import Distribution, Resources, distribution_of
 
     nodes = 1 if asked.nodes is None else asked.nodes
     kind = asked.distribution or Distribution()
+    environment = job_words.environment_of(asked.env or "", asked.derive_env)
+    if not environment and defaults.environment:
+        environment = job_words.environment_of(defaults.environment)
+        environment = msgspec.structs.replace(environment, chosen="%config AMLTrain.environment")
     return {
         "resources": Resources(
             gpus=asked.gpus,
@@ -189,7 +196,7 @@ def _where_it_runs(asked: argparse.Namespace) -> dict[str, Any]:
             docker_args=asked.docker_args or "",
         ),
         "distribution": distribution_of(kind.kind, asked.processes, nodes, kind.parameter_servers),
-        "environment": job_words.environment_of(asked.env or "", asked.derive_env),
+        "environment": environment,
         "inputs": _once("--input", asked.input),
         "outputs": _once("--output", asked.output),
         "identity": asked.identity or "",

@@ -20,6 +20,11 @@ class AMLTrain(Configurable):
     ).tag(config=True)
     experiment = Unicode("", help="MLflow experiment of the runs; empty for the notebook's name.").tag(config=True)
     timeout = Unicode("", help="Time limit of the runs, as 90, 30s, 15m, 2h, 1d; empty for none.").tag(config=True)
+    environment = Unicode(
+        "",
+        help="Packages of runs that name none, as --env takes it, where the target makes an environment and has none of"
+        " its own; empty for one that fits.",
+    ).tag(config=True)
     short_errors = Bool(True, help="Show errors as one sentence; False shows their traceback.").tag(config=True)
     log_lines = Int(
         0, min=0, help="Lines that %aml_runs logs shows without --tail; 0 for all (long logs are cut)."
@@ -45,6 +50,18 @@ class AMLTrain(Configurable):
             raise TraitError(f"AMLTrain.timeout: {error}") from None
         return text
 
+    @validate("environment")
+    def _an_environment(self, proposal: Any) -> str:
+        from jupyter_amltrain.job_words import environment_of
+        from jupyter_amltrain.spec.environment import check_environment
+
+        text = str(proposal["value"]).strip()
+        try:
+            check_environment(environment_of(text))
+        except AmlTrainError as error:
+            raise TraitError(f"AMLTrain.environment: {error}") from None
+        return text
+
     @validate("experiment", "target")
     def _stripped(self, proposal: Any) -> str:
         return str(proposal["value"]).strip()
@@ -56,4 +73,4 @@ class AMLTrain(Configurable):
     def defaults(self) -> Defaults:
         """The same, frozen, for the commands."""
         timeout = values.duration(self.timeout) if self.timeout else None
-        return Defaults(target=self.target, experiment=self.experiment, timeout=timeout)
+        return Defaults(target=self.target, experiment=self.experiment, timeout=timeout, environment=self.environment)

@@ -49,7 +49,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     python, packages
         What that is, filled in at the submit: ``3.11``, and requirements as pip writes them.
     chosen
-        Why its target chose it; empty where somebody asked for it.
+        Why it is this one; empty where somebody asked for it in this job's own line.
     """
 
     name: str = ""

@@ -58,6 +58,7 @@ def test_what_a_machine_can_do_is_not_refused(tmp_path: Path) -> None:
         outputs={"model": JobOutput(mode="upload")},
     )
     assert refused(spec, "local") == ""
+    assert refused(JobSpec(name="x", environment=Environment(name="e:1", chosen="%config")), "local") == ""
     for name, type_ in (("x.csv", "uri_folder"), (".", "uri_file")):
         wrong = JobSpec(name="x", inputs={"d": JobInput(type=type_, path=str(tmp_path / name))})
         assert "leave the type out" in refused(wrong, "local")

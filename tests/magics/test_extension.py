@@ -64,13 +64,24 @@ def test_help(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
         assert "usage: " in capsys.readouterr().out
 
 
-def test_configuration(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+def test_configuration(ip: InteractiveShell, cell: Cell, capsys: Any, caplog: Any) -> None:
     cell("%config AMLTrain")
     shown = capsys.readouterr().out
-    for name in ("target", "experiment", "timeout", "short_errors", "log_lines", "refresh_rate", "progress"):
+    for name in (
+        "target",
+        "experiment",
+        "timeout",
+        "environment",
+        "short_errors",
+        "log_lines",
+        "refresh_rate",
+        "progress",
+    ):
         assert f"AMLTrain.{name}=" in shown
     cell("%config AMLTrain.timeout = 'soon'")
     cell("%config AMLTrain.log_lines = -3")
+    cell("%config AMLTrain.environment = 'a b'")
+    assert "AMLTrain.environment: --env a b: not the name of a Docker image" in caplog.text
     cell("%config AMLTrain.short_errors = False")
     assert AmlTrainError.short is False
     assert len(CommandError("x")._render_traceback_()) >= 1
@@ -82,11 +93,14 @@ def test_configuration_file(api: Any) -> None:
     from traitlets.config import Config
 
     from jupyter_amltrain import magics
+    from jupyter_amltrain.commands.submit import Defaults
 
-    shell = InteractiveShell(config=Config({"AMLTrain": {"timeout": "2h", "target": " local "}}))
+    shell = InteractiveShell(
+        config=Config({"AMLTrain": {"timeout": "2h", "target": " local ", "environment": "kernel"}})
+    )
     magics.register(shell)
     config = next(c for c in shell.configurables if type(c).__name__ == "AMLTrain")
-    assert config.defaults().timeout == 7200 and config.defaults().target == "local"
+    assert config.defaults() == Defaults(target="local", timeout=7200.0, environment="kernel")
     magics.unregister(shell)
 
 

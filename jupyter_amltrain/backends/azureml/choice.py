@@ -54,7 +54,10 @@ def completed(spec: JobSpec, default: str, gpus: bool) -> JobSpec:
     PreflightError
         See :func:`..requirements.captured`.
     """
-    if spec.job_type or spec.environment:
+    given = spec.environment
+    if default and given.chosen and not given.python:  # a target's own is nearer than a notebook's
+        given = Environment()
+    if spec.job_type or given:
         return requirements.completed(spec)
     if default:
         return requirements.completed(_having(spec, environment_of(default)))

@@ -139,6 +139,9 @@ def test_the_line_comes_before_the_target_and_the_target_before_the_choice(tmp_p
     asked = job("import torch", environment=Environment(name="mine:3"))
     assert choice.completed(asked, "other:2", True) == asked
     assert choice.completed(job("import torch"), "other:2", True).environment == Environment(name="other:2")
+    configured = job("import torch", environment=Environment(name="all:1", chosen="%config"))
+    assert choice.completed(configured, "", True) == configured
+    assert choice.completed(configured, "other:2", True).environment == Environment(name="other:2")
     taken = choice.completed(job("import numpy"), "kernel", False).environment
     assert taken.kernel and not taken.chosen and taken.packages[0].startswith("numpy==")
 
@@ -183,3 +186,14 @@ def test_modules_that_travel_with_the_script_are_not_asked_for(tmp_path: Path) -
     spec = JobSpec(name="n", script_name="train.py", notebook_dir=str(tmp_path))
     assert choice.wanted_of(spec) == (("numpy",), "train.py")
     assert choice.wanted_of(JobSpec(name="n", script_name="gone.py", notebook_dir=str(tmp_path))).modules == ()
+
+
+def test_the_default_of_a_notebook_gives_way_to_the_line(tmp_path: Path) -> None:
+    from jupyter_amltrain.commands.submit import Defaults, understand
+
+    defaults = Defaults(environment="mine")
+    taken = understand([], "print(1)", defaults=defaults).spec.environment
+    assert taken.name == "mine@latest" and taken.chosen
+    assert understand(["--env", "other"], "print(1)", defaults=defaults).spec.environment == Environment(
+        name="other@latest"
+    )
