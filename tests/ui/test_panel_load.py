@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.conftest import end_all
 from tests.past_runs import write_runs
@@ -56,14 +56,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     yield server
     server.close()
     end_all(server.folder / "state")
-
-
-@pytest.fixture(scope="module")
-def page(browser: Browser) -> Iterator[Page]:
-    found = browser.new_page(viewport={"width": 1200, "height": 950})
-    found.set_default_timeout(MS)
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")

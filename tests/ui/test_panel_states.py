@@ -65,14 +65,6 @@ class Wire:
         self._open.clear()
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser) -> Iterator[Page]:
-    found = browser.new_page(viewport={"width": 1200, "height": 950})
-    found.set_default_timeout(MS)
-    yield found
-    found.close()
-
-
 @pytest.fixture
 def notebook(page: Page, lab: LabServer, request: pytest.FixtureRequest) -> Iterator[NotebookPage]:
     """A notebook of its own for each test, the panel open."""
