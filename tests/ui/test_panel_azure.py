@@ -267,6 +267,14 @@ def test_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
             assert section.evaluate("node => node.scrollWidth <= node.clientWidth")
             panel.page.screenshot(path=shots / f"azure-new-{theme[11:]}-{width}.png")
             form.get_by_role("button", name="Cancel").click()
+            panel.command("workspace-connect")
+            expect(panel.connect_workspace).to_contain_text("lab is connected already", timeout=MS)
+            panel.settle()
+            assert section.evaluate("node => node.scrollWidth <= node.clientWidth")
+            panel.page.screenshot(path=shots / f"azure-connect-{theme[11:]}-{width}.png")
+            press(panel.connect_workspace, "Cancel")
+            panel.workspace("lab").scroll_into_view_if_needed()
+            panel.page.screenshot(path=shots / f"azure-workspaces-{theme[11:]}-{width}.png")
     notebook.theme("JupyterLab Light")
 
 

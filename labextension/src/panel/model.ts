@@ -7,8 +7,9 @@ import { NoAnswer } from '../client';
 import type { IKindsReply, INotice, IOperations, IRunRow, ITargetRow, IWorkspaceRow, PanelEvent } from '../protocol';
 import { NOTHING } from './events';
 import { NotebookFollower } from './follow';
-import { gpuFrame, meanUtil } from './frames';
+import { gpuFrame } from './frames';
 import { Languages } from './language';
+import { Meter } from './meter';
 import { IDifference, Watch } from './rows';
 import { IFollowed, Sessions } from './sessions';
 import type { ConnectionState, IConnection, IGpuFrame, IPanelModel, IPanelSettings, ITransition } from './tokens';
@@ -30,7 +31,7 @@ export class PanelModel implements IPanelModel {
       this._followed?.session.want(now);
       if (!now.meter && now.gpus !== `target:${this.current}`) {
         // Nobody measures it any more.
-        this._setMeter(null);
+        this._meter.stop();
       }
     });
     document.addEventListener('visibilitychange', () => this._wants.gather());
@@ -116,18 +117,7 @@ export class PanelModel implements IPanelModel {
   }
 
   kinds(): Promise<IKindsReply> {
-    const followed = this._followed;
-    if (!followed) {
-      return this.request('kinds', {});
-    }
-    if (!followed.kinds) {
-      const asked = followed.session.request('kinds', {});
-      followed.kinds = asked;
-      asked.catch(() => {
-        followed.kinds = null;
-      });
-    }
-    return followed.kinds;
+    return this._followed ? this._followed.forms.ask() : this.request('kinds', {});
   }
 
   async connect(): Promise<void> {
@@ -171,7 +161,7 @@ export class PanelModel implements IPanelModel {
       this._place = this._follower.notebook;
       this._ended = false;
       this._wants.forget();
-      this._meter = null;
+      this._meter.forget();
       this._followed = null;
     }
     const context = this._follower.context;
@@ -208,9 +198,6 @@ export class PanelModel implements IPanelModel {
     if (touched) {
       this.runsChanged.emit(touched);
     }
-    if (difference.workspaces) {
-      followed.kinds = null;
-    }
     if (difference.targets || difference.workspaces) {
       this._tell();
       this.targetsChanged.emit();
@@ -225,21 +212,12 @@ export class PanelModel implements IPanelModel {
       const frame = gpuFrame(event, buffers);
       if (frame) {
         this.gpuFrame.emit(frame);
-        if (event.source === `target:${this.current}`) {
-          this._setMeter(meanUtil(frame));
-        }
+        this._meter.frame(frame, this.current);
       }
     } else if (event.type === 'notice') {
       this.notice.emit(event);
-    } else if (event.type === 'meter') {
-      this._setMeter(event.util);
-    }
-  }
-
-  private _setMeter(value: number | null): void {
-    if (value !== this._meter) {
-      this._meter = value;
-      this.meterChanged.emit(value);
+    } else {
+      this._meter.event(event);
     }
   }
 
@@ -298,6 +276,7 @@ export class PanelModel implements IPanelModel {
     event: (event, buffers) => this._event(event, buffers),
     gpuWhyChanged: () => this.targetsChanged.emit()
   });
+  private readonly _meter = new Meter(value => this.meterChanged.emit(value));
   private readonly _languages = new Languages(() => this._refollow());
   private readonly _watch = new Watch();
   private _kernel: Kernel.IKernelConnection | null = null;
@@ -315,5 +294,4 @@ export class PanelModel implements IPanelModel {
     kernelName: '',
     notebook: ''
   };
-  private _meter: number | null = null;
 }

@@ -2,7 +2,8 @@
 
 import type { Kernel } from '@jupyterlab/services';
 import { UUID } from '@lumino/coreutils';
-import type { IKindsReply, PanelEvent } from '../protocol';
+import type { PanelEvent } from '../protocol';
+import { Forms } from './forms';
 import { feedSession, KernelPort } from './port';
 import type { IDifference } from './rows';
 import { Session } from './session';
@@ -10,7 +11,7 @@ import { Session } from './session';
 export interface IFollowed {
   readonly session: Session;
   readonly feed: { dispose(): void };
-  kinds: Promise<IKindsReply> | null;
+  readonly forms: Forms;
   gpuWhy: string;
   /** Connect was pressed by the setting: once for each life of a kernel. */
   pressed: boolean;
@@ -45,11 +46,16 @@ export class Sessions {
       {
         stateChanged: () => {
           if (session.state !== 'ready' && session.state !== 'not-responding') {
-            followed.kinds = null;
+            followed.forms.forget();
           }
           tell(() => follower.stateChanged());
         },
-        rowsChanged: difference => tell(() => follower.rowsChanged(followed, difference)),
+        rowsChanged: difference => {
+          if (difference.workspaces) {
+            followed.forms.forget();
+          }
+          tell(() => follower.rowsChanged(followed, difference));
+        },
         event: (event, buffers) => tell(() => follower.event(event, buffers)),
         gpuWhy: why => {
           if (followed.gpuWhy !== why) {
@@ -63,7 +69,7 @@ export class Sessions {
     const followed: IFollowed = {
       session,
       feed: feedSession(kernel, session),
-      kinds: null,
+      forms: new Forms(() => session.request('kinds', {})),
       gpuWhy: '',
       pressed: false
     };
