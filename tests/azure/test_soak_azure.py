@@ -61,10 +61,15 @@ def desk(azure: Azure, tmp_path: Path) -> Iterator[Desk]:
 
 def trouble(azure: Azure, chance: random.Random) -> str:
     """One of the things that happen in half a day; it is over when this returns."""
-    kind = chance.choice(["token", "revoked", "429", "429", "network", "network", "503", "cut", "connections", "blob"])
+    kinds = ["token", "revoked", "429", "429", "network", "network", "503", "cut", "connections", "blob"]
+    kind = chance.choice([*kinds, "signatures", "signatures", "404"])
     data = r"eastus\.api\.azureml\.ms\S*/history/"
     if kind in ("token", "revoked"):
         azure.control("/expire-tokens", revoked=kind == "revoked")
+    elif kind == "signatures":
+        azure.control("/expire-signatures")
+    elif kind == "404":
+        azure.control("/fault", match=data, times=chance.randint(1, 10), status=404)
     elif kind == "network":
         azure.control("/network", up=False)
         time.sleep(chance.uniform(0.5, 6.0))
