@@ -48,8 +48,7 @@ class Places:
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
     def backend(self, name: str) -> Backend:
-        """The live backend of a target, made at first use, with its watcher; also of one that is gone but for its runs.
-        """
+        """The live backend of a target, made at first use, with its watcher; also of one that left only its runs."""
         self._loop.check()
         if name not in self._backends:
             backend = self.draft(self._targets.known(name))
