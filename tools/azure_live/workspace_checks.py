@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from jupyter_amltrain.backends.azureml.curated import DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT
 from jupyter_amltrain.backends.azureml.process import rest
 from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE
 from jupyter_amltrain.backends.azureml.process.cloud import Workspace
@@ -71,6 +72,20 @@ def _audience(place: Workspace) -> Seen:
         path = f"{place.history}/runs/amltrain-nobody/details"
         said[name] = plain.get(path, api=rest.HISTORY, headers={"Authorization": f"Bearer {token}"}, ok=ANY).status
     return all(status != 401 for status in said.values()), ", ".join(f"{n}: {s}" for n, s in said.items())
+
+
+@before("curated_conda", "GET of the curated environments that are chosen by themselves")
+def _curated(place: Workspace) -> Seen:
+    seen = []
+    for name in (DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT):
+        path = f"environments/{name.partition('@')[0]}"
+        version = ((place.arm.get(path, api=rest.ARM).json or {})["properties"])["latestVersion"]
+        found = (place.arm.get(f"{path}/versions/{version}", api=rest.ARM).json or {})["properties"]
+        seen.append((path.rpartition("/")[2], version, bool(found.get("condaFile"))))
+    said = (
+        f"{name}:{version} {'with a conda file' if conda else 'is an image alone'}" for name, version, conda in seen
+    )
+    return not any(conda for *_, conda in seen), ", ".join(said)
 
 
 # ---- computes
