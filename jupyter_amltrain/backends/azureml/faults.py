@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.backends.azureml.forbidden import forbidden
 from jupyter_amltrain.backends.azureml.no_answer import unreachable as unreachable
 from jupyter_amltrain.backends.azureml.redacting import line
 from jupyter_amltrain.backends.azureml.redacting import redacted as redacted
@@ -69,9 +70,7 @@ def read(status: int, headers: Mapping[str, str], body: bytes) -> Told:
     try:
         value = json.loads(body) if body.strip() else {}
     except ValueError:
-        value = {}
-        text = re.sub(r"<[^>]+>|\s+", " ", body.decode("utf-8", "replace"))
-        value = {"message": text.strip()[:300]}
+        value = _marked_up(body.decode("utf-8", "replace"))
     pairs = [(code, message) for code, message in _pairs(value) if code or message]
     codes = tuple(dict.fromkeys(code for code, _ in pairs if code))
     messages = [message for _, message in pairs if message]
@@ -83,6 +82,14 @@ def read(status: int, headers: Mapping[str, str], body: bytes) -> Told:
         wait=_seconds(low.get("retry-after", "")),
         correlation=low.get("x-ms-correlation-request-id", low.get("x-ms-request-id", "")),
     )
+
+
+def _marked_up(text: str) -> dict[str, str]:
+    """Code and message of the storage service's XML; of a proxy's page its first words."""
+    found = re.search(r"<Error>\s*<Code>([^<]*)</Code>\s*<Message>([^<]*)", text)
+    if found is not None:
+        return {"code": found[1], "message": found[2].partition("\n")[0].partition("RequestId:")[0].strip()}
+    return {"message": re.sub(r"<[^>]+>|\s+", " ", text).strip()[:300]}
 
 
 def _pairs(value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
@@ -143,7 +150,7 @@ def _error(said: Told, act: str, where: str, user: str) -> AmlTrainError:
             f"Azure does not accept the sign-in{place}{why}.", hint=f"Sign in again: {connect_line(where)}"
         )
     if said.status == 403:
-        return _forbidden(said, place, asked, user)
+        return forbidden(said, place, asked, user)
     if said.status == 429:
         wait = f" It asks to wait {said.wait:g} s." if said.wait else ""
         return TargetUnreachable(f"Azure takes no more requests from us for now{place}.{wait}", hint="Try again then.")
@@ -194,48 +201,6 @@ def _sentence(said: Told, place: str, asked: str) -> str:
     text = said.message.rstrip(".") or f"status {said.status} without a reason"
     code = f" [{said.code}]" if said.code and said.code not in text else ""
     return f"Azure{place} refuses{asked}: {text}{code}."
-
-
-_DOES = re.compile(r"perform action '([^']+)'(?:\s+over scope '([^']+)')?")
-#: The built-in role that has a permission (learn.microsoft.com/azure/role-based-access-control/built-in-roles).
-_ROLES = (
-    ("/computes/", "AzureML Compute Operator"),
-    ("/workspaces/write", "Contributor"),
-    ("/workspaces/delete", "Contributor"),
-    ("microsoft.insights/", "Monitoring Reader"),
-    ("microsoft.storage/", "Storage Blob Data Contributor"),
-    ("/workspaces/read", "Reader"),
-    ("microsoft.machinelearningservices/", "AzureML Data Scientist"),
-)
-
-
-def _forbidden(said: Told, place: str, asked: str, user: str) -> AmlTrainError:
-    """Which permission is missing, on what."""
-    who, lacks = user or "You", "lacks" if user else "lack"
-    low = f"{said.message} {' '.join(said.codes)}".lower()
-    if "publicnetwork" in low or "private link" in low or "private endpoint" in low or "public access" in low:
-        return TargetUnreachable(
-            f"The workspace{place} takes requests from its private network only.", hint="Connect to that network (VPN)."
-        )
-    if "disallowedbypolicy" in low:
-        return AuthenticationError(
-            f"A policy of your organisation forbids it{place}: {said.message.rstrip('.')}.",
-            hint="Ask its administrator.",
-        )
-    found = _DOES.search(said.message)
-    if found is None:
-        reason = said.message.rstrip(".") or "no reason given"
-        return AuthenticationError(
-            f"{who} may not do that{place}{asked and f' ({asked.strip()})'}: {reason}.",
-            hint="Ask its owner for a role.",
-        )
-    action, scope = found[1], (found[2] or "").rstrip("/").rpartition("/")[2]
-    on = f" on {scope!r}" if scope else place
-    role = next((role for part, role in _ROLES if part in action.lower()), "")
-    return AuthenticationError(
-        f"{who} {lacks} the permission {action}{on}.",
-        hint=f"Ask its owner for the role {role!r}." if role else "Ask its owner for a role that has it.",
-    )
 
 
 def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTrainError | None:

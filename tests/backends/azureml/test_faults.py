@@ -15,6 +15,13 @@ RECORDED = Path(__file__).parents[2] / "data" / "azure" / "recordings"
 SCOPE = "/subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServices/workspaces/w"
 
 
+#: Of the storage service, whose detail may say what was signed.
+XML = (
+    b'\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?><Error><Code>CODE</Code><Message>This is not so.\n'
+    b"RequestId:1234\nTime:2026-01-01T00:00:00Z</Message><AuthenticationErrorDetail>Signed: r 2026</Error>"
+)
+
+
 def body(code, message, **more):
     return json.dumps({"error": {"code": code, "message": message, **more}}).encode()
 
@@ -83,6 +90,8 @@ def test_bodies_that_say_nothing_are_no_fault_of_ours(empty):
         (403, {}, body("AuthorizationFailed", f"The client 'a@b' with object id 'x' does not have authorization to perform action 'Microsoft.MachineLearningServices/workspaces/computes/write' over scope '{SCOPE}' or the scope is invalid."), errors.AuthenticationError, "ada lacks the permission Microsoft.MachineLearningServices/workspaces/computes/write on 'w'. Ask its owner for the role 'AzureML Compute Operator'."),
         (403, {}, b"", errors.AuthenticationError, "ada may not do that in w (PUT x): no reason given. Ask its owner for a role."),
         (403, {}, body("Forbidden", "Public access is not allowed. Use a private endpoint."), errors.TargetUnreachable, "private network only"),
+        (403, {}, XML.replace(b"CODE", b"AuthorizationPermissionMismatch"), errors.AuthenticationError, "ada may not read or write the storage of the workspace in w. Ask its owner for the role 'Storage Blob Data Contributor' there."),
+        (403, {}, XML.replace(b"CODE", b"AuthenticationFailed"), errors.AuthenticationError, "(PUT x): This is not so. Ask"),
         (404, {}, b"", errors.TargetError, "there is no such thing"),
         (409, {}, body("Conflict", "Resource is being updated."), errors.TargetError, "another change goes on: Resource is being updated. Try again"),
         (429, {"Retry-After": "37"}, body("TooManyRequests", "x"), errors.TargetUnreachable, "It asks to wait 37 s."),
