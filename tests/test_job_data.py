@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.commands import submit, values
+from jupyter_amltrain.commands import lexing, submit
 from jupyter_amltrain.commands.again import again
 from jupyter_amltrain.errors import SpecError
 
@@ -46,7 +46,7 @@ def test_a_script_finds_its_data_by_name(api: Any) -> None:
 
 def test_the_flags_say_the_same_as_the_function(api: Any) -> None:
     line = '--gpus 0 --input "data=train data.txt" --input rate=0.5,literal --output model --out lines --wait'
-    asked = submit.understand(values.split(line), CODE)
+    asked = submit.understand(lexing.split(line), CODE)
     run = submit.send(asked).wait(60)
     assert run.state == "completed" and run.result("lines") == ["1", "2", "3"]
 

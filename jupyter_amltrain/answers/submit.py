@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.compose import compose
+from jupyter_amltrain.commands.lexing import left_over
 from jupyter_amltrain.commands.submit import Defaults
-from jupyter_amltrain.commands.values import left_over
 from jupyter_amltrain.errors import UnknownTarget
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import ComposeReply, Reply

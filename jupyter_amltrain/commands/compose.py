@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jupyter_amltrain.commands import submit, values
+from jupyter_amltrain.commands import lexing, submit, values
 from jupyter_amltrain.commands.forms import is_list, submit_actions
 from jupyter_amltrain.commands.parsing import HelpWanted
 from jupyter_amltrain.commands.quoting import flagged, quote, words
@@ -125,7 +125,7 @@ def _items(written: Sequence[str]) -> list[_Item]:
 
 
 def _word(raw: str) -> str:
-    found = values.split(f"{raw} ;")  # its own semicolon is no end of a line here
+    found = lexing.split(f"{raw} ;")  # its own semicolon is no end of a line here
     return found[0] if found else ""
 
 
@@ -211,7 +211,7 @@ def _said(items: Sequence[_Item], errors: dict[str, str]) -> dict[str, Any]:
         if action.nargs == 0:
             said[item.name] = True
             continue
-        open_ = values.left_over([item.text])  # IPython knows their values, we do not look
+        open_ = lexing.left_over([item.text])  # IPython knows their values, we do not look
         found: Any = item.text
         if callable(action.type) and not open_:
             try:
@@ -231,10 +231,10 @@ def _checked(
     """What the magic would say to the line and the code, by field."""
     tokens: list[str] = []
     for item in items:
-        if item.name and values.left_over([item.text]):
+        if item.name and lexing.left_over([item.text]):
             continue
-        tokens += values.split(f"{item.raw} ;") if item.raw else []
-    tokens += values.split(rest) if rest else []
+        tokens += lexing.split(f"{item.raw} ;") if item.raw else []
+    tokens += lexing.split(rest) if rest else []
     try:
         submit.understand(tokens, cell, prog=magic, defaults=defaults)
     except HelpWanted:

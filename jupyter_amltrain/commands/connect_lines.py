@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands import lexing
 from jupyter_amltrain.commands.connect import KEYS, config_of, place_of
 from jupyter_amltrain.commands.forms import actions_of, field_of
 from jupyter_amltrain.commands.parsers import parser_of
@@ -76,7 +76,7 @@ def compose(given: Mapping[str, Any], known: Sequence[str], folder: Path | None 
         except CommandError as error:
             errors[name] = str(error)
     made = Composed(" ".join(words), errors)
-    if errors or values.left_over(texts.values()):
+    if errors or lexing.left_over(texts.values()):
         return made
     try:
         asked = _parser().parse([f"{actions[name].option_strings[-1]}={text}" for name, text in texts.items()])

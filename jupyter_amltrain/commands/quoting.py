@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands import lexing
 from jupyter_amltrain.errors import CommandError
 
 #: Text that is one word in a line without quotes.
@@ -13,14 +13,14 @@ _PLAIN = re.compile(r"[\w@%+=:,./~^-]+")
 
 
 def words(text: str) -> list[str]:
-    """The words of a line as they are written; :func:`values.split` of each is the word itself.
+    """The words of a line as they are written; :func:`lexing.split` of each is the word itself.
 
     Raises
     ------
     CommandError
         A quotation is not closed.
     """
-    values.split(text)  # raises
+    lexing.split(text)  # raises
     found: list[str] = []
     pending = ""
     for piece in re.findall(r"\s+|\S+", text.strip()):
@@ -34,7 +34,7 @@ def words(text: str) -> list[str]:
 
 def _closed(text: str) -> bool:
     try:
-        return len(values.split(f"{text} x")) == 2
+        return len(lexing.split(f"{text} x")) == 2
     except CommandError:
         return False
 
@@ -54,7 +54,7 @@ def quote(text: str) -> str:
         return text
     for found in (f'"{text}"', shlex.quote(text)):
         try:
-            if values.split(f"{found} x") == [text, "x"] and words(f"{found} x") == [found, "x"]:
+            if lexing.split(f"{found} x") == [text, "x"] and words(f"{found} x") == [found, "x"]:
                 return found
         except CommandError:
             continue

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
-import shlex
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from jupyter_amltrain import syntax
@@ -14,7 +13,6 @@ from jupyter_amltrain.errors import CommandError
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?")
-_EXPANDABLE = re.compile(r"\$(?P<dollar>[A-Za-z_]\w*)|\{(?P<brace>[A-Za-z_]\w*)\}")
 
 # A word of the name tells most secrets; TOKENIZERS_PARALLELISM and MAX_TOKENS are none.
 _SECRET_WORDS = frozenset(
@@ -27,54 +25,6 @@ _SECRET_VALUE = re.compile(
     r"AKIA[0-9A-Z]{16}|gh[pousr]_\w{20}|github_pat_|hf_[A-Za-z0-9]{20}|sk-[\w-]{16}|glpat-"
     r"|-----BEGIN|AccountKey=|SharedAccess|[?&]sig=|eyJ[\w-]{10,}\.eyJ|xox[bp]-|://[^/\s:@]+:[^/\s@]+@"
 )
-
-
-def split(line: str) -> list[str]:
-    """The words of a magic's line, as a shell would find them, but brackets hold together.
-
-    A semicolon at the end is no word: it tells IPython to keep the value to itself.
-
-    IPython writes a list for ``$layers`` as ``[64, 32]`` and a mapping for ``$opt`` with
-    its quotes, so both are one word without further quoting.
-
-    Raises
-    ------
-    CommandError
-        A quotation is not closed.
-    """
-    try:
-        return shlex.split(_quoted_groups(line.rstrip().removesuffix(";")))
-    except ValueError as error:
-        raise CommandError(
-            f"{str(error).rstrip('.')} in: {line.strip()}.", hint='Quote the whole value: --param "name=$value"'
-        ) from None
-
-
-def _quoted_groups(line: str) -> str:
-    """`line` with every ``[...]``, ``{...}``, ``(...)`` outside quotes put in quotes."""
-    done: list[str] = []
-    quote, depth, start, i = "", 0, 0, 0
-    while i < len(line):
-        char = line[i]
-        if char == "\\" and (depth or quote != "'"):
-            i += 1  # the next character has no meaning; in brackets Python's rules hold
-        elif quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char in "[{(":
-            if not depth:
-                done.append(line[start:i])
-                start = i
-            depth += 1
-        elif char in ")}]" and depth:
-            depth -= 1
-            if not depth:
-                done.append(shlex.quote(line[start : i + 1]))
-                start = i + 1
-        i += 1
-    # Not closed: they were no brackets of a value, and a shell's rules are all there is.
-    return line if depth else "".join(done) + line[start:]
 
 
 def duration(text: str) -> float:
@@ -282,31 +232,6 @@ def looks_secret(name: str, value: str, telling: frozenset[str] = _SECRET_WORDS)
     # PAD_TOKEN=0, USE_TOKEN=true, TOKEN_FILE=/run/x: no secrets by themselves.
     harmless = re.fullmatch(r"-?[\d.]*|true|false|yes|no|on|off", value, re.I)
     return named and not harmless and words[-1] not in ("FILE", "PATH", "DIR", "URL")
-
-
-def left_over(tokens: Iterable[str]) -> list[tuple[str, str]]:
-    """``$name`` and ``{name}`` that IPython did not expand: ``(as written, name)``."""
-    return [(match[0], match["dollar"] or match["brace"]) for token in tokens for match in _EXPANDABLE.finditer(token)]
-
-
-def check_expanded(tokens: Iterable[str], known: Container[str]) -> None:
-    """Raise when IPython left something unexpanded, which it does without a word.
-
-    Parameters
-    ----------
-    known
-        Names of the notebook's variables.
-    """
-    left = left_over(tokens)
-    if not left:
-        return
-    written, name = next(((w, n) for w, n in left if n not in known), left[0])
-    if name not in known:
-        raise CommandError(f"{written}: the notebook has no variable {name}.", hint=f"Set it in a cell: {name} = ...")
-    raise CommandError(
-        f"{written} was not expanded by IPython: other braces of the line stop it, or it was written as $$.",
-        hint="Put such values into variables, or use the function jupyter_amltrain.submit().",
-    )
 
 
 def _pair(flag: str, example: str) -> Callable[[str], tuple[str, str]]:

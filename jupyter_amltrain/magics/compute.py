@@ -7,7 +7,7 @@ from typing import Any
 
 from IPython.core.magic import Magics, line_magic, magics_class
 
-from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands import lexing
 from jupyter_amltrain.commands.parsers import HelpWanted, parser_of
 from jupyter_amltrain.errors import AmlTrainError
 
@@ -21,8 +21,8 @@ class ComputeMagics(Magics):
     @line_magic
     def aml_compute(self, line: str) -> None:
         """List, check, choose, create and delete the places where runs can run."""
-        tokens = values.split(line)
-        values.check_expanded(tokens, self.shell.user_ns)
+        tokens = lexing.split(line)
+        lexing.check_expanded(tokens, self.shell.user_ns)
         try:
             asked = parser_of("compute", "%aml_compute").parse(tokens)
         except HelpWanted as wanted:

@@ -6,7 +6,7 @@ from typing import Any
 
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 
-from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands import lexing
 from jupyter_amltrain.commands.parsers import HelpWanted, parser_of
 
 
@@ -20,8 +20,8 @@ class ModelMagics(Magics):
     @line_magic
     def aml_model(self, line: str) -> None:
         """Register what a run left as a model, list models, and copy one out."""
-        tokens = values.split(line)
-        values.check_expanded(tokens, self.shell.user_ns)
+        tokens = lexing.split(line)
+        lexing.check_expanded(tokens, self.shell.user_ns)
         try:
             asked = parser_of("model", "%aml_model").parse(tokens)
         except HelpWanted as wanted:

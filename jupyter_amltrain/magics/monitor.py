@@ -6,7 +6,7 @@ from typing import Any
 
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 
-from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands import lexing
 from jupyter_amltrain.commands.parsers import HelpWanted, parser_of
 
 
@@ -20,8 +20,8 @@ class MonitorMagics(Magics):
     @line_magic
     def aml_monitor(self, line: str) -> Any:
         """Watch the GPUs, processors and memory of a target, without a run."""
-        tokens = values.split(line)
-        values.check_expanded(tokens, self.shell.user_ns)
+        tokens = lexing.split(line)
+        lexing.check_expanded(tokens, self.shell.user_ns)
         try:
             asked = parser_of("monitor", "%aml_monitor").parse(tokens)
         except HelpWanted as wanted:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 
-from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands import lexing
 from jupyter_amltrain.commands.parsers import HelpWanted, parser_of
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class RunsMagics(Magics):
     @line_magic
     def aml_runs(self, line: str) -> Any:
         """List, follow, attach and cancel runs, from any notebook."""
-        tokens = values.split(line)
-        values.check_expanded(tokens, self.shell.user_ns)
+        tokens = lexing.split(line)
+        lexing.check_expanded(tokens, self.shell.user_ns)
         try:
             asked = parser_of("runs", "%aml_runs").parse(tokens)
         except HelpWanted as wanted:

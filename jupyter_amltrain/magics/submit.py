@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
 
-from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands import lexing
 from jupyter_amltrain.commands.parsers import HelpWanted, parser_of
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class SubmitMagics(Magics):
     def aml_submit(self, line: str, cell: str | None = None) -> TrackedRun | None:
         """Run this cell (or a script) as a supervised, tracked run."""
         prog = "%aml_submit" if cell is None else "%%aml_submit"
-        tokens = values.split(line)
-        values.check_expanded(tokens, self.shell.user_ns)
+        tokens = lexing.split(line)
+        lexing.check_expanded(tokens, self.shell.user_ns)
         from jupyter_amltrain.commands import submit
 
         try:

@@ -47,18 +47,18 @@ def lab(azure: Azure, folder: Path, **more: str) -> Iterator[Any]:
 
 def submit(line: str, cell: str | None = None) -> Any:
     """What ``%aml_submit LINE`` gives."""
+    from jupyter_amltrain.commands import lexing
     from jupyter_amltrain.commands import submit as command
-    from jupyter_amltrain.commands import values
 
-    return command.send(command.understand(values.split(line), cell, prog="%%aml_submit" if cell else "%aml_submit"))
+    return command.send(command.understand(lexing.split(line), cell, prog="%%aml_submit" if cell else "%aml_submit"))
 
 
 def plan(line: str, cell: str | None = None) -> str:
     """What ``%aml_submit LINE --dry-run`` prints."""
+    from jupyter_amltrain.commands import lexing
     from jupyter_amltrain.commands import submit as command
-    from jupyter_amltrain.commands import values
 
-    return command.plan_text(command.understand(values.split(f"{line} --dry-run"), cell))
+    return command.plan_text(command.understand(lexing.split(f"{line} --dry-run"), cell))
 
 
 def log(run: Any) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands import lexing
 from jupyter_amltrain.commands.compose import compose
 from jupyter_amltrain.commands.forms import SHOWN, submit_actions, submit_fields
 from jupyter_amltrain.commands.quoting import quote, words
@@ -19,7 +19,7 @@ TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "
 
 
 def spec_of(line: str) -> Any:
-    return understand(values.split(line.removeprefix("%%aml_submit")), "x = 1", prog="%%aml_submit").spec
+    return understand(lexing.split(line.removeprefix("%%aml_submit")), "x = 1", prog="%%aml_submit").spec
 
 
 def test_the_form_has_every_flag_and_shows_the_usual_ones_first() -> None:
@@ -110,7 +110,7 @@ def test_a_broken_line_says_so() -> None:
 @given(st.lists(TEXT, max_size=5))
 def test_words_are_found_as_they_were_quoted(texts: list[str]) -> None:
     quoted = [quote(text) for text in texts]
-    assert values.split(" ".join(quoted) + " ;") == texts
+    assert lexing.split(" ".join(quoted) + " ;") == texts
     assert words(" ".join([*quoted, "end"])) == [*quoted, "end"]
 
 

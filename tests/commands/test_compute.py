@@ -170,7 +170,7 @@ def test_plain_functions(api: Any) -> None:
         api.create_target("two", "fake", size="cpu-5")
     with pytest.raises(CommandError, match="cannot be scaled"):
         api.scale_target("one", 2)
-    assert [row.state for row in api.compute_rows()] == ["ready", "ready"]
+    assert [row.state for row in api.compute_rows(60.0)] == ["ready", "ready"]
     assert api.delete_target("one", confirmed=True) == "one is deleted."
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.commands import values
+from jupyter_amltrain.commands import lexing
 from jupyter_amltrain.commands.connect_lines import MAGIC, compose, connect_fields
 from jupyter_amltrain.commands.parsers import parser_of
 from jupyter_amltrain.connections import Place
@@ -87,6 +87,6 @@ def test_names_of_the_notebook_are_left_to_ipython(tmp_path: Path) -> None:
 @given(st.dictionaries(st.sampled_from([field.name for field in connect_fields() if not field.choices]), TEXT))
 def test_the_magic_reads_what_was_typed(given_: dict[str, str]) -> None:
     line = compose(given_, []).line
-    asked = parser_of("compute", "%aml_compute").parse(values.split(line.removeprefix("%aml_compute")))
+    asked = parser_of("compute", "%aml_compute").parse(lexing.split(line.removeprefix("%aml_compute")))
     for name, text in given_.items():
         assert (getattr(asked, name.replace("-", "_")) or "") == text.strip()

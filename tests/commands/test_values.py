@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_amltrain.commands import values
@@ -76,60 +76,6 @@ def test_a_value_written_as_parameter_is_read_back(value: Any) -> None:
     assert values.param(f"x={text}") == ("x", value)
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"))))
-def test_quoted_words_come_through_a_line(words: list[str]) -> None:
-    import shlex
-
-    assert values.split(" ".join(map(shlex.quote, words))) == words
-
-
-#: Python writes an infinity as a name, which is no literal.
-python_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=8,
-)
-
-
-@given(python_values, python_values)
-@example(None, {"'\"": None})
-def test_a_value_that_ipython_writes_is_one_word(one: Any, two: Any) -> None:
-    """`--param x=$x` for lists and mappings, as Python writes them."""
-    line = f"--param x={[one]!r} --param y={ {'k': two}!r} --wait"
-    words = values.split(line)
-    assert [words[0], words[2], words[4]] == ["--param", "--param", "--wait"]
-    assert values.param(words[1]) == ("x", [one]) and values.param(words[3]) == ("y", {"k": two})
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ('o={"a": 1} -x', ['o={"a": 1}', "-x"]),
-        ("'o={\"a\": [1, 2]}' b", ['o={"a": [1, 2]}', "b"]),
-        ("a[ 'b c'", ["a[", "b c"]),
-        ("a(it's) 'b c'", None),
-        ("a\\[ b", ["a[", "b"]),
-        ("(a 'b)c' d) e", ["(a 'b)c' d)", "e"]),
-        ("a)b c", ["a)b", "c"]),
-    ],
-)
-def test_brackets_hold_together(line: str, words: list[str] | None) -> None:
-    if words is None:
-        with pytest.raises(CommandError):
-            values.split(line)
-    else:
-        assert values.split(line) == words
-
-
-def test_an_open_quote_is_said() -> None:
-    with pytest.raises(CommandError, match="No closing quotation.*Quote the whole"):
-        values.split("--name 'it")
-
-
 SECRETS = [
     "API_TOKEN=abcd",
     "DB_PASSWORD=x1",
@@ -184,18 +130,3 @@ def test_secrets_do_not_go_by_param_but_words_of_models_do() -> None:
 @pytest.mark.parametrize("text", ["90s", "15m", "2h", "1d", "0.5s", "61s", "90m"])
 def test_a_time_as_it_is_typed(text: str) -> None:
     assert values.duration_text(values.duration(text)) == text
-
-
-def test_what_ipython_left_is_said() -> None:
-    values.check_expanded(["lr=0.1", "--param", "x={}", 'x={"a": 1}', "cost=5$"], {})
-    with pytest.raises(CommandError, match=r"\$lr: the notebook has no variable lr"):
-        values.check_expanded(["--param", "n=$n", "lr=$lr"], {"n"})
-    with pytest.raises(CommandError, match=r"\{lr\}: the notebook has no variable lr"):
-        values.check_expanded(["lr={lr}"], ())
-    with pytest.raises(CommandError, match="was not expanded"):
-        values.check_expanded(["lr=$lr"], {"lr"})
-
-
-def test_a_semicolon_at_the_end_is_for_ipython() -> None:
-    assert values.split("logs last --tail 3; ") == ["logs", "last", "--tail", "3"]
-    assert values.split("--param 'a=x;'") == ["--param", "a=x;"]
