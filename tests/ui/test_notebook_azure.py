@@ -54,7 +54,7 @@ def test_all_cells(page: Page, lab: LabServer, shots: Path) -> None:
     run = notebook.runs.first
     run.scroll_into_view_if_needed()
     expect(run.locator("pre")).to_contain_text("epoch", timeout=MS)
-    expect(run.locator(".jp-AmlRun-chartTitle").first).to_have_text("loss", timeout=MS)
+    expect(run.locator(".bqplot text.mainheading", has_text="GPU memory")).to_be_visible(timeout=MS)
     page.screenshot(path=shots / "03-live.png")
     eventually("the last cell has said it", lambda: "Nothing bills in digits-lab" in notebook.outputs_text())
     expect(panel.target("gpu-cluster")).to_have_count(0, timeout=MS)
