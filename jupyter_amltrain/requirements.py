@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import inspect
 import json
 import re
 import sys
@@ -78,7 +79,7 @@ def captured(text: bytes, root: Path, source: Path | None = None) -> Captured:
         if path.suffix == ".py":
             found.update(dict.fromkeys(Import(one.name, False) for one in imports(path.read_bytes())))
     ours = {name.partition("/")[0].removesuffix(".py") for name in own}
-    known = importlib.metadata.packages_distributions()
+    known = _distributions()
     pins: dict[str, str] = {}
     for one in found:
         top = one.name.partition(".")[0]
@@ -143,6 +144,24 @@ def _only_for_types(node: ast.AST) -> bool:
         return False
     test = node.test
     return "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
+
+
+def _distributions() -> dict[str, list[str]]:
+    """Names of the installed distributions by top-level module.
+
+    :func:`importlib.metadata.packages_distributions` of Python 3.10 knows only those that declare their modules,
+    and that file is no more written by most builders.
+    """
+    found: dict[str, list[str]] = {}
+    for distribution in importlib.metadata.distributions():
+        modules = set((distribution.read_text("top_level.txt") or "").split())
+        if not modules:
+            files = [file for file in distribution.files or () if file.suffix != ".pyc"]
+            modules = {file.parts[0] if len(file.parts) > 1 else inspect.getmodulename(file) or "" for file in files}
+        for module in modules:
+            if module.isidentifier():
+                found.setdefault(module, []).append(distribution.metadata["Name"])
+    return found
 
 
 def _owners(name: str, known: Iterable[str]) -> list[importlib.metadata.Distribution]:
