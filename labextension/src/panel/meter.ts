@@ -17,6 +17,14 @@ export class Meter {
     this._value = null;
   }
 
+  /** The target in use is this one: what another one's GPUs did says nothing of it. */
+  target(current: string): void {
+    if (current !== this._target) {
+      this._target = current;
+      this._set(null);
+    }
+  }
+
   /** Ticks have come, of the target in use or of something else. */
   frame(frame: IGpuFrame, current: string): void {
     if (frame.head.source === `target:${current}`) {
@@ -38,5 +46,6 @@ export class Meter {
     }
   }
 
+  private _target = '';
   private _value: number | null = null;
 }

@@ -199,6 +199,7 @@ export class PanelModel implements IPanelModel {
       this.runsChanged.emit(touched);
     }
     if (difference.targets || difference.workspaces) {
+      this._meter.target(this.current);
       this._tell();
       this.targetsChanged.emit();
     }
