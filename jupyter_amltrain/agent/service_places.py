@@ -69,8 +69,11 @@ def _writable(folder: str) -> str:
     try:
         os.makedirs(folder, exist_ok=True)
         # Not by asking for rights: root may do all, and a mount may be read-only.
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
-        os.unlink(probe)
+        try:  # a file without a name: the service uploads what it sees in ./outputs, and keeps it
+            os.close(os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o600))
+        except (AttributeError, OSError):  # another system, or a mount that cannot: then with one
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
+            os.unlink(probe)
     except OSError as error:
         return error.strerror or str(error)
     return ""
