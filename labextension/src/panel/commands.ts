@@ -1,12 +1,11 @@
-/** Commands of the panel itself and of runs, but for those that open something (see tabs/commands.ts). */
+/** Commands of runs, but for those that open something (see tabs/commands.ts). */
 
 import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
-import { copyIcon, LabIcon, refreshIcon } from '@jupyterlab/ui-components';
+import { copyIcon, LabIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { addressOf } from '../doors';
 import type { IRunRow } from '../protocol';
-import { PANEL_ID } from '../tokens';
-import { againIcon, cancelIcon, deleteIcon, linkIcon, plugIcon, runsIcon } from './icons';
+import { againIcon, cancelIcon, deleteIcon, linkIcon } from './icons';
 import { openMlflow, openPage } from './mlflow';
 import { isLive } from './rows';
 import { chosenRuns, selection } from './selection';
@@ -298,39 +297,4 @@ export function addRunMenu(context: IPanelContext): void {
       menu.addItem({ type: 'separator', selector, rank: 10 * k + 9 });
     }
   });
-}
-
-/** Commands of the panel; ids that go into the palette. */
-export function addPanelCommands(context: IPanelContext): string[] {
-  const { app, model, trans } = context;
-  const { commands } = app;
-  const described = { args: { type: 'object', properties: {} } } as const;
-  commands.addCommand(CommandIDs.open, {
-    label: trans.__('Training Runs'),
-    caption: trans.__('Show the panel of compute targets, runs and GPUs'),
-    icon: runsIcon,
-    describedBy: described,
-    execute: () => app.shell.activateById(PANEL_ID)
-  });
-  commands.addCommand(CommandIDs.connect, {
-    label: trans.__('Connect Kernel to Training Runs'),
-    caption: trans.__('Load the jupyter_amltrain extension in the kernel of the notebook'),
-    icon: plugIcon,
-    isEnabled: () => model.connection.state === 'not-loaded' || model.connection.state === 'missing',
-    describedBy: described,
-    execute: () => model.connect()
-  });
-  commands.addCommand(CommandIDs.refresh, {
-    label: trans.__('Refresh Training Runs'),
-    caption: trans.__('Ask the kernel for everything anew'),
-    icon: refreshIcon,
-    isEnabled: () => model.kernel !== null,
-    describedBy: described,
-    execute: () => model.refresh()
-  });
-  model.connectionChanged.connect(() => {
-    commands.notifyCommandChanged(CommandIDs.connect);
-    commands.notifyCommandChanged(CommandIDs.refresh);
-  });
-  return [CommandIDs.open, CommandIDs.connect, CommandIDs.refresh];
 }
