@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.spec.record import RECORD_MIME
+from tests.azure.desk import SECRETS
 from tools.notebooks import FOLDER, azure, connects, executed
 
 from .conftest import SETTINGS, end_all
@@ -101,6 +102,7 @@ def azure_cluster_is_right(notebook: Any) -> None:
     assert records[-1]["handle"].startswith("gpu-cluster/digits-") and records[-1]["gpu"]["gpus"]
     assert any("digits:1 is registered (an MLflow model)" in one for one in said), said
     assert said[-1].startswith("Nothing bills in digits-lab"), said[-1]
+    assert not SECRETS.search(json.dumps(notebook).encode())
 
 
 def test_the_cell_is_the_same_letter_for_letter() -> None:
@@ -118,6 +120,7 @@ def test_saved_with_outputs_and_nobodys_paths(name: str) -> None:
     path = FOLDER / f"{name}.ipynb"
     written = path.read_text(encoding="utf-8")
     assert len(written) < 400_000 and not (found := FOREIGN.search(written)), found
+    assert not SECRETS.search(written.encode())
     notebook = json.loads(written)
     outputs_are_right(notebook)
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"

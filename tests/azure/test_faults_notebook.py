@@ -81,6 +81,8 @@ def cells(azure: Azure) -> Iterator[tuple[str, bool]]:
     yield f"{STEADY}\nprint(second.logs(), second.record())", False
     yield "%aml_model register kept --run second --path outputs/m.txt", False
     yield "%aml_model download kept --to fetched", False
+    yield "control('/switch', datastore_secret='key');", False  # a service that gives away the key of the account
+    yield "%aml_model download kept --to again", False
     yield "%aml_runs show second", False
     yield "%aml_compute show cpu", False
 
