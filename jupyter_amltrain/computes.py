@@ -24,11 +24,11 @@ from jupyter_amltrain.backends.registry import forms, target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError
 from jupyter_amltrain.spec.azure_target import GONE
 from jupyter_amltrain.spec.rows import Work
-from jupyter_amltrain.spec.target import LocalTarget
+from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget
 from jupyter_amltrain.spec.target_fields import NAME, checked, no_such, whole
 from jupyter_amltrain.target_list import News, TargetList, removal
 from jupyter_amltrain.target_rows import PAST, Seen, done_text, failed_text, info_text
-from jupyter_amltrain.targets import stored
+from jupyter_amltrain.targets import LOCAL, stored
 
 log = logging.getLogger(__name__)
 
@@ -178,8 +178,10 @@ class Computes(TargetList):
 
     async def _make(self, seen: Seen, progress: Progress, kept: asyncio.Event) -> None:
         name = seen.target.name
+        past: ComputeTarget | None = None
         try:
             try:
+                past = {target.name: target for target in await self._loop.offload(self._targets.past)}.get(name)
                 await self._write(self._targets.add, seen.target)
             finally:
                 kept.set()
@@ -199,8 +201,9 @@ class Computes(TargetList):
             raise  # it may be there, and bill: it stays in the list, where it can be deleted
         except Exception:
             seen.stored = False
-            await self._forget(name, False)
-            await self._write(self._targets.remove, name)
+            # One that had this name before keeps its runs.
+            await self._forget(name, past is not None and self._places.renew(past))
+            await self._write(*((self._targets.remove, name) if past is None else (self._targets.restore, past)))
             raise
 
     async def _provision(self, seen: Seen, verb: str, values: dict[str, Any], dry: bool, confirmed: bool) -> Done:
@@ -239,15 +242,16 @@ class Computes(TargetList):
 
     async def _carry_out(
         self, seen: Seen, own: Provisioned | None, verb: str, values: dict[str, Any], progress: Progress
-    ) -> None:
+    ) -> str | None:
         if verb == "delete":
             if own is not None:
                 await own.remove(progress)
-            past = own is not None and own.outlived
+            past, used = own is not None and own.outlived, self._current == seen.target.name
             await self._write(functools.partial(self._targets.remove, past=past), seen.target.name)
             await self._forget(seen.target.name, past)
             seen.stored = False
-            return
+            # Else the next cell would run here, and nobody had been told.
+            return f"{done_text(verb, seen.target.name, values)} In use now: {LOCAL.name}." if used else None
         assert own is not None
         if verb == "scale":
             await own.scale(values["nodes"], progress)
@@ -256,6 +260,7 @@ class Computes(TargetList):
         if own.target != seen.target:
             seen.target = own.target
             await self._write(self._targets.replace, own.target)
+        return None
 
     async def _test(self, name: str) -> str:
         return info_text(await self._check(name))

@@ -236,7 +236,8 @@ class Connections:
         """A workspace, its targets, and the handles of the runs that are live on them."""
         facts = await self._loop.offload(self._stored.get, name)
         mine = [t for t in await self._computes.refresh() if _of(t, facts.name)]
-        names = [t.name for t in mine]
+        past = await self._loop.offload(self._targets.past)
+        names = [t.name for t in (*mine, *past) if _of(t, facts.name)]
         live = [e.run for e in self._store.entries() if e.run.target in names and not e.run.status.state.terminal]
         return facts, mine, sorted(str(run.handle) for run in live)
 

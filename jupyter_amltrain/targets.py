@@ -66,7 +66,8 @@ class Targets:
             return targets[name]
         if any(target.name == name for target in self.past()):
             raise UnknownTarget(
-                f"{name!r} was deleted; its runs can still be read.", hint=f"There are: {', '.join(targets)}."
+                f"{name!r} was deleted; its runs can still be read.",
+                hint=f"They are in %aml_runs list --target {name}. Targets that are there: {', '.join(targets)}.",
             )
         near = difflib.get_close_matches(name, targets, 3, 0.5)
         guess = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(targets)}."
@@ -133,17 +134,21 @@ class Targets:
         Parameters
         ----------
         past
-            Remember it for its runs, which it does not take with it; else forget it.
+            Remember it for its runs, which it does not take with it; else forget it. One that another kernel
+            has taken off so already stays remembered.
         """
         with self._changing() as value:
-            gone = value["targets"].pop(name, None)
-            kept = value["past"]
-            kept.pop(name, None)
-            if past and gone is not None:
-                kept[name] = gone
-                value["past"] = dict(list(kept.items())[-PAST:])
-            if value.get("current") == name:
-                value["current"] = LOCAL.name
+            gone = _taken(value, name)
+            if not past:
+                value["past"].pop(name, None)
+            elif gone is not None:
+                _remember(value, name, gone)
+
+    def restore(self, target: ComputeTarget) -> None:
+        """Take the target of that name off the list, and remember this one, which had the name before it."""
+        with self._changing() as value:
+            _taken(value, target.name)
+            _remember(value, target.name, stored(target))
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
@@ -154,6 +159,19 @@ class Targets:
             if not value["past"]:
                 del value["past"]
             write_json(self._path, value)
+
+
+def _taken(value: dict[str, Any], name: str) -> Any:
+    if value.get("current") == name:
+        value["current"] = LOCAL.name
+    return value["targets"].pop(name, None)
+
+
+def _remember(value: dict[str, Any], name: str, fields: Any) -> None:
+    kept = value["past"]
+    kept.pop(name, None)
+    kept[name] = fields
+    value["past"] = dict(list(kept.items())[-PAST:])
 
 
 def stored(target: ComputeTarget) -> dict[str, Any]:

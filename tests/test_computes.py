@@ -272,7 +272,7 @@ def test_a_deleted_target_takes_its_runs_along(kernel: Kernel, home: Path) -> No
     waiting = controller.loop.post(controller.wait(RunHandle(handle)))
     assert "its 1 running run is stopped, and the logs" in kernel.act("delete", "big").ask
     kernel.act("delete", "big", confirmed=True)
-    assert kernel.finished("big") == "big is deleted."
+    assert kernel.finished("big") == "big is deleted. In use now: local."
     assert set(kernel.rows()) == {"local"} and kernel.rows()["local"].current
     assert stored(home) == {"schema": 1, "current": "local", "targets": {}}
     end = waiting.result(DEADLINE)  # who waited for it is told

@@ -13,7 +13,7 @@ from jupyter_amltrain.errors import MissingDependency, StateError, UnknownTarget
 from jupyter_amltrain.spec.target import FakeTarget, LocalTarget
 from jupyter_amltrain.spec.target_fields import fields_of
 from jupyter_amltrain.state import StateRoot
-from jupyter_amltrain.targets import PAST, Targets
+from jupyter_amltrain.targets import LOCAL, PAST, Targets
 
 
 def targets(folder: Path, *named: dict[str, Any], **top: Any) -> Targets:
@@ -89,12 +89,18 @@ def test_one_that_is_gone_is_remembered_for_its_runs(tmp_path: Path) -> None:
     found.remove("fake", past=True)
     found.remove("other")
     assert found.known("fake") == was and found.read() == (found.all(), "local", [was])
-    with pytest.raises(UnknownTarget, match="'fake' was deleted; its runs can still be read. There are: local."):
+    told = "'fake' was deleted; its runs can still be read. They are in %aml_runs list --target fake."
+    with pytest.raises(UnknownTarget, match=f"{told} Targets that are there: local."):
         found.get("fake")
+    found.remove("fake", past=True)  # another kernel's, which has seen the same
+    assert found.past() == [was]
     with pytest.raises(UnknownTarget, match="No compute target named 'other'"):
         found.known("other")
     found.add(was)
     assert found.get("fake") == was and found.past() == []
+    found.use("fake")
+    found.restore(was)
+    assert found.read() == ([LOCAL], "local", [was])
     for i in range(PAST + 3):
         found.add(FakeTarget(name=f"t{i}"))
         found.remove(f"t{i}", past=True)

@@ -134,7 +134,7 @@ def test_the_life_of_a_target_in_a_notebook(api: Any) -> None:
         typed("scale big --nodes 9")
     with pytest.raises(CommandError, match=r"Deletes 'big': .* If that is meant: %aml_compute delete big --yes --wait"):
         typed("delete big --wait")
-    assert typed("delete big --yes --wait").endswith("big is deleted.")
+    assert typed("delete big --yes --wait").endswith("big is deleted. In use now: local.")
     assert len(table()) == 2 and table()[-1].startswith("*  local")
 
 
