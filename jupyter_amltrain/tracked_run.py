@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing
+from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, UnknownRun
 from jupyter_amltrain.runs.outcome import as_error
 from jupyter_amltrain.runs.painters import Paint
 from jupyter_amltrain.runs.record import record_of
@@ -277,7 +277,10 @@ class TrackedRun:
         async def get() -> RunRecord:
             return record_of(controller().entry(self.handle))
 
-        record = controller().loop.call(get())
+        try:
+            record = controller().loop.call(get())
+        except UnknownRun:  # IPython would print a traceback under the cell
+            return {"text/plain": f"{self.handle}: not in the list any more. %aml_runs lists what there is."}
         return {
             RECORD_MIME: msgspec.to_builtins(record),
             "text/plain": record_text(record),

@@ -42,6 +42,7 @@ def test_a_dry_run_says_what_the_environment_does_not_name(api: Any) -> None:
         "The cell imports sklearn; AzureML-acpt-pytorch-2.8-cuda12.6 does not name scikit-learn: --env kernel"
     )
     assert "notes" not in planned("--target cpu --env AzureML-sklearn-1.5", "import sklearn, mlflow")
+    assert f"# {note}\n" in plan("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6 --yaml", TORCH)
 
 
 @pytest.mark.thorough
@@ -103,3 +104,13 @@ def test_of_an_image_nothing_is_said_and_nothing_derived(api: Any, azure: Azure)
     assert not sent.get("condaFile")
     with pytest.raises(EnvironmentFailed, match="which packages are in it is not told"):
         submit(f"--target cpu --env {name} --derive-env", "print(1)").accepted(DEADLINE)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "hint"), [("kernle", "Did you mean --env kernel?"), ("mine", "Try: --env kernel, or --env conda.yml")]
+)
+def test_a_name_that_is_none_says_what_to_type(api: Any, name: str, hint: str) -> None:
+    with pytest.raises(EnvironmentFailed) as caught:
+        submit(f"--target cpu --env {name}", "print(1)").accepted(DEADLINE)
+    assert f"There is no environment '{name}' in lab. " in str(caught.value) and hint in str(caught.value)

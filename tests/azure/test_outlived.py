@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import Desk, desk_of
+from tests.azure.desk import SIZE, Desk, desk_of
 
 pytestmark = pytest.mark.thorough
 
@@ -24,16 +24,20 @@ def desk(azure: Azure, tmp_path: Path) -> Iterator[Desk]:
 
 def test_a_run_is_there_when_its_cluster_is_not(desk: Desk) -> None:
     desk.good("%%aml_submit --name kept --out answer --wait\nprint('one line')\nanswer = 42")
-    handle = desk.good("import jupyter_amltrain as aml; print(aml.attach('last').handle)").text.strip()
+    handle = desk.good("import jupyter_amltrain as aml; run = aml.attach('last'); print(run.handle)").text.strip()
     assert handle.startswith("cpu/kept-")
-    desk.good("%aml_compute delete cpu --yes --wait")
+    assert "In use now: local." in desk.good("%aml_compute delete cpu --yes --wait").text
     assert "cpu" not in desk.good("%aml_compute list").text
     assert handle in desk.good("%aml_runs").text
     assert "one line" in desk.good(f"%aml_runs logs {handle}").text
-    assert "'cpu' was deleted; its runs can still be read." in desk.bad("%%aml_submit --target cpu\nprint(1)")
+    told = "'cpu' was deleted; its runs can still be read. They are in %aml_runs list --target cpu."
+    assert told in desk.bad("%%aml_submit --target cpu\nprint(1)")
+    assert handle in desk.good("%aml_runs list --target cpu").text
     assert desk.good("print(aml.attach('last').result('answer'))").text.strip() == "42"
     desk.good("%aml_compute disconnect lab --yes")
     assert handle not in desk.good("%aml_runs").text
+    seen = desk.good("run").text
+    assert "not in the list any more" in seen and "Traceback" not in seen
 
 
 def test_a_run_that_its_cluster_takes_along_ends_as_the_service_says(desk: Desk) -> None:
@@ -52,3 +56,25 @@ def test_made_again_under_its_name_it_has_its_old_runs(desk: Desk) -> None:
     desk.good("%%aml_submit --name after --wait\nprint('of the second')")
     listed = desk.good("%aml_runs").text
     assert "before-" in listed and "after-" in listed
+
+
+def test_a_refused_create_under_its_name_loses_no_runs(desk: Desk) -> None:
+    desk.good("%%aml_submit --name before --wait\nprint('of the first')")
+    desk.good("%aml_compute delete cpu --yes --wait")
+    body = {"error": {"code": "BadRequest", "message": "This cannot be made today."}}
+    desk.azure.control("/fault", match=r"PUT .*computes/cpu", times=1, status=400, body=body)
+    assert "cannot be made today" in desk.bad(f"%aml_compute create cpu --kind amlcompute --size {SIZE} --yes --wait")
+    assert "before-" in desk.good("%aml_runs").text
+    assert "of the first" in desk.good("%aml_runs logs last").text
+    desk.cluster()
+    assert "before-" in desk.good("%aml_runs list --target cpu").text
+
+
+def test_a_live_run_of_a_cluster_that_is_gone_holds_its_workspace(desk: Desk) -> None:
+    desk.good("%%aml_submit --name cut\nimport time\ntime.sleep(600)")
+    desk.good("import jupyter_amltrain as aml; run = aml.attach('last').accepted()")
+    desk.azure.control("/fault", match=r"(GET|POST) .*(/jobs|/runs|/history)", times=10_000, status=503)
+    desk.good("%aml_compute delete cpu --yes --wait")
+    assert "1 of its runs goes on (cpu/cut-" in desk.bad("%aml_compute disconnect lab")
+    desk.steady()
+    desk.good("%aml_compute disconnect lab --yes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import re
@@ -96,10 +97,16 @@ def _latest(workspace: Workspace, name: str) -> str:
             raise
         raise EnvironmentFailed(
             f"There is no environment {labelled['name']!r} in {workspace.name}.",
-            hint="The studio lists them under Environments. Try: --env conda.yml",
+            hint=_try_instead(labelled["name"]),
         ) from error
     version = ((answer.json or {}).get("properties") or {}).get("latestVersion")
     return f"azureml:{labelled['name']}:{version}" if version else f"azureml:{name}"
+
+
+def _try_instead(name: str) -> str:
+    if difflib.get_close_matches(name.lower(), ["kernel"], 1):
+        return "Did you mean --env kernel? Else the studio lists them under Environments."
+    return "The studio lists them under Environments. Try: --env kernel, or --env conda.yml"
 
 
 def _anonymous(environment: Mapping[str, str]) -> Any:
