@@ -6,18 +6,16 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import SIZE, Desk, desk_of, until, until_log
+from tests.azure.desk import SIZE, Desk, desk_of, until
+from tests.azure.followed import LINES, asked, begun, whole
 
 pytestmark = pytest.mark.thorough
-
-LINES = 30
 
 
 @pytest.fixture(scope="module")
@@ -38,25 +36,6 @@ def steady(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "desk" in request.fixturenames:
         request.getfixturevalue("desk").steady()
-
-
-def begun(desk: Desk, name: str, target: str = "cpu", lines: int = LINES) -> Any:
-    """A run that writes a line ten times a second, as soon as its first one is here."""
-    text = f"import time\nfor i in range({lines}):\n    print('line', i, flush=True)\n    time.sleep(0.1)"
-    desk.good(f"%%aml_submit --name {name} --target {target} --as run\n{text}")
-    run = desk.shell.user_ns["run"]
-    until_log(run, "line 1\n")
-    return run
-
-
-def whole(run: Any, lines: int = LINES) -> None:
-    """Its log byte by byte, its ticks without gap or repeat, and the mirror as it is at the service."""
-    run.wait(60)
-    assert run.state == "completed" and run.run.reachable
-    log = re.sub(r"^amltrain: .*\n", "", run.logs(), flags=re.M)  # the agent says that its token is refused
-    assert log == "".join(f"line {i}\n" for i in range(lines))
-    seq = run.telemetry()["seq"].tolist()
-    assert len(seq) >= lines / 20 and seq == list(range(len(seq)))
 
 
 def broken(desk: Desk, what: str) -> Callable[[], None]:
@@ -126,53 +105,6 @@ def test_a_run_that_is_followed_is_whole_after(desk: Desk, what: str) -> None:
         time.sleep(0.7)  # as long as it lasts for a person
     mend()
     whole(run)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("listed", [True, False], ids=["listed", "unlisted"])
-def test_signatures_end_again_and_again_in_a_long_run(desk: Desk, listed: bool) -> None:
-    """As in twelve hours: of the logs, and of the agent's files where run history does not list them."""
-    desk.azure.control("/switch", logs_in_details=listed)
-    try:
-        run = begun(desk, f"signatures-{listed}".lower(), lines=60)
-        desk.good("run")  # somebody looks
-        for number in range(10, 50, 10):
-            until_log(run, f"line {number}\n")
-            assert desk.azure.control("/expire-signatures")["over"]
-        whole(run, 60)
-        assert [w for w in desk.azure.control("/wire") if w["status"] == 403 and ".blob." in w["host"]]
-    finally:
-        desk.azure.control("/switch", logs_in_details=True)
-
-
-@pytest.mark.thorough
-def test_a_signature_that_ends_in_a_download(desk: Desk, tmp_path: Path) -> None:
-    """All files are asked for by one signature; here its hour is over when some are fetched."""
-    desk.good(
-        "%%aml_submit --name leaves --target cpu --as leaves --wait\nimport os\nos.makedirs('outputs', exist_ok=True)\n"
-        "for i in range(20):\n    open(f'outputs/{i}.bin', 'wb').write(bytes([i]) * 100_000)"
-    )
-    job = desk.shell.user_ns["leaves"].run_id
-    desk.azure.control("/fault", match=r"GET \S+\.blob\.\S+/outputs/\d+\.bin", times=1, after=9, delay=0.7)
-    desk.wire()
-    with ThreadPoolExecutor(1) as pool:
-        downloaded = pool.submit(lambda: asked("jobs.outputs", name=job, folder=str(tmp_path)))
-        until(lambda: downloaded.done() or [w for w in desk.wire() if w["fault"]])
-        desk.azure.control("/expire-signatures")
-        assert len(downloaded.result(60)["files"]) == 20
-    secrets = [w for w in desk.azure.control("/wire") if w["path"].endswith("/listSecrets")]
-    assert len(secrets) >= 2
-    for i in range(20):
-        assert (tmp_path / f"outputs/{i}.bin").read_bytes() == bytes([i]) * 100_000
-
-
-@pytest.mark.thorough
-def test_a_submit_when_all_signatures_have_ended(desk: Desk) -> None:
-    """Those by which the last code was sent are kept for a while, to copy what it has: then it is sent again."""
-    for number in range(3):
-        desk.good(f"%%aml_submit --name again --target cpu --as again --wait\nprint({number}, '{'x' * 5000}')")
-        assert desk.shell.user_ns["again"].logs().startswith(f"{number} x")
-        desk.azure.control("/expire-signatures")
 
 
 @pytest.mark.thorough
@@ -295,19 +227,6 @@ def _service(desk: Desk) -> list[str]:
     return [row["name"] for row in asked("computes.list")]
 
 
-def asked(op: str, **payload: Any) -> Any:
-    """What the Azure process answers."""
-    from jupyter_amltrain import api
-    from jupyter_amltrain.backends.azureml.link import link_of
-
-    c = api.controller()
-
-    async def ask() -> Any:
-        return await link_of(c.loop, c.root).request(op, {"workspace": "lab", **payload})
-
-    return c.loop.call(ask(), 60)
-
-
 @pytest.mark.thorough
 def test_machines_that_cannot_be_had(desk: Desk) -> None:
     """A run that waits for ever tells why."""
@@ -333,24 +252,6 @@ def test_a_quota_that_cannot_hold_it(desk: Desk) -> None:
     assert desk.jobs() == jobs
 
 
-def deleted(desk: Desk, path: str) -> None:
-    """As somebody else would, with the studio."""
-    desk.azure.control("/gone", below=path)
-
-
-@pytest.mark.thorough
-def test_a_compute_that_somebody_else_deleted(desk: Desk) -> None:
-    desk.good(f"%aml_compute create doomed --kind amlcompute --size {SIZE} --yes --wait")
-    deleted(desk, "/computes/doomed")
-    said = desk.bad("%%aml_submit --name late --target doomed\nprint(1)")
-    assert "There is no compute 'doomed' in the workspace any more" in said
-    assert not [j for j in desk.jobs() if j.startswith("late")]
-    assert "doomed" in desk.good("%aml_compute list").text
-    assert "There is no compute 'doomed'" in desk.bad("%aml_compute test doomed")
-    desk.good("%aml_compute delete doomed --yes --wait")
-    assert "doomed" not in desk.good("%aml_compute list").text
-
-
 def test_files_of_a_run_hold_no_address(desk: Desk) -> None:
     """Signed addresses are secrets: they live in the process only."""
     run = begun(desk, "addresses")
@@ -360,57 +261,3 @@ def test_files_of_a_run_hold_no_address(desk: Desk) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             assert b"sig=" not in path.read_bytes(), path
-
-
-#: As ARM says it of the whole workspace, and as run history and ARM say it of one job.
-PASSING = {
-    "workspace": {
-        "error": {
-            "code": "ResourceNotFound",
-            "message": "The Resource 'Microsoft.MachineLearningServices/workspaces/ml-dev' under resource group 'ml'"
-            " was not found.",
-        }
-    },
-    "job": {"error": {"code": "UserError", "message": "Run was not found."}},
-}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("what", PASSING)
-def test_a_404_that_passes_makes_no_run_lost(desk: Desk, what: str) -> None:
-    """A server of the service may lag behind the others, and say so for seconds."""
-    run = begun(desk, f"passing-{what}", lines=80)
-    desk.azure.control("/fault", match=r"GET (management|eastus)\S+", times=10**6, status=404, body=PASSING[what])
-    until(lambda: what == "job" or not run.run.reachable)
-    time.sleep(4.0)
-    assert run.run.status.state.value != "lost"
-    desk.steady()
-    whole(run, 80)
-
-
-@pytest.mark.thorough
-def test_a_workspace_that_is_gone(azure: Azure, tmp_path: Path) -> None:
-    from jupyter_amltrain import api
-
-    with desk_of(azure, tmp_path) as desk:
-        assert desk.connect().error is None
-        desk.cluster()
-        run = begun(desk, "homeless")
-        deleted(desk, "")
-        until(lambda: not run.run.reachable)
-        for cell in ("%%aml_submit --name never\nprint(1)", "%aml_runs list --target cpu", desk.connect_line):
-            said = desk.bad(cell)
-            assert re.search(r"ml-dev|lab", said) and re.search(r"no |not found|gone", said, re.I), said
-        until(lambda: run.run.status.state.value == "lost", "that the run is lost", 30)
-        assert re.fullmatch(
-            rf"{run.handle} is lost: the workspace ml-dev is gone at Azure\. Its log as far as it was seen is kept:"
-            rf" %aml_runs logs {run.handle}\. Another workspace: %aml_compute connect\. Submit it again\.",
-            run.run.error,
-        ), run.run.error
-        assert "line 1\n" in desk.good(f"%aml_runs logs {run.handle}").text  # what came home stays
-        assert "There is no workspace 'ml-dev' at Azure (any more)" in desk.good("%aml_compute list").text
-        api.close()
-        said = desk.bad(f"%aml_runs attach {run.handle}")
-        path = re.search(r"The log of homeless-\w+ as far as it was seen is kept: (\S+) ", said)
-        assert path and "line 1\n" in Path(path[1]).expanduser().read_text(), said
-        desk.no_secret()

@@ -1,0 +1,97 @@
+"""What somebody else has deleted, and what only seems to be gone for a moment."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.azure.conftest import Azure
+from tests.azure.desk import SIZE, Desk, desk_of, until
+from tests.azure.followed import begun, whole
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(scope="module")
+def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A workspace with a cluster."""
+    with desk_of(azure, tmp_path_factory.mktemp("runs")) as made:
+        assert made.connect().error is None
+        made.cluster()
+        yield made
+        made.steady()
+        assert azure.control("/problems")["problems"] == []
+        made.no_secret()
+
+
+def deleted(desk: Desk, path: str) -> None:
+    """As somebody else would, with the studio."""
+    desk.azure.control("/gone", below=path)
+
+
+def test_a_compute_that_somebody_else_deleted(desk: Desk) -> None:
+    desk.good(f"%aml_compute create doomed --kind amlcompute --size {SIZE} --yes --wait")
+    deleted(desk, "/computes/doomed")
+    said = desk.bad("%%aml_submit --name late --target doomed\nprint(1)")
+    assert "There is no compute 'doomed' in the workspace any more" in said
+    assert not [j for j in desk.jobs() if j.startswith("late")]
+    assert "doomed" in desk.good("%aml_compute list").text
+    assert "There is no compute 'doomed'" in desk.bad("%aml_compute test doomed")
+    desk.good("%aml_compute delete doomed --yes --wait")
+    assert "doomed" not in desk.good("%aml_compute list").text
+
+
+#: As ARM says it of the whole workspace, and as run history and ARM say it of one job.
+PASSING = {
+    "workspace": {
+        "error": {
+            "code": "ResourceNotFound",
+            "message": "The Resource 'Microsoft.MachineLearningServices/workspaces/ml-dev' under resource group 'ml'"
+            " was not found.",
+        }
+    },
+    "job": {"error": {"code": "UserError", "message": "Run was not found."}},
+}
+
+
+@pytest.mark.parametrize("what", PASSING)
+def test_a_404_that_passes_makes_no_run_lost(desk: Desk, what: str) -> None:
+    """A server of the service may lag behind the others, and say so for seconds."""
+    run = begun(desk, f"passing-{what}", lines=80)
+    desk.azure.control("/fault", match=r"GET (management|eastus)\S+", times=10**6, status=404, body=PASSING[what])
+    until(lambda: what == "job" or not run.run.reachable)
+    time.sleep(4.0)
+    assert run.run.status.state.value != "lost"
+    desk.steady()
+    whole(run, 80)
+
+
+def test_a_workspace_that_is_gone(azure: Azure, tmp_path: Path) -> None:
+    from jupyter_amltrain import api
+
+    with desk_of(azure, tmp_path) as desk:
+        assert desk.connect().error is None
+        desk.cluster()
+        run = begun(desk, "homeless")
+        deleted(desk, "")
+        until(lambda: not run.run.reachable)
+        for cell in ("%%aml_submit --name never\nprint(1)", "%aml_runs list --target cpu", desk.connect_line):
+            said = desk.bad(cell)
+            assert re.search(r"ml-dev|lab", said) and re.search(r"no |not found|gone", said, re.I), said
+        until(lambda: run.run.status.state.value == "lost", "that the run is lost", 30)
+        assert re.fullmatch(
+            rf"{run.handle} is lost: the workspace ml-dev is gone at Azure\. Its log as far as it was seen is kept:"
+            rf" %aml_runs logs {run.handle}\. Another workspace: %aml_compute connect\. Submit it again\.",
+            run.run.error,
+        ), run.run.error
+        assert "line 1\n" in desk.good(f"%aml_runs logs {run.handle}").text  # what came home stays
+        assert "There is no workspace 'ml-dev' at Azure (any more)" in desk.good("%aml_compute list").text
+        api.close()
+        said = desk.bad(f"%aml_runs attach {run.handle}")
+        path = re.search(r"The log of homeless-\w+ as far as it was seen is kept: (\S+) ", said)
+        assert path and "line 1\n" in Path(path[1]).expanduser().read_text(), said
+        desk.no_secret()
