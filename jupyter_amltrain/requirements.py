@@ -13,7 +13,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
@@ -64,6 +64,8 @@ def captured(text: bytes, root: Path, source: Path | None = None) -> Captured:
 
     Parameters
     ----------
+    root
+        Where the script lies.
     source
         Folder that is taken along whole: what is imported of it comes with the code.
 
@@ -73,7 +75,7 @@ def captured(text: bytes, root: Path, source: Path | None = None) -> Captured:
         The script cannot go without a module that is not installed here, or that is installed from a
         folder of this machine.
     """
-    own = local_modules(text, source or root)
+    own = {**(local_modules(text, source) if source else {}), **local_modules(text, root)}
     found = dict.fromkeys(imports(text))
     for path in own.values():
         if path.suffix == ".py":
@@ -107,36 +109,69 @@ def completed(spec: JobSpec) -> JobSpec:
     if not environment.kernel or environment.python:
         return spec
     source = Path(spec.source).expanduser() if spec.source else None
-    root = Path(spec.notebook_dir or ".").absolute()
+    script = (source or Path(spec.notebook_dir or ".").absolute()) / spec.script_name
     try:
-        text = spec.script.encode() or ((source or root) / spec.script_name).read_bytes()
+        text = spec.script.encode() or script.read_bytes()
     except OSError:
         text = b""  # the snapshot says it, with its words
-    found = captured(text, root, source)
+    found = captured(text, script.parent, source)
     return msgspec.structs.replace(
         spec, environment=msgspec.structs.replace(environment, python=found.python, packages=found.packages)
     )
 
 
-def imports(text: bytes) -> tuple[Import, ...]:
-    """The absolute imports of a script; none where it is no Python."""
+def reached(text: bytes, own: Mapping[str, str | bytes | Path]) -> Iterator[bytes]:
+    """`text`, and the modules of its own without which it ends, in the order in which they are found. Blocks.
+
+    Parameters
+    ----------
+    own
+        Path (posix) to path here, or to the bytes.
+    """
+    seen: set[str] = set()
+    waiting = [("", text)]
+    while waiting:
+        package, content = waiting.pop()
+        yield content
+        for one in imports(content, package):
+            parts = one.name.split(".") if one.needed else []
+            for depth in range(1, len(parts) + 1):
+                path = "/".join(parts[:depth])
+                for file, inside in ((f"{path}.py", parts[: depth - 1]), (f"{path}/__init__.py", parts[:depth])):
+                    if file in own and file not in seen:
+                        seen.add(file)
+                        there = own[file]
+                        source = there if isinstance(there, bytes) else Path(there).read_bytes()
+                        waiting.append((".".join(inside), source))
+
+
+def imports(text: bytes, package: str = "") -> tuple[Import, ...]:
+    """The imports of a script; none where it is no Python.
+
+    Parameters
+    ----------
+    package
+        What its relative imports begin at; without it they are left out.
+    """
     try:
         tree = syntax.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return ()
-    return tuple(_imports(tree, True))
+    return tuple(_imports(tree, True, package.split(".") if package else []))
 
 
-def _imports(node: ast.AST, needed: bool) -> Iterator[Import]:
+def _imports(node: ast.AST, needed: bool, package: Sequence[str]) -> Iterator[Import]:
     if isinstance(node, ast.Import):
         yield from (Import(alias.name, needed) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-        if node.module and not node.level:
-            yield from (Import(f"{node.module}.{a.name}" if a.name != "*" else node.module, needed) for a in node.names)
+        if node.level <= len(package):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join(filter(None, [*above, node.module]))
+            yield from (Import(f"{base}.{alias.name}" if alias.name != "*" else base, needed) for alias in node.names)
     elif not _only_for_types(node):
         aside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Try | ast.If)
         for child in ast.iter_child_nodes(node):
-            yield from _imports(child, needed and not aside)
+            yield from _imports(child, needed and not aside, package)
 
 
 def _only_for_types(node: ast.AST) -> bool:

@@ -89,10 +89,11 @@ def target_of(compute: str) -> str:
 
 def text_of(plan: Plan) -> str:
     """A planned job as a file for ``az ml job create``."""
+    from jupyter_amltrain import requirements
     from jupyter_amltrain.backends.azureml import job_command, job_environment
     from jupyter_amltrain.spec import azure_yaml_out
 
-    spec, request = plan.spec, plan.request
+    spec, request = requirements.completed(plan.spec), plan.request
     if spec.job_type:
         if "job" not in request:
             return spec.cell

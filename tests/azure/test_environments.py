@@ -43,6 +43,7 @@ def test_a_dry_run_says_what_the_environment_does_not_name(api: Any) -> None:
     )
     assert "notes" not in planned("--target cpu --env AzureML-sklearn-1.5", "import sklearn, mlflow")
     assert f"# {note}\n" in plan("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6 --yaml", TORCH)
+    assert "scikit-learn==" in plan("--target local --env kernel --yaml", "import sklearn")
 
 
 @pytest.mark.thorough

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import msgspec
@@ -87,15 +87,23 @@ def wanted_of(spec: JobSpec, snapshot: Snapshot | None = None) -> Wanted:
     """
     what = "The cell" if spec.cell else spec.script_name
     root = Path(spec.source or spec.notebook_dir or ".").expanduser()
+    beside = (root / spec.script_name).parent  # the first place where Python looks
     try:
         text = spec.script.encode() or (root / spec.script_name).read_bytes()
-        own = {name.partition("/")[0].removesuffix(".py") for name in snapshot.files} if snapshot else set()
-        if not own:
-            own = {name.partition("/")[0].removesuffix(".py") for name in local_modules(text, root)}
-            own |= {one.stem for one in root.iterdir()} if spec.source else set()
+        files: dict[str, str | bytes | Path] = {**(snapshot.files if snapshot else local_modules(text, root))}
+        if snapshot:
+            above = f"{PurePosixPath(spec.script_name).parent}/"
+            files |= {name.removeprefix(above): each for name, each in files.items() if name.startswith(above)}
+        elif beside != root:
+            files |= local_modules(text, beside)
+        own = {name.partition("/")[0].removesuffix(".py") for name in files}
+        if not snapshot and spec.source:
+            own |= {one.stem for one in (*root.iterdir(), *beside.iterdir())}
+        found = [packages.needs(each, own) for each in requirements.reached(text, files)]
     except (OSError, UnicodeError, SubmitError):
         return Wanted((), what)  # the snapshot says it, with its words
-    return Wanted(tuple(packages.needs(text, own)), what)
+    modules = tuple(dict.fromkeys(module for needs in found for module in needs))
+    return Wanted(modules, what if len(modules) == len(found[0]) else f"{what} with its modules")
 
 
 # ---- judging

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from jupyter_amltrain.backends.azureml import choice, curated, mlflow_pins, packages
 from jupyter_amltrain.backends.azureml.job_environment import environment_of
+from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.environment import Environment, check_environment
 from jupyter_amltrain.spec.job import JobSpec
 
@@ -186,6 +188,39 @@ def test_modules_that_travel_with_the_script_are_not_asked_for(tmp_path: Path) -
     spec = JobSpec(name="n", script_name="train.py", notebook_dir=str(tmp_path))
     assert choice.wanted_of(spec) == (("numpy",), "train.py")
     assert choice.wanted_of(JobSpec(name="n", script_name="gone.py", notebook_dir=str(tmp_path))).modules == ()
+
+
+def test_a_script_in_a_folder_of_its_source_has_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("import helper, common\n")
+    (tmp_path / "src" / "helper.py").write_text("import sklearn\n")
+    (tmp_path / "common.py").write_text("import numpy\n")
+    spec = JobSpec(name="n", script_name="src/train.py", source=str(tmp_path), notebook_dir=str(tmp_path))
+    wanted = choice.wanted_of(spec)
+    assert sorted(wanted.modules) == ["numpy", "sklearn"] and wanted.what == "src/train.py with its modules"
+    files: dict[str, str | bytes] = {
+        path.relative_to(tmp_path).as_posix(): str(path) for path in tmp_path.rglob("*.py")
+    }
+    assert choice.wanted_of(spec, Snapshot(files=files, digest="", bytes=0)) == wanted
+    kernel = msgspec.structs.replace(spec, environment=Environment(kernel=True))
+    pins = choice.completed(kernel, "", False).environment.packages
+    assert [pin.partition("==")[0] for pin in pins] == ["numpy", "scikit-learn"]
+
+
+def test_what_its_own_modules_import_counts(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "__init__.py").write_text("from .layers import Layer\nfrom . import __version__\n")
+    (tmp_path / "net" / "layers.py").write_text("import torch\ntry:\n    import cupy\nexcept ImportError:\n    pass\n")
+    (tmp_path / "net" / "unused.py").write_text("import tensorflow\n")
+    (tmp_path / "shown.py").write_text("import net\ndef show():\n    import plotly\n")
+    spec = job("import pandas\nfrom shown import show\n", notebook_dir=str(tmp_path))
+    assert choice.wanted_of(spec) == (("pandas", "torch"), "The cell with its modules")
+    taken = job("from shown import show\n", notebook_dir=str(tmp_path))
+    assert choice.completed(taken, "", False).environment.name.startswith("AzureML-acpt-pytorch")
+    (line,) = said(
+        job("import net", notebook_dir=str(tmp_path), environment=Environment(name="AzureML-sklearn-1.5@latest"))
+    )
+    assert line.startswith("The cell with its modules imports torch; AzureML-sklearn-1.5 does not name torch")
 
 
 def test_the_default_of_a_notebook_gives_way_to_the_line(tmp_path: Path) -> None:
