@@ -143,7 +143,9 @@ def _runs(words: list[str]) -> int:
             if asked.follow:
                 runs.follow(run, _write, asked.tail)
             else:
-                _write(runs.log_text(run, asked.tail))
+                _write(text := runs.log_text(run, asked.tail))
+                if not text:
+                    print(f"amltrain: {runs.no_log(run)}", file=sys.stderr)
         elif asked.json:
             _print_json(run)
         else:

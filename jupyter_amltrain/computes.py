@@ -158,6 +158,9 @@ class Computes(TargetList):
                 }
             )
         draft = self._places.draft(target)
+        past = {gone.name: gone for gone in await self._loop.offload(self._targets.past)}.get(name)
+        if past is not None and not (isinstance(draft, Provisioned) and draft.inherits(past)):
+            return Done(errors={NAME.name: f"The runs of a deleted {name!r} are kept under that name. Choose another."})
         if isinstance(draft, Provisioned):
             with contextlib.suppress(TargetError, asyncio.TimeoutError):
                 await asyncio.wait_for(draft.prepare(), PATIENCE if dry else PRICES)

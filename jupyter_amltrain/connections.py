@@ -197,6 +197,7 @@ class Connections:
     ) -> tuple[dict[str, str], dict[str, str], list[str], list[str]]:
         """Make the computes targets; what is no more is removed, unless it has live runs."""
         there = {target.name: target for target in self._targets.all()}
+        taken = {*there, *(t.name for t in self._targets.past() if not _of(t, facts.name))}
         mine = {getattr(t, "compute", "") or t.name: t for t in there.values() if _of(t, facts.name)}
         types = {str(kind.__struct_config__.tag): kind for kind in target_kinds()}
         made: dict[str, str] = {}
@@ -206,9 +207,9 @@ class Connections:
             compute, kind = str(row["name"]), types.get(str(row.get("kind")))
             old = mine.get(compute)
             name = old.name if old is not None else compute
-            if old is None and name in there:
+            if old is None and name in taken:
                 name = f"{facts.name}-{compute}"
-            target = None if kind is None or (old is None and name in there) else _made(kind, name, facts, row, old)
+            target = None if kind is None or (old is None and name in taken) else _made(kind, name, facts, row, old)
             if target is None:
                 skipped.append(compute)
                 continue

@@ -77,9 +77,12 @@ def captured(text: bytes, root: Path, source: Path | None = None) -> Captured:
     """
     own = {**(local_modules(text, source) if source else {}), **local_modules(text, root)}
     found = dict.fromkeys(imports(text))
+    ends = set(reached(text, own))
     for path in own.values():
         if path.suffix == ".py":
-            found.update(dict.fromkeys(Import(one.name, False) for one in imports(path.read_bytes())))
+            content = path.read_bytes()
+            # What a module needs is needed where the script cannot go without that module.
+            found.update(dict.fromkeys(Import(i.name, i.needed and content in ends) for i in imports(content)))
     ours = {name.partition("/")[0].removesuffix(".py") for name in own}
     known = _distributions()
     pins: dict[str, str] = {}

@@ -77,8 +77,12 @@ def test_modules_of_ones_own_are_followed_and_are_no_packages(site: Path, tmp_pa
     install(site, "deep", "1.0", ["deep/__init__.py"])
     work = tmp_path / "work"
     work.mkdir()
-    (work / "mine.py").write_text("import deep\nimport not_here_but_maybe_not_needed\n")
+    (work / "mine.py").write_text("import deep\ntry:\n    import not_here\nexcept ImportError:\n    pass\n")
+    (work / "perhaps.py").write_text("import not_here\n")
     assert found("import mine", work) == ("deep==1.0",)
+    assert found("import mine\nif False:\n    import perhaps", work) == ("deep==1.0",)
+    with pytest.raises(PreflightError, match="'not_here' is imported"):
+        found("import mine, perhaps", work)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     assert found("import mine", elsewhere, source=work) == ("deep==1.0",)

@@ -70,6 +70,10 @@ class Provisioned(abc.ABC):
     #: Its service keeps its runs when it is deleted.
     outlived: ClassVar[bool] = False
 
+    def inherits(self, past: ComputeTarget) -> bool:
+        """Whether the runs of a target that is gone are its own when it has its name."""
+        return False
+
     @abc.abstractmethod
     async def state(self) -> ProvisionState:
         """Ask the service. Raises ``TargetUnreachable``, ``AuthenticationError``."""

@@ -210,7 +210,7 @@ def runs_parser(prog: str = "%aml_runs") -> Parser:
         elif name == "dashboard":
             _window(verb)
         elif name == "delete":
-            verb.add_argument("-f", "--force", action="store_true", help="really remove")
+            verb.add_argument("-f", "--force", "-y", "--yes", action="store_true", help="really remove")
         if name in ("show", "attach", "last") and not magic:
             verb.add_argument("--json", action="store_true", help="print JSON")
     if not magic:

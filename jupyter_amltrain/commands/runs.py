@@ -121,6 +121,12 @@ def log_text(run: TrackedRun, tail: int | None = None) -> str:
     return collapse(run.logs())
 
 
+def no_log(run: TrackedRun) -> str:
+    """What is said in the place of a log without a line, and why there is none where that is known."""
+    ended = run.run.status.state.terminal
+    return f"{run.handle} has {'written no log' if ended else 'no log yet'}. Its state: %aml_runs show {run.handle}"
+
+
 def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None) -> None:
     """Write the log as it grows until the run has ended; never raises for how it ended."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

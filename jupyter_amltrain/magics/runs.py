@@ -73,7 +73,7 @@ class RunsMagics(Magics):
                 except KeyboardInterrupt:
                     print(f"\n{run.handle} goes on. {runs.still(run)}")
             else:
-                print(runs.log_text(run, tail).rstrip("\n"))
+                print(runs.log_text(run, tail).rstrip("\n") or runs.no_log(run))
             return None
         if asked.verb == "dashboard":
             return view_once(self.shell, run.dashboard(window=asked.window))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,3 +79,16 @@ def test_a_live_run_of_a_cluster_that_is_gone_holds_its_workspace(desk: Desk) ->
     assert "1 of its runs goes on (cpu/cut-" in desk.bad("%aml_compute disconnect lab")
     desk.steady()
     desk.good("%aml_compute disconnect lab --yes")
+
+
+def test_another_workspaces_cluster_does_not_take_the_name(desk: Desk) -> None:
+    desk.good("%%aml_submit --name theirs --wait\nprint('of the first')")
+    desk.good("%aml_compute delete cpu --yes --wait")
+    path = desk.home / "targets.json"
+    value = json.loads(path.read_text())
+    value["past"]["cpu"]["workspace"] = "elsewhere"  # as if it had been another workspace's
+    path.write_text(json.dumps(value))
+    said = desk.bad(f"%aml_compute create cpu --kind amlcompute --size {SIZE} --max-nodes 1 --yes --wait")
+    assert "The runs of a deleted 'cpu' are kept under that name. Choose another." in said
+    said = desk.bad("%aml_compute create cpu --kind fake --yes --wait")
+    assert "The runs of a deleted 'cpu' are kept" in said

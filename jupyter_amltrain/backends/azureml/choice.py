@@ -60,7 +60,10 @@ def completed(spec: JobSpec, default: str, gpus: bool) -> JobSpec:
     if spec.job_type or given:
         return requirements.completed(spec)
     if default:
-        return requirements.completed(_having(spec, environment_of(default)))
+        try:
+            return requirements.completed(_having(spec, environment_of(default)))
+        except PreflightError as error:  # the line does not name it
+            raise PreflightError(f"By default {error}") from None
     wanted = wanted_of(spec)
     name, lacking = curated.covering(wanted.modules, gpus)
     if not lacking:

@@ -21,6 +21,7 @@ from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, Provision
 from jupyter_amltrain.errors import AmlTrainError, CreateUnsure
 from jupyter_amltrain.spec.azure_target import AmlComputeTarget, InstanceTarget, ServerlessTarget
 from jupyter_amltrain.spec.fields import Act
+from jupyter_amltrain.spec.target import ComputeTarget
 
 #: A row's price and quota are not waited for longer (seconds).
 BESIDE = 0.5
@@ -40,6 +41,10 @@ class AzureLifecycle(AzureHoldings, Provisioned):
     _nodes: int | None = None
     _moved_at: float = -1e9
     _counted_at: float = -1e9
+
+    def inherits(self, past: ComputeTarget) -> bool:
+        """See :meth:`Provisioned.inherits`: of the same workspace."""
+        return getattr(past, "workspace", None) == self.workspace().name
 
     async def state(self) -> ProvisionState:
         """See :meth:`Provisioned.state`."""
