@@ -62,7 +62,8 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
         target = self.azure
         state = await self.state()
         if state.state == "failed":
-            raise TargetError(f"{target.name!r}: {state.detail}", hint=f"%aml_compute show {target.name}")
+            told = "%aml_" in state.detail  # what to type
+            raise TargetError(f"{target.name!r}: {state.detail}", hint="" if told else "See: %aml_compute list")
         most = state.max_nodes or 1
         queued, running = await self._counted()
         gpus = int(state.gpus or 0)
