@@ -22,7 +22,7 @@ from .conftest import SETTINGS, end_all
 DEADLINE = 170.0
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 #: A path that tells whose machine it was.
-FOREIGN = re.compile(r"/(?:root|home|Users|tmp|work|workspaces?|builds?|mnt|private)/[\w.~-]")
+FOREIGN = re.compile(r"(?<!\w)/(?:root|home|Users|tmp|work|workspaces?|builds?|mnt|private)/[\w.~-]")
 
 
 def code(notebook: Any) -> list[Any]:
