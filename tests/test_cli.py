@@ -11,6 +11,8 @@ import pytest
 
 from jupyter_amltrain.cli import main
 
+from .places import until
+
 pytestmark = pytest.mark.usefixtures("home")
 
 LINE = [sys.executable, "-m", "jupyter_amltrain.cli"]
@@ -105,7 +107,7 @@ def test_wrong_usage_has_exit_code_2_and_one_line(capsys: pytest.CaptureFixture[
 
 def test_compute_and_help() -> None:
     assert json.loads(amltrain("compute", "--json").stdout)[0]["target"] == "local"
-    assert "CPUs" in amltrain("compute").stdout
+    until(lambda: "CPUs" in amltrain("compute").stdout, "what is there, told in time")
     assert amltrain("compute", "test").stdout.startswith("local: ready")
     assert "usage: amltrain" in amltrain("--help").stdout == amltrain().stdout
     assert "usage: amltrain submit" in amltrain("submit", "-h").stdout

@@ -95,13 +95,13 @@ def test_nothing_yet(cell: Cell, fails: Fails, capsys: Any) -> None:
 
 
 def test_compute(cell: Cell, capsys: Any) -> None:
+    cell("%aml_compute test local")  # waits for the answer, as the list does for a moment only
+    assert capsys.readouterr().out.startswith("local: ready")
     cell("%aml_compute")
     head, row = capsys.readouterr().out.splitlines()
     assert "CPUs" in head and row.startswith("*") and "local" in row and "GiB" in row
     cell("%aml_compute show")
     shown = capsys.readouterr().out
     assert "cpu slots" in shown and "A run survives the end of" in shown and "kernel" in shown
-    cell("%aml_compute test local")
-    assert capsys.readouterr().out.startswith("local: ready")
     cell("%aml_compute use local")
     assert "local is the target in use" in capsys.readouterr().out

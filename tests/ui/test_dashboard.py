@@ -166,6 +166,7 @@ def test_two_nodes(notebook: NotebookPage, shots: Path) -> None:
     notebook.page.screenshot(path=shots / "two-nodes.png")
 
 
+@pytest.mark.thorough
 def test_through_a_reload_while_a_cell_runs(
     notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script, shots: Path
 ) -> None:
@@ -191,6 +192,7 @@ def test_through_a_reload_while_a_cell_runs(
     assert "image/png" in output["data"]  # also for readers without us
 
 
+@pytest.mark.thorough
 def test_a_page_that_was_closed_at_the_end(notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script) -> None:
     """Nobody could write the end into the notebook; the next page that opens it does."""
     script.play(GPUS, wave, 300)
@@ -229,6 +231,7 @@ def test_a_restarted_kernel_attaches(notebook: NotebookPage, script: charts.Scri
     expect(run.locator(".bqplot").first).to_be_visible(timeout=MS)  # the submitted cell is live again too
 
 
+@pytest.mark.thorough
 def test_executed_again_and_cleared(notebook: NotebookPage, script: charts.Script) -> None:
     script.play(GPUS, wave, 300)
     notebook.cell("%aml_monitor --gpus 0,1 --rate 4")
@@ -280,6 +283,7 @@ def test_a_hidden_page_gets_nothing_and_catches_up(
     eventually("nothing is missing", lambda: follows(charts.lines(run, "GPU utilization", 100)[-2][2], truth))
 
 
+@pytest.mark.thorough
 def test_window_pause_and_zoom_are_the_pages(
     notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script, shots: Path
 ) -> None:

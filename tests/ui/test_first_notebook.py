@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, load_page, open_notebook
@@ -24,6 +25,7 @@ def begun(page: Page, lab: LabServer, name: str, epochs: int) -> NotebookPage:
     return notebook
 
 
+@pytest.mark.thorough
 def test_cancel_in_the_first_notebook_while_another_cell_sleeps(page: Page, lab: LabServer, shots: Path) -> None:
     notebook = begun(page, lab, "01_canceled.ipynb", epochs=100_000)
     run = notebook.runs.first

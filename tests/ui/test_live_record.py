@@ -52,6 +52,7 @@ def test_cancel_works_while_a_cell_runs(notebook: NotebookPage, shots: Path) -> 
     notebook.interrupt()
 
 
+@pytest.mark.thorough
 def test_after_a_reload_the_page_asks_and_the_file_gets_the_end(notebook: NotebookPage, lab: LabServer) -> None:
     name = name_of(notebook)
     notebook.cell("import standin; standin.install(); standin.play(push=False)")
