@@ -130,10 +130,11 @@ def test_the_pixels_are_the_script(
     eventually("ticks are drawn", lambda: len(charts.ticks(folder)[1]) > 40)
     notebook.page.screenshot(path=shots / f"gpus-{gpus}.png")
     ended(notebook, run)
-    util = [charts.column(folder, gpu, "util") for gpu in range(gpus)]
-    peak = [charts.column(folder, gpu, "peak") for gpu in range(gpus)]
 
     def right() -> bool:
+        # Read each time: the last ticks may come after the record has its end.
+        util = [charts.column(folder, gpu, "util") for gpu in range(gpus)]
+        peak = [charts.column(folder, gpu, "peak") for gpu in range(gpus)]
         found = charts.lines(run, "GPU utilization", 100)
         if gpus <= 8:
             means = [line for _, opacity, line in found if opacity > 0.9]
