@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.fake_lifecycle import FakeLifecycle
-from jupyter_amltrain.computes import Done
 from jupyter_amltrain.controller import Controller
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, QuotaExceeded, UnknownTarget
 from jupyter_amltrain.spec.job import JobSpec
@@ -19,6 +18,7 @@ from jupyter_amltrain.spec.rows import TargetRow
 from jupyter_amltrain.spec.run import RunHandle
 from jupyter_amltrain.state import StateRoot, locked
 from jupyter_amltrain.target_list import News
+from jupyter_amltrain.works import Done
 
 from .places import DEADLINE, until
 

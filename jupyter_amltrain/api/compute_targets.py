@@ -11,8 +11,8 @@ from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.tracked_run import ANSWER
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.computes import Done
     from jupyter_amltrain.spec.rows import TargetRow
+    from jupyter_amltrain.works import Done
 
 
 def targets() -> list[ComputeTarget]:
