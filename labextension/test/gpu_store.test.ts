@@ -87,7 +87,7 @@ const run = (handle: string, state: string, name = handle): any => ({ handle, st
 
 test('the chosen run is always among the options', () => {
   const runs = [run('a/1', 'running', 'x'), run('a/2', 'completed'), run('a/3', 'queued'), run('a/4', 'running', 'x')];
-  const found = options('local', runs, [], 'a/2');
+  const found = options('local', runs, 'a/2');
   assert.deepEqual(
     found.map(option => [option.kind, option.name, option.value]),
     [
@@ -97,7 +97,24 @@ test('the chosen run is always among the options', () => {
       ['run', 'a/2', 'a/2']
     ]
   );
-  assert.deepEqual(options('', [], [], IN_USE), []);
+  assert.deepEqual(options('', [], IN_USE), []);
+});
+
+test('a run is waited for until its row has come, and let go when that is gone', () => {
+  const choice = new GpuChoice();
+  const others = [run('a/1', 'running')];
+  const local: any[] = [{ name: 'local' }];
+  choice.reveal('a/2');
+  assert.equal(choice.settle(others, local), false);
+  assert.deepEqual(options('local', others, 'a/2').at(-1), { value: 'a/2', kind: 'run', name: 'a/2' });
+  assert.equal(choice.settle([...others, run('a/2', 'queued', 'mine')], local), false);
+  assert.equal(choice.chosen, 'a/2');
+  assert.equal(choice.settle(others, local), true);
+  assert.equal(choice.chosen, IN_USE);
+  choice.choose('target:big');
+  assert.equal(choice.settle(others, [...local, { name: 'big' } as any]), false);
+  assert.equal(choice.settle(others, local), true);
+  assert.equal(choice.source('local'), 'target:local');
 });
 
 test('a target is sampled when it may be, a run always, until a person says otherwise', () => {

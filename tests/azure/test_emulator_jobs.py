@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from tests.azure.conftest import Azure
-from tests.azure.emulator import ranks, schema
+from tests.azure.emulator import monitor, ranks, schema
 
 #: The product's own tests go through most of it; this is the emulator for itself.
 pytestmark = pytest.mark.thorough
@@ -338,6 +338,13 @@ def test_recorded_bodies_hold_to_the_schema() -> None:
                 assert schema.problems(resource, entry["request"]) == [], file.name
                 checked += 1
     assert checked >= 5
+
+
+def test_a_run_that_began_at_the_end_of_a_minute_is_sampled_in_it() -> None:
+    assert list(monitor.sampled(600, 659.5, 659.7)) == [0]
+    assert list(monitor.sampled(660, 659.5, 664.0)) == [2, 4]
+    assert list(monitor.sampled(600, 659.5, 659.5)) == []
+    assert len(monitor.sampled(660, 600, 800)) == 30
 
 
 def test_mlflow_metrics_services_and_monitor(cloud: Cloud, tmp_path: Path) -> None:

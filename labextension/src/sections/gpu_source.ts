@@ -30,23 +30,20 @@ function names(rows: readonly IRunRow[]): Map<string, string> {
 }
 
 /** What there is to choose from, the chosen one always among it. */
-export function options(
-  current: string,
-  runs: readonly IRunRow[],
-  targets: readonly ITargetRow[],
-  chosen: string
-): IOption[] {
+export function options(current: string, runs: readonly IRunRow[], chosen: string): IOption[] {
   const found: IOption[] = current ? [{ value: IN_USE, kind: 'in use', name: current }] : [];
   const target = targetOf(chosen);
-  if (target && targets.some(row => row.name === target)) {
+  if (target) {
     found.push({ value: chosen, kind: 'target', name: target });
   }
   const live = runs.filter(row => !TERMINAL.has(row.state) && row.state !== 'preparing' && row.state !== 'queued');
-  const other = live.some(row => row.handle === chosen) ? undefined : runs.find(row => row.handle === chosen);
+  const listed = chosen === IN_USE || target !== '' || live.some(row => row.handle === chosen);
+  const other = listed ? undefined : runs.find(row => row.handle === chosen);
   const named = names(other ? [...live, other] : live);
   live.forEach(row => found.push({ value: row.handle, kind: 'running', name: named.get(row.handle) ?? row.name }));
-  if (other) {
-    found.push({ value: chosen, kind: 'run', name: named.get(chosen) ?? other.name });
+  if (!listed) {
+    // By its handle while its row has not come.
+    found.push({ value: chosen, kind: 'run', name: named.get(chosen) ?? chosen });
   }
   return found;
 }
@@ -65,6 +62,7 @@ export class GpuChoice {
   choose(chosen: string): void {
     if (chosen !== this._chosen) {
       this._chosen = chosen;
+      this._known = false;
       this._on = null;
       (this.changed as Signal<this, void>).emit();
     }
@@ -73,9 +71,27 @@ export class GpuChoice {
   /** Choose, sample, and bring the section to the front. */
   reveal(chosen: string): void {
     this._chosen = chosen;
+    this._known = false;
     this._on = true;
     (this.changed as Signal<this, void>).emit();
     (this.revealed as Signal<this, void>).emit();
+  }
+
+  /**
+   * Take the choice back when its run or target was among the rows and is no longer: deleted, or of another kernel.
+   * What was never among them is waited for: a command may name a run before its row comes.
+   *
+   * @returns whether it was taken back
+   */
+  settle(runs: readonly IRunRow[], targets: readonly ITargetRow[]): boolean {
+    const target = targetOf(this._chosen);
+    const known = target ? targets.some(row => row.name === target) : runs.some(row => row.handle === this._chosen);
+    const gone = this._chosen !== IN_USE && this._known && !known;
+    this._known = known;
+    if (gone) {
+      this.choose(IN_USE);
+    }
+    return gone;
   }
 
   /** What a person has said about this source. */
@@ -99,6 +115,8 @@ export class GpuChoice {
   }
 
   private _chosen = IN_USE;
+  /** Its row was seen. */
+  private _known = false;
   private _on: boolean | null = null;
 }
 

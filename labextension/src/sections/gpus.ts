@@ -161,13 +161,11 @@ export class GpusSection extends PanelWithToolbar {
   private _update(): void {
     const model = this._model;
     const choice = this._choice;
-    const found = options(model.current, model.runs, model.targets, choice.chosen);
-    if (choice.chosen !== IN_USE && model.runs.length && !found.some(option => option.value === choice.chosen)) {
-      // The run was deleted, or belongs to another kernel.
-      choice.choose(IN_USE);
+    // A kernel that has told nothing yet has no targets either.
+    if (model.targets.length && choice.settle(model.runs, model.targets)) {
       return;
     }
-    this._select.draw(found, choice.chosen);
+    this._select.draw(options(model.current, model.runs, choice.chosen), choice.chosen);
     if (this._seen) {
       this._watch();
     }

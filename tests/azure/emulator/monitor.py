@@ -6,6 +6,7 @@ shape: the reference of ``Metrics - List``. No recording shows either (assumed).
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -84,9 +85,9 @@ def _series(
                 continue
             data = []
             minute = int(max(begin, run.began) // 60) * 60
-            while minute < min(end, run.ended or end):
-                seen = [at - run.began for at in range(minute, minute + 60, 2) if run.began <= at <= (run.ended or end)]
-                values = [curve(gpu, at) for at in seen]
+            last = min(end, run.ended or end)
+            while minute < last:
+                values = [curve(gpu, age) for age in sampled(minute, run.began, last)]
                 if values:
                     data.append({"timeStamp": _stamp(minute), **_aggregated(values, aggregations)})
                 minute += 60
@@ -96,6 +97,12 @@ def _series(
             ]
             found.append({"metadatavalues": metadata, "data": data})
     return found
+
+
+def sampled(minute: float, began: float, last: float) -> range:
+    """Ages of a run (s) at which it was sampled within this minute: when it began, and every two seconds from there."""
+    first = max(0, math.ceil((minute - began) / 2))
+    return range(2 * first, max(0, math.ceil(min(minute + 60, last) - began)), 2)
 
 
 def _aggregated(values: list[float], wanted: list[str]) -> dict[str, float]:
