@@ -1,18 +1,8 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ITargetRow } from '../src/protocol';
 import { details, facts, gpusText, nodesText, price, runsText, stateText } from '../src/sections/compute_text';
-
-/** English with the arguments filled in. */
-const trans = {
-  __: (text: string, ...args: unknown[]) => fill(text, args),
-  _n: (one: string, many: string, n: number, ...args: unknown[]) => fill(n === 1 ? one : many, [n, ...args])
-} as unknown as TranslationBundle;
-
-function fill(text: string, args: unknown[]): string {
-  return text.replace(/%(\d)/g, (_, at) => String(args[Number(at) - 1]));
-}
+import { trans } from './english';
 
 const row = (more: Partial<ITargetRow>): ITargetRow => ({
   name: 'big',

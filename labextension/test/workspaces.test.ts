@@ -1,21 +1,11 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IPanelContext } from '../src/panel/tokens';
 import { Rows } from '../src/panel/rows';
 import type { IChanges, ISnapshot, IWorkspaceRow } from '../src/protocol';
 import { connectFromCell } from '../src/sections/workspace_line';
 import { workspaceFacts, workspaceTitle } from '../src/sections/workspace_text';
-
-/** English with the arguments filled in. */
-const trans = {
-  __: (text: string, ...args: unknown[]) => fill(text, args),
-  _n: (one: string, many: string, n: number, ...args: unknown[]) => fill(n === 1 ? one : many, [n, ...args])
-} as unknown as TranslationBundle;
-
-function fill(text: string, args: unknown[]): string {
-  return text.replace(/%(\d)/g, (_, at) => String(args[Number(at) - 1]));
-}
+import { trans } from './english';
 
 const row = (more: Partial<IWorkspaceRow> = {}): IWorkspaceRow => ({
   name: 'lab',

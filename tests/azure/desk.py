@@ -166,6 +166,18 @@ def desk_of(azure: Azure, folder: Path, **more: str) -> Iterator[Desk]:
             api.close()
 
 
+@contextlib.contextmanager
+def cluster_of(azure: Azure, folder: Path, **more: str) -> Iterator[Desk]:
+    """A desk with the workspace connected and a cluster in use; nothing wrong was asked, no secret is left."""
+    with desk_of(azure, folder, **more) as desk:
+        assert desk.connect().error is None
+        desk.cluster()
+        yield desk
+        desk.steady()
+        assert azure.control("/problems")["problems"] == []
+        desk.no_secret()
+
+
 def until_log(run: Any, text: str) -> str:
     """The log of a run, once `text` is in it."""
 

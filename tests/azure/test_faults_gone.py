@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import SIZE, Desk, desk_of, until
+from tests.azure.desk import SIZE, Desk, cluster_of, until
 from tests.azure.followed import begun, whole
 
 pytestmark = pytest.mark.thorough
@@ -18,14 +18,8 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """A workspace with a cluster."""
-    with desk_of(azure, tmp_path_factory.mktemp("runs")) as made:
-        assert made.connect().error is None
-        made.cluster()
+    with cluster_of(azure, tmp_path_factory.mktemp("runs")) as made:
         yield made
-        made.steady()
-        assert azure.control("/problems")["problems"] == []
-        made.no_secret()
 
 
 def deleted(desk: Desk, path: str) -> None:
@@ -73,9 +67,7 @@ def test_a_404_that_passes_makes_no_run_lost(desk: Desk, what: str) -> None:
 def test_a_workspace_that_is_gone(azure: Azure, tmp_path: Path) -> None:
     from jupyter_amltrain import api
 
-    with desk_of(azure, tmp_path) as desk:
-        assert desk.connect().error is None
-        desk.cluster()
+    with cluster_of(azure, tmp_path) as desk:
         run = begun(desk, "homeless")
         deleted(desk, "")
         until(lambda: not run.run.reachable)
@@ -94,4 +86,3 @@ def test_a_workspace_that_is_gone(azure: Azure, tmp_path: Path) -> None:
         said = desk.bad(f"%aml_runs attach {run.handle}")
         path = re.search(r"The log of homeless-\w+ as far as it was seen is kept: (\S+) ", said)
         assert path and "line 1\n" in Path(path[1]).expanduser().read_text(), said
-        desk.no_secret()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import SIZE, Desk, desk_of, until
+from tests.azure.desk import SIZE, Desk, cluster_of, until
 from tests.azure.followed import LINES, asked, begun, whole
 
 pytestmark = pytest.mark.thorough
@@ -20,14 +20,8 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """A workspace with a cluster."""
-    with desk_of(azure, tmp_path_factory.mktemp("runs")) as made:
-        assert made.connect().error is None
-        made.cluster()
+    with cluster_of(azure, tmp_path_factory.mktemp("runs")) as made:
         yield made
-        made.steady()
-        assert azure.control("/problems")["problems"] == []
-        made.no_secret()
 
 
 @pytest.fixture(autouse=True)

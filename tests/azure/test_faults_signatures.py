@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import Desk, desk_of, until, until_log
+from tests.azure.desk import Desk, cluster_of, until, until_log
 from tests.azure.followed import asked, begun, whole
 
 pytestmark = pytest.mark.thorough
@@ -17,14 +17,8 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """A workspace with a cluster."""
-    with desk_of(azure, tmp_path_factory.mktemp("runs")) as made:
-        assert made.connect().error is None
-        made.cluster()
+    with cluster_of(azure, tmp_path_factory.mktemp("runs")) as made:
         yield made
-        made.steady()
-        assert azure.control("/problems")["problems"] == []
-        made.no_secret()
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "unlisted"])

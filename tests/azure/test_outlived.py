@@ -9,18 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import SIZE, Desk, desk_of
+from tests.azure.desk import SIZE, Desk, cluster_of
 
 pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture
 def desk(azure: Azure, tmp_path: Path) -> Iterator[Desk]:
-    with desk_of(azure, tmp_path) as made:
-        assert made.connect().error is None
-        made.cluster()
+    with cluster_of(azure, tmp_path) as made:
         yield made
-        made.no_secret()
 
 
 def test_a_run_is_there_when_its_cluster_is_not(desk: Desk) -> None:

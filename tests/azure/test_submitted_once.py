@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.azure.conftest import Azure
-from tests.azure.desk import Desk, desk_of
+from tests.azure.desk import Desk, cluster_of
 
 PUT = r"PUT management\S+/jobs/"
 FILE = """\
@@ -22,9 +22,7 @@ compute: azureml:cpu
 
 @pytest.fixture(scope="module")
 def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk_of(azure, tmp_path_factory.mktemp("once")) as made:
-        assert made.connect().error is None
-        made.cluster()
+    with cluster_of(azure, tmp_path_factory.mktemp("once")) as made:
         (made.home / "job.yml").write_text(FILE)
         yield made
 

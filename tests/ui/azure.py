@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
 from playwright.sync_api import Locator, expect
 
-from tests.azure.conftest import Azure
-from tests.ui.lab import MS
+from tests.azure.conftest import Azure, sandbox
+from tests.conftest import end_all
+from tests.ui.lab import MS, LabServer
 from tests.ui.panel import PanelPage
 
 CLUSTER, INSTANCE, MACHINE = "Azure ML cluster", "Azure ML compute instance", "Virtual machine"
@@ -18,6 +23,18 @@ for step in range(600):
     print("step", step, flush=True)
     time.sleep(0.2)
 """
+
+
+@contextlib.contextmanager
+def sandboxed(folder: Path, **more: str) -> Iterator[tuple[Azure, LabServer]]:
+    """An Azure, and a server whose kernels find it."""
+    with sandbox() as azure:
+        server = LabServer(folder, **azure.environ, **more)
+        try:
+            yield azure, server
+        finally:
+            server.close()
+            end_all(server.folder / "state")
 
 
 def connect(azure: Azure) -> str:

@@ -9,32 +9,23 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.azure.conftest import Azure, sandbox
-from tests.conftest import end_all
-from tests.ui.azure import TRAIN, connect
+from tests.azure.conftest import Azure
+from tests.ui.azure import TRAIN, connect, sandboxed
 from tests.ui.lab import MS, LabServer, open_notebook
 from tests.ui.panel import PanelPage
 
 pytestmark = pytest.mark.thorough
 
 
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Azure]:
-    with sandbox() as found:
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[tuple[Azure, LabServer]]:
+    with sandboxed(tmp_path / "lab") as found:
         yield found
 
 
-@pytest.fixture(scope="module")
-def lab(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
-    """A server whose kernels find the sandbox."""
-    server = LabServer(tmp_path_factory.mktemp("doors") / "lab", **azure.environ)
-    yield server
-    server.close()
-    end_all(server.folder / "state")
-
-
-def test_the_doors_of_a_run(browser: Browser, azure: Azure, lab: LabServer, shots: Path) -> None:
+def test_the_doors_of_a_run(browser: Browser, place: tuple[Azure, LabServer], shots: Path) -> None:
     """Its page all the time, the others while it runs: in the panel, in its menu and in the cell's output."""
+    azure, lab = place
     page = browser.new_page(viewport={"width": 1300, "height": 950})
     page.set_default_timeout(MS)
     notebook = open_notebook(page, lab, lab.write("doors.ipynb", []))
@@ -49,13 +40,13 @@ def test_the_doors_of_a_run(browser: Browser, azure: Azure, lab: LabServer, shot
     panel.wait_run(handle, "running")
     panel.row(handle).click()
     output = notebook.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-AmlRun-view").last
-    for place in (panel.node.locator(".jp-AmlRuns-doors"), output.locator(".jp-AmlRun-doors")):
-        studio = place.get_by_role("link", name="Azure ML studio")
+    for doors in (panel.node.locator(".jp-AmlRuns-doors"), output.locator(".jp-AmlRun-doors")):
+        studio = doors.get_by_role("link", name="Azure ML studio")
         expect(studio).to_have_attribute(
             "href", re.compile(rf"https://ml\.azure\.com/runs/{handle.partition('/')[2]}\?wsid=")
         )
         for title in ("JupyterLab", "TensorBoard"):
-            link = place.get_by_role("link", name=title)
+            link = doors.get_by_role("link", name=title)
             expect(link).to_have_attribute("href", re.compile(r"https://\S+\.nodes\.azureml\.ms"), timeout=MS)
     expect(output.locator(".jp-AmlRun-notes")).to_contain_text("does not name scikit-learn")
     output.scroll_into_view_if_needed()

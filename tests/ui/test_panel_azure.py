@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.azure.conftest import Azure, sandbox
-from tests.conftest import end_all
+from tests.azure.conftest import Azure
 from tests.ui.azure import (
     CLUSTER,
     INSTANCE,
@@ -21,6 +20,7 @@ from tests.ui.azure import (
     made,
     new,
     press,
+    sandboxed,
 )
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage
@@ -30,18 +30,19 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
-def azure() -> Iterator[Azure]:
-    with sandbox() as found:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Azure, LabServer]]:
+    with sandboxed(tmp_path_factory.mktemp("azure") / "lab") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def lab(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
-    """A server whose kernels find the sandbox."""
-    server = LabServer(tmp_path_factory.mktemp("azure") / "lab", **azure.environ)
-    yield server
-    server.close()
-    end_all(server.folder / "state")
+def azure(place: tuple[Azure, LabServer]) -> Azure:
+    return place[0]
+
+
+@pytest.fixture(scope="module")
+def lab(place: tuple[Azure, LabServer]) -> LabServer:
+    return place[1]
 
 
 @pytest.fixture(scope="module")
@@ -280,10 +281,8 @@ def test_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
 
 def test_azure_that_goes_away(browser: Browser, tmp_path: Path, shots: Path) -> None:
     """The network ends under a connected panel: one sentence, nothing hangs, the rest goes on."""
-    with sandbox() as gone:
-        server = LabServer(
-            tmp_path / "lab", **gone.environ, AMLTRAIN_AZURE_UNREACHABLE="2", AMLTRAIN_AZURE_BACKOFF="0.1"
-        )
+    quick = {"AMLTRAIN_AZURE_UNREACHABLE": "2", "AMLTRAIN_AZURE_BACKOFF": "0.1"}
+    with sandboxed(tmp_path / "lab", **quick) as (gone, server):
         page = browser.new_page(viewport={"width": 1300, "height": 950})
         page.set_default_timeout(MS)
         try:
@@ -304,5 +303,3 @@ def test_azure_that_goes_away(browser: Browser, tmp_path: Path, shots: Path) -> 
             expect(row).to_have_attribute("data-state", "ready", timeout=MS)
         finally:
             page.close()
-            server.close()
-            end_all(server.folder / "state")
