@@ -7,6 +7,7 @@ import { Widget } from '@lumino/widgets';
 import { selection } from '../panel/selection';
 import type { IRunRow } from '../protocol';
 import { element } from './dom';
+import { DoubleClicks } from './double_clicks';
 import { select, windowOf } from './runs_filter';
 import { idOf, ROW_HEIGHT, RowView } from './runs_row';
 
@@ -35,7 +36,10 @@ export class RunsList extends Widget {
     this.node.append(this._rows);
     this.node.addEventListener('scroll', () => this._later(), { passive: true });
     this._rows.addEventListener('click', event => this._onClick(event));
-    this._rows.addEventListener('dblclick', event => this._onDouble(event));
+    this._doubles = new DoubleClicks(
+      node => this._handleAt(node),
+      handle => this._actions.open(handle)
+    );
     this._rows.addEventListener('contextmenu', event => this._onContext(event));
     this._rows.addEventListener('keydown', event => this._onKey(event));
     selection.changed.connect(this._mark, this);
@@ -52,6 +56,7 @@ export class RunsList extends Widget {
     clearInterval(this._timer);
     cancelAnimationFrame(this._frame);
     selection.changed.disconnect(this._mark, this);
+    this._doubles.end();
     this._resizes.disconnect();
     Signal.clearData(this);
     super.dispose();
@@ -179,28 +184,22 @@ export class RunsList extends Widget {
     this._mark();
   }
 
-  private _handleAt(event: Event): string | null {
-    const row = (event.target as HTMLElement).closest<HTMLElement>('.jp-AmlRuns-row');
+  /** The run whose row this node of ours is in. */
+  private _handleAt(node: EventTarget | null): string | null {
+    const row = node instanceof Element && this._rows.contains(node) ? node.closest<HTMLElement>('.jp-AmlRuns-row') : null;
     return row?.dataset.handle ?? null;
   }
 
   private _onClick(event: MouseEvent): void {
-    const handle = this._handleAt(event);
+    const handle = this._handleAt(event.target);
     if (handle) {
       this._choose(handle, event.shiftKey ? 'range' : event.ctrlKey || event.metaKey ? 'toggle' : 'one');
     }
   }
 
-  private _onDouble(event: MouseEvent): void {
-    const handle = this._handleAt(event);
-    if (handle) {
-      this._actions.open(handle);
-    }
-  }
-
   /** The menu is about the row under the pointer, and about all chosen ones when that is one of them. */
   private _onContext(event: MouseEvent): void {
-    const handle = this._handleAt(event);
+    const handle = this._handleAt(event.target);
     if (handle && !selection.runs.includes(handle)) {
       this._choose(handle, 'one');
     }
@@ -273,6 +272,7 @@ export class RunsList extends Widget {
 
   private readonly _rows: HTMLUListElement;
   private readonly _views = new Map<string, RowView>();
+  private readonly _doubles: DoubleClicks;
   private readonly _resizes: ResizeObserver;
   private readonly _inView = new Signal<RunsList, readonly string[]>(this);
   private _all: readonly IRunRow[] = [];
