@@ -36,10 +36,10 @@ def values(drawn: dict[str, Any], path: str, top: float) -> list[float]:
 
 
 def lines(where: Locator, title: str, top: float) -> list[tuple[str, float, list[float]]]:
-    """Colour, opacity and values of every line of a figure that has points."""
+    """Colour, opacity and values of every line of a figure that can be seen: the shade of a phase has none."""
     drawn = figure(where, title).evaluate(PATHS)
     found = [(line["colour"], line["opacity"], values(drawn, line["d"], top)) for line in drawn["lines"]]
-    return [line for line in found if line[2]]
+    return [line for line in found if line[1] > 0 and line[2]]
 
 
 def ticks(folder: Path) -> tuple[dict[str, Any], list[list[float]]]:
