@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _command(words)
+        code = _command(words)
+        sys.stdout.flush()  # where it fails this is the place to say so, not the interpreter's end
+        return code
     except HelpWanted as wanted:
         print(wanted)
         return 0

@@ -114,7 +114,9 @@ def test_compute_and_help() -> None:
     assert amltrain("--version").stdout.strip()
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_is_no_error(unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run([*LINE, "compute"], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)

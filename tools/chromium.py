@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 
+from tools import system_packages
 from tools.environment import say
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -18,13 +17,7 @@ def find() -> str | None:
 
 def ensure() -> None:
     """Install Chromium when we may; otherwise say in one sentence that the UI tests are skipped."""
-    if find():
-        return
-    apt = shutil.which("apt-get")
-    if apt and hasattr(os, "geteuid") and os.geteuid() == 0:
-        say("installing Chromium by apt-get for the UI tests")
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for arguments in (["update", "-qq"], ["install", "-y", "-qq", "chromium"]):
-            subprocess.run([apt, *arguments], env=quiet, stdout=subprocess.DEVNULL)
+    if not find():
+        system_packages.install("Chromium", "chromium")
     if not find():
         say("no Chromium: the UI tests are skipped. Type: apt install chromium")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import azure_sdk, azurite, chromium, frontend
+from tools import azure_sdk, azurite, chromium, compiler, frontend
 from tools.environment import BIN, PYTHON, ROOT, TaskError, ensure, must, run, say, surroundings
 
 #: The fast tier; `thorough` tests are left to ``make test-ui`` and ``make test-azure``.
@@ -28,7 +28,7 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """Run the fast tier."""
     ensure(["test"])
-    _native_parts()
+    compiler.ensure()
     azurite.ensure()
     if _ui_is_tested():
         chromium.ensure()
@@ -40,7 +40,7 @@ def test(arguments: list[str]) -> int:
 def test_ui(arguments: list[str]) -> int:
     """Run every browser test, the thorough ones too."""
     ensure(["test"])
-    _native_parts()
+    compiler.ensure()
     azurite.ensure()
     chromium.ensure()
     frontend.ensure_bundle()
@@ -52,7 +52,7 @@ def test_ui(arguments: list[str]) -> int:
 def test_azure(arguments: list[str]) -> int:
     """Run the thorough tests on the Azure emulator; the core of them is in ``make test``."""
     ensure(["test"])
-    _native_parts()
+    compiler.ensure()
     azurite.ensure()
     azure_sdk.ensure()
     workers = ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS", "2"), "--dist", "loadfile"]
@@ -62,7 +62,7 @@ def test_azure(arguments: list[str]) -> int:
 def azure_sandbox(arguments: list[str]) -> int:
     """Start an Azure ML of one's own on this machine, for practice, and say how to connect."""
     ensure(["test"])
-    _native_parts()
+    compiler.ensure()
     azurite.ensure()
     return run([PYTHON, "-m", "tests.azure.sandbox", *(arguments or ["--explain"])])
 
@@ -76,7 +76,7 @@ def azure_live(arguments: list[str]) -> int:
 def soak(arguments: list[str]) -> int:
     """Run the repetitions; they take long."""
     ensure(["test"])
-    _native_parts()
+    compiler.ensure()
     azurite.ensure()
     say(f"seed {os.environ.setdefault('AMLTRAIN_SOAK_SEED', '20261121')} (AMLTRAIN_SOAK_SEED sets another)")
     return _pytest("soak", ["-s", *arguments])
@@ -156,12 +156,6 @@ def _pytest(marker: str, arguments: list[str]) -> int:
 
 def _ui_is_tested() -> bool:
     return any((ROOT / "tests" / "ui").glob("test_*.py"))
-
-
-def _native_parts() -> None:
-    """Compile the fakes that the tests load: those that bring a ``tests/*/build.py``."""
-    for script in sorted((ROOT / "tests").glob("*/build.py")):
-        must([PYTHON, script], f"Cannot compile the fakes of {script.parent.name}")
 
 
 TASKS: dict[str, Callable[[list[str]], int]] = {

@@ -48,7 +48,7 @@ class Stage:
         done = subprocess.run(
             [sys.executable, "-m", "tests.agent.gpu_stage"],
             input=json.dumps(how),
-            env={**os.environ, **self.environ, "LD_LIBRARY_PATH": str(nvml.build(self.without))},
+            env={**os.environ, **self.environ, "LD_LIBRARY_PATH": str(nvml.needed(self.without))},
             cwd=Path(__file__).parents[2],
             stdout=subprocess.PIPE,
             text=True,

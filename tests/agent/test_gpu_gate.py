@@ -30,7 +30,7 @@ class Machine:
     def __init__(self, agent: Agent, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.agent, self.folder, self._patch = agent, folder, monkeypatch
         self.go, self.curves, self.processes = folder / "go", folder / "curves", folder / "processes"
-        monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml.build()))
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml.needed()))
         self.switch(GPUS=2, CURVES=self.curves, PROCESSES=self.processes)
         self.curves.write_text(IDLE)
 

@@ -20,7 +20,7 @@ HOLD = SHOW + "time.sleep(600)"
 
 @pytest.fixture
 def gpus(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Agent:
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml.build()))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml.needed()))
     monkeypatch.setenv("AMLTRAIN_FAKE_NVML_GPUS", "2")
     monkeypatch.setenv("AMLTRAIN_FAKE_NVML_PROCESSES", str(tmp_path / "processes"))
     monkeypatch.setenv("AMLTRAIN_FAKE_NVML_LOG", str(tmp_path / "inits"))

@@ -37,7 +37,7 @@ def gpus(job: Job, *lines: str, count: int = 2) -> None:
     path = job.code.parent / "curves"
     path.write_text("\n".join(lines) + "\n")
     job.environ.update(
-        LD_LIBRARY_PATH=str(nvml.build()), AMLTRAIN_FAKE_NVML_CURVES=str(path), AMLTRAIN_FAKE_NVML_GPUS=str(count)
+        LD_LIBRARY_PATH=str(nvml.needed()), AMLTRAIN_FAKE_NVML_CURVES=str(path), AMLTRAIN_FAKE_NVML_GPUS=str(count)
     )
 
 

@@ -179,7 +179,7 @@ def test_in_a_terminal_it_waits(home: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(line) == 2
     error = capsys.readouterr().err
     assert error.endswith("If that is meant: amltrain compute create big --kind fake --size cpu-4 --yes\n")
-    assert main([*line, "--provisioning", "0.2", "--yes"]) == 0
+    assert main([*line, "--provisioning", "2", "--yes"]) == 0
     said = capsys.readouterr()
     assert said.out == "big is created.\n" and said.err.startswith("Making the machine: 0 %")
 

@@ -30,7 +30,7 @@ def scripted(folder: Path, gpus: int, seconds: int = 120) -> dict[str, str]:
     lines += [f"{g} {t} {' '.join(map(str, curve(g, t)))}" for g in range(gpus) for t in range(seconds)]
     (folder / "curves").write_text("\n".join(lines) + "\n")
     return {
-        "LD_LIBRARY_PATH": str(nvml.build()),
+        "LD_LIBRARY_PATH": str(nvml.needed()),
         "AMLTRAIN_FAKE_NVML_GPUS": str(gpus),
         "AMLTRAIN_FAKE_NVML_CURVES": str(folder / "curves"),
         "AMLTRAIN_SAMPLE_PERIOD": "0.1",

@@ -59,7 +59,7 @@ def gpu_lab(tmp_path_factory: pytest.TempPathFactory, script: charts.Script) -> 
     (state / "targets.json").write_text(json.dumps({"schema": 1, "current": "local", "targets": rows}))
     server = LabServer(
         folder,
-        LD_LIBRARY_PATH=str(nvml.build()),
+        LD_LIBRARY_PATH=str(nvml.needed()),
         AMLTRAIN_FAKE_NVML_GPUS=str(GPUS),
         AMLTRAIN_FAKE_NVML_CURVES=str(script.path),
         AMLTRAIN_SAMPLE_PERIOD="0.25",

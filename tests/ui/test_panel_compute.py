@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.azure.conftest import Azure, sandbox
+from tests.fakes import nvml
 from tests.ui.azure import CLUSTER, TRAIN, connect, connect_by_form, made, place, press
 from tests.ui.azure import new as azure_form
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
@@ -386,7 +387,8 @@ def test_room_and_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -
 
 @pytest.fixture
 def azure(notebook: NotebookPage) -> Iterator[Azure]:
-    """An Azure that this notebook's kernel finds; its runs end with it."""
+    """An Azure that this notebook's kernel finds; its runs end with it, and have GPUs."""
+    nvml.needed()
     with sandbox() as found:
         notebook.cell(f"import os; before = dict(os.environ); os.environ.update({found.environ!r})")
         yield found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +39,9 @@ class Looks(job_looks.JobLooks):
         """The rows of the run ``a``, or the error."""
         self.answer = answer
         try:
-            return asyncio.run(self.rows(["a"]))
+            # In a thread of its own: this one may have the browser's loop already.
+            with ThreadPoolExecutor(1) as thread:
+                return thread.submit(asyncio.run, self.rows(["a"])).result()
         except Exception as error:
             return error
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import struct
 import subprocess
-import sysconfig
 import tempfile
 from pathlib import Path
+
+from tools import compiler
 
 SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 _RECORD = struct.Struct("56sQ")
@@ -28,13 +28,9 @@ def build(without: tuple[str, ...] = ()) -> Path:
     RuntimeError
         There is no C compiler.
     """
-    compiler = next(
-        (found for name in ("cc", "gcc", "clang", (sysconfig.get_config_var("CC") or "").split(" ")[0])
-         if name and (found := shutil.which(name))),
-        None,
-    )  # fmt: skip
-    if compiler is None:
-        raise RuntimeError("no C compiler: install gcc or clang to run these tests")
+    cc = compiler.find()
+    if cc is None:
+        raise RuntimeError("no C compiler: install gcc or clang")
     folder = Path(tempfile.mkdtemp(prefix="fake-nvml-"))
     options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-D_GNU_SOURCE"]
     if without:
@@ -42,8 +38,18 @@ def build(without: tuple[str, ...] = ()) -> Path:
         script.write_text("{ local: " + " ".join(f"{name};" for name in without) + " };\n")
         options.append(f"-Wl,--version-script={script}")
     library = folder / "libnvidia-ml.so.1"
-    subprocess.run([compiler, *options, "-o", str(library), *map(str, SOURCES), "-lm"], check=True, timeout=60)
+    subprocess.run([cc, *options, "-o", str(library), *map(str, SOURCES), "-lm"], check=True, timeout=60)
     return folder
+
+
+def needed(without: tuple[str, ...] = ()) -> Path:
+    """The same for a test, which is skipped where there is no compiler."""
+    try:
+        return build(without)
+    except RuntimeError as error:
+        import pytest
+
+        pytest.skip(str(error))
 
 
 def calls(path: Path) -> dict[str, int]:
