@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Callable, Iterable, Optional
 
-from . import clock
+from . import clock, failpoints
 from .forked import close_others, fresh_signals, note
 from .processes import end_with_parent
 
@@ -30,6 +30,7 @@ class Helper:
     def fork(self, folder: str, body: Callable[[], int], keep: Iterable[int] = ()) -> None:
         """Fork it; the child runs `body` with the descriptors `keep` and ends with its code."""
         self.due = None
+        us = os.getpid()
         try:
             self.pid = os.fork()
         except OSError as error:  # no processes left: later
@@ -41,7 +42,8 @@ class Helper:
         code = 70
         try:
             fresh_signals()
-            end_with_parent()
+            failpoints.hit("after_helper_fork")
+            end_with_parent(us)
             close_others(keep)
             code = body()
         except BaseException:  # a forked child must never return into its parent's code

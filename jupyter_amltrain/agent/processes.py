@@ -140,13 +140,17 @@ def become_subreaper() -> bool:
     return bool(ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0) == 0)
 
 
-def end_with_parent() -> None:
-    """Let SIGTERM come to us when our parent dies (Linux)."""
+def end_with_parent(parent: int) -> None:
+    """Let SIGTERM come to us when our parent dies (Linux), and at once when `parent` is dead already.
+
+    The signal is only for a death after the call (PR_SET_PDEATHSIG in prctl(2)).
+    """
     if LINUX:
         import ctypes
 
-        # PR_SET_PDEATHSIG of linux/prctl.h.
-        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM, 0, 0, 0)  # number: linux/prctl.h
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def descendants(root: int, rows: Mapping[int, Process], apart: FrozenSet[int] = frozenset()) -> Set[int]:

@@ -136,7 +136,14 @@ class ServiceRank(Crew):
             prctl = ctypes.CDLL(None).prctl
         except (ImportError, OSError, AttributeError):  # a Python or a C library without it
             return None
-        return lambda: prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG of linux/prctl.h
+        us = os.getpid()
+
+        def ours() -> None:
+            prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG of linux/prctl.h: for a death from now on
+            if os.getppid() != us:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return ours
 
     def _make(self, folder: str) -> None:
         try:

@@ -64,6 +64,18 @@ def test_guardian_killed_and_the_job_ends_well(agent: Agent) -> None:
     until(lambda: not agent.left(), "the last process")
 
 
+def test_guardian_and_supervisor_killed_while_their_helpers_begin(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper that does not know yet that it shall end with its parent ends with it."""
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT", "after_helper_fork:sleep=2")
+    state = agent.running(agent.submit(LONG), "up")
+    ours = until(lambda: helpers(agent, state))
+    kill(state["guardian"]["pid"], state["supervisor"]["pid"])
+    assert all(alive(pid) for pid in ours)  # in the sleep
+    until(lambda: not agent.left() and not any(alive(pid) for pid in ours), "the last process")
+
+
 @pytest.mark.parametrize("dispatcher_too", [False, True])
 def test_guardian_and_supervisor_killed(agent: Agent, dispatcher_too: bool) -> None:
     run = agent.submit(
