@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -77,8 +79,9 @@ class Azurite:
         options = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
         serve = [node, str(script), "--blobHost", "127.0.0.1", "--blobPort", "0", *options]
         serve += ["--cert", str(cert), "--key", str(certkey)]
-        # The shell waits for its own stdin to end, which happens even when this process is killed; then it ends Node.
-        watch = '"$@" </dev/null & child=$!; cat >/dev/null; kill "$child"; wait "$child"'
+        # The shell waits for its own stdin to end, which happens even when this process is killed; then it ends its
+        # whole group: PyPI's `node` is a Python script that has the real one as its child.
+        watch = '"$@" </dev/null & cat >/dev/null; trap "" TERM; kill 0; wait'
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 ["sh", "-c", watch, "sh", *serve],
@@ -115,4 +118,4 @@ class Azurite:
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
