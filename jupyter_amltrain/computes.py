@@ -200,7 +200,8 @@ class Computes(Works):
             why = acts[verb].why_not
             raise CommandError(f"{name}: {why[:1].lower()}{why[1:]}")
         else:
-            ask = own.asks(verb, values, running=self._counts()[0][name])
+            running, queued = self._counts()
+            ask = own.asks(verb, values, running=running[name], queued=queued[name])
         if dry or (ask and not confirmed):
             return Done(ask=ask)
         return self._begin(seen, verb, lambda progress: self._carry_out(seen, own, verb, values, progress), values, dry)

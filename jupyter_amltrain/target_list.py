@@ -230,7 +230,7 @@ class TargetList:
         self.ensure()
         running, queued = self._counts()
         return tuple(
-            row_of(seen, self._current, self._acts(seen, running[name]), running[name], queued[name])
+            row_of(seen, self._current, self._acts(seen, running[name], queued[name]), running[name], queued[name])
             for name, seen in self._seen.items()
         )
 
@@ -253,7 +253,7 @@ class TargetList:
             return None
         return backend if isinstance(backend, Provisioned) else None
 
-    def _acts(self, seen: Seen, running: int) -> tuple[Act, ...]:
+    def _acts(self, seen: Seen, running: int, queued: int) -> tuple[Act, ...]:
         """What can be done with a target now."""
         name, work = seen.target.name, seen.work
         if not seen.stored:
@@ -272,7 +272,7 @@ class TargetList:
         if own is None:
             return (*acts, Act(verb="delete", ask=removal(name), why_not=why))
         for act in own.acts(seen.state or ProvisionState()):
-            ask = "" if act.fields else own.asks(act.verb, {}, running=running)
+            ask = "" if act.fields else own.asks(act.verb, {}, running=running, queued=queued)
             acts.append(msgspec.structs.replace(act, ask=ask, why_not=why or act.why_not))
         return tuple(acts)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from jupyter_amltrain.backends.fake_sizes import CURRENCY, LOW, scripted, size_of
 from jupyter_amltrain.backends.fake_telemetry import NAME
-from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState, scaling, switching
+from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState, scaling, stopped, switching
 from jupyter_amltrain.errors import CapacityError, QuotaExceeded, TargetError
 from jupyter_amltrain.spec.fields import Act
 from jupyter_amltrain.spec.target import ComputeTarget, FakeTarget
@@ -173,15 +173,14 @@ class FakeLifecycle(Provisioned):
         self._cancel_all()
         self._on = False
 
-    def asks(self, verb: str, values: Mapping[str, Any], *, running: int) -> str:
+    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
         """See :meth:`Provisioned.asks`."""
         name, price, script = self.target.name, self._price(), self._script
         if verb == "delete":
-            its = f"its {running} running run{'s are' if running > 1 else ' is'} stopped, and " if running else ""
-            return f"Deletes {name!r}: {its}the logs of its runs are lost."
+            its = stopped(running, queued)
+            return f"Deletes {name!r}: {its and its + ', and '}the logs of its runs are lost."
         if verb == "stop":
-            runs = f"{running} running run{'s are' if running > 1 else ' is'}"
-            return f"Stops {name!r}: its {runs} stopped too." if running else ""
+            return f"Stops {name!r}: {stopped(running)} too." if running else ""
         if not price or verb not in ("create", "start", "scale"):
             return ""
         if not self._cluster:

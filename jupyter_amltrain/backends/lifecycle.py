@@ -118,7 +118,7 @@ class Provisioned(abc.ABC):
         return CommandError(f"{self.target.name!r} cannot be {done}.", hint=f"%aml_compute show {self.target.name}")
 
     @abc.abstractmethod
-    def asks(self, verb: str, values: Mapping[str, Any], *, running: int) -> str:
+    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
         """What a work costs or loses, one or two sentences for a person to agree to; empty for nothing.
 
         Asks nobody.
@@ -127,8 +127,8 @@ class Provisioned(abc.ABC):
         ----------
         values
             What was given, checked: ``{"nodes": 4}`` for ``scale``.
-        running
-            Runs that this kernel knows to be under way there.
+        running, queued
+            Runs that this kernel knows to be under way there, and to wait there.
         """
 
     @abc.abstractmethod
@@ -138,6 +138,13 @@ class Provisioned(abc.ABC):
     def renew(self, target: ComputeTarget) -> None:
         """Another kernel has changed how the target is stored."""
         self.target = target
+
+
+def stopped(running: int, queued: int = 0) -> str:
+    """Whose runs an act ends: ``its 2 running and 1 queued runs are stopped``, empty for none."""
+    parts = [f"{n} {what}" for n, what in ((running, "running"), (queued, "queued")) if n]
+    one = running + queued == 1
+    return f"its {' and '.join(parts)} run{' is' if one else 's are'} stopped" if parts else ""
 
 
 def scaling(most: int, kept: int | None) -> Act:

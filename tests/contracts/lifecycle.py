@@ -70,6 +70,8 @@ class LifecycleContract:
         assert cluster.asks("scale", {"nodes": 0}, running=0) == ""
         for running in (0, 1, 2):
             assert cluster.asks("delete", {}, running=running)
+        assert "1 queued run is" in cluster.asks("delete", {}, running=0, queued=1)
+        assert "2 running and 3 queued runs are" in cluster.asks("delete", {}, running=2, queued=3)
 
     def test_prices_follow_the_machines(self, call: Call[Any], cluster: Provisioned) -> None:
         call(cluster.create(lambda text: None))

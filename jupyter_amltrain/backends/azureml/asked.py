@@ -8,7 +8,7 @@ from typing import Any
 
 from jupyter_amltrain.backends.azureml.catalog import UNKNOWN, Size, key, offered
 from jupyter_amltrain.backends.azureml.quotas import Quotas
-from jupyter_amltrain.backends.lifecycle import ProvisionState
+from jupyter_amltrain.backends.lifecycle import ProvisionState, stopped
 from jupyter_amltrain.errors import CapacityError, CommandError
 from jupyter_amltrain.spec.azure_target import (
     AmlComputeTarget,
@@ -98,6 +98,7 @@ def asks(
     values: Mapping[str, Any],
     *,
     running: int,
+    queued: int = 0,
     size: Size | None,
     quotas: Quotas,
     kind: str,
@@ -105,11 +106,10 @@ def asks(
     """What an act costs or loses; see ``Provisioned.asks``."""
     name = target.name
     if verb == "delete":
-        return _delete(target, running)
+        return _delete(target, running, queued)
     if verb in ("stop", "restart"):
-        runs = f"{running} running run{'s are' if running > 1 else ' is'}"
         doing = "Stops" if verb == "stop" else "Restarts"
-        return f"{doing} {name!r}: its {runs} stopped too." if running else ""
+        return f"{doing} {name!r}: {stopped(running)} too." if running else ""
     if verb == "create" and target.attached:
         return ""
     low = bool(getattr(target, "low_priority", False))
@@ -124,20 +124,19 @@ def asks(
     return ""
 
 
-def _delete(target: AzureTarget, running: int) -> str:
-    name = target.name
-    runs = f"{running} running run{'s' if running > 1 else ''}"
+def _delete(target: AzureTarget, running: int, queued: int) -> str:
+    name, total = target.name, running + queued
     if isinstance(target, ServerlessTarget):
-        goes_on = f" Its {runs} {'go' if running > 1 else 'goes'} on." if running else ""
+        goes_on = f" Its run{'s go' if total > 1 else ' goes'} on." if total else ""
         return f"Removes {name!r} from the list of targets; Azure ML has nothing of it to delete.{goes_on}"
-    stopped = f" Its {runs} {'are' if running > 1 else 'is'} stopped." if running else ""
+    its = f" {stopped(running, queued).capitalize()}." if total else ""
     if target.attached:
         return (
             f"Detaches {name!r} from the workspace; the {target.noun or target.title} itself is left alone,"
-            f" and costs what it costs.{stopped}"
+            f" and costs what it costs.{its}"
         )
     machines = "its machines" if isinstance(target, AmlComputeTarget) else "its machine and what is on its disk"
-    return f"Deletes {name!r} at Azure ML with {machines}.{stopped} Logs and models of its runs stay in the workspace."
+    return f"Deletes {name!r} at Azure ML with {machines}.{its} Logs and models of its runs stay in the workspace."
 
 
 def _cluster(target: AmlComputeTarget, price: float | None, currency: str) -> str:

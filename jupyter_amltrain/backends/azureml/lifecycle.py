@@ -184,10 +184,11 @@ class AzureLifecycle(AzureHoldings, Provisioned):
             return {"size": str(error)}
         return {}
 
-    def asks(self, verb: str, values: Mapping[str, Any], *, running: int) -> str:
+    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
         """See :meth:`Provisioned.asks`."""
+        size, quotas = self.size(), self.known_quotas()
         return asked.asks(
-            self.azure, verb, values, running=running, size=self.size(), quotas=self.known_quotas(), kind=self._type
+            self.azure, verb, values, running=running, queued=queued, size=size, quotas=quotas, kind=self._type
         )
 
     def acts(self, state: ProvisionState) -> tuple[Act, ...]:

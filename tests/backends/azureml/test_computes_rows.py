@@ -131,9 +131,9 @@ def test_what_nobody_understands_is_passed_on() -> None:
 QUOTAS = Quotas([{"family": "", "used": 0, "limit": 100}, {"family": "standardNCSv3Family", "used": 12, "limit": 24}])
 
 
-def say(target: Any, verb: str, running: int = 0, **values: Any) -> str:
+def say(target: Any, verb: str, running: int = 0, queued: int = 0, **values: Any) -> str:
     size = find(SIZES, getattr(target, "size", ""))
-    return asks(target, verb, values, running=running, size=size, quotas=QUOTAS, kind="AmlCompute")
+    return asks(target, verb, values, running=running, queued=queued, size=size, quotas=QUOTAS, kind="AmlCompute")
 
 
 def test_what_a_cluster_costs_is_said() -> None:
@@ -151,9 +151,10 @@ def test_what_a_cluster_costs_is_said() -> None:
     assert say(cluster, "scale", nodes=0) == ""
     unknown = msgspec.structs.replace(cluster, size="Standard_DS2_v2")
     assert "a price that Azure does not tell" in say(unknown, "create")
-    assert "its 2 running runs" in say(cluster, "delete", 2).lower() and "stay in the workspace" in say(
-        cluster, "delete"
-    )
+    assert " Its 2 running runs are stopped. " in say(cluster, "delete", 2)
+    assert " Its 1 running and 3 queued runs are stopped. " in say(cluster, "delete", 1, 3)
+    assert " Its 1 queued run is stopped. " in say(cluster, "delete", 0, 1)
+    assert "stopped" not in say(cluster, "delete") and "stay in the workspace" in say(cluster, "delete")
 
 
 def test_what_the_others_cost_is_said() -> None:
