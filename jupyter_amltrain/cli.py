@@ -38,10 +38,23 @@ amltrain <command> --help tells more.
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    code = 0
     try:
-        code = _command(words)
-        sys.stdout.flush()  # where it fails this is the place to say so, not the interpreter's end
-        return code
+        code = _carried_out(words)
+        if sys.stdout is not None:  # `>&-`
+            sys.stdout.flush()  # here it can be caught, at the interpreter's end it cannot
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        if (api := sys.modules.get("jupyter_amltrain.api")) is not None:
+            api.close()  # stops the watching; runs go on
+    return code
+
+
+def _carried_out(words: list[str]) -> int:
+    """The exit code of a command, what went wrong said in one line."""
+    try:
+        return _command(words)
     except HelpWanted as wanted:
         print(wanted)
         return 0
@@ -51,12 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("amltrain: interrupted; runs go on.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    finally:
-        if (api := sys.modules.get("jupyter_amltrain.api")) is not None:
-            api.close()  # stops the watching; runs go on
 
 
 def _command(words: list[str]) -> int:

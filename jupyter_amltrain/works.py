@@ -31,7 +31,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     begun
-        A work goes on; :meth:`Computes.finished` waits for it.
+        A work goes on; :meth:`Works.finished` waits for it.
     """
 
     accepted: bool = False

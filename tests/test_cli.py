@@ -115,13 +115,31 @@ def test_compute_and_help() -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_closed_pipe_is_no_error(unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", [["compute"], ["submit", "--help"]], ids=["rows", "help"])
+def test_a_closed_pipe_is_no_error(words: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([*LINE, "compute"], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run([*LINE, *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_output_at_all_is_no_error() -> None:
+    line = ["sh", "-c", '"$@" >&-', "sh", *LINE, "compute"]
+    done = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_failure_is_told_to_who_has_closed_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "")
+    Path("train.py").write_text("raise SystemExit(3)")
+    reader, writer = os.pipe()
+    os.close(reader)
+    line = [*LINE, "submit", "train.py", "--wait", "--json"]
+    done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
 
 
 def test_monitor(home: Path) -> None:

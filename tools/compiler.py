@@ -22,4 +22,4 @@ def ensure() -> None:
     if not find():
         system_packages.install("a C compiler", "gcc", "libc6-dev")
     if not find():
-        say("no C compiler: the tests with a fake GPU are skipped. Type: apt install gcc libc6-dev")
+        say("no C compiler: fake GPUs are left out, their tests skipped. Type: apt install gcc libc6-dev")

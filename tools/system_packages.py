@@ -14,7 +14,7 @@ def install(what: str, *packages: str) -> None:
     apt = shutil.which("apt-get")
     if not apt or not hasattr(os, "geteuid") or os.geteuid() != 0:
         return
-    say(f"installing {what} by apt-get for the tests")
+    say(f"installing {what} by apt-get")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (["update", "-qq"], ["install", "-y", "-qq", *packages]):
         subprocess.run([apt, *arguments], env=quiet, stdout=subprocess.DEVNULL)

@@ -180,7 +180,8 @@ class FakeLifecycle(Provisioned):
             its = stopped(running, queued)
             return f"Deletes {name!r}: {its and its + ', and '}the logs of its runs are lost."
         if verb == "stop":
-            return f"Stops {name!r}: {stopped(running)} too." if running else ""
+            its = stopped(running, queued)
+            return f"Stops {name!r}: {its} too." if its else ""
         if not price or verb not in ("create", "start", "scale"):
             return ""
         if not self._cluster:

@@ -109,6 +109,8 @@ test('a run is waited for until its row has come, and let go when that is gone',
   assert.deepEqual(options('local', others, 'a/2').at(-1), { value: 'a/2', kind: 'run', name: 'a/2' });
   assert.equal(choice.settle([...others, run('a/2', 'queued', 'mine')], local), false);
   assert.equal(choice.chosen, 'a/2');
+  assert.equal(choice.settle([], local), false);
+  assert.equal(choice.chosen, 'a/2');
   assert.equal(choice.settle(others, local), true);
   assert.equal(choice.chosen, IN_USE);
   choice.choose('target:big');

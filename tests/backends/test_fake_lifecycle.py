@@ -60,6 +60,7 @@ def test_the_words_of_a_cluster(loop: LoopThread, tmp_path: Path) -> None:
     assert cluster.asks("create", {}, running=0) == ask
     cheap = fake(loop, tmp_path, max_nodes=4, min_nodes=1, low_priority=True, idle_minutes=1.5)
     assert "1 of them stay on (0.61 USD per hour)" in cheap.asks("create", {}, running=0)
+    assert cheap.asks("stop", {}, running=0, queued=1) == "Stops 'big': its 1 queued run is stopped too."
     assert cheap.asks("delete", {}, running=2) == (
         "Deletes 'big': its 2 running runs are stopped, and the logs of its runs are lost."
     )

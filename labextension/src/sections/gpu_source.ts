@@ -86,8 +86,9 @@ export class GpuChoice {
   settle(runs: readonly IRunRow[], targets: readonly ITargetRow[]): boolean {
     const target = targetOf(this._chosen);
     const known = target ? targets.some(row => row.name === target) : runs.some(row => row.handle === this._chosen);
-    const gone = this._chosen !== IN_USE && this._known && !known;
-    this._known = known;
+    // No runs at all: a kernel that has just begun may not have told them yet.
+    const gone = this._chosen !== IN_USE && this._known && !known && (target !== '' || runs.length > 0);
+    this._known = known || (this._known && !gone);
     if (gone) {
       this.choose(IN_USE);
     }
