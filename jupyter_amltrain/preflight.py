@@ -126,7 +126,7 @@ class _Checker:
             if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) or (
                 isinstance(node, ast.comprehension) and node.is_async
             ):
-                lineno = getattr(node, "lineno", None) or getattr(node, "target").lineno  # noqa: B009
+                lineno = node.target.lineno if isinstance(node, ast.comprehension) else node.lineno
                 raise self.error(
                     lineno,
                     "'await' outside a function works in a notebook only.",

@@ -22,7 +22,7 @@ def attempt(call: Callable[..., Any], *args: Any) -> Any:
     """What a call gives; ``None`` where the board, driver or instance cannot (MIG, vGPU, old boards)."""
     try:
         return call(*args)
-    except Exception:
+    except Exception:  # NVML's own errors, and what a binding without the function raises
         return None
 
 

@@ -193,7 +193,7 @@ class Round:
         """What it says, or nothing."""
         try:
             return work()
-        except Exception:
+        except Exception:  # one finding less; the round goes on
             return ""
 
     # ---- what is left
@@ -238,7 +238,7 @@ class Round:
     def _gone(self, what: str, path: str) -> None:
         try:
             self.place.arm.delete(path, api=ARM, ok=(200, 202, 204))
-        except BaseException as error:
+        except BaseException as error:  # a second Ctrl-C too: what may still bill is named at the end
             self.left.append(f"{what}: {error}")
 
 

@@ -87,7 +87,7 @@ def _told(place: Workspace, environment: Future[Any]) -> str:
     """The conda file of the environment; nothing where it is not there, which its own answer says."""
     try:
         found = environment.result()
-    except Exception:
+    except Exception:  # told by who waits for the environment itself
         return ""
     return environments.conda_of(place, found)
 
