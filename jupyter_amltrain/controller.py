@@ -173,6 +173,9 @@ class Controller:
     async def cancel(self, handle: RunHandle) -> Run:
         """Ask for the end of a run; returns when requested. An ended run is left alone."""
         entry = self.entry(handle)
+        if entry.run.damaged:  # its processes may live on
+            await self.backend(entry.run.target).cancel(entry.run.run_id)
+            return entry.run
         if entry.run.status.state.terminal:
             return entry.run
         status = entry.run.status

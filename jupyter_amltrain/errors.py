@@ -212,6 +212,10 @@ class StateError(AmlTrainError):
     """The state root is read-only, full, of a newer schema, or not ours."""
 
 
+class DamagedRun(StateError):
+    """A run's folder cannot be understood; it can be deleted."""
+
+
 class ProtocolError(AmlTrainError):
     """Two parts of different versions met."""
 

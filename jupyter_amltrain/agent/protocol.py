@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import stat
 import threading
 from typing import Any, Dict, Iterator, Mapping, Optional
 
@@ -33,6 +35,9 @@ MARK = "AMLTRAIN_RUN"
 DEFAULT_GRACE = 10.0
 #: Seconds of a run's life after which its GPUs may be called unused, where a job does not say.
 DEFAULT_GPU_GRACE = 60.0
+
+#: A longer file is no file of ours; a job may write what it likes into its folder.
+MAX_JSON_BYTES = 64 << 20
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
@@ -95,6 +100,37 @@ def write_json(path: str, value: Mapping[str, Any], durable: bool = False) -> No
     os.replace(temporary, path)
 
 
+def read_regular(path: str, limit: int = MAX_JSON_BYTES) -> bytes:
+    """Read a whole file that somebody else may have put there.
+
+    Raises
+    ------
+    OSError
+        It cannot be read, it is no regular file (a FIFO or a device would block), or it
+        is longer than `limit` bytes.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", path)
+        if found.st_size > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        parts = []
+        left = limit + 1
+        while left > 0:
+            part = os.read(handle, min(left, 1 << 20))
+            if not part:
+                break
+            parts.append(part)
+            left -= len(part)
+    finally:
+        os.close(handle)
+    return b"".join(parts)[:limit]
+
+
 def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:
     """The JSON object in `path`; ``None`` when there is none (absent or not readable as JSON).
 
@@ -102,11 +138,12 @@ def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:
     ------
     AgentError
         ``StateError`` when a newer version wrote it.
+    OSError
+        As `read_regular`.
     """
     try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read().decode("utf-8", "replace"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        value = json.loads(read_regular(path).decode("utf-8", "replace"))
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     if not isinstance(value, dict):
         return None

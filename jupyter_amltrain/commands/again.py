@@ -26,6 +26,8 @@ def again(run: Run) -> tuple[JobSpec, dict[str, str]]:
     CommandError
         The code is not what it was, or a secret has no value.
     """
+    if run.damaged:
+        raise CommandError(f"{run.handle} cannot run again: {run.error}")
     spec = _unchanged(run)
     return spec, {name: secret(name) for name in spec.secrets}
 

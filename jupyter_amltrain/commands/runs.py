@@ -13,7 +13,7 @@ from jupyter_amltrain.commands.tables import ago, pairs, table
 from jupyter_amltrain.errors import CommandError, RunError
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text, seconds_text
-from jupyter_amltrain.spec.run import Run, RunState
+from jupyter_amltrain.spec.run import DAMAGED, NOT_WRITTEN, Run, RunState
 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
@@ -41,6 +41,7 @@ def _row(run: Run) -> dict[str, Any]:
         "handle": run.handle,
         "name": run.spec.name,
         "state": run.status.state.value,
+        "reason": run.status.reason,
         "reachable": run.reachable,
         "cancel_requested": run.cancel_requested,
         "created": run.created,
@@ -67,7 +68,9 @@ def listing_text(rows: Sequence[dict[str, Any]]) -> str:
         return "No run yet. Begin a cell with %%aml_submit, or: amltrain submit train.py"
     lines = []
     for row in rows:
-        state = row["state"]
+        state = DAMAGED if row["reason"] == DAMAGED else row["state"]
+        if row["reason"] == NOT_WRITTEN:
+            state += " (its disk is full: may be old)"
         if row["cancel_requested"] and state in ("preparing", "queued", "running"):
             state += " (cancel requested)"
         if not row["reachable"]:
@@ -229,7 +232,7 @@ def cancel(names: Sequence[str]) -> list[str]:
     said = []
     for run in [api.attach(name) for name in names]:  # all are known before one is touched
         state = run.status.state
-        if state.terminal:
+        if state.terminal and not run.run.damaged:
             said.append(f"{run.handle} has ended already ({state.value}); nothing to cancel.")
             continue
         run.cancel()

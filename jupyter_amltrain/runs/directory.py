@@ -38,7 +38,10 @@ class RunDirectory:
         known = {
             entry.run.run_id
             for entry in self._store.entries()
-            if entry.run.target == target and entry.run.folder and entry.run.status.state.terminal
+            if entry.run.target == target
+            and entry.run.folder
+            and entry.run.status.state.terminal
+            and not entry.run.damaged  # it may have been repaired
         }
         ids, found = await backend.roster(known)
         if not there():
@@ -73,11 +76,16 @@ class RunDirectory:
             if known is None:
                 run = tracked.get(run.handle, run)
                 if run.status.state.terminal:
-                    run = msgspec.structs.replace(run, error=why(run, ""))
+                    run = _explained(run)
                 self._store.put(run)
+            elif known.damaged:
+                if msgspec.structs.replace(run, seen_at=known.seen_at) != known:
+                    self._store.correct(_explained(run))
+            elif run.damaged:
+                pass  # what was seen of it is more than what can be read now
             elif not known.folder and known.status.reason == "launch":
                 # No answer came to its submit: its target has it all the same.
-                self._store.correct(msgspec.structs.replace(run, error=why(run, "")))
+                self._store.correct(_explained(run))
             elif not run.status.state.terminal:
                 self._store.amend(run.handle, status=run.status)
             # The end of a run that was seen alive is its watcher's to tell.
@@ -89,3 +97,8 @@ class RunDirectory:
             gone = run.target == target and run.run_id not in there and run.created < asked
             if gone and run.folder and run.status.state.terminal:
                 self._store.remove(run.handle)
+
+
+def _explained(run: Run) -> Run:
+    """The run with the sentence that says how it ended."""
+    return run if run.damaged else msgspec.structs.replace(run, error=why(run, ""))

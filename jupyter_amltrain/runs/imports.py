@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.painters import Picture
@@ -135,8 +136,9 @@ def _states(folders: Sequence[str]) -> list[str]:
     found = []
     for folder in folders:
         try:
-            result = json.loads((Path(folder) / "tracking.json").read_bytes())
-            found.append(str(result.get("state", "imported")))
-        except (OSError, ValueError, AttributeError):
+            result = json.loads(read_regular(f"{folder}/tracking.json"))
+            state = result.get("state", "imported")
+            found.append(state if isinstance(state, str) and state.isprintable() else "")
+        except (OSError, ValueError, AttributeError, RecursionError):
             found.append("")
     return found

@@ -6,12 +6,10 @@ Every reader takes bytes at any cut: a torn last line waits for its rest.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
-from jupyter_amltrain.runs.lines import Lines
+from jupyter_amltrain.runs.lines import Lines, decode_line
 
 #: A drawn series has at most this many points.
 POINTS = 300
@@ -50,15 +48,16 @@ class MetricLog:
         """Take journal bytes; returns whether a metric or parameter came."""
         news = False
         for line in self._lines.feed(data):
-            try:
-                record = msgspec.json.decode(line)
-            except msgspec.DecodeError:
+            record = decode_line(line)
+            if not isinstance(record, dict):
                 continue
-            seq = record.get("seq", 0)
+            seq, body, answer = record.get("seq", 0), record.get("b") or {}, record.get("a") or {}
+            if not (isinstance(seq, int) and isinstance(body, dict) and isinstance(answer, dict)):
+                continue
             if seq <= self.seq:
                 continue  # the sink repeats nothing; a reader that rewinds may
             self.seq = seq
-            news |= self._apply(record.get("op"), record.get("b") or {}, record.get("a") or {})
+            news |= self._apply(record.get("op"), body, answer)
         return news
 
     def _apply(self, op: str | None, body: dict[str, Any], answer: dict[str, Any]) -> bool:
@@ -72,9 +71,9 @@ class MetricLog:
         elif op == "runs/log-parameter":
             self.params[str(body.get("key"))] = str(body.get("value", ""))
         elif op == "runs/log-batch":
-            for point in body.get("metrics") or ():
+            for point in _objects(body.get("metrics")):
                 self._point(point)
-            for param in body.get("params") or ():
+            for param in _objects(body.get("params")):
                 self.params[str(param.get("key"))] = str(param.get("value", ""))
         else:
             return False
@@ -88,6 +87,11 @@ class MetricLog:
             self.metrics.setdefault(str(point["key"]), Metric()).append(step, time, value)
         except (KeyError, TypeError, ValueError, OverflowError):
             return  # no client of MLflow sends it
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a list; of anything else none."""
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
 
 
 class LogWindow:

@@ -34,6 +34,7 @@ class Entry:
         self.kind = "run"  #: or monitor
         self.lookers = 0  #: how many want its streams
         self.read = False  #: whether its streams were read
+        self.unreadable: dict[str, str] = {}  #: streams whose file cannot be read, and why
         self.brief: Any = None  #: what a row says of streams that were let go of
         self.spark: tuple[int, bool, tuple[int, ...]] = (0, False, ())  #: of the last row: ticks, ended, numbers
         self.changed_at = time.monotonic()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.runs.lines import Lines
+from jupyter_amltrain.runs.lines import Lines, decode_line
 from jupyter_amltrain.runs.pyramid import Pyramid
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Ticks in a node's ring: an hour at one a second.
 CAPACITY = 3600
+#: Unix seconds that no tick reaches (the year 5138).
+MAX_TIME = 1e11
 #: Columns of a tick that are no series.
 _HEAD = ("seq", "t")
 MIB = 1024.0 * 1024.0
@@ -39,6 +41,49 @@ def flat_names(header: dict[str, Any]) -> list[str]:
     return host + [
         f"gpu{gpu.get('index', i)}.{name}" for i, gpu in enumerate(header.get("gpus", ())) for name in per_gpu
     ]
+
+
+class _Header(msgspec.Struct):
+    """What every reader of a header relies on."""
+
+    columns: list[str]
+    gpu_columns: list[str] = []
+    gpus: list[dict[str, Any]] = []
+    units: list[str] = []
+    gpu_units: list[str] = []
+    memory_total: float | None = None
+    cpus: float | None = None
+    period: float | None = None
+    host: str | None = None
+
+
+def valid_header(value: dict[str, Any]) -> bool:
+    """Whether the first line of a telemetry file is one: a job can write into its folder."""
+    try:
+        header = msgspec.convert(value, _Header)
+    except (msgspec.ValidationError, OverflowError):
+        return False
+    return all(number is None or math.isfinite(number) for number in (header.memory_total, header.cpus, header.period))
+
+
+def ticks_table(rows: list[list[Any]]) -> Float64:
+    """Ticks as float64 ``(n, columns)``, ``None`` as NaN; without those that have no time or no numbers."""
+    import numpy as np
+
+    try:
+        table = np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        table = np.array([row for row in rows if _numbers(row)], dtype=np.float64).reshape(-1, len(rows[0]))
+    good = np.abs(table[:, 1]) < MAX_TIME  # False of NaN
+    return table if good.all() else table[good]
+
+
+def _numbers(row: list[Any]) -> bool:
+    return all(value is None or (isinstance(value, (int, float)) and abs(value) < 1e300) for value in row)
+
+
+def _lists(value: Any) -> Iterator[list[Any]]:
+    return (item for item in value if isinstance(item, list)) if isinstance(value, list) else iter(())
 
 
 class NodeTelemetry:
@@ -100,18 +145,16 @@ class NodeTelemetry:
         rows: list[list[Any]] = []
         came = 0
         for line in self._lines.feed(data):
-            try:
-                value = msgspec.json.decode(line)
-            except msgspec.DecodeError:
-                continue
+            value = decode_line(line)
             if isinstance(value, list):
-                if len(value) == len(self.columns) + 2 > 2 and value[0] > self.seq:
-                    self.seq = int(value[0])
+                if len(value) == len(self.columns) + 2 > 2 and isinstance(value[0], int) and value[0] > self.seq:
+                    self.seq = value[0]
                     rows.append(value)
             elif isinstance(value, dict) and "columns" in value:
                 came += self._take(rows)
                 rows = []
-                self._begin(value)
+                if valid_header(value):
+                    self._begin(value)
             elif isinstance(value, dict):
                 self._change(value)
         return came + self._take(rows)
@@ -140,11 +183,12 @@ class NodeTelemetry:
             self.ticks = 0
 
     def _change(self, value: dict[str, Any]) -> None:
-        for i, changes in value.get("gpu") or ():
-            if 0 <= i < len(self.slow):
+        for change in _lists(value.get("gpu")):
+            i, changes = change if len(change) == 2 else (-1, None)
+            if isinstance(i, int) and 0 <= i < len(self.slow) and isinstance(changes, dict):
                 self.slow[i].update(changes)
         if "processes" in value:
-            self.processes = [list(row) for row in value["processes"]]
+            self.processes = [row for row in _lists(value["processes"]) if len(row) == 5]
         if "note" in value:
             self.note = str(value["note"])
 
@@ -153,18 +197,21 @@ class NodeTelemetry:
             return 0
         import numpy as np
 
-        table = np.array(rows, dtype=np.float64)  # None becomes NaN
+        table = ticks_table(rows)
+        if not len(table):
+            return 0
         t, values = table[:, 1], table[:, 2:].astype(np.float32)
         with self._changing():
             self.pyramid.add(t, values)
-            self._grow(len(rows))
+            count = len(table)
+            self._grow(count)
             size = len(self.t)
-            kept = min(len(rows), size)
-            slots = np.arange(self.ticks + len(rows) - kept, self.ticks + len(rows)) % size
+            kept = min(count, size)
+            slots = np.arange(self.ticks + count - kept, self.ticks + count) % size
             self.t[slots] = t[-kept:]
             self.ring[:, slots] = values[-kept:].T
-            self.ticks += len(rows)
-        return len(rows)
+            self.ticks += count
+        return count
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -197,12 +244,9 @@ class NodeTelemetry:
 
         offset, names, rows = 0, [], []
         for line in data.split(b"\n"):
-            try:
-                value = msgspec.json.decode(line)
-            except msgspec.DecodeError:
-                continue
+            value = decode_line(line)
             if isinstance(value, dict):
-                names = [str(name) for name in value.get("columns", ())]
+                names = [str(name) for name in value.get("columns") or () if isinstance(name, str)]
             elif isinstance(value, list) and len(value) == 8:
                 rows.append(value)
         if not self.columns or names != self.columns:
@@ -210,9 +254,14 @@ class NodeTelemetry:
         with self._changing():
             for row in rows[: max(0, len(rows) - keep)]:
                 seq, t, _, ticks, end, *stats = row
-                low, mean, high = (np.array(stat, dtype=np.float32) for stat in stats)
-                self.pyramid.add_block(float(t), int(ticks), low, mean, high)
-                self.seq, offset = int(seq), int(end)
+                try:
+                    low, mean, high = (np.array(stat, dtype=np.float32) for stat in stats)
+                    if not low.shape == mean.shape == high.shape == (len(names),):
+                        continue
+                    self.pyramid.add_block(float(t), int(ticks), low, mean, high)
+                    self.seq, offset = int(seq), int(end)
+                except (TypeError, ValueError, OverflowError):  # not our sampler's
+                    continue
         if offset:
             self._lines.restart()
         return offset
