@@ -140,8 +140,7 @@ class ProcessBackend(Backend):
     def _rows(self, answer: Mapping[str, Any]) -> Iterator[Run]:
         """Runs of an answer to ``list``, damaged ones among them."""
         for row in answer["runs"]:
-            if row["job"].get("spec"):
-                yield self._run(row["run"], row["job"], row["status"])
+            yield self._run(row["run"], row["job"], row["status"])
         for run_id, error in answer["errors"].items():
             if _is_damage(error):
                 yield self._damaged(run_id, error)

@@ -23,7 +23,8 @@ def run_of(handle: RunHandle, folder: str, job: Mapping[str, Any], state: Mappin
     """Decode a run; a damaged one is returned as such, never raised."""
     created = job.get("submitted") or 0.0
     try:
-        spec = msgspec.convert(job["spec"], JobSpec)
+        # A job that was handed to the agent by another program has no spec.
+        spec = msgspec.convert(job.get("spec") or {"name": str(job.get("name") or job["run"])}, JobSpec)
         return Run(
             handle=handle,
             spec=_printable(spec),
@@ -31,7 +32,7 @@ def run_of(handle: RunHandle, folder: str, job: Mapping[str, Any], state: Mappin
             created=float(created),
             seen_at=time.time(),
             folder=folder,
-            project=str(job.get("project") or ""),
+            project=_path(job.get("project") or ""),
             tracking_id=str((job.get("tracking") or {}).get("run_id") or ""),
         )
     except _UNDECODABLE as error:  # msgspec.ValidationError is a ValueError
@@ -87,12 +88,26 @@ def _text(value: Any) -> str:
     return str(value).encode("utf-8", "replace").decode()
 
 
+def _path(value: Any) -> str:
+    """`value` as a path; bytes that are not UTF-8 stand in it as Python writes them (PEP 383)."""
+    return str(value).encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
 def _printable(spec: JobSpec) -> JobSpec:
-    """The job with lone surrogates in what lists show replaced; paths keep theirs."""
+    """The job with lone surrogates in what lists show replaced.
+
+    Raises
+    ------
+    ValueError
+        A path or the script holds some that stand for no byte of a file name, or a time is none.
+    """
+    for seconds in (spec.timeout, spec.gpu_grace):
+        if seconds is not None and not 0 < seconds < 1e9:
+            raise ValueError(f"{seconds!r} is not a time")
+    for text in (spec.script, spec.script_name, spec.source or "", spec.notebook_dir, spec.project, spec.cell):
+        text.encode("utf-8", "surrogateescape")
     shown = {"name": spec.name, "experiment": spec.experiment, "params": spec.params, "tags": spec.tags}
     data = json.dumps(shown, ensure_ascii=False)
-    if data.isascii():
-        return spec
     try:
         data.encode()
         return spec

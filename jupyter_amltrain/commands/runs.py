@@ -97,7 +97,7 @@ def show_text(run: TrackedRun) -> str:
         ("submitted", ago(record.created)),
         ("params", ", ".join(f"{k}={v!r}" for k, v in spec.params.items())),
         ("tags", ", ".join(f"{k}={v}" for k, v in spec.tags.items())),
-        ("source", spec.source or ""),
+        ("source", tilde(spec.source) if spec.source else ""),
         ("time limit", seconds_text(spec.timeout) if spec.timeout else ""),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("devices", ", ".join(status.devices)),
