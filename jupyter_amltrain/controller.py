@@ -151,6 +151,7 @@ class Controller:
 
     async def brief(self, handle: RunHandle) -> Brief:
         """What the streams of an ended run say in a list; they are read and not kept."""
+        await self.load(handle)
         run = self.entry(handle).run
         scratch = Entry(run)
         if run.folder:
@@ -158,6 +159,11 @@ class Controller:
             if found.get("error"):
                 self.store.amend(handle, error=found["error"])
         return brief_of(scratch)
+
+    async def load(self, handle: RunHandle) -> Run:
+        """The run with its whole job: lists know only part of an ended one."""
+        await self._finder.load(handle)
+        return self.entry(handle).run
 
     async def resolve(self, text: str = "last") -> RunHandle:
         """``last``, a handle, a run id, or the unambiguous beginning of one; else ``UnknownRun``."""
@@ -246,6 +252,7 @@ class Controller:
 
     async def settle(self, handle: RunHandle) -> Entry:
         """Bring all that is known of a run up to date: status, streams, values."""
+        await self._finder.load(handle)
         entry = self.entry(handle)
         if entry.run.folder:
             try:

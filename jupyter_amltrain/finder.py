@@ -75,14 +75,25 @@ class RunFinder:
         await self._directory.read(backend, lambda: self._places.live(name) is backend)
         self._places.wake(name)
 
+    async def load(self, handle: RunHandle) -> None:
+        """Read the whole job of a run of which only what lists show is known."""
+        entry = self._store.get(handle)
+        if entry is not None and entry.run.partial:
+            await self._directory.load(self._places.backend(entry.run.target), handle)
+
     async def resolve(self, text: str = "last") -> RunHandle:
-        """``last``, a handle, a run id, or the unambiguous beginning of one.
+        """``last``, a handle, a run id, or the unambiguous beginning of one; its whole job is read.
 
         Raises
         ------
         UnknownRun
             Names the near matches.
         """
+        handle = await self._resolve(text)
+        await self.load(handle)
+        return handle
+
+    async def _resolve(self, text: str) -> RunHandle:
         text = named(text.strip())
         if "/" in text:
             target, run_id = split_handle(text)

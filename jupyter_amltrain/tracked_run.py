@@ -38,11 +38,7 @@ class TrackedRun:
     @property
     def run(self) -> Run:
         """What is known of the run now (frozen)."""
-
-        async def get() -> Run:
-            return controller().entry(self.handle).run
-
-        return controller().loop.call(get())
+        return controller().loop.call(controller().load(self.handle), ANSWER)
 
     @property
     def run_id(self) -> str:

@@ -167,13 +167,13 @@ class RunAnswers:
         """Targets and runs, without streams."""
         controller = self._controller
         await controller.runs()
-        records = [record_of(entry) for entry in controller.store.entries()]
-        records.sort(key=lambda record: record.created, reverse=True)
+        entries = sorted(controller.store.entries(), key=lambda entry: entry.run.created, reverse=True)
+        records = [record_of(entry) for entry in entries[:RUNS]]
         bare = [
             msgspec.structs.replace(
                 record, metrics={}, telemetry=TelemetrySeries(), gpu=None, log=LogTail(path=record.log.path)
             )
-            for record in records[:RUNS]
+            for record in records
         ]
         targets = await controller.list_targets()
         return StateReply(

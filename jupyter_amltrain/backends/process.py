@@ -24,6 +24,7 @@ from jupyter_amltrain.backends.base import (
 )
 from jupyter_amltrain.backends.run_decoding import damaged_run, run_of, status_of
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of, output_of
+from jupyter_amltrain.backends.run_index import Key, RunIndex, listed, tracking_of
 from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing
 from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.loop import LoopThread
@@ -34,6 +35,8 @@ from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget, TargetInfo
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.transports.base import Changes, Transport
 
+#: Runs that are read from their folders in one call of the agent: their jobs are all in memory meanwhile.
+_IN_ONE_CALL = 500
 #: Runs of a list that are made of their files without a pause.
 _AT_ONCE = 50
 
@@ -242,7 +245,7 @@ class _FolderNews(RunChanges):
 
 
 class LocalBackend(ProcessBackend):
-    """This machine: the embedded default."""
+    """This machine: the embedded default. Its list of ended runs comes from an index."""
 
     Target = LocalTarget
 
@@ -250,6 +253,28 @@ class LocalBackend(ProcessBackend):
         from jupyter_amltrain.transports.local import LocalTransport
 
         super().__init__(target, LocalTransport(loop, root.path), target.python)
+        self._loop, self._index = loop, RunIndex(root.path)
+
+    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+        """See :meth:`Backend.roster`; ended runs have only what lists show of their jobs."""
+        scan = await self._loop.offload(self._index.scan, frozenset(known), self.target.name)
+        runs, others = list(scan.runs), list(scan.others)
+        for start in range(0, len(others), _IN_ONE_CALL):
+            some = others[start : start + _IN_ONE_CALL]
+            answer = await self._transport.call("list", {"full": True, "run_ids": some})
+            runs += await self._loop.offload(self._listed, answer, scan.others)
+        return frozenset(scan.ids), sorted(runs, key=lambda run: run.created)
+
+    def _listed(self, answer: Mapping[str, Any], keys: Mapping[str, Key]) -> Sequence[Run]:
+        """Runs of an answer to ``list`` as lists show them; ended ones go into the index. Blocks on the disk."""
+        found = []
+        for run in self._rows(answer):
+            if run.status.state.terminal and not run.damaged:
+                state = tracking_of(run.folder)
+                run = listed(msgspec.structs.replace(run, tracking=state) if state else run)
+            found.append(run)
+        self._index.add(found, keys)
+        return found
 
 
 def _unreadable(path: str, error: OSError) -> str:

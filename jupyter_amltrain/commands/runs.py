@@ -31,9 +31,11 @@ _SILENCE = 2.0
 
 def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
     """The newest runs as JSON-able rows; `limit` 0 for all."""
-    from jupyter_amltrain import api
+    from jupyter_amltrain.session import controller
+    from jupyter_amltrain.tracked_run import ANSWER
 
-    return [_row(run.run) for run in api.runs(target)[: limit or None]]
+    found = controller().loop.call(controller().runs(target), ANSWER)
+    return [_row(run) for run in found[: limit or None]]
 
 
 def _row(run: Run) -> dict[str, Any]:

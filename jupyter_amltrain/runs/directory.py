@@ -12,7 +12,7 @@ from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.runs.imports import Imports
 from jupyter_amltrain.runs.outcome import why
 from jupyter_amltrain.runs.store import RunStore
-from jupyter_amltrain.spec.run import Run
+from jupyter_amltrain.spec.run import Run, RunHandle
 
 #: Runs that are taken in without a pause: charts do not wait for a long list.
 _AT_ONCE = 50
@@ -57,6 +57,20 @@ class RunDirectory:
             await self._adopt([run], began)
         return run is not None
 
+    async def load(self, backend: Backend, handle: RunHandle) -> None:
+        """Read the whole job of a run of which only what lists show is known."""
+        entry = self._store.get(handle)
+        if entry is None or not entry.run.partial:
+            return
+        found = await backend.find(entry.run.run_id)
+        entry = self._store.get(handle)
+        if found is None or entry is None or not entry.run.partial:
+            return
+        if found.damaged:
+            self._store.correct(found)
+        else:
+            self._store.amend(handle, spec=found.spec, partial=False)
+
     def runs(self, targets: Sequence[str]) -> list[Run]:
         """What is known of the runs of `targets`, newest first."""
         known = [entry.run for entry in self._store.entries() if entry.run.target in targets]
@@ -64,7 +78,10 @@ class RunDirectory:
 
     async def _adopt(self, runs: Sequence[Run], began: float) -> None:
         """Take in what a target told when it was asked at `began` (monotonic seconds)."""
-        ended = [run for run in runs if run.status.state.terminal and self._store.get(run.handle) is None]
+        # Of those that come from an index it is known.
+        ended = [
+            run for run in runs if run.status.state.terminal and not run.partial and self._store.get(run.handle) is None
+        ]
         tracked = {run.handle: run for run in await self._imports.known(ended)} if ended else {}
         for number, run in enumerate(runs, 1):
             if not number % _AT_ONCE:

@@ -6,7 +6,6 @@ The work is done by the one worker process; here is only who waits for what.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import read_regular
+from jupyter_amltrain.backends.run_index import tracking_of
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.painters import Picture
@@ -133,12 +132,4 @@ class Imports:
 
 def _states(folders: Sequence[str]) -> list[str]:
     """What the importer left in run folders; empty where there is nothing."""
-    found = []
-    for folder in folders:
-        try:
-            result = json.loads(read_regular(f"{folder}/tracking.json"))
-            state = result.get("state", "imported")
-            found.append(state if isinstance(state, str) and state.isprintable() else "")
-        except (OSError, ValueError, AttributeError, RecursionError):
-            found.append("")
-    return found
+    return [tracking_of(folder) for folder in folders]

@@ -135,6 +135,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[str, Any] = {}  #: values of ``--out`` that came home
     error: str | None = None  #: one line, for the end of the run
     notes: tuple[str, ...] = ()  #: what was to be known when it was submitted, one sentence each
+    partial: bool = False  #: `spec` has only what lists show of the job; ``Controller.load`` reads the rest
 
     @property
     def target(self) -> str:
