@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jupyter_amltrain.backends.process import LocalBackend
+from jupyter_amltrain.backends.process import LocalBackend, ProcessBackend
 from jupyter_amltrain.backends.run_decoding import status_of
 from jupyter_amltrain.errors import ProtocolError
 from jupyter_amltrain.loop import LoopThread
@@ -96,5 +96,5 @@ def test_a_list_but_what_is_known_also_of_an_agent_that_cannot_leave_out(
             return answer
 
         monkeypatch.setattr(backend._transport, "call", older)
-    ids, runs = loop.call(backend.roster({names[0], "gone-22222"}))
+    ids, runs = loop.call(ProcessBackend.roster(backend, {names[0], "gone-22222"}))
     assert set(ids) == set(names) and [run.run_id for run in runs] == [names[1]]
