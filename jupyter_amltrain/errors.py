@@ -72,6 +72,8 @@ class AmlTrainError(Exception):
     short = True
 
     def __init__(self, message: str, *, hint: str = "") -> None:
+        # A path may hold bytes that are not UTF-8: no terminal and no notebook takes those.
+        message, hint = (text.encode("utf-8", "replace").decode() for text in (message, hint))
         self.message = message
         self.hint = hint
         super().__init__(f"{message} {hint}" if hint else message)

@@ -14,6 +14,7 @@ from jupyter_amltrain.errors import CommandError, RunError
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text, seconds_text
 from jupyter_amltrain.spec.run import DAMAGED, NOT_WRITTEN, Run, RunState
+from jupyter_amltrain.state import working_folder
 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
@@ -297,7 +298,7 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
     if keep:
         from jupyter_amltrain.tracking import start_ui
 
-        return str(start_ui(project or os.getcwd(), keep=True)["url"])
+        return str(start_ui(project or working_folder(), keep=True)["url"])
     from jupyter_amltrain import api
 
     return api.ui(project)

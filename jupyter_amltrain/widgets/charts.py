@@ -7,16 +7,20 @@ asks for a dashboard.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-import bqplot
 import ipywidgets
 import numpy as np
 
 from jupyter_amltrain.widgets.layout import Gpu, Layout
 from jupyter_amltrain.widgets.palette import GPUS as COLOURS
+
+with warnings.catch_warnings():  # of bqplot's own modules; `-W error` must not end the import
+    warnings.simplefilter("ignore")
+    import bqplot
 
 _GREY = "#8A8A8A"
 _PHASE = {"queued": "#8A8A8A", "preparing": "#8A8A8A", "finalizing": "#E69F00"}
