@@ -36,7 +36,7 @@ print("FIGURES" + json.dumps([len(many), sum(r.state == "completed" for r in man
       late, time.perf_counter() - begin, sum("hello" in r.logs() for r in many)]))
 """
 
-FEW, MANY, ROUNDS = 10, 10_000, 5
+FEW, MANY, ROUNDS = 10, 10_000, 3
 #: Goals for :data:`MANY` runs: seconds, MB more than with :data:`FEW`, seconds.
 LIST_S, MORE_MB, PANEL_S = 0.5, 60.0, 0.3
 
