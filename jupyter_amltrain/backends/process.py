@@ -28,7 +28,7 @@ from jupyter_amltrain.backends.run_index import Key, RunIndex, listed, tracking_
 from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing
 from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.snapshot import Snapshot, digest_of
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunStatus, make_handle
 from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget, TargetInfo
@@ -97,7 +97,9 @@ class ProcessBackend(Backend):
 
     async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
-        await self._transport.put(plan.snapshot.files, f"{self._transport.home}/staging/{plan.run_id}")
+        staging = f"{self._transport.home}/staging/{plan.run_id}"
+        await self._transport.put(plan.snapshot.files, staging)
+        digest = await self._sent_digest(plan.snapshot, staging)
         failpoints.hit("kernel_before_submit")
         answer = await self._transport.call(
             "submit",
@@ -105,6 +107,7 @@ class ProcessBackend(Backend):
             # lost on the way does not start the job twice.
             {
                 **plan.request,
+                "snapshot": {**plan.request["snapshot"], "digest": digest},
                 "environ": dict(environ),
                 "secrets": dict(secrets),
                 "submission": uuid.uuid4().hex,
@@ -113,6 +116,10 @@ class ProcessBackend(Backend):
         failpoints.hit("kernel_after_submit")
         state = {"state": answer["state"]}
         return self._run(plan.run_id, {**plan.request, "submitted": time.time()}, state)
+
+    async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
+        """Digest of the files that were sent."""
+        return snapshot.digest
 
     def _run(self, run_id: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
         return run_of(make_handle(self.target.name, run_id), self._folder(run_id), job, state)
@@ -254,6 +261,12 @@ class LocalBackend(ProcessBackend):
 
         super().__init__(target, LocalTransport(loop, root.path), target.python)
         self._loop, self._index = loop, RunIndex(root.path)
+
+    async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
+        """Digest of the copy: a file may have changed between its reading for the plan and its copying."""
+        if all(isinstance(content, bytes) for content in snapshot.files.values()):
+            return snapshot.digest
+        return await self._loop.offload(digest_of, staging, list(snapshot.files))
 
     async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
         """See :meth:`Backend.roster`; ended runs have only what lists show of their jobs."""

@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jupyter_amltrain.backends.run_index import FILE, RunIndex
-from jupyter_amltrain.spec.run import RunHandle
 
 from ..golden.test_golden import GOLDEN
 from ..places import api_of
