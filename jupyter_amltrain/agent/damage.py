@@ -85,8 +85,9 @@ def _load(home: str, run: str, name: str) -> Optional[Json]:
         value = read_json(path)
         if value is not None:
             return value
-        if not os.path.isdir(os.path.dirname(path)):
-            return None
+        folder = os.path.dirname(path)
+        if not os.path.isdir(folder) or not any(os.path.lexists(os.path.join(folder, one)) for one in (JOB, STATE)):
+            return None  # what a removal or a late helper has left is no run
         why = "is not a JSON object" if os.path.lexists(path) else "is missing"
     except OSError as error:
         why = "cannot be read (%s)" % (error.strerror or error)
