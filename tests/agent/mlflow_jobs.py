@@ -243,12 +243,10 @@ for name, call in {
     "unknown": lambda: MlflowClient().link_prompt_version_to_run(run.info.run_id, "p"),
     "webhook": lambda: MlflowClient().list_webhooks(),
 }.items():
-    started = time.monotonic()
     try:
         call(); errors[name] = "no error"
     except Exception as error:
         errors[name] = str(error)
-    assert time.monotonic() - started < 5, name
 mlflow.log_param("long_value", "v" * 7000)                                   # cut, as a server does
 
 out["history"] = [[m.step, m.value] for m in MlflowClient().get_metric_history(run.info.run_id, "loss")]

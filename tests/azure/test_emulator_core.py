@@ -373,7 +373,7 @@ def test_device_code(azure: Azure, talker: Talker) -> None:
     )
     [code] = until(lambda: azure.control("/device-codes"))
     assert azure.control("/approve", user_code=code) == {"settled": 1}
-    assert talker("t.join(20)\nlen(got[0].token.split('.'))") == 3
+    assert talker("t.join(60)\nlen(got[0].token.split('.'))") == 3
     assert talker("[said[0][0], said[0][1]]") == ["https://microsoft.com/devicelogin", code]
 
 

@@ -107,9 +107,10 @@ def test_updates_come_at_most_twice_a_second(panel: PanelPage, traffic: Traffic)
     traffic.clear()
     begin = time.monotonic()
     panel.settle(4)
-    seconds = time.monotonic() - begin
+    eventually("updates come", lambda: len(traffic.events("gpus")) >= 2)
     frames = traffic.events("gpus")
-    assert 2 <= len(frames) <= 2 * seconds + 2
+    seconds = time.monotonic() - begin
+    assert len(frames) <= 2 * seconds + 2
     assert sum(frame.size for frame in traffic.events()) / seconds < 20_000
 
 
