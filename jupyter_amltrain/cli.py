@@ -95,6 +95,8 @@ def _submit(words: list[str]) -> int:
         return 0
     run = submit.send(submission)
     run.accepted()
+    for note in submission.spec.notes:
+        print(f"amltrain: note: {note}", file=sys.stderr)
     if not submission.wait:
         print(json.dumps({"handle": run.handle}) if submission.as_json else run.handle, flush=True)
         return 0

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain import preflight
+from jupyter_amltrain import bindings, preflight
 from jupyter_amltrain.errors import CommandError, PreflightError
 
 #: Largest JSON text of one ``--out`` value, in bytes.
@@ -83,11 +83,14 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
         Script line minus cell line.
     sha256
         Of what the user wrote: the same cell with other parameters has the same one.
+    notes
+        What a person should know of parameters and outputs before it runs, one sentence each.
     """
 
     text: str
     line_offset: int = 0
     sha256: str
+    notes: tuple[str, ...] = ()
 
 
 def from_cell(
@@ -106,7 +109,8 @@ def from_cell(
     magic_line
         The magic's line; its first word is named in messages and on line 1.
     params
-        Assigned on line 1; JSON values.
+        Assigned on line 1; JSON values. An assignment of a literal that would override one gets
+        its value, and says so in a comment.
     out
         Names of variables whose value comes home.
 
@@ -115,7 +119,7 @@ def from_cell(
     CommandError
         The cell is empty, or a name is no variable name.
     PreflightError
-        The text would certainly fail; names the cell line (the magic's own is 1).
+        The text would certainly fail, or override a parameter; names the cell line (the magic's own is 1).
     """
     magic = (magic_line.split() or ["%%aml_submit"])[0]
     cell = cell.replace("\r\n", "\n").replace("\r", "\n")
@@ -125,7 +129,8 @@ def from_cell(
             hint=f"Write Python below the line, or submit a file: %{magic.lstrip('%')} train.py",
         )
     # Plain text has no magic above it: its first line is line 1.
-    tree = preflight.check(cell, first_line=2) if magic_line else preflight.check(cell, where="Line")
+    first_line, where = (2, "Cell line") if magic_line else (1, "Line")
+    tree = preflight.check(cell, first_line=first_line, where=where)
     if not tree.body:
         raise CommandError(
             f"{magic}: the cell holds comments only, there is nothing to run.",
@@ -134,10 +139,16 @@ def from_cell(
     digest = hashlib.sha256(cell.encode()).hexdigest()
     assignments = [f"{_variable('--param', k)} = {literal(v)}" for k, v in (params or {}).items()]
     body = cell
+    notes: list[str] = []
     if assignments:
         if (doc := ast.get_docstring(tree, clean=False)) is not None:
             assignments.insert(0, f"__doc__ = {doc!r}")
-        futures, body = _without_futures(tree, cell)
+        futures, edits = _futures(tree)
+        try:
+            changes, notes = _Parameters(tree, cell, first_line, where).checked(params or {}, out)
+        except RecursionError:
+            changes, notes = [], ["--param: the cell nests too deep to check what it assigns."]
+        body = _edited(cell, [*edits, *changes])
         first = "; ".join([*futures, *assignments])
     else:
         first = f"# {magic}"
@@ -147,7 +158,7 @@ def from_cell(
     names = [_variable("--out", name) for name in out]
     end = _EPILOGUE.format(limit=OUT_LIMIT, names=json_names(names)) if names else ""
     body = body if body.endswith("\n") else body + "\n"
-    return Script(text=f"{first}\n{body}{end}", line_offset=0, sha256=digest)
+    return Script(text=f"{first}\n{body}{end}", line_offset=0, sha256=digest, notes=tuple(notes))
 
 
 class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,11 +275,35 @@ def _slug(name: str) -> str:
     return f"{slug}_" if keyword.iskeyword(slug) else f"v{slug}" if slug[0].isdigit() else slug
 
 
-def _without_futures(tree: ast.Module, cell: str) -> tuple[list[str], str]:
-    """``from __future__`` imports for line 1, and the text with ``pass`` in their places."""
+class _Edit(msgspec.Struct, frozen=True):
+    """A part of the cell's text, and what takes its place. Lines count from 1, columns in UTF-8 from 0."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
+
+
+def _edit_of(node: ast.stmt, text: str) -> _Edit:
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    return _Edit(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, text)
+
+
+def _edited(cell: str, edits: Sequence[_Edit]) -> str:
+    """`cell` with the edits made; none of them adds or removes a line."""
+    lines = [line.encode() for line in cell.split("\n")]
+    for edit in sorted(edits, key=lambda edit: (edit.line, edit.column), reverse=True):
+        before, after = lines[edit.line - 1][: edit.column], lines[edit.end_line - 1][edit.end_column :]
+        lines[edit.line - 1 : edit.end_line] = (before + edit.text.encode() + after).split(b"\n")
+    return b"\n".join(lines).decode()
+
+
+def _futures(tree: ast.Module) -> tuple[list[str], list[_Edit]]:
+    """``from __future__`` imports for line 1, and edits that put ``pass`` in their places."""
     names: list[str] = []
-    lines = [line.encode() for line in cell.split("\n")]  # ast counts columns in UTF-8
-    for node in reversed(tree.body):
+    edits: list[_Edit] = []
+    for node in tree.body:
         if not isinstance(node, ast.ImportFrom) or node.module != "__future__":
             continue
         if any(alias.asname for alias in node.names):
@@ -277,16 +312,84 @@ def _without_futures(tree: ast.Module, cell: str) -> tuple[list[str], str]:
                 hint="Remove the 'as'.",
             )
         names += [alias.name for alias in node.names if alias.name not in names]
-        assert node.end_lineno is not None and node.end_col_offset is not None
-        first, last = node.lineno - 1, node.end_lineno - 1
-        tail = lines[last][node.end_col_offset :]
-        if first == last:
-            lines[first] = lines[first][: node.col_offset] + b"pass" + tail
-        else:
-            lines[first] = lines[first][: node.col_offset] + b"pass"
-            lines[first + 1 : last + 1] = [b""] * (last - first - 1) + [b"pass" + tail]
-    imports = [f"from __future__ import {', '.join(reversed(names))}"] if names else []
-    return imports, b"\n".join(lines).decode()
+        lines = (node.end_lineno or node.lineno) - node.lineno
+        edits.append(_edit_of(node, "pass" if not lines else "pass" + "\n" * (lines - 1) + "\npass"))
+    return [f"from __future__ import {', '.join(names)}"] if names else [], edits
+
+
+class _Parameters:
+    """Checks that a cell uses the values of ``--param``.
+
+    Parameters
+    ----------
+    first_line, where
+        As :func:`preflight.check` takes them.
+    """
+
+    def __init__(self, tree: ast.Module, cell: str, first_line: int, where: str) -> None:
+        self._tree, self._cell, self._where = tree, cell, where
+        self._above = first_line - 1
+
+    def checked(self, params: Mapping[str, Any], out: Sequence[str]) -> tuple[list[_Edit], list[str]]:
+        """Edits that put values in the place of literals that would override them, and notes.
+
+        What is in `out` is read by who asked for it.
+        """
+        names = bindings.names_of(self._tree, self._cell)
+        edits: dict[ast.AST, _Edit] = {}
+        notes: list[str] = []
+        for name, value in params.items():
+            found = bindings.overrides_of(self._tree, name)
+            if found.other is not None:
+                raise PreflightError(
+                    f"--param {name}: {self._place(found.other)} assigns {name} before anything reads it,"
+                    " so the value would not be used.",
+                    hint=f"Delete that line, or leave out --param {name}.",
+                )
+            for node in found.literals:
+                edits[node] = self._replacement(node, name, value)
+            if found.literals:
+                lines = self._lines(found.literals)
+                was = _short(ast.get_source_segment(self._cell, found.literals[-1].value or found.literals[-1]) or "")
+                notes.append(f"--param {name}: {lines} runs as {name} = {_short(literal(value))} instead of {was}.")
+            if found.possible:
+                notes.append(
+                    f"--param {name}: {self._lines(found.possible)} may assign {name} before anything reads it;"
+                    " then the value is not used."
+                )
+            if name not in names.read and name not in out and not names.opaque and not names.mentioned(name):
+                near = names.near(name, (names.read | names.assigned) - set(params))
+                notes.append(f"--param {name}: nothing in the cell reads {name}.{' ' + near if near else ''}")
+        return list(edits.values()), notes
+
+    def _place(self, node: ast.AST) -> str:
+        lineno = getattr(node, "lineno", 1)
+        line = self._cell.split("\n")[lineno - 1].strip()
+        return f"{self._where} {lineno + self._above}, {_short(line, 60)!r},"
+
+    def _lines(self, nodes: Sequence[ast.AST]) -> str:
+        numbers = sorted({getattr(node, "lineno", 1) + self._above for node in nodes})
+        word = "line" if len(numbers) == 1 else "lines"
+        return f"{word} {', '.join(map(str, numbers[:-1]))}{' and ' if numbers[:-1] else ''}{numbers[-1]}"
+
+    def _replacement(self, node: ast.Assign | ast.AnnAssign, name: str, value: Any) -> _Edit:
+        """``lr = 0.3  # --param, was 0.1``, on as many lines as the statement had."""
+        assert node.value is not None and node.end_lineno is not None and node.end_col_offset is not None
+        target = name
+        if isinstance(node, ast.AnnAssign):
+            target = f"{name}: {ast.unparse(node.annotation)}"
+        was = _short(ast.get_source_segment(self._cell, node.value) or "")
+        comment = f"  # --param, was {was}"
+        if more := node.end_lineno - node.lineno:
+            return _edit_of(node, f"{target} = ({literal(value)}{comment}" + "\n" * more + ")")
+        rest = self._cell.split("\n")[node.end_lineno - 1].encode()[node.end_col_offset :].strip()
+        # Behind a semicolon there is code, and a comment would swallow it.
+        return _edit_of(node, f"{target} = {literal(value)}{'' if rest and rest[:1] != b'#' else comment}")
+
+
+def _short(text: str, limit: int = 40) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _near_files(path: Path) -> str:

@@ -114,13 +114,14 @@ def submit(
     found = distribution_word(distribution)
     params, out, secrets = dict(params or {}), tuple(out), dict(secrets or {})
     text, script_name, cell, offset = "", "script.py", "", 0
+    notes: tuple[str, ...] = ()
     if isinstance(script, os.PathLike) or (script.endswith(".py") and "\n" not in script):
         made_file = scripts.from_file(Path(script), source=Path(source) if source else None)
         script_name, sha256, file_dir = made_file.name, made_file.sha256, made_file.folder
         default_name = Path(script).stem
     else:
         made = scripts.from_cell(script, magic_line="", params=params, out=out)
-        text, sha256, cell = made.text, made.sha256, script
+        text, sha256, cell, notes = made.text, made.sha256, script, made.notes
         offset = made.line_offset + 1  # there is no magic's line above it
         default_name, file_dir = "run", here
     spec = JobSpec(
@@ -154,6 +155,7 @@ def submit(
         cell=cell,
         line_offset=offset,
         source_sha256=sha256,
+        notes=notes,
     )
     # A script may end right after this line: the job must be its target's by then.
     return submit_spec(spec, target=target, secrets=secrets).accepted()

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.errors import CommandError
+
 from .places import api_of, until
 
 pytestmark = [
@@ -115,3 +117,10 @@ def _words(process: Any) -> list[str]:
         return list(process.cmdline())
     except psutil.Error:
         return []
+
+
+def test_param_that_code_assigns_is_what_runs(api: Any) -> None:
+    run = api.submit("lr = 0.1\nseen = lr", params={"lr": 0.3}, out=["seen"], gpus=0).wait(60)
+    assert run.result("seen") == run.spec.params["lr"] == 0.3 and "line 1" in run.spec.notes[0]
+    with pytest.raises(CommandError, match="--param lr: Line 1, "):
+        api.submit("lr = float(1)", params={"lr": 0.3})

@@ -139,6 +139,7 @@ def _spec(
             "line_offset": made.line_offset,
             "source_sha256": made.sha256,
             "notebook_dir": here,
+            "notes": made.notes,
         }
         name = notebook or "cell"
     else:

@@ -88,6 +88,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         has no `script`, `script_name` is its file's name, `notebook_dir` the folder of the file.
     command
         Of ``type: command``: what ``sh`` runs in the code folder, bindings as written.
+    notes
+        What a person should know of how the text became `script`, one sentence each.
     """
 
     name: str
@@ -122,6 +124,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     tier: str = ""
     job_type: str = ""
     command: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def validated(spec: JobSpec) -> JobSpec:

@@ -80,6 +80,7 @@ def test_the_line_form_keeps_its_name_script_and_arguments(tmp_path: Path, monke
         ({"name": ["a", "b"]}, "pass", "name", "one value"),
         ({"env-var": ["API_TOKEN=hf_abcdefghijklmnopqrstuvwxyz"]}, "pass", "env-var", "looks like a secret"),
         ({"color": "red"}, "pass", "color", "no field"),
+        ({"param": ["lr=1"]}, "lr = f()", "param", "Cell line 1, "),
         ({}, "", "", "the cell is empty"),
         ({}, "x = (", "", "Cell line 1"),  # it has no line of ours yet
         ({}, "!ls", "", "'!' is IPython's"),

@@ -202,3 +202,21 @@ def test_experiment_and_name_default_to_the_notebook(cell: Cell, monkeypatch: py
     cell("%%aml_submit --dry-run\nx = 1")
     request = json.loads(capsys.readouterr().out)
     assert (request["name"], request["experiment"]) == ("01_digits", "01_digits")
+
+
+def test_param_of_a_cell_that_assigns_it_is_what_runs_and_what_is_recorded(ip: InteractiveShell, cell: Cell) -> None:
+    cell("%%aml_submit --as run --wait --param lr=0.3 --param epochs=2 --out seen\nlr = 0.1\nn_epochs = seen = lr")
+    run = ip.user_ns["run"]
+    assert ip.user_ns["seen"] == 0.3 and run.spec.params == {"lr": 0.3, "epochs": 2}
+    job = json.loads(Path(run.run.folder, "job.json").read_bytes())
+    assert job["spec"]["params"]["lr"] == 0.3
+    assert "lr = 0.3  # --param, was 0.1" in Path(run.run.folder, "source", "script.py").read_text()
+    notes = run.record().notes
+    assert len(notes) == 2 and "line 2" in notes[0] and "n_epochs" in notes[1]
+    assert f"note: {notes[0]}" in run._repr_mimebundle_()["text/plain"]
+
+
+def test_param_that_the_cell_overrides_is_refused_before_the_run(fails: Fails, capsys: Any) -> None:
+    assert isinstance(fails("%%aml_submit --param lr=0.3\n\nlr = float('0.1')"), PreflightError)
+    error = fails("%%aml_submit --param lr=0.3\n\nlr = float('0.1')")
+    assert "Cell line 3" in str(error) and "--param lr" in str(error)
