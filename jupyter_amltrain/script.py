@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import io
 import keyword
 import math
@@ -21,6 +22,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain import bindings, preflight
+from jupyter_amltrain.agent import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
 
 #: Largest JSON text of one ``--out`` value, in bytes.
@@ -31,44 +33,10 @@ _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=]")
 # It runs at the normal end of the script only. `sys.exit()` before the last line
 # skips it, and the value counts as never set: catching that too would need an
 # atexit hook on line 1, in front of the user's own code, or a wrapper around it.
-# Everything goes by `b.`: a script may have used the names `open`, `type`, `len`.
-# Python 3.8 can run it: the target's interpreter need not be ours.
 _EPILOGUE = """
 # ---- added by amltrain: the values of --out ----
-def _amltrain_out(names, b=__import__("builtins")):
-    import json, os, sys
-    folder = os.environ.get("AML_OUTPUT_DIR")
-    if not folder:
-        return
-    def plain(value):
-        if b.isinstance(value, os.PathLike):
-            return os.fspath(value)
-        if b.tuple(b.getattr(value, "shape", (1,))) == () and b.hasattr(value, "item"):
-            return value.item()
-        raise b.TypeError(b.type(value).__name__)
-    found = b.globals()
-    for name in names:
-        record = {{"name": name}}
-        if name not in found:
-            record["error"] = "never set"
-        else:
-            try:
-                record["value"] = found[name]
-                size = b.len(json.dumps(record, default=plain))
-                if size > {limit}:
-                    record = {{"name": name, "error": "too large: %d bytes, limit {limit}" % size}}
-            except b.Exception as error:
-                why = error if b.type(error) is b.TypeError else b.type(found[name]).__name__
-                record = {{"name": name, "error": "not JSON: %s" % why}}
-        path = os.path.join(folder, name + ".json")
-        try:
-            os.makedirs(folder, exist_ok=True)
-            with b.open(path + ".tmp", "w", encoding="utf-8") as file:
-                json.dump(record, file, default=plain)
-            os.replace(path + ".tmp", path)
-        except b.OSError as error:
-            b.print("amltrain: --out %s was not written: %s" % (name, error), file=sys.stderr)
-_amltrain_out({names})
+{function}
+_amltrain_out({names}, {limit}, __import__("builtins"))
 """
 
 
@@ -119,7 +87,8 @@ def from_cell(
     CommandError
         The cell is empty, or a name is no variable name.
     PreflightError
-        The text would certainly fail, or override a parameter; names the cell line (the magic's own is 1).
+        The text would certainly fail, override a parameter, or never assign a name of `out`. The line is the
+        cell's (the magic's own is 1).
     """
     magic = (magic_line.split() or ["%%aml_submit"])[0]
     cell = cell.replace("\r\n", "\n").replace("\r", "\n")
@@ -156,7 +125,11 @@ def from_cell(
         if _COOKIE.match(cell):
             first += " -*- coding: utf-8 -*-"
     names = [_variable("--out", name) for name in out]
-    end = _EPILOGUE.format(limit=OUT_LIMIT, names=json_names(names)) if names else ""
+    end = ""
+    if names:
+        notes += _unassigned(tree, cell, names, params or {})
+        function = inspect.getsource(out_values._amltrain_out)
+        end = _EPILOGUE.format(function=function, names=json_names(names), limit=OUT_LIMIT)
     body = body if body.endswith("\n") else body + "\n"
     return Script(text=f"{first}\n{body}{end}", line_offset=0, sha256=digest, notes=tuple(notes))
 
@@ -172,14 +145,17 @@ class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
         The absolute folder that it lies in.
     sha256
         Of its bytes.
+    notes
+        What a person should know of its outputs before it runs, one sentence each.
     """
 
     name: str
     folder: str
     sha256: str
+    notes: tuple[str, ...] = ()
 
 
-def from_file(path: str | Path, *, source: str | Path | None = None) -> ScriptFile:
+def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequence[str] = ()) -> ScriptFile:
     """Find and check a ``.py`` file; nothing is added to its text.
 
     Its parameters become ``--name value`` arguments, and a value of ``--out`` is what
@@ -191,6 +167,8 @@ def from_file(path: str | Path, *, source: str | Path | None = None) -> ScriptFi
         Of the file; with `source` it may be relative to that folder.
     source
         Folder that is copied with the run; the file must be in it.
+    out
+        Names of the values that come home; those that the text does not mention get a note.
 
     Raises
     ------
@@ -229,7 +207,13 @@ def from_file(path: str | Path, *, source: str | Path | None = None) -> ScriptFi
     if not text.strip():
         raise CommandError(f"{path.name} is empty, there is nothing to run.", hint="Save it first.")
     preflight.check(text, where=f"{path.name} line")
-    return ScriptFile(name=name, folder=str(path.parent), sha256=hashlib.sha256(data).hexdigest())
+    notes = [
+        f"--out {one}: {path.name} does not mention {one}. A file writes its values itself:"
+        f" json.dump(value, open(os.environ['AML_OUTPUT_DIR'] + '/{one}.json', 'w'))"
+        for one in out
+        if not re.search(rf"\b{re.escape(one)}\b", text)
+    ]
+    return ScriptFile(name=name, folder=str(path.parent), sha256=hashlib.sha256(data).hexdigest(), notes=tuple(notes))
 
 
 def literal(value: Any) -> str:
@@ -273,6 +257,32 @@ def _variable(flag: str, name: str) -> str:
 def _slug(name: str) -> str:
     slug = re.sub(r"\W+", "_", name).strip("_") or "value"
     return f"{slug}_" if keyword.iskeyword(slug) else f"v{slug}" if slug[0].isdigit() else slug
+
+
+def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+    """Notes on names of ``--out`` that may never be assigned.
+
+    Raises
+    ------
+    PreflightError
+        One certainly is not.
+    """
+    try:
+        names = bindings.names_of(tree, cell)
+    except RecursionError:
+        return []
+    notes = []
+    for name in out:
+        if name in names.assigned or name in params:
+            continue
+        if not names.opaque:
+            near = names.near(name, names.assigned | params.keys())
+            raise PreflightError(
+                f"--out {name}: nothing in the cell assigns {name}.",
+                hint=near or f"Assign it at the top level of the cell, or leave out --out {name}.",
+            )
+        notes.append(f"--out {name}: no line of the cell assigns {name} by its name.")
+    return notes
 
 
 class _Edit(msgspec.Struct, frozen=True):

@@ -116,8 +116,9 @@ def submit(
     text, script_name, cell, offset = "", "script.py", "", 0
     notes: tuple[str, ...] = ()
     if isinstance(script, os.PathLike) or (script.endswith(".py") and "\n" not in script):
-        made_file = scripts.from_file(Path(script), source=Path(source) if source else None)
+        made_file = scripts.from_file(Path(script), source=Path(source) if source else None, out=out)
         script_name, sha256, file_dir = made_file.name, made_file.sha256, made_file.folder
+        notes = made_file.notes
         default_name = Path(script).stem
     else:
         made = scripts.from_cell(script, magic_line="", params=params, out=out)

@@ -149,8 +149,13 @@ def _spec(
                 hint=f"Name a script: {prog} train.py"
                 + (f" -- or begin a cell with %{prog}" if prog.startswith("%") else ""),
             )
-        found = script.from_file(asked.script, source=source)
-        code = {"script_name": found.name, "source_sha256": found.sha256, "notebook_dir": found.folder}
+        found = script.from_file(asked.script, source=source, out=out)
+        code = {
+            "script_name": found.name,
+            "source_sha256": found.sha256,
+            "notebook_dir": found.folder,
+            "notes": found.notes,
+        }
         name = Path(found.name).stem
     timeout = asked.timeout if asked.timeout is not None else defaults.timeout
     made_spec = validated(
