@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.parsers import COMMANDS, HelpWanted, parser_of
-from jupyter_amltrain.errors import AmlTrainError, CommandError, RunFailed
+from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, RunFailed
 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
@@ -117,8 +117,14 @@ def _submit(words: list[str]) -> int:
     if submission.as_json:
         _print_json(run)
         return 0 if run.state == "completed" else 1
+    missing: list[ResultMissing] = []
     for name in run.spec.out:
-        print(f"{name} = {run.result(name)!r}")
+        try:
+            print(f"{name} = {run.result(name)!r}")
+        except ResultMissing as error:
+            missing.append(error)
+    if missing:
+        raise ResultMissing.of_all(run.handle, missing)
     return 0
 
 

@@ -72,13 +72,14 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
     def put(file: "str", make: "Callable[[str], Any]") -> None:
         """Write a file whole or not at all."""
         path = os.path.join(folder, file)
+        part = "%s.%d.part" % (path, os.getpid())  # other processes of the job may write theirs
         try:
             os.makedirs(folder, exist_ok=True)
-            make(path + ".part")
-            os.replace(path + ".part", path)
+            make(part)
+            os.replace(part, path)
         except b.BaseException:
-            if os.path.exists(path + ".part"):
-                os.remove(path + ".part")
+            if os.path.exists(part):
+                os.remove(part)
             raise
 
     def saved(name: "str", value: "Any", text: "str") -> "Any":
