@@ -19,7 +19,7 @@ TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "
 
 
 def spec_of(line: str) -> Any:
-    return understand(lexing.split(line.removeprefix("%%aml_submit")), "x = 1", prog="%%aml_submit").spec
+    return understand(lexing.split(line.removeprefix("%%aml_submit")), "x = a = b = 1", prog="%%aml_submit").spec
 
 
 def test_the_form_has_every_flag_and_shows_the_usual_ones_first() -> None:
