@@ -28,6 +28,8 @@ from jupyter_amltrain.errors import CommandError, PreflightError
 #: Largest JSON text of one ``--out`` value, in bytes.
 OUT_LIMIT = 1_000_000
 
+#: Endings of files that run as they are.
+_PYTHON = ("", ".py", ".pyw")
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=]")
 
 # It runs at the normal end of the script only. `sys.exit()` before the last line
@@ -193,6 +195,8 @@ def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequen
                 hint="Name a script of that folder, or another --source.",
             )
         name = (folder / path.name).relative_to(root).as_posix()
+    if path.is_file() and path.suffix.lower() not in _PYTHON:
+        raise CommandError(f"{path.name} is not a Python file.", hint=_instead(path))
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -400,6 +404,18 @@ class _Parameters:
 def _short(text: str, limit: int = 40) -> str:
     text = " ".join(text.split())
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _instead(path: Path) -> str:
+    """What to do with a file that is no script."""
+    suffix = path.suffix.lower()
+    if suffix == ".ipynb":
+        return f"Write %%aml_submit above a cell, or make a script of it: jupyter nbconvert --to script {path.name!r}"
+    if suffix in (".yml", ".yaml"):
+        return f"Submit a job of az ml by: %aml_submit {path.name}"
+    if suffix in (".sh", ".bash"):
+        return "Write a .py file that runs it: subprocess.run([...], check=True)"
+    return f"Name a .py file that reads it; hand it over by --input data={path.name}"
 
 
 def _near_files(path: Path) -> str:

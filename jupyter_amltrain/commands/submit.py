@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.parsers import parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
+from jupyter_amltrain.naming import notebook_name
 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
@@ -277,12 +278,6 @@ def secret(name: str, environ: Mapping[str, str] = os.environ) -> str:
             hint=f"Store it once: keyring set {KEYRING_SERVICE} {name}",
         )
     return str(value)
-
-
-def notebook_name(environ: Mapping[str, str] = os.environ) -> str:
-    """Stem of the notebook's file name, as Jupyter Server tells its kernels; else empty."""
-    path = environ.get("JPY_SESSION_NAME", "").replace("\\", "/")
-    return Path(path).stem if path.endswith(".ipynb") else ""
 
 
 def _free_name(source: str | None) -> str:
