@@ -42,6 +42,7 @@ class Recorder:
         self._on_note = on_note
         self._noted: Set[str] = set()
         self.lock = threading.Lock()
+        self._starting = threading.Lock()  #: held while a run is found to be the first, or not
         self._unanswered: List[Record] = []
         self.journal = Journal(journal, self.note_once)
         os.makedirs(artifacts, mode=0o700, exist_ok=True)
@@ -127,6 +128,15 @@ class Recorder:
             del self._unanswered[index]
             return added
         return None
+
+    def unanswered_join(self, request: str) -> bool:
+        """Whether a killed predecessor took this request as the start of the job's run."""
+        with self.lock:
+            for index, record in enumerate(self._unanswered):
+                if (record.get("a") or {}).get("request") == request:
+                    del self._unanswered[index]
+                    return True
+        return False
 
 
 def _names(record: Record, thing: str) -> bool:

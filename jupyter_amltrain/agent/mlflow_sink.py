@@ -5,8 +5,8 @@ folder's journal (:mod:`.mlflow_journal`), artifacts and models are written by t
 script itself to the run folder (``file:`` URIs), and the one importer replays both
 into the project's MLflow store later. Jobs therefore share no database.
 
-*Join*: a run that nobody nested **is** the job's run, so that a second
-``start_run()``, a child process and every rank end in one run whose id is ours.
+*Join*: the first run that a script starts **is** the job's run, whose id is ours; later ones
+are its children (:meth:`.mlflow_routes.Sink._create_run`).
 
 REST: https://mlflow.org/docs/latest/rest-api.html. No answer is ever 408, 429 or 5xx:
 MLflow's client repeats those for minutes and the training would stand still.
@@ -27,6 +27,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from . import failpoints
 from .mlflow_limits import Refusal
 from .mlflow_routes import Sink
+from .tcp_owner import OwnerLookup, rank_of
 
 #: Answer to ``GET /version``. Below 3.4 a client keeps a trace's spans in an artifact
 #: instead of sending them as OpenTelemetry protobuf.
@@ -37,7 +38,7 @@ MAX_BODY = 64 << 20
 
 #: Settings of the submitter's shell that would lead the client elsewhere.
 CLEARED = (
-    "MLFLOW_RUN_ID",  # the client deletes it at first use; later runs would not join
+    "MLFLOW_RUN_ID",  # every process would take it once, and a run of another store is not here
     "MLFLOW_EXPERIMENT_ID",
     "MLFLOW_EXPERIMENT_NAME",
     "MLFLOW_TRACKING_USERNAME",  # goes before the token
@@ -267,7 +268,10 @@ class _Handler(BaseHTTPRequestHandler):
             body = json.loads(raw, parse_constant=str)
         for name, values in parse_qs(url.query).items():
             body.setdefault(name, values[0])
-        return self.server.sink.handle(self.command, unquote(url.path), body)
+        return self.server.sink.handle(self.command, unquote(url.path), body, self._rank)
+
+    def _rank(self) -> str:
+        return rank_of(OwnerLookup().owner(self.connection))
 
 
 def new_run_id() -> str:
