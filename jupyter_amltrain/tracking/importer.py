@@ -284,15 +284,8 @@ class _Import:
     def _end(self, session: Any, status: str, end: int) -> None:
         run = session.get(self.store.models.SqlRun, self.run_id)
         run.status, run.end_time = status, end
-        tag = self.store.models.SqlTag
-        parent = session.query(tag).filter_by(key="mlflow.parentRunId")
         # also children of children: every nested run of this job lies in its journal
-        family, grown = {self.run_id}, True
-        while grown:
-            more = {row.run_uuid for row in parent.filter(tag.value.in_(family))} - family
-            family |= more
-            grown = bool(more)
-        for run_id in family - {self.run_id}:
+        for run_id in self.store.descendants(session, self.run_id):
             child = session.get(self.store.models.SqlRun, run_id)
             if child is not None and child.status == "RUNNING":
                 child.status, child.end_time = status, end

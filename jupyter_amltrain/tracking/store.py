@@ -95,6 +95,16 @@ class TrackingStore:
             self.mlflow.restore_experiment(found.experiment_id)
         return int(found.experiment_id)
 
+    def descendants(self, session: Any, run_id: str) -> list[str]:
+        """Ids of the runs nested below a run, children before their own children."""
+        tag = self.models.SqlTag
+        found, parents = list[str](), [run_id]
+        while parents:
+            rows = session.query(tag).filter_by(key="mlflow.parentRunId").filter(tag.value.in_(parents))
+            parents = sorted({str(row.run_uuid) for row in rows} - {run_id, *found})
+            found += parents
+        return found
+
     def location(self, experiment: int, *parts: str) -> str:
         """URI for the artifacts of a new run or model.
 
