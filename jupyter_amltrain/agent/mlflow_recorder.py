@@ -6,7 +6,7 @@ from typing import Callable, List, Optional, Set
 
 from . import failpoints
 from .mlflow_journal import Journal, Record, now_ms
-from .mlflow_limits import Body, fit
+from .mlflow_limits import Body, Refusal, fit
 from .mlflow_state import State
 
 #: Changes that make something: repeated, they would make it twice.
@@ -63,7 +63,10 @@ class Recorder:
         if record["op"] == "init":
             self.state.add_run(added["id"], added["exp_id"], added["name"], "", record["t"])
             return
-        self.state.apply(record["op"], record["b"], added)
+        try:
+            self.state.apply(record["op"], record["b"], added)
+        except Refusal as error:  # the line that made what it names is damaged
+            raise ValueError(error.message) from error
         self._unanswered = [*self._unanswered[1 - _UNANSWERED :], record]
 
     def note_once(self, text: str) -> None:

@@ -8,7 +8,7 @@ import uuid
 from typing import Any, Callable, Dict, List, Tuple
 
 from .mlflow_journal import now_ms
-from .mlflow_limits import Body, Refusal, missing
+from .mlflow_limits import Body, Refusal, fit, missing
 from .mlflow_recorder import Recorder
 from .mlflow_views import model_view, run_view, search_models, search_runs
 
@@ -109,6 +109,7 @@ class Sink(Recorder):
         script's first: the ``log_metric`` behind it belongs to the job's run, too. In a
         distributed job each rank has a first.
         """
+        body = fit("runs/create", body, self._truncate, self.note_once)
         tags = list(body.get("tags") or [])
         if all(tag["key"] != PARENT for tag in tags):
             kind = "autolog" if any(tag["key"] == AUTOLOGGING for tag in tags) else "script"

@@ -27,6 +27,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from . import failpoints
 from .mlflow_connections import BACKLOG, IDLE_TIMEOUT_S, REQUEST_TIMEOUT_S, Connections
+from .mlflow_journal import clean
 from .mlflow_limits import Refusal
 from .mlflow_routes import Sink
 from .tcp_owner import OwnerLookup, rank_of
@@ -366,6 +367,8 @@ class _Handler(BaseHTTPRequestHandler):
         if raw and "json" in (self.headers.get("Content-Type") or "json"):
             # "NaN" stays text, as MLflow's own JSON has it: not every reader takes a bare NaN
             body = json.loads(raw, parse_constant=str)
+            if b"\\u" in raw or not raw.isascii():
+                body = clean(body)
         for name, values in parse_qs(url.query).items():
             body.setdefault(name, values[0])
         return self.server.sink.handle(self.command, unquote(url.path), body, self._rank)

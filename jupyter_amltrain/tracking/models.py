@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.state import locked, project_store, read_json
 from jupyter_amltrain.tracking import importer
-from jupyter_amltrain.tracking.copies import copy_tree, local_folder
+from jupyter_amltrain.tracking.copies import copy_file, copy_tree, local_folder
 from jupyter_amltrain.tracking.model_choice import chosen, counted, only, path_in_run, settle
 from jupyter_amltrain.tracking.store import TrackingStore, database_uri
 
@@ -111,7 +111,7 @@ def download(project: str, name: str, version: str, folder: str) -> dict[str, An
             copy_tree(place, new, lambda _: None)
         else:
             new.mkdir(parents=True)
-            shutil.copy2(place, new / place.name)
+            copy_file(place, new / place.name)
         settle(new, to)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -256,5 +256,5 @@ class _Run:
             copy_tree(place, to, lambda _: None)
         else:
             to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(place, to)
+            copy_file(place, to)
         return to
