@@ -139,7 +139,7 @@ def _runs(words: list[str]) -> int:
     elif asked.verb == "cancel":
         print("\n".join(runs.cancel(asked.run)))
     elif asked.verb == "delete":
-        print("\n".join(runs.delete(asked.run, asked.force, prog="amltrain runs")))
+        print("\n".join(runs.delete(asked.run, asked.force, asked.without_mlflow, "amltrain runs")))
     elif asked.verb == "export":
         from jupyter_amltrain.commands import export
 

@@ -14,7 +14,7 @@
      │   ├ SnapshotTooLarge  EnvironmentFailed
      ├ RunError
      │   ├ RunFailed                   .exit_code  .log_tail  .cell_line
-     │   ├ RunCanceled  RunLost  ResultMissing
+     │   ├ RunCanceled  RunLost  ResultMissing  UnrecordedRun
      ├ StateError                      the state root cannot be used
      └ ProtocolError                   two versions that do not understand each other
 
@@ -54,6 +54,7 @@ __all__ = [
     "UnknownModel",
     "UnknownRun",
     "UnknownTarget",
+    "UnrecordedRun",
     "WorkspaceGone",
     "of_name",
 ]
@@ -228,6 +229,10 @@ class ResultMissing(RunError):
             return missing[0]
         told = "; ".join(f"{one.name}: {one.why}" for one in missing)
         return cls(f"--out: {len(missing)} values of {handle} did not come home. {told}.")
+
+
+class UnrecordedRun(RunError):
+    """A run was not deleted, because only its folder holds what it logged to MLflow."""
 
 
 class StateError(AmlTrainError):

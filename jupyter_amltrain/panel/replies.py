@@ -139,10 +139,11 @@ class ActReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeleteReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to :class:`DeleteRuns`."""
+    """Answer to :class:`DeleteRuns`; `unrecorded`: of `ask`, the runs that MLflow has no record of."""
 
     deleted: tuple[str, ...] = ()
     ask: str = ""
+    unrecorded: tuple[str, ...] = ()
     errors: dict[str, str] = {}  #: by handle
     version: int = VERSION
     ok: bool = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -70,11 +71,17 @@ class Imports:
         except AmlTrainError as error:
             log.info("%s", error)
 
-    def ask(self, run: Run) -> bool:
-        """Note that `run` has to be imported; False when that is done, under way, or not ours."""
+    def ask(self, run: Run, now: bool = False) -> bool:
+        """Note that `run` has to be imported; False when that is done, under way, or not ours.
+
+        Parameters
+        ----------
+        now
+            Try again also right after a failure.
+        """
         failed = run.tracking.startswith("failed")
         rest = time.monotonic() - self._tried.get(run.handle, -AGAIN)
-        if run.handle in self._asked or not (run.tracking == "pending" or (failed and rest >= AGAIN)):
+        if run.handle in self._asked or not (run.tracking == "pending" or (failed and (now or rest >= AGAIN))):
             return False
         if not run.folder or not run.project or not Path(run.folder).is_dir():
             return False
@@ -136,7 +143,21 @@ def _states(folders: Sequence[str]) -> list[str]:
     for folder in folders:
         try:
             result = json.loads((Path(folder) / "tracking.json").read_bytes())
-            found.append(str(result.get("state", "imported")))
+            state, error = str(result.get("state", "imported")), result.get("error")
+            found.append(f"failed: {error}" if state == "failed" and error else state)
         except (OSError, ValueError, AttributeError):
             found.append("")
     return found
+
+
+def only_in_folder(folder: str) -> bool:
+    """Whether a run folder holds what a script logged to MLflow."""
+    place = Path(folder)
+    try:
+        with (place / "metrics" / "rank-0.jsonl").open("rb") as journal:
+            journal.readline()  # the run itself
+            if journal.readline():
+                return True
+    except OSError:
+        pass
+    return any(names for _, _, names in os.walk(place / "artifacts"))

@@ -72,6 +72,22 @@ def test_delete_says_what_would_be_lost_and_then_does_it(house: House) -> None:
     assert house.ask(protocol.Cancel(handle=live.handle)).accepted
 
 
+def test_delete_of_a_run_without_a_record_asks_for_that_loss(house: House, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".amltrain" / "mlflow.db").mkdir(parents=True)  # no store can be made
+    run = house.ended("import mlflow; mlflow.log_metric('loss', 0.5)", target="local", gpus=0)
+    folder = Path(run.run.folder)
+    until(lambda: run.run.tracking.startswith("failed"))
+    reply = house.ask(protocol.DeleteRuns(handles=(run.handle,)))
+    assert "MLflow has no record" in reply.ask and reply.unrecorded == (run.handle,)
+    # A page that has not shown that sentence does not agree to the loss.
+    assert house.ask(protocol.DeleteRuns(handles=(run.handle,), confirmed=True)).errors.keys() == {run.handle}
+    assert folder.is_dir()
+    agreed = protocol.DeleteRuns(handles=(run.handle,), confirmed=True, unrecorded=reply.unrecorded)
+    assert house.ask(agreed).deleted == (run.handle,)
+    until(lambda: not folder.exists())
+
+
 def test_the_words_are_the_magics(house: House) -> None:
     from jupyter_amltrain.commands import runs
 

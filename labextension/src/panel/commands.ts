@@ -105,7 +105,7 @@ export function addRunCommands(context: IPanelContext): string[] {
 
   const remove = async (rows: readonly IRunRow[]) => {
     const handles = rows.map(row => row.handle);
-    const first = await model.request('delete', { handles, confirmed: false });
+    const first = await model.request('delete', { handles, confirmed: false, unrecorded: [] });
     let reply = first;
     if (first.ask) {
       const sure = await showDialog({
@@ -117,7 +117,9 @@ export function addRunCommands(context: IPanelContext): string[] {
       if (!sure.button.accept) {
         return;
       }
-      reply = await model.request('delete', { handles, confirmed: true }, 10000);
+      // A kernel with an older package names none.
+      const unrecorded = first.unrecorded ?? [];
+      reply = await model.request('delete', { handles, confirmed: true, unrecorded }, 10000);
     }
     const errors = Object.values(reply.errors);
     if (errors.length > 0) {
