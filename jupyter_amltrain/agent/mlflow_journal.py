@@ -48,7 +48,7 @@ def well_formed(record: Any) -> bool:
     return (
         isinstance(record, dict)
         and type(record.get("seq")) is int
-        and isinstance(record.get("t"), (int, float))
+        and isinstance(record.get("t", 0), (int, float))
         and isinstance(record.get("op"), str)
         and isinstance(record.get("b"), dict)
         and isinstance(record.get("a", {}), dict)

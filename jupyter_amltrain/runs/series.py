@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.mlflow_journal import parse, well_formed
 from jupyter_amltrain.runs.lines import Lines
 
 #: A drawn series has at most this many points.
@@ -53,13 +54,18 @@ class MetricLog:
             # A job can write into the journal: what is no record is no reason to stop.
             try:
                 record = msgspec.json.decode(line)
-                seq = int(record.get("seq", 0))
-                if seq <= self.seq:
-                    continue  # the sink repeats nothing; a reader that rewinds may
-                self.seq = seq
-                news |= self._apply(record.get("op"), record.get("b") or {}, record.get("a") or {})
-            except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                record = parse(line)  # it takes lone surrogates, too
+            if not well_formed(record):
                 continue
+            seq = record["seq"]
+            if seq <= self.seq:
+                continue  # the sink repeats nothing; a reader that rewinds may
+            self.seq = seq
+            try:
+                news |= self._apply(record["op"], record["b"], record.get("a") or {})
+            except (TypeError, ValueError, AttributeError, OverflowError):
+                continue  # no client of MLflow sends it
         return news
 
     def _apply(self, op: str | None, body: dict[str, Any], answer: dict[str, Any]) -> bool:
