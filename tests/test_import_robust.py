@@ -234,3 +234,7 @@ def test_sparse_file_stays_sparse(tmp_path):
     status = (tmp_path / "target").stat()
     assert status.st_blocks * 512 < 1 << 20
     assert status.st_mtime_ns == source.stat().st_mtime_ns
+
+
+def test_import_of_any_journal_ends():
+    assert python("-m", "tests.import_fuzz", timeout=170) == "held"

@@ -237,9 +237,7 @@ def cancel(names: Sequence[str]) -> list[str]:
     return said
 
 
-def delete(
-    names: Sequence[str], force: bool, without_mlflow: bool = False, prog: str = "%aml_runs"
-) -> list[str]:
+def delete(names: Sequence[str], force: bool, without_mlflow: bool = False, prog: str = "%aml_runs") -> list[str]:
     """Remove ended runs.
 
     Parameters
@@ -265,10 +263,8 @@ def delete(
         unrecorded = {run.handle: why for run in runs if (why := run.unrecorded())}
         sizes = [(run.run, run.record().log.bytes if i < NAMED else 0) for i, run in enumerate(runs)]
         flags = "--force --without-mlflow" if unrecorded else "--force"
-        raise CommandError(
-            lost_text(sizes, unrecorded), hint=f"If that is meant: {prog} delete {flags} {handles}"
-        )
-    said = []
+        raise CommandError(lost_text(sizes, unrecorded), hint=f"If that is meant: {prog} delete {flags} {handles}")
+    said = list[str]()
     for run in runs:
         try:
             run.delete(without_mlflow=without_mlflow)

@@ -109,9 +109,7 @@ def local_folder(uri: str) -> Path | None:
     return Path(uri) if uri.startswith("/") else None
 
 
-def copy_tree(
-    source: Path, target: Path, note: Callable[[str], None], within: Path | None = None
-) -> tuple[int, int]:
+def copy_tree(source: Path, target: Path, note: Callable[[str], None], within: Path | None = None) -> tuple[int, int]:
     """Copy files that differ in size or time; each appears whole or not at all.
 
     Parameters

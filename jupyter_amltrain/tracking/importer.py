@@ -259,7 +259,9 @@ class _Import:
             self.experiments[sink_id] = self.store.experiment(record["b"]["name"])
         except (MlflowException, KeyError, TypeError, AttributeError, ValueError) as error:
             self.experiments[sink_id] = self.experiments[self.main]
-            self._reject(record, f"experiments/create: {str(error).splitlines()[0]}; the job's experiment took its runs")
+            self._reject(
+                record, f"experiments/create: {str(error).splitlines()[0]}; the job's experiment took its runs"
+            )
 
     def _reject(self, record: dict[str, Any], why: str) -> None:
         if len(self.result["rejects"]) < 20:

@@ -204,7 +204,11 @@ def test_half_requests_are_few_where_owners_are_not_known(server):
 
 def test_half_request_is_closed_when_its_time_is_over(server, monkeypatch):
     monkeypatch.setattr(mlflow_sink._Handler, "timeout", 0.2)
-    for text in (b"", b"POST / HTTP/1.1\r\nHo", b"GET /version HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"):
+    for text in (
+        b"",
+        b"POST / HTTP/1.1\r\nHo",
+        b"GET /version HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
+    ):
         with half(server, text) as connection:
             assert connection.recv(100) == b"", text
     assert call(server)[0] == 200
