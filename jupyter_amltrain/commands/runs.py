@@ -317,7 +317,7 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
     project
         Folder of the notebook; default the working folder.
     keep
-        Let the page outlive this process (a command line ends at once).
+        Let the page outlive this process (a command line ends at once): it ends with the shell of the terminal.
     """
     if keep:
         from jupyter_amltrain.tracking import start_ui
