@@ -15,7 +15,6 @@ from pathlib import Path
 
 from jupyter_amltrain import frames
 
-
 #: Runs a module as ``-m`` does, but without the working folder on the module path. The ``-P`` switch needs Python 3.11.
 #: Our package's folder goes last: in front it would hide the standard library behind whatever site-packages holds.
 _BOOTSTRAP = (

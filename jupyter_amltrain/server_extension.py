@@ -66,8 +66,6 @@ def _load_jupyter_server_extension(serverapp: Any) -> None:
     def write() -> None:  # its port is known when it listens
         path = os.path.join(folder, page_proxy.SERVER_FILE)
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(
-                {"pid": os.getpid(), "base_url": serverapp.base_url, "url": serverapp.connection_url}, file
-            )
+            json.dump({"pid": os.getpid(), "base_url": serverapp.base_url, "url": serverapp.connection_url}, file)
 
     IOLoop.current().add_callback(write)

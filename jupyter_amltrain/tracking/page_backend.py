@@ -159,18 +159,17 @@ def confine(root: Path) -> None:
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    known = registry._artifact_repository_registry._registry
+    known: Any = registry._artifact_repository_registry._registry
+    repository: Any = LocalArtifactRepository
+    store: Any = SqlAlchemyStore
     for scheme in [scheme for scheme in known if scheme not in _SCHEMES]:
         known[scheme] = _refuse
     for name in _METHODS:
-        method = LocalArtifactRepository.__dict__.get(name)
+        method = getattr(repository, name, None)  # versions differ in what they have and inherit
         if method is not None:
-            setattr(LocalArtifactRepository, name, _confined(method, root))
-    if "download_artifacts" not in LocalArtifactRepository.__dict__:  # inherited: it may follow links
-        inherited = LocalArtifactRepository.download_artifacts
-        setattr(LocalArtifactRepository, "download_artifacts", _confined(inherited, root))
-    setattr(LocalArtifactRepository, "__init__", _confined_init(LocalArtifactRepository.__init__, root))
-    setattr(SqlAlchemyStore, "create_experiment", _confined_create(SqlAlchemyStore.create_experiment, root))
+            setattr(repository, name, _confined(method, root))
+    repository.__init__ = _confined_init(repository.__init__, root)
+    store.create_experiment = _confined_create(store.create_experiment, root)
 
 
 def _confined_init(init: Callable[..., None], root: Path) -> Callable[..., None]:

@@ -147,7 +147,12 @@ async def _connect(address: dict[str, Any]) -> tuple[asyncio.StreamReader, async
 
 def _request(request: httputil.HTTPServerRequest, secret: str, path: str) -> bytes:
     target = quote(path, safe="/%:@!$&'()*+,;=~-._") + (f"?{request.query}" if request.query else "")
-    lines = [f"{request.method} {target} HTTP/1.0", "Host: localhost", "Connection: close", f"{SECRET_HEADER}: {secret}"]
+    lines = [
+        f"{request.method} {target} HTTP/1.0",
+        "Host: localhost",
+        "Connection: close",
+        f"{SECRET_HEADER}: {secret}",
+    ]
     lines += [f"{name}: {request.headers[name]}" for name in _PASSED if name in request.headers]
     body = request.body or b""
     if body or request.method not in ("GET", "HEAD"):

@@ -162,6 +162,7 @@ async def _serve(asked: dict[str, Any], folder: Path, path: Path) -> None:
     activity = page_backend.Activity()
     secret = secrets.token_urlsafe(32)
     address = await asyncio.to_thread(page_backend.serve, asked["project"], folder, secret, activity)
+    activity.last = time.monotonic()  # the import is no use of it
     record = {"schema": 1, "pid": os.getpid(), "start": asked["start"], "address": address, "secret": secret}
     server = None
     if asked["front"]:
