@@ -330,7 +330,8 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
 
 def ui_text(url: str) -> str:
     """One line about the page."""
-    return f"MLflow shows this folder's runs at {url}"
+    note = " (opens for 15 minutes)" if "?token=" in url else ""
+    return f"MLflow shows this folder's runs at {url}{note}"
 
 
 def recorded(run: TrackedRun, timeout: float = 120.0) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hmac
+import importlib
 import inspect
 import os
 import socket
@@ -138,7 +139,7 @@ def application(project: str) -> Callable[..., Iterable[bytes]]:
         MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
         MLFLOW_TRACKING_URI=database_uri(project),
     )
-    from mlflow import server
+    server: Any = importlib.import_module("mlflow.server")
     from mlflow.server import handlers
 
     os.environ[server.BACKEND_STORE_URI_ENV_VAR] = database_uri(project)

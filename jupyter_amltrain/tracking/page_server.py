@@ -38,6 +38,7 @@ from jupyter_amltrain.tracking import page_backend, page_proxy
 CHECK_INTERVAL_S = 2.0
 #: Seconds for which an address with a token can be opened: it stays in a saved notebook, so it must not stay valid.
 TOKEN_LIFETIME_S = 900
+_MAX_FOLDER_BYTES = 60
 _COOKIE = "amltrain-mlflow"
 _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.I)
 #: Loads the address without its token. A redirect would not do: a browser that came from another site
@@ -142,7 +143,10 @@ def main(text: str) -> None:
     ``session`` (identity of the process to end with; without one it ends with standard input).
     """
     asked = json.loads(text)
-    folder = Path(tempfile.mkdtemp(prefix="amltrain-mlflow-"))  # 0700
+    # 0700. The path of a Unix socket holds some 100 bytes; $TMPDIR may be longer.
+    place = tempfile.gettempdir()
+    base = "/tmp" if os.name == "posix" and len(os.fsencode(place)) > _MAX_FOLDER_BYTES else place
+    folder = Path(tempfile.mkdtemp(prefix="amltrain-mlflow-", dir=base))
     path = Path(asked["record"])
     signal.signal(signal.SIGTERM, lambda *what: sys.exit(0))
     try:

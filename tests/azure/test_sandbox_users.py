@@ -173,7 +173,7 @@ def test_other_user_gets_no_token_no_secret_and_runs_nothing(explained, told):
         "client_secret": env["AZURE_CLIENT_SECRET"] if told else "emulated-client-secret",
         "proxy": f"{proxy.username}:{proxy.password}" if told else "sandbox:guess",
         "control": control if told else "",
-        "job": "/subscriptions/s/resourceGroups/ml/providers/Microsoft.MachineLearningServices/workspaces/ml-dev/jobs/x",
+        "job": "/subscriptions/s/resourceGroups/ml/providers/Microsoft.MachineLearningServices/workspaces/w/jobs/x",
         "files": [str(explained.folder / "environ.sh"), env["SSL_CERT_FILE"]],
     }
     done = run_as_other_user(INTRUDE, json.dumps(known))

@@ -216,6 +216,13 @@ def test_mlflows_page_is_started_once_and_leads_to_the_run(house: House, monkeyp
     place = reply.url.removeprefix("http://127.0.0.1:5999/#/experiments/").split("/")
     assert place[0].isdigit() and place[1:] == ["runs", run.run.tracking_id]
 
+    async def open_at_server(project: str) -> dict[str, Any]:
+        return {"url": "http://localhost:8888/base/amltrain/mlflow/1/", "path": "/base/amltrain/mlflow/1/"}
+
+    monkeypatch.setattr(house.controller, "open_ui", open_at_server)  # the browser knows the server by its own name
+    reply = until(lambda: (r := house.ask(protocol.OpenMlflow(handle=run.handle))).url and r)
+    assert reply.url.startswith("/base/amltrain/mlflow/1/#/experiments/")
+
     async def broken(project: str) -> dict[str, Any]:
         raise CommandError("MLflow's page needs the full mlflow package.")
 
