@@ -593,3 +593,22 @@ def test_installation_enables_the_server_extension():
         '"jupyter-config/jupyter_server_config.d" = "etc/jupyter/jupyter_server_config.d"'
         in (ROOT / "pyproject.toml").read_text()
     )
+
+
+def test_page_behind_a_hub_keeps_its_cookie_to_its_own_path(stage, tmp_path, monkeypatch):
+    project = same_store(stage, tmp_path)
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/me/")
+    started = ui.start(project)
+    try:
+        port = listening(started["pid"])[0][0]
+        place, _, token = started["url"].partition("?")
+        key = place.removeprefix(f"/user/me/proxy/{port}/")
+        page = Page(f"http://127.0.0.1:{port}/{key}", Host="hub.example.org", Origin="https://hub.example.org")
+        status, _, headers = page.ask(f"?{token}")
+        assert status == 200 and f"Path=/user/me/proxy/{port}/" in headers["Set-Cookie"]
+        page.headers["Cookie"] = headers["Set-Cookie"].partition(";")[0]
+        assert page.experiments()[0] == 200
+        assert page.experiments(**{"Sec-Fetch-Site": "cross-site"})[0] == 403
+        assert page.experiments(Cookie="")[0] == 403
+    finally:
+        ui.stop(project)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from jupyter_amltrain.agent.shelf import open_queue
 from tests.agent.service_stage import Job
 from tests.agent.test_service_rank import POWERLESS, packed
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
+from tests.test_child_process import plant
 
 #: As the other user: a folder of the name in argv, with a file of his; everybody may write in it.
 SQUAT = """
@@ -131,3 +133,14 @@ def test_queue_that_is_a_file_can_be_removed(tmp_path):
 def test_queue_is_private(tmp_path):
     queue = Path(open_queue(str(tmp_path / "a" / "queue")))
     assert {stat.S_IMODE(path.stat().st_mode) for path in (queue, queue / "tickets", queue / "slots")} == {0o700}
+
+
+def test_agent_imports_nothing_of_the_submitters_folder(agent, tmp_path, monkeypatch):
+    notebook = tmp_path / "notebook"
+    ran = plant(notebook)
+    monkeypatch.chdir(notebook)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", str(notebook)]))
+    # The job itself would import them, as any script of the folder does.
+    agent.submit("", run="beside", argv=[sys.executable, "-I", "-c", "pass"])
+    assert agent.wait("beside")["state"] == "completed"
+    assert list(ran.iterdir()) == []
