@@ -13,6 +13,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -377,6 +378,16 @@ def test_page_that_nobody_uses_ends(other, monkeypatch):
     until(lambda: not record.exists(), "the end of its record")
     monkeypatch.delenv("AMLTRAIN_UI_IDLE")
     assert ui.start(other)["pid"] != started["pid"]
+
+
+def test_pages_started_at_once_are_one(other):
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda project: ui.start(project), [other, other]))
+    assert ui.start(other)["pid"] in {one["pid"] for one in both}
+    for one in both:
+        page = Page(one["url"])
+        page.ask(page.url)
+        assert page.experiments()[0] == 200
 
 
 def test_page_of_a_killed_kernel_ends(other):

@@ -13,10 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from jupyter_amltrain import child_process
 from jupyter_amltrain.agent.processes import identity
 from jupyter_amltrain.errors import MissingDependency, StateError
-from jupyter_amltrain.state import default_path, project_store
+from jupyter_amltrain.state import default_path, locked, project_store
 from jupyter_amltrain.tracking import page_proxy
 
 #: Seconds until the page must answer; importing MLflow's server takes most of them.
@@ -60,9 +62,15 @@ def start(project: str, *, keep: bool = False) -> dict[str, Any]:
     server = _jupyter_server()
     folder = Path(os.environ[page_proxy.FOLDER_VARIABLE]) if server else default_path() / "pages"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    record = page_proxy.read_record(folder, key)
-    if record is not None and _answers(record):
-        return _found(record, key, server, reused=True)
+    with locked(folder / f"{key}.lock", START_TIMEOUT):  # another kernel may be starting it
+        record = page_proxy.read_record(folder, key)
+        if record is not None and _answers(record):
+            return _found(record, key, server, reused=True)
+        return _start(project, folder, key, server, keep)
+
+
+def _start(project: str, folder: Path, key: str, server: dict[str, Any] | None, keep: bool) -> dict[str, Any]:
+    store = project_store(project)
     log = store / "ui.txt"
     start_id = secrets.token_hex(8)
     asked: dict[str, Any] = {
@@ -104,7 +112,7 @@ def _jupyter_server() -> dict[str, Any] | None:
         return None
     try:
         server = json.loads(Path(folder, page_proxy.SERVER_FILE).read_text(encoding="utf-8"))
-        return server if identity(int(server["pid"])) is not None and server["base_url"] else None
+        return server if psutil.pid_exists(int(server["pid"])) and server["base_url"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
