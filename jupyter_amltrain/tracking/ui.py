@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from jupyter_amltrain import child_process
 from jupyter_amltrain.agent.processes import identity
 from jupyter_amltrain.errors import MissingDependency, StateError
@@ -112,7 +110,9 @@ def _jupyter_server() -> dict[str, Any] | None:
         return None
     try:
         server = json.loads(Path(folder, page_proxy.SERVER_FILE).read_text(encoding="utf-8"))
-        return server if psutil.pid_exists(int(server["pid"])) and server["base_url"] else None
+        # Windows has no `ps`; there the folder goes with the server.
+        runs = os.name != "posix" or identity(int(server["pid"])) is not None
+        return server if runs and server["base_url"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
