@@ -163,6 +163,10 @@ class Controller:
         """``last``, a handle, a run id, or the unambiguous beginning of one; else ``UnknownRun``."""
         return await self._finder.resolve(text)
 
+    async def find(self, handle: RunHandle) -> RunHandle:
+        """Return the whole handle of a run that exists, as a page names it; else ``UnknownRun``."""
+        return await self._finder.find(handle)
+
     def entry(self, handle: RunHandle) -> Entry:
         """The entry of a resolved handle."""
         entry = self.store.get(handle)
@@ -256,12 +260,12 @@ class Controller:
             self.look(RunHandle(handle), more)
 
     async def source(self, handle: str) -> Entry:
-        """The entry of a run, by handle or its beginning, or of a monitor, with its streams up to date."""
+        """Return the entry of a run or monitor, by its whole handle, with its streams up to date."""
         entry = self.monitors.entry(handle)
         if entry is not None:
             return entry
         try:
-            return await self.settle(await self.resolve(handle))
+            return await self.settle(await self.find(handle))
         except UnknownRun:
             if handle.rpartition("/")[2].startswith("monitor-"):  # a run of that name would have been found
                 raise UnknownRun("This monitor ended with its kernel.", hint="Start another: %aml_monitor") from None

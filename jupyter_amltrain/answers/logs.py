@@ -28,7 +28,7 @@ class LogAnswers:
 
     async def _log(self, asked: protocol.GetLog) -> LogReply:
         controller = self._controller
-        run = controller.entry(await controller.resolve(asked.handle)).run
+        run = controller.entry(await controller.find(asked.handle)).run
         ended = run.status.state.terminal  # asked first: what is read after is all there is
         if not run.folder:
             return LogReply(text="", start=0, offset=0, ended=ended)

@@ -35,7 +35,7 @@ class MlflowAnswers:
 
     async def _open(self, asked: protocol.OpenMlflow) -> MlflowReply:
         controller = self._controller
-        run = controller.entry(await controller.resolve(asked.handle)).run
+        run = controller.entry(await controller.find(asked.handle)).run
         if why := why_not(run):
             await controller.settle(run.handle)  # its import is asked for if nobody has
             return MlflowReply(why=why)

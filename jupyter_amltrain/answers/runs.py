@@ -95,7 +95,7 @@ class RunAnswers:
         if controller.monitors.entry(asked.handle) is not None:
             await controller.monitors.close(asked.handle)
             return CancelReply(accepted=True, state="completed")
-        run = await controller.cancel(await controller.resolve(asked.handle))
+        run = await controller.cancel(await controller.find(asked.handle))
         return CancelReply(accepted=True, state=run.status.state.value)
 
     async def _delete(self, asked: protocol.DeleteRuns) -> DeleteReply:
@@ -105,7 +105,7 @@ class RunAnswers:
         runs: list[Run] = []
         for name in asked.handles:
             try:
-                run = controller.entry(await controller.resolve(name)).run
+                run = controller.entry(await controller.find(name)).run
                 if not run.status.state.terminal:
                     raise not_ended(run)
                 runs.append(run)
@@ -158,7 +158,7 @@ class RunAnswers:
     async def _again(self, asked: protocol.Again) -> AgainReply:
         """Submit a run's job once more; the environment is the kernel's."""
         controller = self._controller
-        run = controller.entry(await controller.resolve(asked.handle)).run
+        run = controller.entry(await controller.find(asked.handle)).run
         spec, secrets = await controller.loop.offload(again, run)
         return AgainReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
 

@@ -51,6 +51,38 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         yield House(api)
 
 
+# ---- which run
+
+BY_NAME = {
+    "run": lambda name: protocol.GetRun(handle=name),
+    "dashboard": lambda name: protocol.OpenDashboard(handle=name, page="p"),
+    "log": lambda name: protocol.GetLog(handle=name),
+    "cancel": lambda name: protocol.Cancel(handle=name),
+    "again": lambda name: protocol.Again(handle=name),
+    "mlflow": lambda name: protocol.OpenMlflow(handle=name),
+}
+
+
+@pytest.mark.parametrize("op", BY_NAME)
+def test_requests_of_a_page_take_whole_handles_only(house: House, op: str) -> None:
+    """A page may ask because of a notebook that somebody else wrote: ``last`` would be the run of another one."""
+    live = house.api.submit("pass", target="endless", name="private")
+    try:
+        target, run_id = live.handle.split("/")
+        address = f"https://ml.azure.com/runs/{run_id}"
+        guesses = ["last", "", "/", run_id, live.handle[:-1], f"{target}/", f"{target}/p", f" {live.handle}", address]
+        for name in [*guesses, f"{target}/..", f"{target}/../runs/{run_id}", f"nowhere/{run_id}", "private"]:
+            with pytest.raises(AmlTrainError) as caught:
+                house.ask(BY_NAME[op](name))
+            assert run_id in name or run_id not in str(caught.value)
+        deleted = house.ask(protocol.DeleteRuns(handles=("last", run_id), confirmed=True))
+        assert not deleted.deleted and set(deleted.errors) == {"last", run_id}
+        record = house.ask(protocol.GetRun(handle=live.handle)).record
+        assert record.handle == live.handle and not record.cancel_requested
+    finally:
+        live.cancel()
+
+
 # ---- delete
 
 
