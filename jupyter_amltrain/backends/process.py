@@ -42,6 +42,7 @@ class ProcessBackend(Backend):
     """Jobs are processes under our agent, on the machine behind `transport`."""
 
     Target: ClassVar[type[ComputeTarget]]
+    log_may_shrink = True
 
     def __init__(self, target: ComputeTarget, transport: Transport, python: str = "") -> None:
         super().__init__(target)

@@ -18,6 +18,8 @@ LONG = 1 << 20
 MAX_LOOK = 256 << 20
 #: Bytes in which the header of a file of ticks ends: 256 GPUs take some 30 kB.
 _HEADER = 256 * 1024
+#: Bytes of a log that are read again before what is new: they differ where the job has rewritten it.
+_OVERLAP = 64
 #: News of ticks alone are worth a frame of the record after this many seconds, at least and at most.
 _SOONEST, _LATEST = 1.0, 600.0
 
@@ -62,18 +64,35 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
         entry.offsets["metrics"] = chunk.offset
         if entry.metrics.feed(chunk.data):
             news.add("metrics")
-    start = entry.offsets["log"]
-    chunk = await backend.read(run_id, "log", start, 2 * LOG_WINDOW)
-    if len(chunk.data) >= 2 * LOG_WINDOW:
-        chunk = await backend.read(run_id, "log", -LOG_WINDOW, LOG_WINDOW)
-    if chunk.data and entry.offsets["log"] == start:
-        entry.log.feed(chunk.data, chunk.offset)
-        entry.offsets["log"] = chunk.offset
+    if await _read_log(backend, run_id, entry):
         news.add("log")
     if status.state.terminal:
         await _read_summaries(backend, run_id, entry, max(1, status.nodes))
     entry.read = True
     return frozenset(news)
+
+
+async def _read_log(backend: Backend, run_id: str, entry: Entry) -> bool:
+    """Read what is new of the log; returns whether anything is."""
+    start = entry.offsets["log"]
+    # From byte 0 on even a file that is kept open would be opened again.
+    known = entry.log.last(min(_OVERLAP, start - 1)) if backend.log_may_shrink else b""
+    chunk = await backend.read(run_id, "log", start - len(known), 2 * LOG_WINDOW + len(known))
+    data, restarted = chunk.data[len(known) :], False
+    if not chunk.data.startswith(known):
+        chunk = await backend.read(run_id, "log", 0, 2 * LOG_WINDOW)
+        data, restarted = chunk.data, True
+    if len(data) >= 2 * LOG_WINDOW:
+        chunk = await backend.read(run_id, "log", -LOG_WINDOW, LOG_WINDOW)
+        data = chunk.data
+    # Somebody who looked at the same time may have fed it. An empty file may be one whose folder was moved away.
+    if not data or entry.offsets["log"] != start:
+        return False
+    if restarted:
+        entry.log.restart()
+    entry.log.feed(data, chunk.offset)
+    entry.offsets["log"] = chunk.offset
+    return True
 
 
 async def read_ticks(backend: Backend, run_id: str, entry: Entry, nodes: int = 1) -> bool:

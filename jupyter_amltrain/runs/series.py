@@ -19,6 +19,8 @@ POINTS = 300
 #: Bytes of log kept in memory, and of the tail that is shown.
 LOG_WINDOW = 64 * 1024
 LOG_TAIL = 8 * 1024
+#: Stands above a log that the job has emptied.
+LOG_RESTARTED = "[The job emptied its log. This is its new beginning.]\n"
 
 
 class Metric:
@@ -108,6 +110,16 @@ class LogWindow:
         self._lines = 0
         self._whole = True
         self.bytes = 0
+        self.restarts = 0  #: how often the job has rewritten its log
+
+    def restart(self) -> None:
+        """Begin again at byte 0: the job has rewritten its log."""
+        self._window, self._lines, self._whole, self.bytes = b"", 0, True, 0
+        self.restarts += 1
+
+    def last(self, count: int) -> bytes:
+        """Return the last bytes that were fed, at most `count`."""
+        return self._window[-count:] if count > 0 else b""
 
     def feed(self, data: bytes, end: int) -> None:
         """Take `data`, which ends at byte `end` of the log; what was skipped is known by `end`."""
@@ -121,10 +133,12 @@ class LogWindow:
     def tail(self, limit: int = LOG_TAIL) -> tuple[str, int]:
         """The last `limit` characters as whole lines, and the lines before them (0: not counted)."""
         text = collapse(self._window.decode("utf-8", "replace"))
+        if self.restarts and self.bytes == len(self._window):
+            text = LOG_RESTARTED + text
         if len(text) > limit or self.bytes > len(self._window):
             cut = text[-limit:]
             text = cut[cut.find("\n") + 1 :] if "\n" in cut[:-1] else cut
-        hidden = self._lines - text.count("\n") if self._whole else 0
+        hidden = self._lines - text.removeprefix(LOG_RESTARTED).count("\n") if self._whole else 0
         return text, max(hidden, 0)
 
 

@@ -106,6 +106,7 @@ export interface ILogReply {
   offset: number;
   ended: boolean;
   path: string;
+  restarts: number;
   version: number;
   ok: true;
 }
@@ -121,6 +122,7 @@ export interface IComposeReply {
   line: string;
   values: Record<string, unknown>;
   errors: Record<string, string>;
+  notes: string[];
   version: number;
   ok: true;
 }

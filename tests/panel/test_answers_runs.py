@@ -83,6 +83,31 @@ def test_requests_of_a_page_take_whole_handles_only(house: House, op: str) -> No
         live.cancel()
 
 
+def test_log_that_the_job_empties_is_told_from_its_new_beginning(house: House, tmp_path: Path) -> None:
+    gate = tmp_path / "go-on"
+    script = """import os, sys, time
+print("old text " * 20, flush=True)
+while not os.path.exists(os.environ["GO_ON"]): time.sleep(0.02)
+os.ftruncate(1, 0)
+print("new", flush=True)
+time.sleep(600)
+"""
+    run = house.api.submit(script, name="empties", env={"GO_ON": str(gate)})
+    try:
+        ask = protocol.GetLog(handle=run.handle)
+        first = until(lambda: (r := house.ask(ask)).text.endswith("\n") and r)
+        until(lambda: "old text" in house.ask(protocol.GetRun(handle=run.handle)).record.log.tail)
+        gate.touch()
+        on = protocol.GetLog(handle=run.handle, offset=first.offset)
+        second = until(lambda: (r := house.ask(on)).text and r)
+        assert (second.start, second.text) == (0, "new\n")
+        tail = until(lambda: "new" in (t := house.ask(protocol.GetRun(handle=run.handle)).record.log.tail) and t)
+        assert "old text" not in tail and tail.endswith("new\n")
+        assert house.ask(ask).restarts == 1
+    finally:
+        run.cancel()
+
+
 # ---- delete
 
 

@@ -106,7 +106,8 @@ def test_state_run_and_cancel(panel: Panel) -> None:
     assert row["name"] == "first" and row["metrics"] == {} and row["log"]["tail"] == ""
     handle = row["handle"]
     until(lambda: panel.good(op="run", handle=handle)["record"]["log"]["tail"] == "hello\n")
-    assert panel.good(op="run", handle="last")["record"]["handle"] == handle
+    assert panel.good(op="run", handle=handle)["record"]["handle"] == handle
+    assert not panel.ask(op="run", handle="last")["ok"]  # whole handles only
     answer = panel.good(op="cancel", handle=handle)
     assert answer["accepted"] is True and answer["state"] in ("preparing", "queued", "running")
     until(lambda: panel.good(op="run", handle=handle)["record"]["state"] == "canceled")
