@@ -163,7 +163,7 @@ class Controller:
         """``last``, a handle, a run id, or the unambiguous beginning of one; else ``UnknownRun``."""
         return await self._finder.resolve(text)
 
-    async def find(self, handle: RunHandle) -> RunHandle:
+    async def find(self, handle: str) -> RunHandle:
         """Return the whole handle of a run that exists, as a page names it; else ``UnknownRun``."""
         return await self._finder.find(handle)
 
