@@ -110,6 +110,28 @@ class RunFinder:
                 return found
             raise
 
+    async def find(self, handle: str) -> RunHandle:
+        """Return a whole handle of a run that exists: neither ``last`` nor a beginning.
+
+        What a page asks about may come from a notebook that somebody else wrote.
+
+        Raises
+        ------
+        UnknownRun
+            There is none. Names no other run.
+        UnknownTarget
+            There is no such target.
+        """
+        target, slash, run_id = handle.partition("/")
+        if slash and target and run_id and "/" not in run_id and run_id not in (".", "..") and handle.isprintable():
+            whole = make_handle(target, run_id)
+            if self._store.get(whole) is not None:
+                return whole
+            if await self._directory.find(self._places.backend(target), run_id):
+                self._places.wake(target)
+                return whole
+        raise UnknownRun(f"No run {handle!r}.", hint="%aml_runs lists them.")
+
     async def _elsewhere(self, run_id: str) -> RunHandle | None:
         """A run that its target does not list: of a service, where somebody else submitted it.
 

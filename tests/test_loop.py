@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -59,7 +58,7 @@ def test_call_gives_up_after_its_timeout_and_cancels(loop: LoopThread) -> None:
 
     with pytest.raises(TimeoutError, match=r"0\.05 s"):
         loop.call(forever(), 0.05)
-    assert cancelled.wait(10)
+    assert cancelled.wait(60)
 
 
 def test_a_timeout_error_of_the_coroutine_comes_through(loop: LoopThread) -> None:
@@ -72,10 +71,8 @@ def test_a_timeout_error_of_the_coroutine_comes_through(loop: LoopThread) -> Non
 
 def test_an_interrupt_reaches_a_waiting_main_thread(loop: LoopThread) -> None:
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         loop.call(asyncio.sleep(1000), None)
-    assert time.monotonic() - begin < 20
     assert loop.call(_where()) == "test-loop"
 
 

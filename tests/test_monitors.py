@@ -17,7 +17,7 @@ from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.monitor import Monitor
 from jupyter_amltrain.monitors import Monitors
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 HEADER = b'{"schema":1,"columns":["seq","t","host_cpu"],"period":0.1}\n'
 
 

@@ -193,11 +193,11 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fcntl, "flock", none)  # the system call's own door
     monkeypatch.setattr(fcntl, "lockf", none)
     path = tmp_path / "targets.lock"
-    with locked(path, timeout=5):
+    with locked(path, timeout=60):
         with pytest.raises(StateError, match="has been locked by another process"):
             with locked(path, timeout=0.2):
                 raise AssertionError("never inside")
-    with locked(path, timeout=5):
+    with locked(path, timeout=60):
         pass
     assert not [p for p in tmp_path.iterdir() if p.name.endswith(".soft")]
 

@@ -33,8 +33,7 @@ def test(arguments: list[str]) -> int:
     if _ui_is_tested():
         chromium.ensure()
         frontend.ensure_bundle()
-    workers = ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS", "2"), "--dist", "loadfile"]
-    return _pytest(FAST, [*workers, *arguments])
+    return _pytest(FAST, [*_workers(), *arguments])
 
 
 def test_ui(arguments: list[str]) -> int:
@@ -44,9 +43,7 @@ def test_ui(arguments: list[str]) -> int:
     azurite.ensure()
     chromium.ensure()
     frontend.ensure_bundle()
-    return _pytest(
-        "ui", ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS", "2"), "--dist", "loadfile", "tests/ui", *arguments]
-    )
+    return _pytest("ui", [*_workers(), "tests/ui", *arguments])
 
 
 def test_azure(arguments: list[str]) -> int:
@@ -55,8 +52,7 @@ def test_azure(arguments: list[str]) -> int:
     compiler.ensure()
     azurite.ensure()
     azure_sdk.ensure()
-    workers = ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS", "2"), "--dist", "loadfile"]
-    return _pytest("thorough and not soak and not gpu and not ui", [*workers, "tests/azure", *arguments])
+    return _pytest("thorough and not soak and not gpu and not ui", [*_workers(), "tests/azure", *arguments])
 
 
 def azure_sandbox(arguments: list[str]) -> int:
@@ -148,6 +144,13 @@ def clean(arguments: list[str]) -> int:
         for cache in (ROOT / place).rglob("__pycache__"):
             shutil.rmtree(cache, ignore_errors=True)
     return 0
+
+
+def _workers() -> list[str]:
+    """Arguments for pytest: a worker for each core that we may use, or ``AMLTRAIN_TEST_WORKERS``."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return ["-n", os.environ.get("AMLTRAIN_TEST_WORKERS") or str(cores), "--dist", "loadfile"]
 
 
 def _pytest(marker: str, arguments: list[str]) -> int:

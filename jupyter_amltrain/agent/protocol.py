@@ -100,6 +100,38 @@ def write_json(path: str, value: Mapping[str, Any], durable: bool = False) -> No
     os.replace(temporary, path)
 
 
+def open_regular(path: str) -> int:
+    """A descriptor of a regular file, for reading.
+
+    A job can put a FIFO in the place of any file of its run, and who opens that waits for ever.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no file, or it is something else: a FIFO, a socket, a device, a folder.
+    OSError
+        It cannot be opened.
+    """
+    try:
+        handle = _open_at_once(path)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", path)
+    return handle
+
+
+def _open_at_once(path: str) -> int:
+    """A descriptor for reading; a FIFO or a terminal is not waited for."""
+    flags = os.O_RDONLY
+    for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    return os.open(path, flags)
+
+
 def read_regular(path: str, limit: int = MAX_JSON_BYTES) -> bytes:
     """Read a whole file that somebody else may have put there.
 
@@ -109,7 +141,7 @@ def read_regular(path: str, limit: int = MAX_JSON_BYTES) -> bytes:
         It cannot be read, it is no regular file (a FIFO or a device would block), or it
         is longer than `limit` bytes.
     """
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    handle = _open_at_once(path)
     try:
         found = os.fstat(handle)
         if stat.S_ISDIR(found.st_mode):

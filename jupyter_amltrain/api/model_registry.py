@@ -40,13 +40,13 @@ def register_model(
             entry.run, name, path=path, type=type, description=description, tags=tags, progress=progress
         )
 
-    return c.loop.call(go())
+    return c.loop.call(go(), timeout=None)  # its files may be many gigabytes
 
 
 def models(workspace: str = "") -> list[ModelRow]:
     """Every version of every model: where the target in use is, of a workspace, or (``"local"``) of this folder."""
     c = controller()
-    return c.loop.call(c.models.list(working_folder(), workspace))
+    return c.loop.call(c.models.list(working_folder(), workspace), timeout=None)
 
 
 def download_model(
@@ -60,4 +60,5 @@ def download_model(
     """Copy a model into a folder that is not there yet, or empty; default ``NAME-VERSION`` here."""
     c = controller()
     folder, here = os.fspath(to), working_folder()
-    return c.loop.call(c.models.download(here, name, version, to=folder, workspace=workspace, progress=progress))
+    done = c.models.download(here, name, version, to=folder, workspace=workspace, progress=progress)
+    return c.loop.call(done, timeout=None)

@@ -45,6 +45,7 @@ class ProcessBackend(Backend):
     """Jobs are processes under our agent, on the machine behind `transport`."""
 
     Target: ClassVar[type[ComputeTarget]]
+    log_may_shrink = True
 
     def __init__(self, target: ComputeTarget, transport: Transport, python: str = "") -> None:
         super().__init__(target)
@@ -209,13 +210,15 @@ class ProcessBackend(Backend):
         """See :meth:`Backend.outputs`."""
         found: dict[str, Any] = {}
         for name in names:
-            path = f"{self._folder(run_id)}/outputs/{name}.json"
+            folder = f"{self._folder(run_id)}/outputs"
+            handle = make_handle(self.target.name, run_id)
             try:
-                data = await self._transport.read_from(path, 0, OUTPUT_LIMIT + 1)
+                data = await self._transport.read_from(f"{folder}/{name}.json", 0, OUTPUT_LIMIT + 1)
             except OSError as error:
-                found[name] = ResultMissing(f"--out {name}: {_unreadable(path, error)}")
+                why = f"{name}.json cannot be read ({error.strerror or error})"
+                found[name] = ResultMissing(f"--out {name}: {why} in {handle}.", name=name, why=why)
                 continue
-            found[name] = output_of(name, data, make_handle(self.target.name, run_id))
+            found[name] = output_of(name, data, handle, folder)
         return found
 
     def changes(self) -> RunChanges:

@@ -226,7 +226,9 @@ def tracking_of(folder: str) -> str:
     """What the importer left in a run folder: ``imported``, ``direct`` or ``failed: <why>``; else empty."""
     try:
         result = json.loads(read_regular(f"{folder}/{_TRACKING}"))
-        state = result.get("state", "imported")
+        state, error = result.get("state", "imported"), result.get("error")
+        if state == "failed" and isinstance(error, str) and error:
+            return f"failed: {error}"
         return state if isinstance(state, str) and state.isprintable() else ""
     except (OSError, ValueError, AttributeError, RecursionError):
         return ""

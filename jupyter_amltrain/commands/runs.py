@@ -6,14 +6,14 @@ import codecs
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.tables import ago, pairs, table
-from jupyter_amltrain.errors import CommandError, RunError
+from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text, seconds_text
-from jupyter_amltrain.spec.run import DAMAGED, NOT_WRITTEN, Run, RunState
+from jupyter_amltrain.spec.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
 from jupyter_amltrain.state import working_folder
 
 if TYPE_CHECKING:
@@ -243,13 +243,20 @@ def cancel(names: Sequence[str]) -> list[str]:
     return said
 
 
-def delete(names: Sequence[str], force: bool, prog: str = "%aml_runs") -> list[str]:
+def delete(names: Sequence[str], force: bool, without_mlflow: bool = False, prog: str = "%aml_runs") -> list[str]:
     """Remove ended runs.
+
+    Parameters
+    ----------
+    without_mlflow
+        Also runs that MLflow has no record of, because it could not be written.
 
     Raises
     ------
     CommandError
         Without `force` (says what would be lost), or a run has not ended.
+    UnrecordedRun
+        What a run logged would be lost.
     """
     from jupyter_amltrain import api
 
@@ -259,11 +266,20 @@ def delete(names: Sequence[str], force: bool, prog: str = "%aml_runs") -> list[s
             raise not_ended(run.run, prog)
     handles = " ".join(run.handle for run in runs)
     if not force:
-        lost = lost_text([(run.run, run.record().log.bytes if i < NAMED else 0) for i, run in enumerate(runs)])
-        raise CommandError(lost, hint=f"If that is meant: {prog} delete --force {handles}")
-    said = []
+        unrecorded = {run.handle: why for run in runs if (why := run.unrecorded())}
+        sizes = [(run.run, run.record().log.bytes if i < NAMED else 0) for i, run in enumerate(runs)]
+        flags = "--force --without-mlflow" if unrecorded else "--force"
+        raise CommandError(lost_text(sizes, unrecorded), hint=f"If that is meant: {prog} delete {flags} {handles}")
+    said = list[str]()
     for run in runs:
-        run.delete()
+        try:
+            run.delete(without_mlflow=without_mlflow)
+        except UnrecordedRun as error:
+            done = " ".join(said)
+            raise UnrecordedRun(
+                f"{done} {error.message}".strip(),
+                hint=f"If that is meant: {prog} delete --force --without-mlflow {run.handle}",
+            ) from error
         said.append(f"{run.handle} deleted.")
     return said
 
@@ -276,13 +292,27 @@ def not_ended(run: Run, prog: str = "%aml_runs") -> CommandError:
     )
 
 
-def lost_text(runs: Sequence[tuple[Run, int]]) -> str:
-    """What deleting runs would cost; each with the bytes of its log, which the first :data:`NAMED` are asked for."""
+def lost_text(runs: Sequence[tuple[Run, int]], unrecorded: Mapping[RunHandle, str] | None = None) -> str:
+    """What deleting runs would cost.
+
+    Parameters
+    ----------
+    runs
+        Each with the bytes of its log, which the first :data:`NAMED` are asked for.
+    unrecorded
+        Those that MLflow has no record of, and why.
+    """
     lost = "; ".join(
         f"{run.handle}: log ({bytes_text(size)}), outputs, files in {run.folder}" for run, size in runs[:NAMED]
     )
     more = f"; and the same of {len(runs) - NAMED} more" if len(runs) > NAMED else ""
-    return f"This would be lost for good: {lost}{more}. MLflow's record stays."
+    text = f"This would be lost for good: {lost}{more}."
+    if not unrecorded:
+        return f"{text} MLflow's record stays."
+    named = "; ".join(f"{handle} ({why})" for handle, why in list(unrecorded.items())[:NAMED])
+    named += f"; and {len(unrecorded) - NAMED} more" if len(unrecorded) > NAMED else ""
+    text = f"{text} MLflow has no record of {named}: metrics, parameters, artifacts and models would be lost, too."
+    return f"{text} MLflow's record of the others stays." if len(unrecorded) < len(runs) else text
 
 
 def ui(project: str | None = None, *, keep: bool = False) -> str:
@@ -293,7 +323,7 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
     project
         Folder of the notebook; default the working folder.
     keep
-        Let the page outlive this process (a command line ends at once).
+        Let the page outlive this process (a command line ends at once): it ends with the shell of the terminal.
     """
     if keep:
         from jupyter_amltrain.tracking import start_ui
@@ -306,7 +336,8 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
 
 def ui_text(url: str) -> str:
     """One line about the page."""
-    return f"MLflow shows this folder's runs at {url}"
+    note = " (opens for 15 minutes)" if "?token=" in url else ""
+    return f"MLflow shows this folder's runs at {url}{note}"
 
 
 def recorded(run: TrackedRun, timeout: float = 120.0) -> bool:

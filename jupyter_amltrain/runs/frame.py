@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.runs.lines import decode_line
-from jupyter_amltrain.runs.telemetry import MIB, flat_names, ticks_table, valid_header
+from jupyter_amltrain.runs.telemetry import MIB, cleaned_header, flat_names, ticks_table
 
 if TYPE_CHECKING:
     import pandas
@@ -76,7 +76,8 @@ def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
             if len(value) == len(names) + 2 > 2 and isinstance(value[0], int) and value[0] > last:
                 rows.append(value)
                 last = value[0]
-        elif isinstance(value, dict) and "columns" in value and valid_header(value):
+        elif isinstance(value, dict) and "columns" in value:
+            value = cleaned_header(value)
             if rows and names != flat_names(value):
                 frames.append(_stretch(rows, names))
                 rows = []

@@ -17,8 +17,12 @@ from jupyter_amltrain.spec.run import RunStatus, split_handle
 
 #: A longer file of ticks is not read from its beginning but from its minutes (bytes).
 LONG = 1 << 20
+#: Bytes of one stream that are read at one look: a file that grows faster than it is read must not hold up other runs.
+MAX_LOOK = 256 << 20
 #: Bytes in which the header of a file of ticks ends: 256 GPUs take some 30 kB.
 _HEADER = 256 * 1024
+#: Bytes of a log that are read again before what is new: they differ where the job has rewritten it.
+_OVERLAP = 64
 #: News of ticks alone are worth a frame of the record after this many seconds, at least and at most.
 _SOONEST, _LATEST = 1.0, 600.0
 
@@ -70,26 +74,40 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
 
 
 async def _read_metrics(backend: Backend, run_id: str, entry: Entry) -> bool:
-    came = False
-    while True:
+    """Read what is new of the metrics; returns whether any came."""
+    came, left = False, MAX_LOOK
+    while left > 0:
         start = entry.offsets["metrics"]
         chunk = await backend.read(run_id, "metrics", start)
         if not chunk.data:
-            return came
+            break
+        left -= len(chunk.data)
         if entry.offsets["metrics"] != start:
             continue  # somebody who looked at the same time has fed it
         entry.offsets["metrics"] = chunk.offset
         came |= entry.metrics.feed(chunk.data)
+    return came
 
 
 async def _read_log(backend: Backend, run_id: str, entry: Entry) -> bool:
+    """Read what is new of the log; returns whether anything is."""
     start = entry.offsets["log"]
-    chunk = await backend.read(run_id, "log", start, 2 * LOG_WINDOW)
-    if len(chunk.data) >= 2 * LOG_WINDOW:
+    # From byte 0 on even a file that is kept open would be opened again.
+    known = entry.log.last(min(_OVERLAP, start - 1)) if backend.log_may_shrink else b""
+    chunk = await backend.read(run_id, "log", start - len(known), 2 * LOG_WINDOW + len(known))
+    data, restarted = chunk.data[len(known) :], False
+    if not chunk.data.startswith(known):
+        chunk = await backend.read(run_id, "log", 0, 2 * LOG_WINDOW)
+        data, restarted = chunk.data, True
+    if len(data) >= 2 * LOG_WINDOW:
         chunk = await backend.read(run_id, "log", -LOG_WINDOW, LOG_WINDOW)
-    if not chunk.data or entry.offsets["log"] != start:
+        data = chunk.data
+    # Somebody who looked at the same time may have fed it. An empty file may be one whose folder was moved away.
+    if not data or entry.offsets["log"] != start:
         return False
-    entry.log.feed(chunk.data, chunk.offset)
+    if restarted:
+        entry.log.restart()
+    entry.log.feed(data, chunk.offset)
     entry.offsets["log"] = chunk.offset
     return True
 
@@ -102,11 +120,13 @@ async def read_ticks(backend: Backend, run_id: str, entry: Entry, nodes: int = 1
         stream = _of_node("telemetry", number)
         if not node.caught_up:
             await _catch_up(backend, run_id, node)
-        while True:
+        left = MAX_LOOK
+        while left > 0:
             start = node.offset
             chunk = await backend.read(run_id, stream, start)
             if not chunk.data:
                 break
+            left -= len(chunk.data)
             if node.offset != start:
                 continue
             node.offset = chunk.offset
@@ -132,7 +152,7 @@ async def _catch_up(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
         return
     head = (await backend.read(run_id, stream, 0, _HEADER)).data
     minutes, offset = [], 0
-    while True:
+    while offset < MAX_LOOK:
         chunk = await backend.read(run_id, _of_node("minutes", node.node), offset)
         if not chunk.data:
             break

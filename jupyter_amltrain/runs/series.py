@@ -9,13 +9,18 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jupyter_amltrain.runs.lines import Lines, decode_line
+import msgspec
+
+from jupyter_amltrain.agent.mlflow_journal import parse, well_formed
+from jupyter_amltrain.runs.lines import Lines
 
 #: A drawn series has at most this many points.
 POINTS = 300
 #: Bytes of log kept in memory, and of the tail that is shown.
 LOG_WINDOW = 64 * 1024
 LOG_TAIL = 8 * 1024
+#: Stands above a log that the job has emptied.
+LOG_RESTARTED = "[The job emptied its log. This is its new beginning.]\n"
 
 
 class Metric:
@@ -48,16 +53,21 @@ class MetricLog:
         """Take journal bytes; returns whether a metric or parameter came."""
         news = False
         for line in self._lines.feed(data):
-            record = decode_line(line)
-            if not isinstance(record, dict):
+            # A job can write into the journal: what is no record is no reason to stop.
+            try:
+                record = msgspec.json.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                record = parse(line)  # it takes lone surrogates, too
+            if not well_formed(record):
                 continue
-            seq, body, answer = record.get("seq", 0), record.get("b") or {}, record.get("a") or {}
-            if not (isinstance(seq, int) and isinstance(body, dict) and isinstance(answer, dict)):
-                continue
+            seq = record["seq"]
             if seq <= self.seq:
                 continue  # the sink repeats nothing; a reader that rewinds may
             self.seq = seq
-            news |= self._apply(record.get("op"), body, answer)
+            try:
+                news |= self._apply(record["op"], record["b"], record.get("a") or {})
+            except (TypeError, ValueError, AttributeError, OverflowError):
+                continue  # no client of MLflow sends it
         return news
 
     def _apply(self, op: str | None, body: dict[str, Any], answer: dict[str, Any]) -> bool:
@@ -84,8 +94,11 @@ class MetricLog:
             value = float(point["value"])
             step = int(point.get("step") or 0)
             time = float(point.get("timestamp") or 0) / 1000
-            self.metrics.setdefault(str(point["key"]), Metric()).append(step, time, value)
-        except (KeyError, TypeError, ValueError, OverflowError):
+            name = str(point["key"])
+            if not -(2**63) <= step < 2**63:
+                return
+            self.metrics.setdefault(name, Metric()).append(step, time, value)
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             return  # no client of MLflow sends it
 
 
@@ -102,6 +115,16 @@ class LogWindow:
         self._lines = 0
         self._whole = True
         self.bytes = 0
+        self.restarts = 0  #: how often the job has rewritten its log
+
+    def restart(self) -> None:
+        """Begin again at byte 0: the job has rewritten its log."""
+        self._window, self._lines, self._whole, self.bytes = b"", 0, True, 0
+        self.restarts += 1
+
+    def last(self, count: int) -> bytes:
+        """Return the last bytes that were fed, at most `count`."""
+        return self._window[-count:] if count > 0 else b""
 
     def feed(self, data: bytes, end: int) -> None:
         """Take `data`, which ends at byte `end` of the log; what was skipped is known by `end`."""
@@ -115,10 +138,12 @@ class LogWindow:
     def tail(self, limit: int = LOG_TAIL) -> tuple[str, int]:
         """The last `limit` characters as whole lines, and the lines before them (0: not counted)."""
         text = collapse(self._window.decode("utf-8", "replace"))
+        if self.restarts and self.bytes == len(self._window):
+            text = LOG_RESTARTED + text
         if len(text) > limit or self.bytes > len(self._window):
             cut = text[-limit:]
             text = cut[cut.find("\n") + 1 :] if "\n" in cut[:-1] else cut
-        hidden = self._lines - text.count("\n") if self._whole else 0
+        hidden = self._lines - text.removeprefix(LOG_RESTARTED).count("\n") if self._whole else 0
         return text, max(hidden, 0)
 
 

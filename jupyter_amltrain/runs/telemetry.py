@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.runs.lines import Lines, decode_line
+from jupyter_amltrain.runs.lines import Lines
 from jupyter_amltrain.runs.pyramid import Pyramid
 
 if TYPE_CHECKING:
@@ -25,8 +25,14 @@ if TYPE_CHECKING:
 
 #: Ticks in a node's ring: an hour at one a second.
 CAPACITY = 3600
+#: Series and GPUs of one node that are believed: a file of a job may say anything.
+MAX_COLUMNS, MAX_GPUS = 20_000, 1024
 #: Unix seconds that no tick reaches (the year 5138).
 MAX_TIME = 1e11
+#: Larger integers are no float64.
+_MAX_FLOAT = int(1e308)
+#: Lists of names in a header.
+_LISTS = ("columns", "gpu_columns", "units", "gpu_units")
 #: Columns of a tick that are no series.
 _HEAD = ("seq", "t")
 MIB = 1024.0 * 1024.0
@@ -41,49 +47,6 @@ def flat_names(header: dict[str, Any]) -> list[str]:
     return host + [
         f"gpu{gpu.get('index', i)}.{name}" for i, gpu in enumerate(header.get("gpus", ())) for name in per_gpu
     ]
-
-
-class _Header(msgspec.Struct):
-    """What every reader of a header relies on."""
-
-    columns: list[str]
-    gpu_columns: list[str] = []
-    gpus: list[dict[str, Any]] = []
-    units: list[str] = []
-    gpu_units: list[str] = []
-    memory_total: float | None = None
-    cpus: float | None = None
-    period: float | None = None
-    host: str | None = None
-
-
-def valid_header(value: dict[str, Any]) -> bool:
-    """Whether the first line of a telemetry file is one: a job can write into its folder."""
-    try:
-        header = msgspec.convert(value, _Header)
-    except (msgspec.ValidationError, OverflowError):
-        return False
-    return all(number is None or math.isfinite(number) for number in (header.memory_total, header.cpus, header.period))
-
-
-def ticks_table(rows: list[list[Any]]) -> Float64:
-    """Ticks as float64 ``(n, columns)``, ``None`` as NaN; without those that have no time or no numbers."""
-    import numpy as np
-
-    try:
-        table = np.array(rows, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        table = np.array([row for row in rows if _numbers(row)], dtype=np.float64).reshape(-1, len(rows[0]))
-    good = np.abs(table[:, 1]) < MAX_TIME  # False of NaN
-    return table if good.all() else table[good]
-
-
-def _numbers(row: list[Any]) -> bool:
-    return all(value is None or (isinstance(value, (int, float)) and abs(value) < 1e300) for value in row)
-
-
-def _lists(value: Any) -> Iterator[list[Any]]:
-    return (item for item in value if isinstance(item, list)) if isinstance(value, list) else iter(())
 
 
 class NodeTelemetry:
@@ -145,18 +108,21 @@ class NodeTelemetry:
         rows: list[list[Any]] = []
         came = 0
         for line in self._lines.feed(data):
-            value = decode_line(line)
-            if isinstance(value, list):
-                if len(value) == len(self.columns) + 2 > 2 and isinstance(value[0], int) and value[0] > self.seq:
-                    self.seq = value[0]
-                    rows.append(value)
-            elif isinstance(value, dict) and "columns" in value:
-                came += self._take(rows)
-                rows = []
-                if valid_header(value):
+            # A job can write into the file: what is no tick of ours is no reason to stop.
+            try:
+                value = msgspec.json.decode(line)
+                if isinstance(value, list):
+                    if len(value) == len(self.columns) + 2 > 2 and value[0] > self.seq:
+                        self.seq = int(value[0])
+                        rows.append(value)
+                elif isinstance(value, dict) and "columns" in value:
+                    came += self._take(rows)
+                    rows = []
                     self._begin(value)
-            elif isinstance(value, dict):
-                self._change(value)
+                elif isinstance(value, dict):
+                    self._change(value)
+            except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+                continue
         return came + self._take(rows)
 
     def restart(self) -> None:
@@ -167,9 +133,12 @@ class NodeTelemetry:
     def _begin(self, header: dict[str, Any]) -> None:
         import numpy as np
 
+        header = cleaned_header(header)
         names = flat_names(header)
+        if len(names) > MAX_COLUMNS:
+            return
         self.header = header
-        self.gpus = [dict(gpu) for gpu in header.get("gpus", ())]
+        self.gpus = [dict(gpu) for gpu in header["gpus"]]
         self.slow = [{"power_limit": gpu.get("power_limit")} for gpu in self.gpus]
         self.note = str(header.get("gpu_note") or "")
         if names == self.columns:  # a sampler that came back says it again
@@ -183,12 +152,14 @@ class NodeTelemetry:
             self.ticks = 0
 
     def _change(self, value: dict[str, Any]) -> None:
-        for change in _lists(value.get("gpu")):
-            i, changes = change if len(change) == 2 else (-1, None)
-            if isinstance(i, int) and 0 <= i < len(self.slow) and isinstance(changes, dict):
-                self.slow[i].update(changes)
+        for i, changes in value.get("gpu") or ():
+            if 0 <= i < len(self.slow):
+                self.slow[i].update((name, known(of)) for name, of in changes.items() if isinstance(name, str))
         if "processes" in value:
-            self.processes = [row for row in _lists(value["processes"]) if len(row) == 5]
+            self.processes = [
+                [int(index), int(pid), str(owner), known(memory), *map(str, name[:1])]
+                for index, pid, owner, memory, *name in value["processes"]
+            ]
         if "note" in value:
             self.note = str(value["note"])
 
@@ -200,18 +171,18 @@ class NodeTelemetry:
         table = ticks_table(rows)
         if not len(table):
             return 0
-        t, values = table[:, 1], table[:, 2:].astype(np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+            t, values = table[:, 1], table[:, 2:].astype(np.float32)
         with self._changing():
             self.pyramid.add(t, values)
-            count = len(table)
-            self._grow(count)
+            self._grow(len(t))
             size = len(self.t)
-            kept = min(count, size)
-            slots = np.arange(self.ticks + count - kept, self.ticks + count) % size
+            kept = min(len(t), size)
+            slots = np.arange(self.ticks + len(t) - kept, self.ticks + len(t)) % size
             self.t[slots] = t[-kept:]
             self.ring[:, slots] = values[-kept:].T
-            self.ticks += count
-        return count
+            self.ticks += len(t)
+        return len(t)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -244,9 +215,12 @@ class NodeTelemetry:
 
         offset, names, rows = 0, [], []
         for line in data.split(b"\n"):
-            value = decode_line(line)
-            if isinstance(value, dict):
-                names = [str(name) for name in value.get("columns") or () if isinstance(name, str)]
+            try:
+                value = msgspec.json.decode(line)
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                continue
+            if isinstance(value, dict) and isinstance(value.get("columns"), list):
+                names = [str(name) for name in value["columns"]]
             elif isinstance(value, list) and len(value) == 8:
                 rows.append(value)
         if not self.columns or names != self.columns:
@@ -256,11 +230,11 @@ class NodeTelemetry:
                 seq, t, _, ticks, end, *stats = row
                 try:
                     low, mean, high = (np.array(stat, dtype=np.float32) for stat in stats)
-                    if not low.shape == mean.shape == high.shape == (len(names),):
+                    if not low.shape == mean.shape == high.shape == (len(self.columns),):
                         continue
                     self.pyramid.add_block(float(t), int(ticks), low, mean, high)
-                    self.seq, offset = int(seq), int(end)
-                except (TypeError, ValueError, OverflowError):  # not our sampler's
+                    self.seq, offset = int(seq), max(0, int(end))
+                except (TypeError, ValueError, OverflowError):
                     continue
         if offset:
             self._lines.restart()
@@ -326,9 +300,47 @@ def _by_time(shape: tuple[int, int]) -> Float32:
     return table
 
 
+def cleaned_header(header: dict[str, Any]) -> dict[str, Any]:
+    """A header of a telemetry file with the types that its readers expect."""
+    gpus = header.get("gpus")
+    kept = [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    numbers = ("memory_total", "power_limit")
+    return {
+        **header,
+        **{name: [str(text) for text in header[name]] for name in _LISTS if isinstance(header.get(name), list)},
+        **{name: [] for name in _LISTS if not isinstance(header.get(name), list)},
+        **{name: known(header.get(name)) for name in ("memory_total", "cpus", "period")},
+        "gpus": [
+            {**gpu, "index": int(known(gpu.get("index", i)) or 0), **{name: known(gpu.get(name)) for name in numbers}}
+            for i, gpu in enumerate(kept[:MAX_GPUS])
+        ],
+    }
+
+
+def ticks_table(rows: list[list[Any]]) -> Float64:
+    """Ticks as float64 ``(n, columns)``, ``None`` as NaN; without those that have no time or hold no numbers."""
+    import numpy as np
+
+    try:
+        table = np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        plain = [row for row in rows if all(x is None or _is_number(x) for x in row)]
+        table = np.array(plain, dtype=np.float64).reshape(-1, len(rows[0]))
+    good = np.abs(table[:, 1]) < MAX_TIME  # False of NaN
+    return table if good.all() else table[good]
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that float64 holds."""
+    return isinstance(value, int | float) and not (isinstance(value, int) and abs(value) > _MAX_FLOAT)
+
+
 def known(value: Any) -> float | None:
-    """A float, or ``None`` for what JSON has no number for."""
-    if value is None:
+    """A float, or ``None`` for what is no number, or none that JSON has."""
+    if value is None or isinstance(value, str | bytes):
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
     return number if math.isfinite(number) else None

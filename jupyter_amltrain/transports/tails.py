@@ -11,6 +11,8 @@ import errno
 import os
 from collections import OrderedDict
 
+from jupyter_amltrain.agent.protocol import open_regular
+
 #: Open files, at most.
 MOST = 64
 #: Bytes that are read at once; more than that is work for a thread.
@@ -35,7 +37,8 @@ class Tails:
         piece = bytearray(min(limit, PIECE))
         try:
             count = os.preadv(fd, [piece], offset, _NOWAIT)
-            if count == 0 and os.fstat(fd).st_nlink == 0:
+            # At its end: another file may have its name now. Who reads some bytes again never gets none.
+            if count < PIECE and os.fstat(fd).st_nlink == 0:
                 self._forget(path)
         except OSError as error:
             if error.errno != errno.EAGAIN:
@@ -79,9 +82,9 @@ def read(path: str, offset: int, limit: int, keep: bool) -> tuple[bytes, int]:
     Raises
     ------
     OSError
-        The file is not there, or cannot be read.
+        The file is not there or no regular one, or cannot be read.
     """
-    fd = os.open(path, os.O_RDONLY)
+    fd = open_regular(path)
     try:
         os.lseek(fd, offset, os.SEEK_SET)
         parts = []

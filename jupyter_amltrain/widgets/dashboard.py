@@ -101,7 +101,7 @@ class Dashboard:
         """Give new metrics a chart, the first few of them; returns whether there are any."""
         new = [name for name in names if name not in self.metrics][: METRICS - len(self.metrics)]
         for name in new:
-            chart = charts.metric_chart(name, self.plan, self.x)
+            chart = charts.metric_chart(name)
             self.metrics.append(name)
             self.charts.append(chart)
             self.figures.append(chart.figure())

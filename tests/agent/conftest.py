@@ -17,7 +17,7 @@ from jupyter_amltrain.agent.calls import call
 from jupyter_amltrain.agent.processes import table
 from jupyter_amltrain.transports.agent_zipapp import build
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 TERMINAL = {"completed", "failed", "canceled", "lost"}
 
 
@@ -56,6 +56,7 @@ class Agent:
         self.home = str(folder / "home")
         self.queue = str(folder / "queue")
         self.zipapp = str(zipapp)
+        self.gate = folder / "gate-of-jobs"
         self.count = 0
 
     def __call__(self, op: str, **payload: Any) -> dict[str, Any]:
@@ -74,6 +75,15 @@ class Agent:
         payload.setdefault("argv", [sys.executable, "-S", "-u", "-c", code])
         self.good("submit", run=run, **payload)
         return run
+
+    def gated(self, code: str = "", **payload: Any) -> str:
+        """Submit a job that prints ``up``, runs until :meth:`open_gate`, then does `code`; the run id."""
+        wait = f"import os, time\nprint('up')\nwhile not os.path.exists({str(self.gate)!r}): time.sleep(0.01)\n"
+        return self.submit(wait + code, **payload)
+
+    def open_gate(self) -> None:
+        """Let the gated jobs go on."""
+        self.gate.touch()
 
     def state(self, run: str) -> dict[str, Any]:
         answer = self.good("poll", run_ids=[run])

@@ -193,13 +193,15 @@ def test_clock_jump(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     offset = tmp_path / "offset"
     offset.write_text("0")
     monkeypatch.setenv("AMLTRAIN_TEST_CLOCK", str(offset))
-    run = agent.submit("import time; print('up'); time.sleep(1)", timeout=20)
+    run = agent.gated(timeout=600)
     agent.running(run, "up")
     offset.write_text("-86400")
+    agent.open_gate()
     state = agent.wait(run)
     assert state["state"] == "completed"
     running = state["phases"][1]
-    assert 0.5 < running["seconds"] < 10 and running["end"] < running["start"]
+    # A day by the clock that was set back, seconds by the monotonic one.
+    assert 0 < running["seconds"] < 3600 and running["end"] < running["start"]
 
 
 def test_cancel_before_the_start(agent: Agent) -> None:
@@ -225,6 +227,7 @@ def test_supervisor_told_to_end(agent: Agent) -> None:
 
 def test_telemetry_counts_the_runs_processes(agent: Agent) -> None:
     code = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
+    began = time.time()
     run = agent.submit(code)
     agent.wait(run)
     head, *rows = agent.telemetry(run)
@@ -234,7 +237,7 @@ def test_telemetry_counts_the_runs_processes(agent: Agent) -> None:
     assert max(row[cpu] for row in rows) > 20
     # The last tick may come when the job has just ended.
     assert all(row[head["columns"].index("processes")] == 1 for row in rows[:-1])
-    assert time.time() - 60 < rows[-1][1] < time.time()
+    assert began < rows[-1][1] < time.time()
 
 
 def test_files_of_a_job_have_the_users_mode(agent: Agent) -> None:

@@ -57,9 +57,9 @@ def test_guardian_killed(agent: Agent) -> None:
 
 
 def test_guardian_killed_and_the_job_ends_well(agent: Agent) -> None:
-    code = "import os, time\nprint('up')\nif os.fork() == 0: os.setsid(); time.sleep(600)\ntime.sleep(0.5)"
-    run = agent.submit(code)
+    run = agent.gated("if os.fork() == 0: os.setsid(); time.sleep(600)")
     kill(agent.running(run, "up")["guardian"]["pid"])
+    agent.open_gate()
     assert agent.wait(run)["state"] == "completed"
     until(lambda: not agent.left(), "the last process")
 
@@ -68,7 +68,7 @@ def test_guardian_and_supervisor_killed_while_their_helpers_begin(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A helper that does not know yet that it shall end with its parent ends with it."""
-    monkeypatch.setenv("AMLTRAIN_FAILPOINT", "after_helper_fork:sleep=5")
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT", "after_helper_fork:sleep=20")
     state = agent.running(agent.submit(LONG), "up")
     ours = until(lambda: helpers(agent, state))
     kill(state["guardian"]["pid"], state["supervisor"]["pid"])
@@ -209,10 +209,11 @@ def test_run_killed_at(
 def test_run_folder_removed_under_a_run(agent: Agent) -> None:
     import shutil
 
-    run = agent.submit("import time; print('up'); time.sleep(0.5)")
+    run = agent.gated()
     agent.running(run, "up")
     shutil.rmtree(agent.run_folder(run), ignore_errors=True)
     shutil.rmtree(agent.run_folder(run), ignore_errors=True)
+    agent.open_gate()
     until(lambda: agent.good("info")["running"] == 0 and not agent.left(), "the end")
 
 
@@ -225,7 +226,7 @@ def test_full_disk_does_not_end_a_job(agent: Agent, tmp_path: Path) -> None:
     try:
         small = Agent(tmp_path, Path(agent.zipapp))
         small.home, small.queue = str(disk), agent.queue
-        run = small.submit("import time; print('up'); time.sleep(1.2)")
+        run = small.gated()
         small.running(run, "up")
         until(lambda: len(small.telemetry(run)) > 2, "samples")
         filler = disk / "filler"
@@ -235,6 +236,7 @@ def test_full_disk_does_not_end_a_job(agent: Agent, tmp_path: Path) -> None:
                     file.write(b"x" * 4096)
             except OSError:
                 pass
+        small.open_gate()  # on another disk
         until(lambda: not processes_of(f"AMLTRAIN_RUN={run}:"), "the job's end")
         assert small.state(run)["state"] in ("running", "finalizing")
         filler.unlink()

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -48,16 +47,12 @@ def test_kernels_without_posix_can_import() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_zipapp_is_named_by_its_content_and_found_fast(tmp_path: Path) -> None:
+def test_zipapp_is_named_by_its_content_and_built_once(tmp_path: Path) -> None:
     first, second = agent_zipapp.build(tmp_path / "a"), agent_zipapp.build(tmp_path / "b")
     assert first.name == second.name and first.stat().st_mode & 0o777 == 0o600
     agent_zipapp._built.clear()
     before = first.stat().st_mtime_ns
     assert agent_zipapp.build(tmp_path / "a").stat().st_mtime_ns == before
-    began = time.perf_counter()
-    for _ in range(100):
-        agent_zipapp.build(tmp_path / "a")
-    assert (time.perf_counter() - began) / 100 < 1e-3
     first.unlink()
     assert agent_zipapp.build(tmp_path / "a").exists()
 

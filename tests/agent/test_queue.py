@@ -234,17 +234,18 @@ def test_idle_dispatcher_leaves_and_loses_no_job(agent: Agent, monkeypatch: pyte
 
 def test_dispatcher_stays_while_a_job_runs(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_DISPATCHER_IDLE", "0.05")
-    run = agent.submit("import time; time.sleep(0.5)")
+    run = agent.gated()
     pid = json.loads(Path(agent.queue, "dispatcher.lock").read_text())["pid"]
     agent.running(run)
     time.sleep(0.2)
     assert alive(pid)
+    agent.open_gate()
     assert agent.wait(run)["state"] == "completed"
 
 
 def test_older_dispatcher_is_retired_and_newer_refused(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     first = agent.dispatcher()
-    run = agent.submit("import time; print('up'); time.sleep(0.5)")
+    run = agent.gated()
     agent.running(run, "up")
     lock = Path(agent.queue, "dispatcher.lock")
     record = json.loads(lock.read_text())
@@ -255,6 +256,7 @@ def test_older_dispatcher_is_retired_and_newer_refused(agent: Agent, monkeypatch
     second = agent.submit("pass")
     assert agent.wait(second)["state"] == "completed"
     assert agent.dispatcher() != first and not alive(first)
+    agent.open_gate()
     assert agent.wait(run)["state"] == "completed"  # it went on meanwhile
 
 
@@ -291,7 +293,7 @@ def test_garbage_on_the_socket(agent: Agent) -> None:
     wrong = b'{"op":"submit","payload":{"run":1},"home":"x"}\n'
     for line in (b"\n", b"[1]\n", b"\xff\xfe\n", b'{"op":"submit"}\n', wrong):
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(10)
+            client.settimeout(60)
             client.connect(agent.queue + "/agent.sock")
             client.sendall(line)
             assert b'"error"' in client.recv(1 << 16)

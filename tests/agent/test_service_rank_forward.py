@@ -149,7 +149,7 @@ def test_a_service_that_is_not_there_costs_seconds_at_the_end(tmp_path, zipapp):
     code, _, errors = job.run(AMLTRAIN_FORWARD_LAST="0.5", **environ)
     assert code == 0
     one_line(errors, "logs/amltrain")
-    (job.code / "script.py").write_text("import time; time.sleep(1)")
+    (job.code / "script.py").write_text("import time; time.sleep(3)")
     code, _, errors = job.run(AMLTRAIN_FORWARD_LAST="0.5", AMLTRAIN_FORWARD_PERIOD="0.05", **environ)
     assert code == 0
     one_line(errors, "trying again")

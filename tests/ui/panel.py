@@ -40,11 +40,30 @@ WATCH_FLASHES = """
 """
 
 
+#: Texts of all notifications that were ever shown: one that has closed itself was shown all the same.
+RECORD_TOASTS = """
+() => {
+  if (window.amlToasts) { return; }
+  window.amlToasts = [];
+  const record = () => document.querySelectorAll('.jp-toastContainer .Toastify__toast').forEach(toast => {
+    if (toast.amlText !== toast.textContent) {
+      toast.amlText = toast.textContent;
+      window.amlToasts.push(toast.amlText);
+    }
+  });
+  new MutationObserver(record).observe(document, {subtree: true, childList: true, characterData: true});
+  record();
+}
+"""
+
+
 class PanelPage:
     """See the module's docstring."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
+        page.add_init_script(f"({RECORD_TOASTS})()")
+        page.evaluate(RECORD_TOASTS)
         self.node = page.locator("#jupyter-amltrain-panel")
         self.state_view = self.node.locator(".jp-AmlState")
         self.rows = self.node.locator(".jp-AmlRuns-row")
@@ -167,17 +186,17 @@ class PanelPage:
         return found
 
     def toast(self, text: str) -> Locator:
-        """The notification that has this text."""
-        found = self.page.locator(".jp-toastContainer .Toastify__toast", has_text=text)
-        expect(found).to_be_visible(timeout=MS)
-        return found
+        """The notification that has this text, once it was shown; it may have closed itself since."""
+        eventually(f"a notification says {text!r}", lambda: any(text in shown for shown in self.notifications()))
+        return self.page.locator(".jp-toastContainer .Toastify__toast", has_text=text)
 
     def quiet(self) -> None:
-        """Dismiss every notification."""
+        """Dismiss every notification, and forget those before."""
         self.page.locator(".jp-toastContainer .jp-Notification-Toast-Close").evaluate_all(
             "buttons => buttons.forEach(button => button.click())"
         )
         expect(self.page.locator(".jp-toastContainer .Toastify__toast")).to_have_count(0, timeout=MS)
+        self.page.evaluate("() => { window.amlToasts = []; }")
 
     def drag_to_width(self, width: int) -> None:
         """Drag the edge of the left area until the panel is so many CSS pixels wide."""
@@ -309,8 +328,8 @@ class PanelPage:
         eventually(f"the panel is {pixels} px wide", reached)
 
     def notifications(self) -> list[str]:
-        """Messages of JupyterLab's notifications, newest last."""
-        return [text.strip() for text in self.page.locator(".jp-toastContainer .jp-toast-message").all_inner_texts()]
+        """Texts of all notifications that JupyterLab has shown, newest last; those that have closed themselves, too."""
+        return [str(text).strip() for text in self.page.evaluate("() => window.amlToasts ?? []")]
 
     def settle(self, seconds: float = 0.6) -> None:
         """Let what was begun in the page be drawn, for a screenshot."""

@@ -239,9 +239,10 @@ def test_a_run_and_its_last_sample(panel: PanelPage, notebook: NotebookPage, sho
     panel.settle(3)  # the first samples of this run
     expect(plot(panel, "Utilization")).to_be_visible(timeout=MS)
     # A kernel that is held by one call sends nothing: what is shown has an age.
-    notebook.cell("import ctypes; ctypes.PyDLL(None).sleep(12)", wait=False)
-    expect(panel.gpus.locator(".jp-AmlGpus-state")).to_contain_text(re.compile(r"Last sample \d+ s ago"), timeout=MS)
-    panel.page.screenshot(path=shots / "gpus-silent.png")
+    with notebook.interpreter_held():
+        state = panel.gpus.locator(".jp-AmlGpus-state")
+        expect(state).to_contain_text(re.compile(r"Last sample \d+ s ago"), timeout=MS)
+        panel.page.screenshot(path=shots / "gpus-silent.png")
     expect(panel.gpus.locator(".jp-AmlGpus-state")).not_to_contain_text("Last sample", timeout=MS)
     cancel(panel, handle)
     expect(panel.gpus.locator(".jp-AmlGpus-state")).to_contain_text("It has ended", timeout=MS)

@@ -58,7 +58,7 @@ def test_many_threads_ask_once_for_new_addresses(tmp_path: Path, monkeypatch: py
     call: Any = SimpleNamespace(cloud=SimpleNamespace(blob=blob))
 
     def read(name: str) -> bytes:
-        together.wait(10)
+        together.wait(60)
         return Reader(call, made._address).new(name, {}).data
 
     with ThreadPoolExecutor(len(names)) as pool:
