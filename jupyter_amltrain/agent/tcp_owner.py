@@ -1,4 +1,4 @@
-"""Who is at the other end of a TCP connection on this machine: its Unix user, and its process.
+"""Who is at the other end of a connection on this machine: its Unix user, and its process.
 
 TCP has no ``SO_PEERCRED``. Linux tells the owner of a socket over netlink (``sock_diag(7)``: one
 lookup of about 30 microseconds, whatever the number of sockets), and in ``/proc/net/tcp`` (a table
@@ -10,7 +10,8 @@ import os
 import socket
 import struct
 import sys
-from typing import Dict, NamedTuple, Optional, Tuple
+import threading
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 #: Seconds that the kernel gets to answer; it does so within the system call.
@@ -18,7 +19,10 @@ _NETLINK_TIMEOUT_S = 1.0
 #: Variables that launchers (torchrun, Open MPI, MPICH, Slurm) set for each process of a job.
 RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
 
-Address = Tuple[str, int]
+#: Packed IPv4 or IPv6 address (``::ffff:a.b.c.d`` as IPv4), and port.
+Address = Tuple[bytes, int]
+_MAPPED = b"\0" * 10 + b"\xff\xff"
+_OF_THREAD = threading.local()
 
 
 class Owner(NamedTuple):
@@ -59,7 +63,7 @@ class OwnerLookup:
                 listening.bind(("127.0.0.1", 0))
                 listening.listen(1)
                 with socket.create_connection(listening.getsockname(), timeout=1) as near:
-                    owner = self._by_netlink(near.getsockname(), near.getpeername())
+                    owner = self._by_netlink(_packed(near.getsockname()), _packed(near.getpeername()))
                     return owner == Owner(os.geteuid(), os.fstat(near.fileno()).st_ino)
             except (OSError, struct.error):
                 return False
@@ -76,8 +80,8 @@ class OwnerLookup:
         if not self.method:
             return None
         try:
-            here, there = connection.getsockname(), connection.getpeername()
-        except OSError:
+            here, there = _packed(connection.getsockname()), _packed(connection.getpeername())
+        except (OSError, ValueError):
             return Owner(-1, 0)
         if self._netlink is not None:
             try:
@@ -99,10 +103,10 @@ class OwnerLookup:
         """
         link = self._netlink
         assert link is not None
-        ends = struct.pack(
-            "!HH16s16s", local[1], remote[1], socket.inet_aton(local[0]), socket.inet_aton(remote[0])
-        ) + struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-        body = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends
+        family = socket.AF_INET if len(local[0]) == 4 else socket.AF_INET6
+        ends = struct.pack("!HH16s16s", local[1], remote[1], local[0], remote[0])
+        ends += struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, no cookie
+        body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends
         link.sendto(struct.pack("=IHHII", 16 + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0) + body, (0, 0))
         answer = link.recv(4096)
         if struct.unpack_from("=H", answer, 4)[0] != _SOCK_DIAG_BY_FAMILY:
@@ -112,7 +116,7 @@ class OwnerLookup:
 
 
 def _table() -> Dict[Tuple[Address, Address], Owner]:
-    """Every IPv4 connection of this machine: (local, remote) -> owner."""
+    """Every TCP connection of this machine: (local, remote) -> owner."""
     found = {}
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -130,10 +134,46 @@ def _table() -> Dict[Tuple[Address, Address], Owner]:
 
 
 def _address(text: bytes) -> Address:
-    """``0100007F:1F90`` -> ``("127.0.0.1", 8080)``; of an IPv6 address the last four bytes."""
+    """``0100007F:1F90`` -> packed 127.0.0.1 and 8080: 32-bit words in the order of this machine."""
     host, port = text.split(b":")
-    packed = struct.pack("=I", int(host[-8:], 16))
-    return socket.inet_ntoa(packed), int(port, 16)
+    words = [int(host[at : at + 8], 16) for at in range(0, len(host), 8)]
+    return _plain(struct.pack("=%dI" % len(words), *words)), int(port, 16)
+
+
+def _packed(address: Tuple[Any, ...]) -> Address:
+    """An address of a socket in the form of the tables."""
+    host = address[0].partition("%")[0]
+    return _plain(socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)), address[1]
+
+
+def _plain(packed: bytes) -> bytes:
+    return packed[12:] if packed.startswith(_MAPPED) else packed
+
+
+def is_other_user(connection: socket.socket) -> bool:
+    """Whether neither we nor root hold the other end of a connection.
+
+    Parameters
+    ----------
+    connection
+        A connected TCP or Unix socket of this machine.
+
+    Returns
+    -------
+    bool
+        True also where nobody holds the other end any more: who closed it cannot be told.
+        False where this system does not tell owners.
+    """
+    if connection.family == getattr(socket, "AF_UNIX", None):
+        if not hasattr(socket, "SO_PEERCRED"):
+            return False
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return struct.unpack("3i", data)[1] not in (0, os.geteuid())
+    lookup: Optional[OwnerLookup] = getattr(_OF_THREAD, "lookup", None)
+    if lookup is None:
+        lookup = _OF_THREAD.lookup = OwnerLookup()
+    owner = lookup.owner(connection)
+    return owner is not None and (not owner.inode or owner.uid not in (0, os.geteuid()))
 
 
 def rank_of(owner: Optional[Owner]) -> str:

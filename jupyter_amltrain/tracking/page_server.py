@@ -29,8 +29,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from tornado import httpserver, iostream, netutil, web
 
-from jupyter_amltrain.agent.peer_uid import is_other_user
 from jupyter_amltrain.agent.processes import alive
+from jupyter_amltrain.agent.tcp_owner import is_other_user
 from jupyter_amltrain.state import write_json
 from jupyter_amltrain.tracking import page_backend, page_proxy
 

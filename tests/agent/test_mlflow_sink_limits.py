@@ -114,24 +114,6 @@ def attacked(host: Host, script: str, arguments: tuple[str, ...]) -> None:
 
 
 @linux
-@pytest.mark.parametrize("method", ["netlink", "proc"])
-def test_owner_of_the_far_end_is_found(method):
-    lookup = tcp_owner.OwnerLookup()
-    if method == "netlink" and lookup.method != "netlink":
-        pytest.skip("no netlink here")
-    if method == "proc":
-        lookup._netlink, lookup.method = None, "proc"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection(server.getsockname()) as near:
-            far, _ = server.accept()
-            with far:
-                inode = os.fstat(near.fileno()).st_ino
-                assert lookup.owner(far) == tcp_owner.Owner(os.geteuid(), inode)
-                near.close()
-                until(lambda: lookup.owner(far).inode == 0, "the far end was closed")
-
-
-@linux
 def test_owner_of_an_ipv6_socket_with_an_ipv4_address_is_found():
     try:
         near = socket.socket(socket.AF_INET6)

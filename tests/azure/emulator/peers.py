@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from jupyter_amltrain.agent.peer_uid import is_other_user
+from jupyter_amltrain.agent.tcp_owner import is_other_user
 
 
 def is_foreign(transport: asyncio.BaseTransport | None) -> bool:

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from jupyter_amltrain.agent import peer_uid
-from jupyter_amltrain.agent.peer_uid import is_other_user
+from jupyter_amltrain.agent import tcp_owner
+from jupyter_amltrain.agent.tcp_owner import OwnerLookup, is_other_user
 from tests.agent.conftest import until
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
 
@@ -32,6 +32,18 @@ def listener(family: int, host: str) -> socket.socket:
     return server
 
 
+@pytest.fixture(params=["netlink", "proc"])
+def lookup(request, monkeypatch):
+    """Both ways to ask the system; ``is_other_user`` of this thread goes the same one."""
+    lookup = OwnerLookup()
+    if request.param == "netlink" and lookup.method != "netlink":
+        pytest.skip("no netlink here")
+    if request.param == "proc":
+        lookup._netlink, lookup.method = None, "proc"
+    monkeypatch.setattr(tcp_owner._OF_THREAD, "lookup", lookup, raising=False)
+    return lookup
+
+
 @pytest.mark.parametrize(
     ("family", "host", "dialed"),
     [
@@ -40,42 +52,43 @@ def listener(family: int, host: str) -> socket.socket:
         (socket.AF_INET6, "::", "127.0.0.1"),
     ],
 )
-def test_peer_of_a_tcp_connection_is_known_on_both_sides(family, host, dialed):
+def test_owner_of_a_tcp_connection_is_known_on_both_sides(lookup, family, host, dialed):
     with listener(family, host) as server:
         with socket.create_connection((dialed, server.getsockname()[1])) as client, server.accept()[0] as accepted:
-            assert peer_uid.peer_uid(accepted) == peer_uid.peer_uid(client) == os.getuid()
+            assert lookup.owner(accepted).uid == lookup.owner(client).uid == os.geteuid()
+            assert lookup.owner(accepted).inode == os.fstat(client.fileno()).st_ino
             assert not is_other_user(accepted)
 
 
-def test_peer_of_a_unix_connection_is_known():
+def test_owner_of_a_unix_connection_is_known():
     one, other = socket.socketpair()
     with one, other:
-        assert peer_uid.peer_uid(one) == os.getuid()
+        assert not is_other_user(one)
 
 
 @needs_root
-def test_connection_of_another_user_is_told(tmp_path):
+def test_connection_of_another_user_is_told(lookup):
     from concurrent.futures import ThreadPoolExecutor
 
     with listener(socket.AF_INET, "127.0.0.1") as server, ThreadPoolExecutor(1) as pool:
         done = pool.submit(run_as_other_user, CONNECT, "127.0.0.1", str(server.getsockname()[1]), "wait")
         with server.accept()[0] as accepted:
-            assert peer_uid.peer_uid(accepted) == OTHER_UID and is_other_user(accepted)
+            assert lookup.owner(accepted).uid == OTHER_UID and is_other_user(accepted)
         assert done.result(60).returncode == 0
 
 
 @needs_root
-def test_connection_that_its_owner_has_closed_is_not_taken_for_roots():
+def test_connection_that_its_owner_has_closed_is_not_taken_for_roots(lookup):
     with listener(socket.AF_INET, "127.0.0.1") as server:
         done = run_as_other_user(CONNECT, "127.0.0.1", str(server.getsockname()[1]), "close")
         assert done.returncode == 0, done.stderr
         with server.accept()[0] as accepted:
-            until(lambda: peer_uid.peer_uid(accepted) in (None, OTHER_UID), "an answer")
-            assert peer_uid.peer_uid(accepted) != 0
+            until(lambda: lookup.owner(accepted).inode == 0, "nobody holds the other end")
+            assert is_other_user(accepted)
 
 
-def test_peer_is_unknown_where_there_is_no_table(monkeypatch):
-    monkeypatch.setattr(peer_uid, "_TABLES", ("/nonexistent",))
+def test_owner_is_unknown_where_the_system_does_not_tell(lookup):
+    lookup._netlink, lookup.method = None, ""
     with listener(socket.AF_INET, "127.0.0.1") as server:
         with socket.create_connection(server.getsockname()) as client, server.accept()[0] as accepted:
-            assert client and peer_uid.peer_uid(accepted) is None and not is_other_user(accepted)
+            assert client and lookup.owner(accepted) is None and not is_other_user(accepted)
