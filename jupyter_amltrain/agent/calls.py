@@ -138,7 +138,7 @@ def _run_of(payload: Json) -> str:
 def _submit(here: Here, payload: Json) -> Json:
     # A dispatcher may die between accepting and answering; the repeat must not find a clash.
     payload.setdefault("submission", os.urandom(12).hex())
-    return here.ask("submit", payload)
+    return contact.submit(here, payload)
 
 
 def _cancel(here: Here, payload: Json) -> Json:

@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any, Callable, Dict, List
 
-from . import clock, failpoints, slots, submission
+from . import claims, clock, failpoints, slots, submission
 from .client import LONGEST_REQUEST, Client
 from .forked import drain, wake_on
 from .gpus import GpuWatch
@@ -67,6 +67,7 @@ class Dispatcher:
         self.queue.adopt(self.say)
         for one in {home} | {ticket["home"] for ticket in self.queue.tickets.values()}:
             submission.sweep(one)
+        claims.sweep(queue)
         self.listen()
 
     def say(self, text: str) -> None:

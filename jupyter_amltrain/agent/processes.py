@@ -102,6 +102,20 @@ def alive(who: Optional[Mapping[str, Any]]) -> bool:
     return found is not None and found["start"] == who.get("start")
 
 
+def resume(who: Optional[Mapping[str, Any]]) -> bool:
+    """Let the process with the identity `who` go on if somebody stopped it; whether it had to."""
+    if not who or not isinstance(who.get("pid"), int):
+        return False
+    row = look(who["pid"])
+    if row is None or row.state not in "Tt" or row.start != who.get("start"):
+        return False
+    try:
+        os.kill(row.pid, signal.SIGCONT)
+    except OSError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=None)
 def boot_id() -> str:
     """Changes with every boot of the machine."""

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional
 #: Of every file in a run folder and in the queue.
 SCHEMA = 1
 #: Of the conversation with the dispatcher.
-PROTOCOL = 2
+PROTOCOL = 3
 
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
 LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"

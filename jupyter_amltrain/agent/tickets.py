@@ -123,7 +123,7 @@ class Queue:
                 self.records.pop(record["number"], None)
         for ticket in list(self.tickets.values()):
             try:
-                if not uncover(ticket):
+                if not uncover(ticket, self.folder):
                     self.drop_ticket(ticket["number"])
             except OSError as error:  # its disk does not answer now; the scheduler tries again
                 say("run %s: %s" % (ticket["run"], error))
