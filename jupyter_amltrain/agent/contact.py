@@ -195,16 +195,19 @@ def ask(queue: str, home: str, agent: Optional[str], op: str, payload: Dict[str,
         ``StateError`` when no dispatcher comes up, ``ProtocolError`` for one of another version.
     """
     request = {"op": op, "payload": payload, "home": home, "protocol": PROTOCOL}
+    missing = False
     for attempt in range(TRIES + 1):
         last = attempt == TRIES
         try:
+            if missing:
+                spawn(queue, home, agent)
             if op in ("submit", "cancel"):
                 _same_version(queue)
             return exchange(queue, request, SilenceWatch(queue))
         except NoDispatcher as error:
             if last:
                 raise _not_up(queue, str(error)) from error
-            spawn(queue, home, agent)
+            missing = True
         except DispatcherHangs as error:
             if last or not _end_hanging(queue, error.record, payload.get("submission")):
                 raise _silent(queue, error) from error
@@ -358,6 +361,13 @@ def spawn(queue: str, home: str, agent: Optional[str]) -> None:
     """Start a dispatcher, detached, and return when it answers.
 
     Two that start at once are no harm: the lock lets one serve, the other leaves.
+
+    Raises
+    ------
+    AgentError
+        ``StateError`` when none comes up.
+    Unanswered
+        It came up and does not answer.
     """
     open_queue(queue)
     resume(read_json(os.path.join(queue, LOCK), "Queue folder"))  # it may have been stopped before it listened
@@ -390,8 +400,6 @@ def spawn(queue: str, home: str, agent: Optional[str]) -> None:
         try:
             exchange(queue, {"op": "ping"}, SilenceWatch(queue), max(PING_TIMEOUT_S, until - clock.mono()))
             return
-        except Unanswered as error:
-            raise _silent(queue, error) from error
         except NoDispatcher:
             if not running(queue):
                 return  # it died at once; the caller counts its tries

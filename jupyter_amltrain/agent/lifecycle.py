@@ -8,7 +8,7 @@ import time
 from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional
 
 from . import clock
-from .processes import alive, boot_id, members, node, send
+from .processes import alive, boot_id, children, members, node, send
 from .protocol import (
     CANCEL,
     CANCELED,
@@ -25,6 +25,11 @@ from .protocol import (
 State = Dict[str, Any]
 #: Seconds given to processes that were sent SIGKILL before we report them as unkillable.
 KILL_PATIENCE = 20.0
+#: Looks at the process table that must find nobody, where nothing else proves that a run has no process left:
+#: one look misses a process whose parent forks it and leaves while the table is read.
+EMPTY_SCANS = 2
+#: Kills of new children in one go: a chain of forks is faster than the process table is read.
+MAX_CHAIN_KILLS = 1000
 
 
 def enter(state: State, name: str, seconds: Optional[float] = None, now: Optional[float] = None) -> None:
@@ -80,6 +85,8 @@ def kill_all(
     spare: FrozenSet[int] = frozenset(),
     gentle: float = 0.0,
     apart: FrozenSet[int] = frozenset(),
+    scans: int = EMPTY_SCANS,
+    tick: Callable[[], None] = lambda: None,
 ) -> str:
     """SIGKILL every process of a run until none is left.
 
@@ -89,36 +96,63 @@ def kill_all(
         As in `processes.members`.
     gentle
         Seconds in which they may still end by themselves.
+    scans
+        Looks in a row that must find nobody, unless we are `root` and have no child at all.
+    tick
+        Called between looks.
 
     Returns
     -------
     str
         What could not be killed; empty when nothing is left.
     """
-    began = clock.mono()
-    pause = 0.001
+    began, pause, empty = clock.mono(), 0.001, 0
+    known: FrozenSet[int] = frozenset()
     while True:
-        if root is not None:
-            reap()
+        tick()
+        childless = root is not None and reap()
         rows = members(mark, root, spare, leader, apart)
-        if not rows:
+        empty = 0 if rows else empty + 1
+        if not rows and (empty >= scans or childless):
             return ""
         spent = clock.mono() - began
         if spent > gentle + KILL_PATIENCE:
             return "could not be killed: pid %s" % ", ".join(str(row.pid) for row in rows)
         if spent >= gentle:
             send(rows, signal.SIGKILL)
+            if root is not None:
+                _kill_orphans(spare | apart)
+        if not rows:
+            continue
         time.sleep(pause)
-        pause = min(pause * 2, 0.1)
+        pids = frozenset(row.pid for row in rows)
+        pause = min(pause * 2, 0.1) if pids == known else 0.001
+        known = pids
 
 
-def reap() -> None:
-    """Collect all ended children."""
+def _kill_orphans(spare: FrozenSet[int]) -> None:
+    """SIGKILL our children, among them every orphan of the run, until no new one comes."""
+    killed = set()
+    for _ in range(MAX_CHAIN_KILLS):
+        new = [pid for pid in children(os.getpid()) if pid not in spare and pid not in killed]
+        if not new:
+            return
+        for pid in new:
+            killed.add(pid)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+
+
+def reap() -> bool:
+    """Collect all ended children; whether no child is left, not even a live one."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
-        pass
+        return True
+    return False
 
 
 def mark_lost(folder: str, state: State, why: str) -> State:
@@ -159,14 +193,14 @@ def settle(home: str, run: str, state: State, known_dead: bool = False) -> State
     return mark_lost(folder, state, why + (" (%s)" % stuck if stuck else ""))
 
 
-def save_patiently(folder: str, write: Callable[[], Any]) -> None:
-    """Try `write` once a second until the disk takes it; give up when the folder is gone."""
+def save_patiently(gone: Callable[[], bool], write: Callable[[], Any]) -> None:
+    """Try `write` once a second until the disk takes it; give up when `gone` says that the folder is."""
     while True:
         try:
             write()
             return
         except OSError:
-            if not os.path.isdir(folder):
+            if gone():
                 return
             time.sleep(1.0)
 

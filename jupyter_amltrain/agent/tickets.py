@@ -97,9 +97,10 @@ class Queue:
             return False
         if record.get("node", node()) != node():  # of another PID namespace, or of this container before its restart
             return self._slots.held(record["number"])
-        if alive(record.get("guardian")):
+        if alive(record.get("guardian")) or alive(record.get("supervisor")):
             return True
-        state = _state(record)
+        # Of a record that was written before its supervisor was known.
+        state = None if record.get("supervisor") else _state(record)
         return state is not None and alive(state.get("supervisor"))
 
     def owner_pids(self) -> Set[int]:
@@ -107,8 +108,8 @@ class Queue:
         found = set()
         for record in self.records.values():
             found.add((record.get("guardian") or {}).get("pid", 0))
-            state = _state(record)
-            found.add(((state or {}).get("supervisor") or {}).get("pid", 0))
+            who = record.get("supervisor") or (_state(record) or {}).get("supervisor")
+            found.add((who or {}).get("pid", 0))
         return found - {0}
 
     def adopt(self, say: Callable[[str], None]) -> None:

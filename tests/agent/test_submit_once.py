@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -12,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.agent import claims, contact
+from jupyter_amltrain.agent import claims, contact, processes
 
-from .conftest import Agent, until
+from .conftest import Agent, alive, until
 
 STEADY = 60.0
 
@@ -187,3 +188,67 @@ def test_soak_submit_to_a_dispatcher_that_is_stopped_at_random(agent: Agent, imp
             assert state["reason"] == "launch" and not ran(agent, run).exists(), f"{run}: {state} (seed {seed})"
     print(f"seed {seed}: {sum(told.values())} of {len(told)} accepted, {lost} of them lost their environment")
     assert 0 < sum(told.values()) < len(told), "the disturbances reach both ends"
+
+
+def test_submit_to_a_stopped_dispatcher_continues_it(agent: Agent) -> None:
+    pid = agent.dispatcher()
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    answer = submit(agent, "mine")
+    assert "error" not in answer, answer
+    assert time.monotonic() - began < STEADY / 2
+    assert agent.wait("mine")["state"] == "completed" and agent.dispatcher() == pid
+
+
+@pytest.mark.parametrize("point", ["dispatcher_turn", "before_claim", "after_claim"])
+def test_submit_to_a_hanging_dispatcher_starts_another(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    once = agent.folder / "hangs"
+    once.mkdir()
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT", f"{point}:sleep=600")
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(once))
+    assert "error" not in submit(agent, "mine")
+    assert list(once.iterdir()), "the failpoint was not reached"
+    assert agent.wait("mine")["state"] == "completed" and ran(agent, "mine").exists()
+    ends = Path(agent.queue, "dispatcher.txt").read_text()
+    first, second = (int(line.split()[2]) for line in ends.splitlines() if " serves " in line)
+    assert first != second == agent.dispatcher() and not alive(first)
+
+
+def test_submit_to_a_hanging_dispatcher_with_waiting_runs_is_refused_and_kills_nothing(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.good("ping")
+    busy = [agent.submit("import time; print('up'); time.sleep(600)") for _ in range(2)]
+    for run in busy:
+        agent.running(run, "up")
+    waiting = agent.submit("pass", secrets={"TOKEN": "x"})
+    record = json.loads(Path(agent.queue, "dispatcher.lock").read_text())
+    # A process that hangs and is ours: the test stands in for a dispatcher that waits for ever.
+    monkeypatch.setattr(contact, "HANG_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(contact, "resume", lambda who: False)
+    os.kill(record["pid"], signal.SIGSTOP)
+    answer = submit(agent, "mine")
+    assert answer["error"]["type"] == "StateError" and "1 waiting run" in answer["error"]["message"], answer
+    assert alive(record["pid"])
+    os.kill(record["pid"], signal.SIGCONT)
+    for run in busy:
+        agent.good("cancel", run=run)
+    assert agent.wait(waiting)["state"] == "completed"  # it kept its secret
+    assert not agent.run_folder("mine").exists()
+
+
+def test_dispatcher_that_starves_is_not_called_hanging(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that runs, but answers late, is waited for."""
+    monkeypatch.setattr(contact, "HANG_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(contact, "SILENCE_INTERVAL_S", 0.1)
+    monkeypatch.setattr(contact, "look", lambda pid: processes.Process(pid, "R", 1, 1, 1, 0, 1, 1, 1))
+    pid = agent.dispatcher()
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(contact, "resume", lambda who: False)
+    timer = threading.Timer(4.0, lambda: os.kill(pid, signal.SIGCONT))
+    timer.start()
+    assert "error" not in submit(agent, "mine")
+    timer.join()
+    assert agent.wait("mine")["state"] == "completed" and agent.dispatcher() == pid
