@@ -77,9 +77,9 @@ import shutil
 import signal
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
-from . import contact, lifecycle, monitor, place
+from . import contact, lifecycle, monitor, ownership, place
 from .contact import Here
-from .processes import alive, node
+from .processes import node, resume
 from .protocol import (
     CANCEL,
     JOB,
@@ -141,24 +141,49 @@ def _submit(here: Here, payload: Json) -> Json:
     return contact.submit(here, payload)
 
 
+def _state_now(here: Here, run: str) -> Json:
+    state = lifecycle.settle(here.home, run, state_of(here, run), queue=here.queue)
+    return ownership.check_ends(here.queue, here.home, {run: state}).get(run, state)
+
+
 def _cancel(here: Here, payload: Json) -> Json:
     run = _run_of(payload)
-    state = lifecycle.settle(here.home, run, state_of(here, run))
+    state = _state_now(here, run)
     if state["state"] in TERMINAL:
         return {"run": run, "state": state["state"]}
-    folder = run_folder(here.home, run)
-    os.close(os.open(os.path.join(folder, CANCEL), os.O_CREAT | os.O_WRONLY, 0o600))
+    failed = _ask_by_file(here, run)
     state = state_of(here, run)  # it may have started meanwhile
+    told = False
     if state["state"] == QUEUED:
-        here.ask("wake", {})
-        state = state_of(here, run)
-    supervisor = state.get("supervisor") or {}
-    if state["state"] not in TERMINAL and state.get("node") == node() and alive(supervisor):
-        try:
-            os.kill(supervisor["pid"], signal.SIGTERM)
-        except OSError:
-            pass
+        # Where no file can be made the dispatcher remembers it.
+        here.ask("cancel" if failed else "wake", {"run": run})
+        told, state = True, state_of(here, run)
+    if state["state"] not in TERMINAL:
+        record = ownership.records(here.queue).get((here.home, run))
+        for who in ownership.supervisors(record, state)[:1]:
+            told = _signal(who) or told
+    if failed is not None and not told:
+        raise failed
     return {"run": run, "state": state["state"]}
+
+
+def _ask_by_file(here: Here, run: str) -> Optional[AgentError]:
+    """Ask for a run's end by a file, which also reaches a supervisor that starts later; why it cannot be made."""
+    path = os.path.join(run_folder(here.home, run), CANCEL)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | getattr(os, "O_NONBLOCK", 0), 0o600))
+    except OSError as error:  # no free inode, a disk that is full or read-only
+        return None if os.path.lexists(path) else not_writable(path, error)
+    return None
+
+
+def _signal(who: Mapping[str, Any]) -> bool:
+    try:
+        os.kill(who["pid"], signal.SIGTERM)
+    except OSError:
+        return False
+    resume(who)
+    return True
 
 
 def _poll(here: Here, payload: Json) -> Json:
@@ -173,10 +198,11 @@ def _poll(here: Here, payload: Json) -> Json:
             errors[run] = _unread(here, run, error)
             continue
         if state is not None:
-            runs[run] = lifecycle.settle(here.home, run, state)
+            runs[run] = lifecycle.settle(here.home, run, state, queue=here.queue)
     if any(_stray(here, state) for state in runs.values()) and not contact.running(here.queue):
         here.ask("ping", {})  # who comes up looks after what an earlier life has left
         runs = {run: state_of(here, run) for run in runs}
+    runs.update(ownership.check_ends(here.queue, here.home, runs))
     waiting = {run: state for run, state in runs.items() if state["state"] == QUEUED}
     if waiting:
         runs.update(queued(here, waiting))
@@ -231,7 +257,7 @@ def _info(here: Here, payload: Json) -> Json:
 
 def _delete(here: Here, payload: Json) -> Json:
     run = _run_of(payload)
-    state = lifecycle.settle(here.home, run, state_of(here, run))
+    state = _state_now(here, run)
     if state["state"] not in TERMINAL:
         raise AgentError(
             "CommandError", "Run %r is %s. Cancel it first: %%aml_runs cancel %s" % (run, state["state"], run)

@@ -177,6 +177,7 @@ class Dispatcher:
     def _look_after(self) -> None:
         """Free the slots of jobs that ended, and go on with the queue."""
         freed = False
+        self.scheduler.continue_stopped()
         for number, record in list(self.queue.records.items()):
             if number not in self.scheduler.starting and not self.queue.owned(record):
                 self.queue.drop_record(number)

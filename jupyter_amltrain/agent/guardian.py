@@ -121,7 +121,8 @@ class Pair:
     @property
     def supervisor(self) -> Optional[Dict[str, Any]]:
         """Identity of the supervisor, once it has said it."""
-        return self._words("supervisor")
+        found = self._words("supervisor")
+        return found if isinstance(found, dict) else None
 
     @property
     def failure(self) -> str:

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional
 
-from . import clock
+from . import clock, ownership
 from .processes import alive, boot_id, children, members, node, send
 from .protocol import (
     CANCEL,
@@ -53,12 +53,39 @@ def enter(state: State, name: str, seconds: Optional[float] = None, now: Optiona
 
 
 def save(folder: str, state: State, durable: bool = False) -> None:
-    """Write `state` with a new version number."""
+    """Write `state` with a new version number; what a job has put in the file's place is moved aside.
+
+    Raises
+    ------
+    OSError
+        It cannot be written now.
+    """
     state["version"] += 1
     state["changed"] = clock.wall()
     if os.path.lexists(os.path.join(folder, CANCEL)):
         state["cancel_requested"] = True
-    write_json(os.path.join(folder, STATE), state, durable)
+    path = os.path.join(folder, STATE)
+    try:
+        write_json(path, state, durable)
+    except OSError:
+        if not _clear(folder):
+            raise
+        write_json(path, state, durable)
+
+
+def _clear(folder: str) -> bool:
+    """Make way for a state file: a folder in its place is moved aside, a closed run folder is opened."""
+    path, done = os.path.join(folder, STATE), False
+    try:
+        if os.stat(folder).st_mode & 0o700 != 0o700:
+            os.chmod(folder, 0o700)
+            done = True
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rename(path, os.path.join(folder, ".%s.%s" % (STATE, os.urandom(6).hex())))
+            done = True
+    except OSError:
+        pass
+    return done
 
 
 def end_in_queue(folder: str, state: State, name: str, reason: str, detail: str, seconds: float) -> None:
@@ -163,7 +190,7 @@ def mark_lost(folder: str, state: State, why: str) -> State:
     return state
 
 
-def settle(home: str, run: str, state: State, known_dead: bool = False) -> State:
+def settle(home: str, run: str, state: State, known_dead: bool = False, queue: Optional[str] = None) -> State:
     """`state`, or the ``lost`` that it has become.
 
     Only this machine may say so: a state root on a shared disk also holds runs
@@ -173,11 +200,16 @@ def settle(home: str, run: str, state: State, known_dead: bool = False) -> State
     ----------
     known_dead
         Supervisor and guardian are known to be gone, though their pids mean nothing here.
+    queue
+        The queue folder, whose record of the run tells who looks after it when the state was changed by the job.
     """
     if state["state"] in TERMINAL or state["state"] == QUEUED or (state.get("node") != node() and not known_dead):
         return state
     rebooted = state.get("boot") != boot_id()
     if not rebooted and not known_dead and (alive(state.get("supervisor")) or alive(state.get("guardian"))):
+        return state
+    record = None if queue is None or known_dead else ownership.records(queue).get((home, run))
+    if record is not None and ownership.supervisors(record, {}):
         return state
     folder = run_folder(home, run)
     # The supervisor's last act is to write the end: it may have come between.

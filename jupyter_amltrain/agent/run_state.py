@@ -55,20 +55,14 @@ class StateFile:
         return os.path.lexists(os.path.join(self.place, CANCEL))
 
     def save(self, state: Dict[str, Any], durable: bool = False) -> None:
-        """Write a state; what a job has put in the file's place is moved aside.
+        """Write a state; see `lifecycle.save`.
 
         Raises
         ------
         OSError
             It cannot be written now.
         """
-        place = self.place
-        try:
-            lifecycle.save(place, state, durable)
-        except OSError:
-            if not _clear(place):
-                raise
-            lifecycle.save(place, state, durable)
+        lifecycle.save(self.place, state, durable)
         self._written = self._signature()
 
     def changed(self) -> bool:
@@ -120,18 +114,3 @@ class StateFile:
         except (AgentError, OSError):
             return False
         return job.get("submission") == self._submission
-
-
-def _clear(folder: str) -> bool:
-    """Make way for a state file: a folder in its place is moved aside, a closed run folder is opened."""
-    path, done = os.path.join(folder, STATE), False
-    try:
-        if os.stat(folder).st_mode & 0o700 != 0o700:
-            os.chmod(folder, 0o700)
-            done = True
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.rename(path, os.path.join(folder, ".%s.%s" % (STATE, os.urandom(6).hex())))
-            done = True
-    except OSError:
-        pass
-    return done

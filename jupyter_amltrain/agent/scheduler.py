@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from . import clock, failpoints, lifecycle, slots
 from .gpus import GpuWatch
 from .guardian import Assignment, Pair
-from .processes import alive, descendants, node, table
+from .processes import alive, descendants, node, resume, table
 from .protocol import CANCEL, JOB, QUEUED, SCHEMA, STATE, AgentError, read_json, run_folder
 from .submission import gone
 from .tickets import Queue
@@ -26,6 +26,8 @@ START_TIMEOUT_S = 4.0
 SLOW_START_TIMEOUT_S = 60.0
 #: Tries of a start whose pair dies over it.
 MAX_STARTS = 3
+#: Seconds of looks that find guardian and supervisor of a run stopped after which its job is ended.
+STOPPED_TIMEOUT_S = 15.0
 #: Seconds until another try where no process could be forked.
 FORK_RETRY_S = 1.0
 #: Seconds that a reading of the GPUs may be old when a job waits for one.
@@ -76,6 +78,7 @@ class Scheduler:
         self.starting: Dict[int, Start] = {}
         self.failed_starts: Dict[int, int] = {}
         self.canceled: Set[Tuple[str, str]] = set()  #: home and run: where no file could be made
+        self.stopped: Dict[int, float] = {}  #: since when guardian and supervisor of a run are stopped
         self.no_process = ""  #: why no process can be forked now
 
     # -- the waiting pair ----------------------------------------------------------
@@ -188,6 +191,21 @@ class Scheduler:
             self._heard(number)
             if number in self.starting:  # nobody is left who could say more
                 self._not_started(start, "")
+
+    def continue_stopped(self) -> None:
+        """Continue guardians and supervisors that somebody stopped; end those of a run that keeps stopping both."""
+        for number, record in self.queue.records.items():
+            both = [record.get("guardian"), record.get("supervisor")]
+            stopped = record.get("node", node()) == node() and [resume(who) for who in both] == [True, True]
+            if not stopped:
+                self.stopped.pop(number, None)
+                continue
+            since = self.stopped.setdefault(number, clock.mono())
+            if clock.mono() - since > STOPPED_TIMEOUT_S:
+                self.say("guardian and supervisor of run %s are kept stopped: ending it" % record["run"])
+                for who in both:
+                    if who and alive(who):
+                        os.kill(who["pid"], signal.SIGKILL)
 
     def cancel(self, home: str, run: str) -> None:
         """Cancel a waiting run for which no file can be made."""
@@ -320,7 +338,7 @@ class Scheduler:
         record = {
             "schema": SCHEMA, "number": number, "run": ticket["run"], "home": ticket["home"],
             "devices": devices, "cpu_slot": cpu_slot,
-            "guardian": pair.identity, "boot": self.queue.boot, "node": node(),
+            "guardian": pair.identity, "boot": self.queue.boot, "node": node(), "mark": task.state["mark"],
         }  # fmt: skip
         self.spare_due = clock.mono() + SPARE_DELAY
         try:

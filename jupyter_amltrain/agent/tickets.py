@@ -7,9 +7,9 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Set
 
 from . import clock, lifecycle
 from .processes import alive, boot_id, node
-from .protocol import QUEUED, TERMINAL, AgentError, read_state, run_folder, write_json
+from .protocol import QUEUED, RUNNING, TERMINAL, AgentError, read_state, run_folder, write_json
 from .shelf import WAITING, Shelf
-from .submission import Strings, uncover
+from .submission import Strings, first_state, uncover
 
 #: Seconds in which a client whose dispatcher died sends its job to the next one.
 REPEAT_WAIT = 2.0
@@ -146,8 +146,14 @@ class Queue:
     def settle(self, record: Dict[str, Any]) -> None:
         """Free what a finished job left, and say lost where nobody else can."""
         state = _state(record)
-        if state is None or state["state"] in TERMINAL:
+        if state is None:  # damaged by the job, or removed with its folder
+            if not os.path.isdir(run_folder(record["home"], record["run"])):
+                return
+            state = dict(first_state(record["run"], self.folder, clock.wall()), state=RUNNING, boot=record.get("boot"))
+        if state["state"] in TERMINAL:
             return
+        if isinstance(record.get("mark"), str):
+            state["mark"] = record["mark"]  # the job may have changed the state's
         if state["state"] != QUEUED:
             stray = "node" in record and record["node"] != node()
             lifecycle.settle(record["home"], record["run"], state, known_dead=stray)
@@ -170,6 +176,10 @@ class Queue:
 
 def _state(item: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     try:
-        return read_state(run_folder(item["home"], item["run"]))
+        state = read_state(run_folder(item["home"], item["run"]))
     except (AgentError, OSError):
         return None
+    # What a job has made of it must not stop the queue.
+    if state is None or not isinstance(state.get("state"), str) or not isinstance(state.get("version"), int):
+        return None
+    return state if isinstance(state.get("phases"), list) else None
