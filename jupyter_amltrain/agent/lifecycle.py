@@ -213,14 +213,20 @@ def settle(home: str, run: str, state: State, known_dead: bool = False, queue: O
         return state
     folder = run_folder(home, run)
     # The supervisor's last act is to write the end: it may have come between.
-    state = read_state(folder) or state
+    mark = state.get("mark", "")
+    try:
+        newer = read_state(folder)
+    except OSError:  # a job put something else in the file's place
+        newer = None
+    if newer is not None and isinstance(newer.get("version"), int) and isinstance(newer.get("phases"), list):
+        state = newer
     if state["state"] in TERMINAL:
         return state
     if rebooted:
         return mark_lost(folder, state, "the machine was restarted while the job ran")
     if known_dead:  # and no pid of its state may be touched
         return mark_lost(folder, state, "supervisor and guardian of the run ended with the container that they ran in")
-    stuck = kill_all(run + ":" + state.get("mark", ""), None, state.get("rank"))
+    stuck = kill_all("%s:%s" % (run, mark), None, state.get("rank"))
     why = "supervisor and guardian of the run were killed; its processes were removed"
     return mark_lost(folder, state, why + (" (%s)" % stuck if stuck else ""))
 
