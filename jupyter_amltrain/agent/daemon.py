@@ -37,6 +37,8 @@ def detach(queue: str, home: str) -> int:
 
         # Ours are private; a job's files are made as its user is used to.
         rank.USER_UMASK = os.umask(0o077)
+        if hasattr(sys.stdout, "reconfigure"):  # a path need not be UTF-8
+            sys.stdout.reconfigure(errors="backslashreplace")
         code = _serve(queue, home, writer)
     except BaseException:  # the body of a process: whatever it is goes to its diary
         import traceback

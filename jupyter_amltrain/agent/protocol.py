@@ -78,9 +78,17 @@ def write_json(path: str, value: Mapping[str, Any], durable: bool = False) -> No
     durable
         Wait for the disk. Only for what nobody can tell again after a power cut.
     """
-    data = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    data = _encoded(value)
     temporary = "%s.%d.%x.tmp" % (path, os.getpid(), threading.get_ident())
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    # What a job may have put there, a link or a FIFO, is not followed.
+    exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        handle = os.open(temporary, exclusive, 0o600)
+    except FileExistsError:
+        _remove(temporary)
+        if os.path.lexists(temporary):
+            temporary = "%s.%s.tmp" % (path, os.urandom(8).hex())
+        handle = os.open(temporary, exclusive, 0o600)
     try:
         view = memoryview(data)
         while view:
@@ -93,6 +101,13 @@ def write_json(path: str, value: Mapping[str, Any], durable: bool = False) -> No
         raise
     os.close(handle)
     os.replace(temporary, path)
+
+
+def _encoded(value: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a path that is not UTF-8 has surrogates, which JSON keeps as escapes
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:

@@ -24,7 +24,7 @@ from jupyter_amltrain.backends.base import (
     monitor_of,
 )
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of, output_of
-from jupyter_amltrain.errors import ProtocolError
+from jupyter_amltrain.errors import ProtocolError, SpecError
 from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
@@ -65,6 +65,9 @@ class ProcessBackend(Backend):
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         """See :meth:`Backend.plan`."""
+        check_path(self._transport.home, "state root", "Set AMLTRAIN_HOME to another folder and restart the kernel.")
+        if spec.tracking != "direct":
+            check_path(spec.project, "notebook's folder", "Rename it, or log to a server: MLFLOW_TRACKING_URI.")
         source = f"{self._folder(run_id)}/source"
         launch = launch_plan(spec, source, self._python)
         job = {
@@ -242,6 +245,23 @@ class LocalBackend(ProcessBackend):
         from jupyter_amltrain.transports.local import LocalTransport
 
         super().__init__(target, LocalTransport(loop, root.path), target.python)
+
+
+def check_path(path: str, what: str, hint: str) -> None:
+    """Refuse a folder whose name is not UTF-8: MLflow cannot log or store anything there.
+
+    Raises
+    ------
+    SpecError
+        One sentence that names the folder.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise SpecError(
+            f"The {what} {shown} has a name that is not UTF-8, which MLflow cannot use.", hint=hint
+        ) from None
 
 
 def check_job(job: Mapping[str, Any], folder: str) -> None:
