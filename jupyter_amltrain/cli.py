@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.parsers import COMMANDS, HelpWanted, parser_of
-from jupyter_amltrain.errors import AmlTrainError, CommandError, RunFailed
+from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, RunFailed
 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
@@ -95,6 +95,8 @@ def _submit(words: list[str]) -> int:
         return 0
     run = submit.send(submission)
     run.accepted()
+    for note in submission.spec.notes:
+        print(f"amltrain: note: {note}", file=sys.stderr)
     if not submission.wait:
         print(json.dumps({"handle": run.handle}) if submission.as_json else run.handle, flush=True)
         return 0
@@ -115,8 +117,14 @@ def _submit(words: list[str]) -> int:
     if submission.as_json:
         _print_json(run)
         return 0 if run.state == "completed" else 1
+    missing: list[ResultMissing] = []
     for name in run.spec.out:
-        print(f"{name} = {run.result(name)!r}")
+        try:
+            print(f"{name} = {run.result(name)!r}")
+        except ResultMissing as error:
+            missing.append(error)
+    if missing:
+        raise ResultMissing.of_all(run.handle, missing)
     return 0
 
 

@@ -112,7 +112,7 @@ class Controller:
         backend = self.backend(name)
         snapshot = await snapshot_of(self.loop, spec, backend)
         plan = await backend.plan(spec, snapshot, new_run_id(spec.name))
-        notes = await backend.notes(plan)
+        notes = (*spec.notes, *await backend.notes(plan))
         return msgspec.structs.replace(plan, request={**plan.request, "notes": list(notes)}) if notes else plan
 
     async def submit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from jupyter_amltrain.runs.painters import Painters
 from jupyter_amltrain.runs.settling import outcome
 from jupyter_amltrain.runs.store import Entry, RunStore
 from jupyter_amltrain.spec.run import RunHandle, RunStatus
+
+log = logging.getLogger(__name__)
 
 
 class Endings:
@@ -75,6 +78,9 @@ class Endings:
             return await outcome(self._backend(entry.run.target), entry, status)
         except AmlTrainError as error:
             return {"error": str(error)}
+        except Exception as error:  # who waits for the run must not wait for ever because of what it left
+            log.exception("the outcome of %s", entry.run.handle)
+            return {"error": f"{entry.run.handle} has ended, and what it left cannot be read: {error}."}
 
     def over(self, handle: RunHandle) -> None:
         """The store has the end of a run."""

@@ -26,6 +26,8 @@ not an ``AmlTrainError`` is a bug of ours and keeps its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "AmlTrainError",
     "AuthenticationError",
@@ -205,7 +207,27 @@ class RunLost(RunError):
 
 
 class ResultMissing(RunError):
-    """A value named by ``--out`` did not come home."""
+    """Values named by ``--out`` did not come home.
+
+    Parameters
+    ----------
+    name
+        Of the value, where it is one.
+    why
+        In words, without the name: ``"a DataFrame, saved as ..."``.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", name: str = "", why: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.name, self.why = name, why
+
+    @classmethod
+    def of_all(cls, handle: str, missing: Sequence[ResultMissing]) -> ResultMissing:
+        """One error that names every value of a run that did not come home."""
+        if len(missing) == 1 or not all(one.name for one in missing):
+            return missing[0]
+        told = "; ".join(f"{one.name}: {one.why}" for one in missing)
+        return cls(f"--out: {len(missing)} values of {handle} did not come home. {told}.")
 
 
 class StateError(AmlTrainError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Mapping
+from pathlib import Path
 
 # No vowels and no look-alikes: nothing rude, nothing ambiguous to read aloud.
 _ALPHABET = "23456789bcdfghjkmnpqrstvwxz"
@@ -28,3 +30,9 @@ def tilde(path: str) -> str:
     if home not in ("", "/") and (path == home or path.startswith(home + os.sep)):
         return "~" + path[len(home) :]
     return path
+
+
+def notebook_name(environ: Mapping[str, str] = os.environ) -> str:
+    """Stem of the notebook's file name, as Jupyter Server tells its kernels; else empty."""
+    path = environ.get("JPY_SESSION_NAME", "").replace("\\", "/")
+    return Path(path).stem if path.endswith(".ipynb") else ""

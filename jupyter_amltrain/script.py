@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import io
 import keyword
 import math
@@ -20,55 +21,24 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain import preflight
+from jupyter_amltrain import bindings, preflight
+from jupyter_amltrain.agent import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
 
 #: Largest JSON text of one ``--out`` value, in bytes.
 OUT_LIMIT = 1_000_000
 
+#: Endings of files that run as they are.
+_PYTHON = ("", ".py", ".pyw")
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=]")
 
 # It runs at the normal end of the script only. `sys.exit()` before the last line
 # skips it, and the value counts as never set: catching that too would need an
 # atexit hook on line 1, in front of the user's own code, or a wrapper around it.
-# Everything goes by `b.`: a script may have used the names `open`, `type`, `len`.
-# Python 3.8 can run it: the target's interpreter need not be ours.
 _EPILOGUE = """
 # ---- added by amltrain: the values of --out ----
-def _amltrain_out(names, b=__import__("builtins")):
-    import json, os, sys
-    folder = os.environ.get("AML_OUTPUT_DIR")
-    if not folder:
-        return
-    def plain(value):
-        if b.isinstance(value, os.PathLike):
-            return os.fspath(value)
-        if b.tuple(b.getattr(value, "shape", (1,))) == () and b.hasattr(value, "item"):
-            return value.item()
-        raise b.TypeError(b.type(value).__name__)
-    found = b.globals()
-    for name in names:
-        record = {{"name": name}}
-        if name not in found:
-            record["error"] = "never set"
-        else:
-            try:
-                record["value"] = found[name]
-                size = b.len(json.dumps(record, default=plain))
-                if size > {limit}:
-                    record = {{"name": name, "error": "too large: %d bytes, limit {limit}" % size}}
-            except b.Exception as error:
-                why = error if b.type(error) is b.TypeError else b.type(found[name]).__name__
-                record = {{"name": name, "error": "not JSON: %s" % why}}
-        path = os.path.join(folder, name + ".json")
-        try:
-            os.makedirs(folder, exist_ok=True)
-            with b.open(path + ".tmp", "w", encoding="utf-8") as file:
-                json.dump(record, file, default=plain)
-            os.replace(path + ".tmp", path)
-        except b.OSError as error:
-            b.print("amltrain: --out %s was not written: %s" % (name, error), file=sys.stderr)
-_amltrain_out({names})
+{function}
+_amltrain_out({names}, {limit}, __import__("builtins"))
 """
 
 
@@ -83,11 +53,14 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
         Script line minus cell line.
     sha256
         Of what the user wrote: the same cell with other parameters has the same one.
+    notes
+        What a person should know of parameters and outputs before it runs, one sentence each.
     """
 
     text: str
     line_offset: int = 0
     sha256: str
+    notes: tuple[str, ...] = ()
 
 
 def from_cell(
@@ -106,7 +79,8 @@ def from_cell(
     magic_line
         The magic's line; its first word is named in messages and on line 1.
     params
-        Assigned on line 1; JSON values.
+        Assigned on line 1; JSON values. An assignment of a literal that would override one gets
+        its value, and says so in a comment.
     out
         Names of variables whose value comes home.
 
@@ -115,7 +89,8 @@ def from_cell(
     CommandError
         The cell is empty, or a name is no variable name.
     PreflightError
-        The text would certainly fail; names the cell line (the magic's own is 1).
+        The text would certainly fail, override a parameter, or never assign a name of `out`. The line is the
+        cell's (the magic's own is 1).
     """
     magic = (magic_line.split() or ["%%aml_submit"])[0]
     cell = cell.replace("\r\n", "\n").replace("\r", "\n")
@@ -125,7 +100,8 @@ def from_cell(
             hint=f"Write Python below the line, or submit a file: %{magic.lstrip('%')} train.py",
         )
     # Plain text has no magic above it: its first line is line 1.
-    tree = preflight.check(cell, first_line=2) if magic_line else preflight.check(cell, where="Line")
+    first_line, where = (2, "Cell line") if magic_line else (1, "Line")
+    tree = preflight.check(cell, first_line=first_line, where=where)
     if not tree.body:
         raise CommandError(
             f"{magic}: the cell holds comments only, there is nothing to run.",
@@ -134,10 +110,16 @@ def from_cell(
     digest = hashlib.sha256(cell.encode()).hexdigest()
     assignments = [f"{_variable('--param', k)} = {literal(v)}" for k, v in (params or {}).items()]
     body = cell
+    notes: list[str] = []
     if assignments:
         if (doc := ast.get_docstring(tree, clean=False)) is not None:
             assignments.insert(0, f"__doc__ = {doc!r}")
-        futures, body = _without_futures(tree, cell)
+        futures, edits = _futures(tree)
+        try:
+            changes, notes = _Parameters(tree, cell, first_line, where).checked(params or {}, out)
+        except RecursionError:
+            changes, notes = [], ["--param: the cell nests too deep to check what it assigns."]
+        body = _edited(cell, [*edits, *changes])
         first = "; ".join([*futures, *assignments])
     else:
         first = f"# {magic}"
@@ -145,9 +127,13 @@ def from_cell(
         if _COOKIE.match(cell):
             first += " -*- coding: utf-8 -*-"
     names = [_variable("--out", name) for name in out]
-    end = _EPILOGUE.format(limit=OUT_LIMIT, names=json_names(names)) if names else ""
+    end = ""
+    if names:
+        notes += _unassigned(tree, cell, names, params or {})
+        function = inspect.getsource(out_values._amltrain_out)
+        end = _EPILOGUE.format(function=function, names=json_names(names), limit=OUT_LIMIT)
     body = body if body.endswith("\n") else body + "\n"
-    return Script(text=f"{first}\n{body}{end}", line_offset=0, sha256=digest)
+    return Script(text=f"{first}\n{body}{end}", line_offset=0, sha256=digest, notes=tuple(notes))
 
 
 class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,14 +147,17 @@ class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
         The absolute folder that it lies in.
     sha256
         Of its bytes.
+    notes
+        What a person should know of its outputs before it runs, one sentence each.
     """
 
     name: str
     folder: str
     sha256: str
+    notes: tuple[str, ...] = ()
 
 
-def from_file(path: str | Path, *, source: str | Path | None = None) -> ScriptFile:
+def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequence[str] = ()) -> ScriptFile:
     """Find and check a ``.py`` file; nothing is added to its text.
 
     Its parameters become ``--name value`` arguments, and a value of ``--out`` is what
@@ -180,6 +169,8 @@ def from_file(path: str | Path, *, source: str | Path | None = None) -> ScriptFi
         Of the file; with `source` it may be relative to that folder.
     source
         Folder that is copied with the run; the file must be in it.
+    out
+        Names of the values that come home; those that the text does not mention get a note.
 
     Raises
     ------
@@ -204,6 +195,8 @@ def from_file(path: str | Path, *, source: str | Path | None = None) -> ScriptFi
                 hint="Name a script of that folder, or another --source.",
             )
         name = (folder / path.name).relative_to(root).as_posix()
+    if path.is_file() and path.suffix.lower() not in _PYTHON:
+        raise CommandError(f"{path.name} is not a Python file.", hint=_instead(path))
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -218,7 +211,13 @@ def from_file(path: str | Path, *, source: str | Path | None = None) -> ScriptFi
     if not text.strip():
         raise CommandError(f"{path.name} is empty, there is nothing to run.", hint="Save it first.")
     preflight.check(text, where=f"{path.name} line")
-    return ScriptFile(name=name, folder=str(path.parent), sha256=hashlib.sha256(data).hexdigest())
+    notes = [
+        f"--out {one}: {path.name} does not mention {one}. A file writes its values itself:"
+        f" json.dump(value, open(os.environ['AML_OUTPUT_DIR'] + '/{one}.json', 'w'))"
+        for one in out
+        if not re.search(rf"\b{re.escape(one)}\b", text)
+    ]
+    return ScriptFile(name=name, folder=str(path.parent), sha256=hashlib.sha256(data).hexdigest(), notes=tuple(notes))
 
 
 def literal(value: Any) -> str:
@@ -264,11 +263,61 @@ def _slug(name: str) -> str:
     return f"{slug}_" if keyword.iskeyword(slug) else f"v{slug}" if slug[0].isdigit() else slug
 
 
-def _without_futures(tree: ast.Module, cell: str) -> tuple[list[str], str]:
-    """``from __future__`` imports for line 1, and the text with ``pass`` in their places."""
+def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+    """Notes on names of ``--out`` that may never be assigned.
+
+    Raises
+    ------
+    PreflightError
+        One certainly is not.
+    """
+    try:
+        names = bindings.names_of(tree, cell)
+    except RecursionError:
+        return []
+    notes = []
+    for name in out:
+        if name in names.assigned or name in params:
+            continue
+        if not names.opaque:
+            near = names.near(name, names.assigned | params.keys())
+            raise PreflightError(
+                f"--out {name}: nothing in the cell assigns {name}.",
+                hint=near or f"Assign it at the top level of the cell, or leave out --out {name}.",
+            )
+        notes.append(f"--out {name}: no line of the cell assigns {name} by its name.")
+    return notes
+
+
+class _Edit(msgspec.Struct, frozen=True):
+    """A part of the cell's text, and what takes its place. Lines count from 1, columns in UTF-8 from 0."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
+
+
+def _edit_of(node: ast.stmt, text: str) -> _Edit:
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    return _Edit(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, text)
+
+
+def _edited(cell: str, edits: Sequence[_Edit]) -> str:
+    """`cell` with the edits made; none of them adds or removes a line."""
+    lines = [line.encode() for line in cell.split("\n")]
+    for edit in sorted(edits, key=lambda edit: (edit.line, edit.column), reverse=True):
+        before, after = lines[edit.line - 1][: edit.column], lines[edit.end_line - 1][edit.end_column :]
+        lines[edit.line - 1 : edit.end_line] = (before + edit.text.encode() + after).split(b"\n")
+    return b"\n".join(lines).decode()
+
+
+def _futures(tree: ast.Module) -> tuple[list[str], list[_Edit]]:
+    """``from __future__`` imports for line 1, and edits that put ``pass`` in their places."""
     names: list[str] = []
-    lines = [line.encode() for line in cell.split("\n")]  # ast counts columns in UTF-8
-    for node in reversed(tree.body):
+    edits: list[_Edit] = []
+    for node in tree.body:
         if not isinstance(node, ast.ImportFrom) or node.module != "__future__":
             continue
         if any(alias.asname for alias in node.names):
@@ -277,16 +326,96 @@ def _without_futures(tree: ast.Module, cell: str) -> tuple[list[str], str]:
                 hint="Remove the 'as'.",
             )
         names += [alias.name for alias in node.names if alias.name not in names]
-        assert node.end_lineno is not None and node.end_col_offset is not None
-        first, last = node.lineno - 1, node.end_lineno - 1
-        tail = lines[last][node.end_col_offset :]
-        if first == last:
-            lines[first] = lines[first][: node.col_offset] + b"pass" + tail
-        else:
-            lines[first] = lines[first][: node.col_offset] + b"pass"
-            lines[first + 1 : last + 1] = [b""] * (last - first - 1) + [b"pass" + tail]
-    imports = [f"from __future__ import {', '.join(reversed(names))}"] if names else []
-    return imports, b"\n".join(lines).decode()
+        lines = (node.end_lineno or node.lineno) - node.lineno
+        edits.append(_edit_of(node, "pass" if not lines else "pass" + "\n" * (lines - 1) + "\npass"))
+    return [f"from __future__ import {', '.join(names)}"] if names else [], edits
+
+
+class _Parameters:
+    """Checks that a cell uses the values of ``--param``.
+
+    Parameters
+    ----------
+    first_line, where
+        As :func:`preflight.check` takes them.
+    """
+
+    def __init__(self, tree: ast.Module, cell: str, first_line: int, where: str) -> None:
+        self._tree, self._cell, self._where = tree, cell, where
+        self._above = first_line - 1
+
+    def checked(self, params: Mapping[str, Any], out: Sequence[str]) -> tuple[list[_Edit], list[str]]:
+        """Edits that put values in the place of literals that would override them, and notes.
+
+        What is in `out` is read by who asked for it.
+        """
+        names = bindings.names_of(self._tree, self._cell)
+        edits: dict[ast.AST, _Edit] = {}
+        notes: list[str] = []
+        for name, value in params.items():
+            found = bindings.overrides_of(self._tree, name)
+            if found.other is not None:
+                raise PreflightError(
+                    f"--param {name}: {self._place(found.other)} assigns {name} before anything reads it,"
+                    " so the value would not be used.",
+                    hint=f"Delete that line, or leave out --param {name}.",
+                )
+            for node in found.literals:
+                edits[node] = self._replacement(node, name, value)
+            if found.literals:
+                lines = self._lines(found.literals)
+                was = _short(ast.get_source_segment(self._cell, found.literals[-1].value or found.literals[-1]) or "")
+                notes.append(f"--param {name}: {lines} runs as {name} = {_short(literal(value))} instead of {was}.")
+            if found.possible:
+                notes.append(
+                    f"--param {name}: {self._lines(found.possible)} may assign {name} before anything reads it;"
+                    " then the value is not used."
+                )
+            if name not in names.read and name not in out and not names.opaque and not names.mentioned(name):
+                near = names.near(name, (names.read | names.assigned) - set(params))
+                notes.append(f"--param {name}: nothing in the cell reads {name}.{' ' + near if near else ''}")
+        return list(edits.values()), notes
+
+    def _place(self, node: ast.AST) -> str:
+        lineno = getattr(node, "lineno", 1)
+        line = self._cell.split("\n")[lineno - 1].strip()
+        return f"{self._where} {lineno + self._above}, {_short(line, 60)!r},"
+
+    def _lines(self, nodes: Sequence[ast.AST]) -> str:
+        numbers = sorted({getattr(node, "lineno", 1) + self._above for node in nodes})
+        word = "line" if len(numbers) == 1 else "lines"
+        return f"{word} {', '.join(map(str, numbers[:-1]))}{' and ' if numbers[:-1] else ''}{numbers[-1]}"
+
+    def _replacement(self, node: ast.Assign | ast.AnnAssign, name: str, value: Any) -> _Edit:
+        """``lr = 0.3  # --param, was 0.1``, on as many lines as the statement had."""
+        assert node.value is not None and node.end_lineno is not None and node.end_col_offset is not None
+        target = name
+        if isinstance(node, ast.AnnAssign):
+            target = f"{name}: {ast.unparse(node.annotation)}"
+        was = _short(ast.get_source_segment(self._cell, node.value) or "")
+        comment = f"  # --param, was {was}"
+        if more := node.end_lineno - node.lineno:
+            return _edit_of(node, f"{target} = ({literal(value)}{comment}" + "\n" * more + ")")
+        rest = self._cell.split("\n")[node.end_lineno - 1].encode()[node.end_col_offset :].strip()
+        # Behind a semicolon there is code, and a comment would swallow it.
+        return _edit_of(node, f"{target} = {literal(value)}{'' if rest and rest[:1] != b'#' else comment}")
+
+
+def _short(text: str, limit: int = 40) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _instead(path: Path) -> str:
+    """What to do with a file that is no script."""
+    suffix = path.suffix.lower()
+    if suffix == ".ipynb":
+        return f"Write %%aml_submit above a cell, or make a script of it: jupyter nbconvert --to script {path.name!r}"
+    if suffix in (".yml", ".yaml"):
+        return f"Submit a job of az ml by: %aml_submit {path.name}"
+    if suffix in (".sh", ".bash"):
+        return "Write a .py file that runs it: subprocess.run([...], check=True)"
+    return f"Name a .py file that reads it; hand it over by --input data={path.name}"
 
 
 def _near_files(path: Path) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.job_words import distribution_word, door, environment_of, inputs_of, outputs_of
+from jupyter_amltrain.naming import notebook_name
 from jupyter_amltrain.session import controller
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.job import JobSpec
@@ -17,6 +19,10 @@ from jupyter_amltrain.tracked_run import ANSWER, TrackedRun
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.base import Plan
+
+
+#: A text that is no code but the name of a file; what is no script is refused.
+_FILE = re.compile(r"[^\n]+\.py|[^\s=()]+\.(?:ipynb|csv|tsv|json|parquet|ya?ml|txt|md|sh)", re.I)
 
 
 def submit_spec(spec: JobSpec, *, target: str | None = None, secrets: Mapping[str, str] | None = None) -> TrackedRun:
@@ -68,7 +74,7 @@ def submit(
     Parameters
     ----------
     script
-        Path of a file (``os.PathLike``, or text that ends with ``.py``), else code.
+        Path of a ``.py`` file (``os.PathLike``, or text that ends like a file's name), else code.
     params
         Assigned before the first line of code; ``--name value`` arguments of a file.
     out
@@ -79,6 +85,8 @@ def submit(
         When the run leaves its GPUs unused: ``"stop"`` ends it, ``"warn"`` (as ``""``) says so.
     gpu_grace
         Seconds that it has to begin to use them; default 60.
+    experiment
+        Of MLflow; default the notebook's name, as with the magic, else ``default``.
     timeout
         Seconds of run time.
     nodes, processes, distribution
@@ -114,13 +122,15 @@ def submit(
     found = distribution_word(distribution)
     params, out, secrets = dict(params or {}), tuple(out), dict(secrets or {})
     text, script_name, cell, offset = "", "script.py", "", 0
-    if isinstance(script, os.PathLike) or (script.endswith(".py") and "\n" not in script):
-        made_file = scripts.from_file(Path(script), source=Path(source) if source else None)
+    notes: tuple[str, ...] = ()
+    if isinstance(script, os.PathLike) or _FILE.fullmatch(script):
+        made_file = scripts.from_file(Path(script), source=Path(source) if source else None, out=out)
         script_name, sha256, file_dir = made_file.name, made_file.sha256, made_file.folder
+        notes = made_file.notes
         default_name = Path(script).stem
     else:
         made = scripts.from_cell(script, magic_line="", params=params, out=out)
-        text, sha256, cell = made.text, made.sha256, script
+        text, sha256, cell, notes = made.text, made.sha256, script, made.notes
         offset = made.line_offset + 1  # there is no magic's line above it
         default_name, file_dir = "run", here
     spec = JobSpec(
@@ -146,7 +156,7 @@ def submit(
         tier=tier,
         require_gpu=require_gpu,
         gpu_grace=gpu_grace,
-        experiment=experiment or "default",
+        experiment=experiment or notebook_name() or "default",
         tags=dict(tags or {}),
         timeout=timeout,
         notebook_dir=file_dir,
@@ -154,6 +164,7 @@ def submit(
         cell=cell,
         line_offset=offset,
         source_sha256=sha256,
+        notes=notes,
     )
     # A script may end right after this line: the job must be its target's by then.
     return submit_spec(spec, target=target, secrets=secrets).accepted()

@@ -7,6 +7,7 @@ away those that another thread has set meanwhile. Ours is one filter more, for o
 from __future__ import annotations
 
 import ast
+import symtable
 import warnings
 from typing import Any
 
@@ -31,6 +32,12 @@ def check(tree: ast.Module) -> None:
     """Raise ``SyntaxError`` for what the grammar lets through: ``break`` outside a loop and the like."""
     _quiet()
     compile(tree, _FILE, "exec", dont_inherit=True)
+
+
+def table(text: str) -> symtable.SymbolTable:
+    """The symbol table of a module's text; raises ``SyntaxError`` as compiling it would."""
+    _quiet()
+    return symtable.symtable(text, _FILE, "exec")
 
 
 def _quiet() -> None:

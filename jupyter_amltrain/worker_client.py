@@ -129,14 +129,17 @@ class Worker:
     async def _exchange(self, op: str, payload: dict[str, Any]) -> dict[str, Any]:
         if self.pid is None:
             await self._start()
-        assert self._inlet is not None and self._reader is not None
+        inlet, reader = self._inlet, self._reader
+        if self._closed or inlet is None or reader is None:  # let go of while it started: a command line is over
+            self._let_go()
+            raise WorkerError("The worker process has been closed.")
         self._next += 1
         frame = frames.pack({"id": self._next, "op": op, "payload": payload})
         # The process reads as soon as it is idle, and only then do we write; even so a
         # request of a few hundred kB must not block the loop while Python starts.
-        await asyncio.get_running_loop().run_in_executor(None, self._inlet.write, frame)
-        length = frames.unpack_length(await self._reader.readexactly(4))
-        reply: dict[str, Any] = msgspec.msgpack.decode(await self._reader.readexactly(length))
+        await asyncio.get_running_loop().run_in_executor(None, inlet.write, frame)
+        length = frames.unpack_length(await reader.readexactly(4))
+        reply: dict[str, Any] = msgspec.msgpack.decode(await reader.readexactly(length))
         if reply.get("id") != self._next:
             raise ValueError("an answer to another request")
         return reply

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.errors import CommandError
+
 from .places import api_of, until
 
 pytestmark = [
@@ -115,3 +117,42 @@ def _words(process: Any) -> list[str]:
         return list(process.cmdline())
     except psutil.Error:
         return []
+
+
+def test_param_that_code_assigns_is_what_runs(api: Any) -> None:
+    run = api.submit("lr = 0.1\nseen = lr", params={"lr": 0.3}, out=["seen"], gpus=0).wait(60)
+    assert run.result("seen") == run.spec.params["lr"] == 0.3 and "line 1" in run.spec.notes[0]
+    with pytest.raises(CommandError, match="--param lr: Line 1, "):
+        api.submit("lr = float(1)", params={"lr": 0.3})
+
+
+@pytest.mark.parametrize("name", ["mine.ipynb", "wine.csv", "job.yml", "notes.txt", "run.sh", "model.bin"])
+def test_file_that_is_no_python_is_refused_with_what_to_do(api: Any, name: str) -> None:
+    from jupyter_amltrain.commands.submit import understand
+
+    path = Path(name)
+    path.write_text("x = 1\n")
+    with pytest.raises(CommandError, match=f"{name} is not a Python file") as caught:
+        api.submit(path)
+    assert caught.value.hint and "\n" not in str(caught.value)
+    if path.suffix not in (".yml", ".bin"):
+        with pytest.raises(CommandError, match="is not a Python file"):
+            api.submit(name)
+        with pytest.raises(CommandError, match="is not a Python file"):
+            understand([name])
+
+
+def test_experiment_of_a_call_in_a_notebook_is_the_notebooks_name(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/digits.ipynb")
+    assert api.submit("x = 1", gpus=0).spec.experiment == "digits"
+    assert api.submit("x = 1", experiment="own", gpus=0).spec.experiment == "own"
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    assert api.submit("x = 1", gpus=0).spec.experiment == "default"
+
+
+def test_cancel_of_an_ended_run_changes_nothing(api: Any) -> None:
+    from jupyter_amltrain.commands.runs import cancel
+
+    run = api.submit("x = 1", gpus=0).wait(60)
+    run.cancel()
+    assert run.state == "completed" and len(cancel([run.handle])) == 1

@@ -57,6 +57,24 @@ def test_submit_returns_when_the_target_has_it() -> None:
     assert "was canceled" in amltrain("runs", "wait", handle, code=1).stderr
 
 
+def test_cancel_of_an_ended_run_is_one_line_though_its_record_is_not_written() -> None:
+    Path("quick.py").write_text("import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/n.json', 'w').write('3')")
+    for _ in range(3):
+        handle = amltrain("submit", "quick.py").stdout.strip()
+        amltrain("runs", "wait", handle)
+        done = amltrain("runs", "cancel", handle)  # it begins to write the record, and ends at once
+        assert done.stdout.count("\n") == 1 and "ended" in done.stdout and done.stderr == ""
+
+
+def test_out_of_a_file_is_plain_json_and_every_missing_one_is_named() -> None:
+    Path("train.py").write_text("import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w').write('0.93')")
+    done = amltrain("submit", "train.py", "--out", "acc,loss,rate", "--wait", code=1)
+    assert done.stdout == "acc = 0.93\n"
+    notes, error = done.stderr.splitlines()[:-1], done.stderr.splitlines()[-1]
+    assert "loss" in error and "rate" in error and "acc:" not in error
+    assert sum("note: --out" in note for note in notes) == 2
+
+
 KEYRING = """
 from keyring.backend import KeyringBackend
 class Store(KeyringBackend):

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import math
+import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
+import joblib
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,19 +133,126 @@ def test_values_come_home(tmp_path: Path) -> None:
         """
     )
     names = ["acc", "n", "zero", "path", "nested", "big", "model", "many", "tup", "loop", "absent"]
-    done = run_script(script.from_cell(text, out=names).text, tmp_path)
+    done = run_script(script.from_cell(text + "globals()", out=names).text, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    got = outputs(tmp_path)
-    assert set(got) == set(names)
+    got = {name: value for name, value in outputs(tmp_path).items() if name in names}
+    assert set(got) == set(names) and all(value["amltrain"] == 1 for value in got.values())
     assert [got[x]["value"] for x in ("acc", "n", "zero", "path")] == [0.5, 7, 2.5, "a/b"]
     assert got["nested"]["value"]["loss"][0] == 1.5
     assert math.isnan(got["nested"]["value"]["loss"][1])
-    assert got["big"]["error"].startswith("too large: 2000")
-    assert got["model"]["error"] == "not JSON: object"
-    assert got["many"]["error"] == "not JSON: ndarray"
-    assert "keys must be" in got["tup"]["error"]
-    assert got["loop"]["error"] == "not JSON: list"
-    assert got["absent"] == {"name": "absent", "error": "never set"}
+    assert got["big"]["error"].startswith("2000") and got["big"]["file"] == "big.value.json"
+    assert "object" in got["model"]["error"] and got["model"]["file"] == "model.pickle"
+    assert "ndarray" in got["many"]["error"] and got["many"]["file"] == "many.npy"
+    assert "keys must be" in got["tup"]["error"] and got["tup"]["file"] == "tup.pickle"
+    assert "list" in got["loop"]["error"] and got["loop"]["file"] == "loop.pickle"
+    assert got["absent"] == {"amltrain": 1, "name": "absent", "error": "never set"}
+    assert not list((tmp_path / "outputs").glob("*.part*"))
+
+
+def test_values_that_are_not_json_are_saved_whole(tmp_path: Path) -> None:
+    text = cell(
+        """
+        import numpy as np, pandas as pd
+        from sklearn.linear_model import LogisticRegression
+        report = pd.DataFrame({"a": [1, 2], "b": ["x", None]})
+        mixed = pd.DataFrame({"a": [1, {2}], 3: [4, 5]})
+        loss = pd.Series([1.5, 2.5])
+        coefs = np.arange(6.0).reshape(2, 3)
+        objects = np.array([{1}, None])
+        day = np.datetime64("2026-01-02")
+        model = LogisticRegression().fit([[0], [1]], [0, 1])
+        nothing = lambda: 1
+        class Odd:
+            def __reduce__(self): raise RuntimeError
+            def __repr__(self): raise RuntimeError
+        odd = Odd()
+        """
+    )
+    names = ["report", "mixed", "loss", "coefs", "objects", "day", "model", "nothing", "odd"]
+    done = run_script(script.from_cell(text, out=names).text, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    folder = tmp_path / "outputs"
+    got = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    files = {name: record.get("file") for name, record in got.items()}
+    table = ".parquet" if importlib.util.find_spec("pyarrow") else ".csv"
+    kept = ".skops" if importlib.util.find_spec("skops") else ".joblib"
+    assert files == {
+        "report": f"report{table}", "mixed": "mixed.csv", "loss": f"loss{table}", "coefs": "coefs.npy",
+        "objects": "objects.pickle", "day": "day.npy", "model": f"model{kept}", "nothing": "nothing.txt", "odd": None,
+    }  # fmt: skip
+    assert all((folder / file).stat().st_size for file in files.values() if file)
+    assert np.load(folder / "coefs.npy").tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert "could not be saved" in got["odd"]["error"]
+    if kept == ".joblib":
+        assert joblib.load(folder / "model.joblib").predict([[1]]).tolist() == [1]
+    if table == ".parquet":
+        assert pd.read_parquet(folder / "report.parquet")["a"].tolist() == [1, 2]
+    assert {path.name for path in folder.iterdir()} == {f"{name}.json" for name in names} | set(files.values()) - {None}
+
+
+def test_epilogue_imports_no_library_that_the_script_has_not(tmp_path: Path) -> None:
+    text = "x = {1, 2}; y = 'x' * 2_000_000; z = 1"
+    made = script.from_cell(text, out=["x", "y", "z"]).text + "import sys; print(*sys.modules)\n"
+    loaded = run_script(made, tmp_path).stdout.split()
+    assert not {"pandas", "numpy", "polars", "torch", "sklearn", "joblib"} & set(loaded)
+
+
+OLDEST = sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python"))[-1:] or [shutil.which("python3.8")]
+
+
+@pytest.mark.skipif(not OLDEST[0], reason="needs Python 3.8")
+def test_epilogue_runs_on_python_3_8(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text(script.from_cell("x = 1; y = {3}; z = print", out=["x", "y", "z"]).text)
+    environ = {"AML_OUTPUT_DIR": str(tmp_path / "outputs")}
+    done = subprocess.run([str(OLDEST[0]), "s.py"], env=environ, cwd=tmp_path, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert {p.name for p in (tmp_path / "outputs").iterdir()} == {"x.json", "y.json", "y.pickle", "z.json", "z.pickle"}
+
+
+@pytest.mark.parametrize(
+    ("text", "out", "near"),
+    [
+        ("accuracy = 1", "acuracy", "Did you mean accuracy?"),
+        ("def f():\n    acc = 1\nf()", "acc", "at the top level"),
+        ("x = [acc for acc in (1, 2)]\nclass C: acc = 1", "acc", "at the top level"),
+        ("print(acc)", "acc", "at the top level"),
+        ("x.acc = 1; y['acc'] = 2", "acc", "at the top level"),
+    ],
+)
+def test_out_that_a_cell_never_assigns_is_refused(text: str, out: str, near: str) -> None:
+    with pytest.raises(PreflightError, match=f"--out {out}: ") as caught:
+        script.from_cell(text, out=[out])
+    assert near in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for acc in x: pass", "with f() as acc: pass", "import acc", "from x import y as acc", "import acc.sub",
+        "def acc(): pass", "class acc: pass", "print(acc := 1)", "a, *acc = x", "[acc] = x", "acc: int = 1", "acc += 1",
+        "try: pass\nexcept E as acc: pass", "match x:\n    case [acc]: pass", "match x:\n    case {**acc}: pass",
+        "def f():\n    global acc\n    acc = 1", "if x:\n    acc = 1", "[y for y in x if (acc := y)]",
+    ],
+)  # fmt: skip
+def test_every_way_to_assign_an_out_is_accepted(text: str) -> None:
+    assert script.from_cell(text, out=["acc"]).notes == ()
+    assert script.from_cell("pass", params={"acc": 1}, out=["acc"]).notes == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["from x import *", "exec('acc = 1')", "globals()['acc'] = 1", "setattr(sys.modules['__main__'], 'acc', 1)"]
+)
+def test_out_that_may_be_assigned_unseen_is_a_note(text: str) -> None:
+    (note,) = script.from_cell(text, out=["acc"]).notes
+    assert "--out acc" in note
+
+
+def test_out_of_a_file_that_does_not_mention_it_is_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("x = 1")
+    assert "acc.json" in script.from_file(path, out=["acc"]).notes[0]
+    path.write_text("open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w')")
+    assert script.from_file(path, out=["acc"]).notes == ()
 
 
 def test_the_epilogue_survives_the_strangest_last_line(tmp_path: Path) -> None:

@@ -152,3 +152,16 @@ def test_what_libraries_print_does_not_reach_the_frames():
     )
     assert done.stdout == frames.pack({"id": 1, "result": {}})
     assert b"noise" in done.stderr and done.returncode == 0
+
+
+def test_closing_while_it_starts_is_an_error_of_ours(loop, root):
+    async def story():
+        client = Worker(root)
+        asked = asyncio.ensure_future(client.request("ping", {}, DEADLINE))
+        while client._process is None:  # it is being connected
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(WorkerError, match="closed|ended"):
+            await asked
+
+    loop.call(story(), 2 * DEADLINE)

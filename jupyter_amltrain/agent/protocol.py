@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import stat
 import threading
 from typing import Any, Dict, Iterator, Mapping, Optional
 
@@ -110,6 +112,33 @@ def _encoded(value: Mapping[str, Any]) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
+def open_regular(path: str) -> int:
+    """A descriptor of a regular file, for reading.
+
+    A job can put a FIFO in the place of any file of its run, and who opens that waits for ever.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no file, or it is something else: a FIFO, a socket, a device, a folder.
+    OSError
+        It cannot be opened.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    try:
+        handle = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", path)
+    return handle
+
+
 def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:
     """The JSON object in `path`; ``None`` when there is none (absent or not readable as JSON).
 
@@ -119,9 +148,9 @@ def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:
         ``StateError`` when a newer version wrote it.
     """
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             value = json.loads(file.read().decode("utf-8", "replace"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     if not isinstance(value, dict):
         return None

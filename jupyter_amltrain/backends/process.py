@@ -24,7 +24,7 @@ from jupyter_amltrain.backends.base import (
     monitor_of,
 )
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of, output_of
-from jupyter_amltrain.errors import ProtocolError, SpecError
+from jupyter_amltrain.errors import ProtocolError, ResultMissing, SpecError
 from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
@@ -198,9 +198,15 @@ class ProcessBackend(Backend):
         """See :meth:`Backend.outputs`."""
         found: dict[str, Any] = {}
         for name in names:
-            path = f"{self._folder(run_id)}/outputs/{name}.json"
-            data = await self._transport.read_from(path, 0, OUTPUT_LIMIT + 1)
-            found[name] = output_of(name, data, make_handle(self.target.name, run_id))
+            folder = f"{self._folder(run_id)}/outputs"
+            handle = make_handle(self.target.name, run_id)
+            try:
+                data = await self._transport.read_from(f"{folder}/{name}.json", 0, OUTPUT_LIMIT + 1)
+            except OSError as error:
+                why = f"{name}.json cannot be read ({error.strerror or error})"
+                found[name] = ResultMissing(f"--out {name}: {why} in {handle}.", name=name, why=why)
+                continue
+            found[name] = output_of(name, data, handle, folder)
         return found
 
     def changes(self) -> RunChanges:

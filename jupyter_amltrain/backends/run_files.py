@@ -7,6 +7,7 @@ from typing import Any
 
 from jupyter_amltrain.backends.base import stream_of
 from jupyter_amltrain.errors import ResultMissing
+from jupyter_amltrain.naming import tilde
 
 _FILES = {
     "log": "log/rank-0.txt",
@@ -15,8 +16,20 @@ _FILES = {
     "minutes": "telemetry/minutes-{}.jsonl",
     "summary": "telemetry/summary-{}.json",
 }
-#: Bytes of a value.
-OUTPUT_LIMIT = 1 << 20
+#: Bytes of a value, and levels of lists and mappings in it.
+OUTPUT_LIMIT, MAX_DEPTH = 1 << 20, 100
+#: Key of a record that the end of a cell writes; all other JSON is a value.
+MARK = "amltrain"
+_READERS = {
+    "parquet": "pandas.read_parquet({})",
+    "csv": "pandas.read_csv({})",
+    "npy": "numpy.load({})",
+    "skops": "skops.io.load({})",
+    "joblib": "joblib.load({})",
+    "pt": "torch.load({})",
+    "pickle": "pickle.load(open({}, 'rb'))",
+    "json": "json.load(open({}))",
+}
 
 
 def file_of(stream: str) -> str:
@@ -25,25 +38,68 @@ def file_of(stream: str) -> str:
     return _FILES[name].format(node)
 
 
-def output_of(name: str, data: bytes, handle: str) -> Any:
-    """The value in ``outputs/NAME.json``, or the :class:`ResultMissing` that says why there is none."""
+def output_of(name: str, data: bytes, handle: str, folder: str = "") -> Any:
+    """The value in ``outputs/NAME.json``, or the :class:`ResultMissing` that says why there is none.
+
+    A cell's file is a record that we wrote there. What a ``.py`` file wrote itself is the value, whatever it is.
+
+    Parameters
+    ----------
+    folder
+        Where the run's ``outputs/`` is, for people; empty where it is not on this machine.
+    """
+
+    def missing(why: str, hint: str = "") -> ResultMissing:
+        return ResultMissing(f"--out {name}: {why} ({handle}).", hint=hint, name=name, why=why)
+
+    where = f"It is in {f'{tilde(folder)}/' if folder else 'the outputs of the run: '}{name}.json"
     if not data:
-        return ResultMissing(
-            f"--out {name}: the script of {handle} left no value; they are taken after its last line.",
-            hint=f"Does it end before, by sys.exit()? See: %aml_runs logs {handle}",
+        return missing(
+            "the script left no value; they are taken after its last line",
+            f"Does it end before, by sys.exit()? See: %aml_runs logs {handle}",
         )
     if len(data) > OUTPUT_LIMIT:
-        return ResultMissing(
-            f"--out {name}: the value is over {OUTPUT_LIMIT >> 20} MiB.",
-            hint="Log it as an artifact: mlflow.log_dict, or save a file in $AML_OUTPUT_DIR.",
-        )
+        return missing(f"the value is over {OUTPUT_LIMIT >> 20} MiB", where)
     try:
         value = json.loads(data)
-    except ValueError:
-        value = {"error": "not JSON"}
-    if "error" in value or "value" not in value:
-        return ResultMissing(
-            f"--out {name}: {value.get('error', 'no value')} in {handle}.",
-            hint=f"Set {name} to a number, text, list or dict at the top level of the cell.",
-        )
-    return value["value"]
+    except (ValueError, RecursionError):
+        return missing(f"{name}.json is not JSON", f"Write it by: json.dump(value, open({name + '.json'!r}, 'w'))")
+    if _depth(value) > MAX_DEPTH:
+        return missing(f"the value nests over {MAX_DEPTH} levels deep", where)
+    record = _record(name, value)
+    if record is None:
+        return value
+    if "value" in record and "error" not in record:
+        return record["value"]
+    why, file = str(record.get("error") or "no value"), record.get("file")
+    if not isinstance(file, str) or "/" in file or "\\" in file:
+        return missing(why, f"Set {name} to a number, text, list or dict at the top level of the cell.")
+    place = f"{tilde(folder)}/{file}" if folder else f"{file} in the outputs of the run"
+    return missing(f"{why}, saved as {place}", _reader(place if folder else file))
+
+
+def _record(name: str, value: Any) -> dict[str, Any] | None:
+    """`value` where it is a record of our own; those of older versions have no mark."""
+    if not isinstance(value, dict):
+        return None
+    old = value.get("name") == name and value.keys() in ({"name", "value"}, {"name", "error"})
+    return value if MARK in value or old else None
+
+
+def _depth(value: Any) -> int:
+    """Levels of lists and mappings in a JSON value."""
+    depth, level = 0, [value]
+    while level := [
+        inner
+        for one in level
+        if isinstance(one, dict | list)
+        for inner in (one.values() if isinstance(one, dict) else one)
+    ]:
+        depth += 1
+    return depth
+
+
+def _reader(file: str) -> str:
+    """What to type to have the value of a file again."""
+    call = _READERS.get(file.rpartition(".")[2])
+    return f"Read it: {call.format(repr(file))}" if call else ""

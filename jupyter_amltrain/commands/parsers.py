@@ -107,7 +107,6 @@ def _job_flags(parser: Parser) -> None:
     add(
         "--docker-args",
         metavar="ARGS",
-        type=values.docker_args,
         help="further arguments of docker run; write --docker-args=--ipc=host",
     )
     add(

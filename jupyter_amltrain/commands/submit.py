@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.parsers import parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
+from jupyter_amltrain.naming import notebook_name
 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
@@ -139,6 +140,7 @@ def _spec(
             "line_offset": made.line_offset,
             "source_sha256": made.sha256,
             "notebook_dir": here,
+            "notes": made.notes,
         }
         name = notebook or "cell"
     else:
@@ -148,8 +150,13 @@ def _spec(
                 hint=f"Name a script: {prog} train.py"
                 + (f" -- or begin a cell with %{prog}" if prog.startswith("%") else ""),
             )
-        found = script.from_file(asked.script, source=source)
-        code = {"script_name": found.name, "source_sha256": found.sha256, "notebook_dir": found.folder}
+        found = script.from_file(asked.script, source=source, out=out)
+        code = {
+            "script_name": found.name,
+            "source_sha256": found.sha256,
+            "notebook_dir": found.folder,
+            "notes": found.notes,
+        }
         name = Path(found.name).stem
     timeout = asked.timeout if asked.timeout is not None else defaults.timeout
     made_spec = validated(
@@ -271,12 +278,6 @@ def secret(name: str, environ: Mapping[str, str] = os.environ) -> str:
             hint=f"Store it once: keyring set {KEYRING_SERVICE} {name}",
         )
     return str(value)
-
-
-def notebook_name(environ: Mapping[str, str] = os.environ) -> str:
-    """Stem of the notebook's file name, as Jupyter Server tells its kernels; else empty."""
-    path = environ.get("JPY_SESSION_NAME", "").replace("\\", "/")
-    return Path(path).stem if path.endswith(".ipynb") else ""
 
 
 def _free_name(source: str | None) -> str:

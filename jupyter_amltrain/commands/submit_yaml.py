@@ -132,7 +132,7 @@ def text_of(plan: Plan) -> str:
         remarks.append(f"Values of --out are files of the job, {azure_yaml_out.OUT_FOLDER}/NAME.json.")
     if spec.secrets:
         remarks.append(f"Not in it, because everybody could read them: {', '.join(spec.secrets)}.")
-    return azure_yaml_out.text_of(doc, [*remarks, *plan.notes])
+    return azure_yaml_out.text_of(doc, [*remarks, *spec.notes, *plan.notes])
 
 
 def _script(plan: Plan) -> str:

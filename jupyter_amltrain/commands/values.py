@@ -14,18 +14,6 @@ from jupyter_amltrain.errors import CommandError
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?")
 
-# A word of the name tells most secrets; TOKENIZERS_PARALLELISM and MAX_TOKENS are none.
-_SECRET_WORDS = frozenset(
-    ["PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "TOKEN", "APIKEY", "CREDENTIAL", "CREDENTIALS", "PAT"]
-)
-#: In a parameter's name they are mostly a tokenizer's or a patience.
-_NO_SECRET_PARAM = frozenset(["TOKEN", "PAT"])
-_SECRET_PAIRS = frozenset({"API KEY", "ACCESS KEY", "PRIVATE KEY", "ACCOUNT KEY", "CONNECTION STRING", "SAS KEY"})
-_SECRET_VALUE = re.compile(
-    r"AKIA[0-9A-Z]{16}|gh[pousr]_\w{20}|github_pat_|hf_[A-Za-z0-9]{20}|sk-[\w-]{16}|glpat-"
-    r"|-----BEGIN|AccountKey=|SharedAccess|[?&]sig=|eyJ[\w-]{10,}\.eyJ|xox[bp]-|://[^/\s:@]+:[^/\s@]+@"
-)
-
 
 def duration(text: str) -> float:
     """Seconds of ``90``, ``30s``, ``15m``, ``2h``, ``1d``, ``1h30m``."""
@@ -132,11 +120,6 @@ def out(text: str) -> list[str]:
 def param(text: str) -> tuple[str, Any]:
     """``k=v`` with a JSON or Python literal, or plain text, as value."""
     name, value = _pair("--param", "lr=0.1")(text)
-    if looks_secret(name, value, _SECRET_WORDS - _NO_SECRET_PARAM):
-        raise CommandError(
-            f"--param {name} looks like a secret, and its value would be stored with the run.",
-            hint=f"Write --secret {name}, and in the code: os.environ[{name!r}]",
-        )
     return name, parameter_value(value, name)
 
 
@@ -198,40 +181,8 @@ def tag(text: str) -> tuple[str, str]:
 
 
 def env_var(text: str) -> tuple[str, str]:
-    """``K=V`` of an environment variable that is no secret."""
-    name, value = _pair("--env-var", "OMP_NUM_THREADS=2")(text)
-    if looks_secret(name, value):
-        # Neither name nor value in the message beyond the name: it may be a secret.
-        raise CommandError(
-            f"--env-var {name} looks like a secret, and its value would be stored with the run.",
-            hint=f"Write --secret {name}; the value is taken from the environment or keyring.",
-        )
-    return name, value
-
-
-def docker_args(text: str) -> str:
-    """Arguments of ``docker run`` without a secret among them."""
-    for word in re.split(r"[\s'\"]+", text):
-        name, equals, value = word.rpartition("--")[2].partition("=")
-        if looks_secret(name, value) if equals else looks_secret("", word):
-            raise CommandError(
-                "--docker-args holds what looks like a secret, and it would be stored with the run.",
-                hint="Write --secret NAME; the value is taken from the environment or keyring.",
-            )
-    return text
-
-
-def looks_secret(name: str, value: str, telling: frozenset[str] = _SECRET_WORDS) -> bool:
-    """Whether a value is better handed over by ``--secret``; one of `telling` in its name says so."""
-    if _SECRET_VALUE.search(value):
-        return True
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper().split("_")
-    named = not telling.isdisjoint(words) or any(
-        f"{a} {b}" in _SECRET_PAIRS for a, b in zip(words, words[1:], strict=False)
-    )
-    # PAD_TOKEN=0, USE_TOKEN=true, TOKEN_FILE=/run/x: no secrets by themselves.
-    harmless = re.fullmatch(r"-?[\d.]*|true|false|yes|no|on|off", value, re.I)
-    return named and not harmless and words[-1] not in ("FILE", "PATH", "DIR", "URL")
+    """``K=V`` of an environment variable."""
+    return _pair("--env-var", "OMP_NUM_THREADS=2")(text)
 
 
 def _pair(flag: str, example: str) -> Callable[[str], tuple[str, str]]:

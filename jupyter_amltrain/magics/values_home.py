@@ -61,17 +61,17 @@ class ValuesHome:
         ResultMissing
             A value did not come home; only when `strict`, after assigning the others.
         """
-        missing: ResultMissing | None = None
+        missing: list[ResultMissing] = []
         for name in run.spec.out:
             try:
                 value = run.result(name)
             except ResultMissing as error:
-                missing = error
+                missing.append(error)
                 if not strict:
                     print(f"{type(error).__name__}: {error}")
                 continue
             self._shell.user_ns[name] = value
             shown = repr(value)
             print(f"{name} = {shown if len(shown) <= 80 else shown[:79] + '…'}  (from {run.handle})")
-        if strict and missing is not None:
-            raise missing
+        if strict and missing:
+            raise ResultMissing.of_all(run.handle, missing)

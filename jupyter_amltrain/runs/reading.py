@@ -14,6 +14,8 @@ from jupyter_amltrain.spec.run import RunStatus, split_handle
 
 #: A longer file of ticks is not read from its beginning but from its minutes (bytes).
 LONG = 1 << 20
+#: Bytes of one stream that are read at one look: a file that grows faster than it is read must not hold up other runs.
+MAX_LOOK = 256 << 20
 #: Bytes in which the header of a file of ticks ends: 256 GPUs take some 30 kB.
 _HEADER = 256 * 1024
 #: News of ticks alone are worth a frame of the record after this many seconds, at least and at most.
@@ -48,11 +50,13 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
     news = set()
     if await read_ticks(backend, run_id, entry, max(1, status.nodes)):
         news.add("telemetry")
-    while True:
+    left = MAX_LOOK
+    while left > 0:
         start = entry.offsets["metrics"]
         chunk = await backend.read(run_id, "metrics", start)
         if not chunk.data:
             break
+        left -= len(chunk.data)
         if entry.offsets["metrics"] != start:
             continue  # somebody who looked at the same time has fed it
         entry.offsets["metrics"] = chunk.offset
@@ -80,11 +84,13 @@ async def read_ticks(backend: Backend, run_id: str, entry: Entry, nodes: int = 1
         stream = _of_node("telemetry", number)
         if not node.caught_up:
             await _catch_up(backend, run_id, node)
-        while True:
+        left = MAX_LOOK
+        while left > 0:
             start = node.offset
             chunk = await backend.read(run_id, stream, start)
             if not chunk.data:
                 break
+            left -= len(chunk.data)
             if node.offset != start:
                 continue
             node.offset = chunk.offset
@@ -110,7 +116,7 @@ async def _catch_up(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
         return
     head = (await backend.read(run_id, stream, 0, _HEADER)).data
     minutes, offset = [], 0
-    while True:
+    while offset < MAX_LOOK:
         chunk = await backend.read(run_id, _of_node("minutes", node.node), offset)
         if not chunk.data:
             break
@@ -132,7 +138,7 @@ async def _read_summaries(backend: Backend, run_id: str, entry: Entry, nodes: in
         data = (await backend.read(run_id, _of_node("summary", number), 0)).data
         try:
             summary = json.loads(data) if data else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(summary, dict) and summary:
             summary.pop("state", None)

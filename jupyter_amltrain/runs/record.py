@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,7 +14,7 @@ from jupyter_amltrain.runs.gpu_record import age_of, gpu_record
 from jupyter_amltrain.runs.series import Metric
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.stretches import grid, on_grid
-from jupyter_amltrain.runs.telemetry import RunTelemetry
+from jupyter_amltrain.runs.telemetry import RunTelemetry, known
 from jupyter_amltrain.spec.record import (
     GpuTelemetry,
     GpuTruth,
@@ -22,6 +23,9 @@ from jupyter_amltrain.spec.record import (
     RunRecord,
     TelemetrySeries,
 )
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 #: Metrics drawn in an output; the others are in MLflow.
 METRICS = 12
@@ -36,6 +40,8 @@ _NOTES = 8
 _STRETCHES, _SUMMED = 100, 64
 
 
+#: Levels of lists and mappings in a value.
+_MAX_DEPTH = 32
 _TRUTH = ("verdict", "detail", "cause")
 
 
@@ -43,6 +49,7 @@ def record_of(entry: Entry) -> RunRecord:
     """The record of a run as it is known now."""
     run, status = entry.run, entry.run.status
     tail, hidden = entry.log.tail()
+    done = status.state.terminal
     shown = list(entry.metrics.metrics.items())[:METRICS]
     return RunRecord(
         handle=run.handle,
@@ -64,22 +71,33 @@ def record_of(entry: Entry) -> RunRecord:
         tags={name: str(value) for name, value in _bounded(run.spec.tags).items()},
         metrics={name[:_NAME_CHARS]: _metric(metric) for name, metric in shown},
         metrics_hidden=max(0, len(entry.metrics.metrics) - METRICS),
-        telemetry=_telemetry(entry.telemetry, status.state.terminal),
-        gpu=_gpu(entry, status.state.terminal),
+        telemetry=_part(entry, "telemetry", lambda: _telemetry(entry.telemetry, done), TelemetrySeries()),
+        gpu=_part(entry, "gpu", lambda: _gpu(entry, done), None),
         truth=GpuTruth(**{k: str(v)[:_SENTENCE_CHARS] for k, v in status.truth.items() if k in _TRUTH})
         if status.truth
         else None,
-        summary=_summary(entry.telemetry.summaries) if status.state.terminal else {},
+        summary=_part(entry, "summary", lambda: _summary(entry.telemetry.summaries), {}) if done else {},
         log=LogTail(tail=tail, bytes=entry.log.bytes, lines_hidden=hidden, path=tilde(entry.log_path)),
         outputs=_bounded(run.outputs),
         error=run.error and run.error[:_SENTENCE_CHARS],
         tracking={"run_id": run.tracking_id, "state": run.tracking, "store": tilde(run.project)},
         source_sha256=run.spec.source_sha256,
-        notes=tuple(note[:_SENTENCE_CHARS] for note in run.notes[:_NOTES]),
+        notes=tuple(note[:_SENTENCE_CHARS] for note in (*run.spec.notes, *run.notes)[:_NOTES]),
         doors=status.doors[:_NOTES],
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )
+
+
+def _part(entry: Entry, name: str, make: Callable[[], _T], otherwise: _T) -> _T:
+    """A part that is made of files which a job can write: whatever they hold, the rest of the record is shown."""
+    try:
+        return make()
+    except Exception:
+        if name not in entry.faults:
+            entry.faults.add(name)
+            log.warning("%s of %s cannot be shown", name, entry.run.handle, exc_info=True)
+        return otherwise
 
 
 def _metric(metric: Metric) -> MetricSeries:
@@ -136,12 +154,17 @@ def _summary(summaries: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     if not summaries:
         return {}
     first = dict(summaries[min(summaries)])
-    gpus = [{**gpu, "node": node} for node in sorted(summaries) for gpu in summaries[node].get("gpus") or ()]
+    gpus = [{**_plain(gpu), "node": node} for node in sorted(summaries) for gpu in _gpus(summaries[node])]
     hints = dict.fromkeys(str(summary.get("hint") or "") for summary in summaries.values())
     kept: dict[str, Any] = {
-        name: first[name] for name in ("seconds", "cpu_mean", "cpu_peak", "memory_peak", "cpus") if name in first
+        name: known(first[name]) for name in ("seconds", "cpu_mean", "cpu_peak", "memory_peak", "cpus") if name in first
     }
     return {**kept, "gpus": gpus[:_SUMMED], "hint": " ".join(hint for hint in hints if hint)[:_SENTENCE_CHARS]}
+
+
+def _gpus(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    gpus = summary.get("gpus")
+    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
 
 
 def _finite(value: float) -> float | None:
@@ -149,14 +172,20 @@ def _finite(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def _plain(value: object) -> object:
-    """`value` with ``nan`` and ``inf`` as words: JSON has neither, and a bundle is JSON."""
+def _plain(value: Any, depth: int = 0) -> Any:
+    """`value` as JSON that every reader takes: ``nan`` and numbers over 64 bits as words, text as UTF-8 has it."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return f"{'-' if value < 0 else ''}{value.bit_length()} bits"
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, (dict, list, tuple)) and depth >= _MAX_DEPTH:
+        return "…"
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {_plain(str(k)): _plain(v, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [_plain(v, depth + 1) for v in value]
     return value
 
 
@@ -169,6 +198,7 @@ def _bounded(values: Mapping[str, object]) -> dict[str, object]:
         text = repr(value)
         if len(text) > _VALUE_CHARS:
             value = text = f"{text[:200]}… (large)"
+        name = _plain(name)
         left -= len(name.encode("utf-8", "replace")) + len(text.encode("utf-8", "replace"))
         if left < 0:
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from typing import Any
 
@@ -13,6 +14,8 @@ from jupyter_amltrain.runs.stretches import grid, on_grid
 from jupyter_amltrain.runs.telemetry import RunTelemetry
 from jupyter_amltrain.spec.rows import RunRow
 from jupyter_amltrain.spec.run import Phase, Run, RunState
+
+log = logging.getLogger(__name__)
 
 #: Numbers of a sparkline.
 SPARK = 40
@@ -111,7 +114,11 @@ def _spark(entry: Entry) -> tuple[int, ...]:
     made, ended, spark = entry.spark
     done = entry.run.status.state.terminal
     if ticks < made or ticks >= made + max(1, made // (2 * SPARK)) or (done and not ended):
-        spark = spark_of(entry.telemetry)
+        try:
+            spark = spark_of(entry.telemetry)
+        except Exception:  # its files are the job's to write, and the list shows all other runs, too
+            log.warning("the curve of %s cannot be shown", entry.run.handle, exc_info=True)
+            spark = ()
         entry.spark = (ticks, done, spark)
     return spark
 

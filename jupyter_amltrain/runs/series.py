@@ -50,15 +50,16 @@ class MetricLog:
         """Take journal bytes; returns whether a metric or parameter came."""
         news = False
         for line in self._lines.feed(data):
+            # A job can write into the journal: what is no record is no reason to stop.
             try:
                 record = msgspec.json.decode(line)
-            except msgspec.DecodeError:
+                seq = int(record.get("seq", 0))
+                if seq <= self.seq:
+                    continue  # the sink repeats nothing; a reader that rewinds may
+                self.seq = seq
+                news |= self._apply(record.get("op"), record.get("b") or {}, record.get("a") or {})
+            except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
                 continue
-            seq = record.get("seq", 0)
-            if seq <= self.seq:
-                continue  # the sink repeats nothing; a reader that rewinds may
-            self.seq = seq
-            news |= self._apply(record.get("op"), record.get("b") or {}, record.get("a") or {})
         return news
 
     def _apply(self, op: str | None, body: dict[str, Any], answer: dict[str, Any]) -> bool:
@@ -85,8 +86,11 @@ class MetricLog:
             value = float(point["value"])
             step = int(point.get("step") or 0)
             time = float(point.get("timestamp") or 0) / 1000
-            self.metrics.setdefault(str(point["key"]), Metric()).append(step, time, value)
-        except (KeyError, TypeError, ValueError, OverflowError):
+            name = str(point["key"])
+            if not -(2**63) <= step < 2**63:
+                return
+            self.metrics.setdefault(name, Metric()).append(step, time, value)
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             return  # no client of MLflow sends it
 
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
 
 from jupyter_amltrain.backends.base import Backend
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.runs.outcome import why
 from jupyter_amltrain.runs.reading import read_streams
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.spec.run import RunState, RunStatus
 
+log = logging.getLogger(__name__)
+
 
 async def settled(backend: Backend, entry: Entry) -> dict[str, Any]:
     """Read what the streams have; the fields that an ended run gets beside its status."""
-    await read_streams(backend, entry, entry.run.status)
+    try:
+        await read_streams(backend, entry, entry.run.status)
+    except AmlTrainError:
+        raise
+    except Exception:  # a job can write anything into them: what else is known of the run is shown
+        if "streams" not in entry.faults:
+            entry.faults.add("streams")
+            log.warning("reading %s", entry.run.handle, exc_info=True)
     return await outcome(backend, entry, entry.run.status)
 
 
@@ -33,8 +43,12 @@ async def outcome(backend: Backend, entry: Entry, status: RunStatus) -> dict[str
         return {}
     found = await backend.outputs(run.run_id, absent)
     values = {k: v for k, v in found.items() if not isinstance(v, AmlTrainError)}
-    missing = [str(v) for v in found.values() if isinstance(v, AmlTrainError)]
-    return {"outputs": {**entry.run.outputs, **values}, "error": missing[0] if missing else None}
+    missing = [v for v in found.values() if isinstance(v, AmlTrainError)]
+    error: AmlTrainError | None = missing[0] if missing else None
+    known = [v for v in missing if isinstance(v, ResultMissing)]
+    if missing and len(known) == len(missing):
+        error = ResultMissing.of_all(run.handle, known)
+    return {"outputs": {**entry.run.outputs, **values}, "error": None if error is None else str(error)}
 
 
 async def read_log(backend: Backend, run_id: str, tail_bytes: int | None = None) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,8 @@ from jupyter_amltrain.runs.series import LogWindow, MetricLog
 from jupyter_amltrain.runs.telemetry import RunTelemetry
 from jupyter_amltrain.spec.record import GpuTelemetry
 from jupyter_amltrain.spec.run import Run, RunHandle, RunStatus, advances
+
+log = logging.getLogger(__name__)
 
 Unsubscribe = Callable[[], None]
 
@@ -36,6 +39,7 @@ class Entry:
         self.read = False  #: whether its streams were read
         self.brief: Any = None  #: what a row says of streams that were let go of
         self.spark: tuple[int, bool, tuple[int, ...]] = (0, False, ())  #: of the last row: ticks, ended, numbers
+        self.faults: set[str] = set()  #: parts of its record that could not be made, each logged once
         self.changed_at = time.monotonic()
 
 
@@ -134,7 +138,10 @@ class RunStore:
 
     def _tell(self, run: Run) -> None:
         for fn in tuple(self._subscribers):
-            fn(run)
+            try:
+                fn(run)
+            except Exception:  # a subscriber's fault must not keep the news from the others, or stop a watcher
+                log.exception("telling of %s", run.handle)
 
 
 def _follows(old: RunStatus, new: RunStatus) -> bool:

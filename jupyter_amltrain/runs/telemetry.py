@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Ticks in a node's ring: an hour at one a second.
 CAPACITY = 3600
+#: Series and GPUs of one node that are believed: a file of a job may say anything.
+MAX_COLUMNS, MAX_GPUS = 20_000, 1024
 #: Columns of a tick that are no series.
 _HEAD = ("seq", "t")
 MIB = 1024.0 * 1024.0
@@ -100,20 +102,21 @@ class NodeTelemetry:
         rows: list[list[Any]] = []
         came = 0
         for line in self._lines.feed(data):
+            # A job can write into the file: what is no tick of ours is no reason to stop.
             try:
                 value = msgspec.json.decode(line)
-            except msgspec.DecodeError:
+                if isinstance(value, list):
+                    if len(value) == len(self.columns) + 2 > 2 and value[0] > self.seq:
+                        self.seq = int(value[0])
+                        rows.append(value)
+                elif isinstance(value, dict) and "columns" in value:
+                    came += self._take(rows)
+                    rows = []
+                    self._begin(value)
+                elif isinstance(value, dict):
+                    self._change(value)
+            except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
                 continue
-            if isinstance(value, list):
-                if len(value) == len(self.columns) + 2 > 2 and value[0] > self.seq:
-                    self.seq = int(value[0])
-                    rows.append(value)
-            elif isinstance(value, dict) and "columns" in value:
-                came += self._take(rows)
-                rows = []
-                self._begin(value)
-            elif isinstance(value, dict):
-                self._change(value)
         return came + self._take(rows)
 
     def restart(self) -> None:
@@ -124,9 +127,12 @@ class NodeTelemetry:
     def _begin(self, header: dict[str, Any]) -> None:
         import numpy as np
 
+        header = _cleaned(header)
         names = flat_names(header)
+        if len(names) > MAX_COLUMNS:
+            return
         self.header = header
-        self.gpus = [dict(gpu) for gpu in header.get("gpus", ())]
+        self.gpus = [dict(gpu) for gpu in header["gpus"]]
         self.slow = [{"power_limit": gpu.get("power_limit")} for gpu in self.gpus]
         self.note = str(header.get("gpu_note") or "")
         if names == self.columns:  # a sampler that came back says it again
@@ -142,9 +148,12 @@ class NodeTelemetry:
     def _change(self, value: dict[str, Any]) -> None:
         for i, changes in value.get("gpu") or ():
             if 0 <= i < len(self.slow):
-                self.slow[i].update(changes)
+                self.slow[i].update((name, known(of)) for name, of in changes.items() if isinstance(name, str))
         if "processes" in value:
-            self.processes = [list(row) for row in value["processes"]]
+            self.processes = [
+                [int(index), int(pid), str(owner), known(memory), *map(str, name[:1])]
+                for index, pid, owner, memory, *name in value["processes"]
+            ]
         if "note" in value:
             self.note = str(value["note"])
 
@@ -153,18 +162,21 @@ class NodeTelemetry:
             return 0
         import numpy as np
 
-        table = np.array(rows, dtype=np.float64)  # None becomes NaN
-        t, values = table[:, 1], table[:, 2:].astype(np.float32)
+        table = _table(rows)
+        if not len(table):
+            return 0
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+            t, values = table[:, 1], table[:, 2:].astype(np.float32)
         with self._changing():
             self.pyramid.add(t, values)
-            self._grow(len(rows))
+            self._grow(len(t))
             size = len(self.t)
-            kept = min(len(rows), size)
-            slots = np.arange(self.ticks + len(rows) - kept, self.ticks + len(rows)) % size
+            kept = min(len(t), size)
+            slots = np.arange(self.ticks + len(t) - kept, self.ticks + len(t)) % size
             self.t[slots] = t[-kept:]
             self.ring[:, slots] = values[-kept:].T
-            self.ticks += len(rows)
-        return len(rows)
+            self.ticks += len(t)
+        return len(t)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -199,10 +211,10 @@ class NodeTelemetry:
         for line in data.split(b"\n"):
             try:
                 value = msgspec.json.decode(line)
-            except msgspec.DecodeError:
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 continue
-            if isinstance(value, dict):
-                names = [str(name) for name in value.get("columns", ())]
+            if isinstance(value, dict) and isinstance(value.get("columns"), list):
+                names = [str(name) for name in value["columns"]]
             elif isinstance(value, list) and len(value) == 8:
                 rows.append(value)
         if not self.columns or names != self.columns:
@@ -210,9 +222,14 @@ class NodeTelemetry:
         with self._changing():
             for row in rows[: max(0, len(rows) - keep)]:
                 seq, t, _, ticks, end, *stats = row
-                low, mean, high = (np.array(stat, dtype=np.float32) for stat in stats)
-                self.pyramid.add_block(float(t), int(ticks), low, mean, high)
-                self.seq, offset = int(seq), int(end)
+                try:
+                    low, mean, high = (np.array(stat, dtype=np.float32) for stat in stats)
+                    if not low.shape == mean.shape == high.shape == (len(self.columns),):
+                        continue
+                    self.pyramid.add_block(float(t), int(ticks), low, mean, high)
+                    self.seq, offset = int(seq), max(0, int(end))
+                except (TypeError, ValueError, OverflowError):
+                    continue
         if offset:
             self._lines.restart()
         return offset
@@ -277,9 +294,42 @@ def _by_time(shape: tuple[int, int]) -> Float32:
     return table
 
 
+def _cleaned(header: dict[str, Any]) -> dict[str, Any]:
+    """A header of a telemetry file with the types that its readers expect."""
+    gpus = header.get("gpus")
+    kept = [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    numbers = ("memory_total", "power_limit")
+    return {
+        **header,
+        **{name: header[name] if isinstance(header.get(name), list) else [] for name in ("columns", "gpu_columns")},
+        **{name: known(header.get(name)) for name in ("memory_total", "cpus", "period")},
+        "gpus": [
+            {**gpu, "index": int(known(gpu.get("index", i)) or 0), **{name: known(gpu.get(name)) for name in numbers}}
+            for i, gpu in enumerate(kept[:MAX_GPUS])
+        ],
+    }
+
+
+def _table(rows: list[list[Any]]) -> Float64:
+    """Ticks as one table, ``None`` as NaN; those with something else than numbers are left out."""
+    import numpy as np
+
+    try:
+        return np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        plain = [row for row in rows if all(x is None or isinstance(x, int | float) for x in row)]
+    try:
+        return np.array(plain, dtype=np.float64)
+    except OverflowError:
+        return np.zeros((0, 0))
+
+
 def known(value: Any) -> float | None:
-    """A float, or ``None`` for what JSON has no number for."""
-    if value is None:
+    """A float, or ``None`` for what is no number, or none that JSON has."""
+    if value is None or isinstance(value, str | bytes):
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
     return number if math.isfinite(number) else None

@@ -28,6 +28,8 @@ _TICKS = frozenset(PER_NODE)
 LOOKS, BURST = 20.0, 20
 #: A run that a reachable target does not know for so long is lost (seconds).
 GONE = 5.0
+#: An ended run whose files cannot be read is looked at again for so long, then ends without them (seconds).
+UNREADABLE = 5.0
 #: A target that does not answer is asked again after this (seconds).
 RETRY = 0.5
 
@@ -55,6 +57,7 @@ class Watcher:
         self._backend, self._target, self._store, self._loop = backend, target, store, loop
         self._outcome, self._over = outcome, over
         self._absent: dict[str, float] = {}
+        self._unread: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
         self._changes = backend.changes()
@@ -134,7 +137,7 @@ class Watcher:
             came = await read_ticks(self._backend, entry.run.run_id, entry, max(1, entry.run.status.nodes))
             if came and worth_a_frame(entry, {"telemetry"}):
                 self._store.touch(entry.run.handle)
-        except (AmlTrainError, OSError) as error:  # the next look finds the same and says so
+        except Exception as error:  # the next look finds the same and says so
             log.info("%s", error)
 
     async def look(self, run_ids: list[str]) -> None:
@@ -144,11 +147,13 @@ class Watcher:
             if not entries:
                 return
             try:
-                found = await self._backend.poll(list(entries))
+                found, failed = await self._poll(list(entries))
                 for run_id, entry in entries.items():
+                    if run_id in failed:
+                        continue
                     if (status := found.get(run_id)) is not None:
                         self._absent.pop(run_id, None)
-                        await self._observe(entry, status)
+                        await self._observed(entry, status)
                     else:
                         self._missed(run_id, entry)
             except TargetError as error:  # no answer, or one that refuses us: a sign-in that is over, say
@@ -158,6 +163,36 @@ class Watcher:
             except (AmlTrainError, OSError) as error:
                 # A full disk, say: whatever it is, the next look may find it gone.
                 log.warning("looking at %s: %s", self._target, error)
+
+    async def _poll(self, run_ids: list[str]) -> tuple[dict[str, RunStatus], set[str]]:
+        """The states of runs, and the ids of those whose state cannot be understood.
+
+        One of those must not hide the others: where all together fail, each is asked for alone.
+        """
+        try:
+            return dict(await self._backend.poll(run_ids)), set()
+        except (AmlTrainError, OSError):
+            raise
+        except Exception:
+            if len(run_ids) == 1:
+                log.warning("the state of %s/%s", self._target, run_ids[0], exc_info=True)
+                return {}, {run_ids[0]}
+        found: dict[str, RunStatus] = {}
+        failed: set[str] = set()
+        for run_id in run_ids:
+            one, bad = await self._poll([run_id])
+            found |= one
+            failed |= bad
+        return found, failed
+
+    async def _observed(self, entry: Entry, status: RunStatus) -> None:
+        """Take in what was seen of one run; what is wrong with it is no other run's."""
+        try:
+            await self._observe(entry, status)
+        except TargetError:
+            raise
+        except Exception:
+            log.warning("looking at %s", entry.run.handle, exc_info=True)
 
     def _missed(self, run_id: str, entry: Entry) -> None:
         """The target answers and does not know the run: once is nothing, for long is the end."""
@@ -175,7 +210,9 @@ class Watcher:
         handle = entry.run.handle
         looked_at = entry.lookers > 0 or status.state.terminal
         # Read after the poll: when the poll saw the end, this reads all there is.
-        news = await read_streams(self._backend, entry, status) if looked_at else frozenset()
+        news = await self._streams(entry, status) if looked_at else frozenset()
+        if news is None:
+            return
         if entry.run.status.cancel_requested and not status.state.terminal:
             # Asked for here; the target's own flag follows. Seen after the reading: it may have been refused meanwhile.
             status = msgspec.structs.replace(status, cancel_requested=True)
@@ -186,3 +223,24 @@ class Watcher:
             return
         self._store.amend(handle, **seen, **await self._outcome(entry, status))
         self._over(handle)
+
+    async def _streams(self, entry: Entry, status: RunStatus) -> frozenset[str] | None:
+        """Which streams of a run grew; ``None``: they cannot be read, and its end waits for the next look.
+
+        A full disk or a lost mount may be over in a moment. A job that spoiled its files is ended without them.
+        """
+        run_id = entry.run.run_id
+        try:
+            return await read_streams(self._backend, entry, status)
+        except TargetError:
+            raise
+        except Exception as error:
+            if "streams" not in entry.faults:
+                entry.faults.add("streams")
+                ours = not isinstance(error, AmlTrainError | OSError)
+                log.warning("reading %s: %s", entry.run.handle, error, exc_info=ours)
+        if status.state.terminal:
+            if time.monotonic() - self._unread.setdefault(run_id, time.monotonic()) < UNREADABLE:
+                return None
+            del self._unread[run_id]
+        return frozenset()

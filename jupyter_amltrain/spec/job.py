@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.spec.confidential import check_confidential
 from jupyter_amltrain.spec.environment import Environment, check_environment
 from jupyter_amltrain.spec.inputs import JobInput, JobOutput, check_data
 from jupyter_amltrain.spec.resources import Distribution, Resources, check_resources
@@ -88,6 +89,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         has no `script`, `script_name` is its file's name, `notebook_dir` the folder of the file.
     command
         Of ``type: command``: what ``sh`` runs in the code folder, bindings as written.
+    notes
+        What a person should know of how the text became `script`, one sentence each.
     """
 
     name: str
@@ -122,10 +125,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     tier: str = ""
     job_type: str = ""
     command: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def validated(spec: JobSpec) -> JobSpec:
     """Return `spec`, or raise :class:`SpecError` that names the field and what it may be."""
+    check_confidential(spec)  # first: other messages quote what they complain of
     if not spec.name or len(spec.name) > MAX_NAME or "/" in spec.name or not spec.name.isprintable():
         raise SpecError(
             f"--name {spec.name[:80]!r}: a name has 1 to {MAX_NAME} printable characters and no '/'"

@@ -9,12 +9,14 @@ without a trace of it.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.errors import AmlTrainError, StateError
 from jupyter_amltrain.spec.run import RunState
 from jupyter_amltrain.state import check_schema, locked, project_store, read_json, write_json
@@ -163,9 +165,11 @@ class _Import:
 
         decoder = msgspec.json.Decoder()
         path = self.folder / "metrics" / "rank-0.jsonl"
-        if not path.exists():
+        try:
+            descriptor = open_regular(str(path))
+        except FileNotFoundError:
             return
-        with path.open("rb") as file:
+        with os.fdopen(descriptor, "rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
                     return

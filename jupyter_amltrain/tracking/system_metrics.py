@@ -11,10 +11,12 @@ be neither's.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.tracking.rows import Replay
 from jupyter_amltrain.tracking.telemetry_points import NodeTable, tables
 
@@ -206,8 +208,9 @@ def _summaries(folder: Path) -> dict[int, dict[str, Any]]:
     for path in sorted((folder / "telemetry").glob("summary-*.json")):
         number = path.stem.removeprefix("summary-")
         try:
-            value = json.loads(path.read_bytes())
-        except (OSError, ValueError):
+            with os.fdopen(open_regular(str(path)), "rb") as file:
+                value = json.loads(file.read())
+        except (OSError, ValueError, RecursionError):
             continue  # replaced atomically: a torn one is a broken disk, and the series say more
         if number.isdigit() and isinstance(value, dict):
             found[int(number)] = value

@@ -8,10 +8,13 @@ read raw. A file that is damaged or of an older schema gives what it has.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from jupyter_amltrain.agent.protocol import open_regular
 
 #: Runs of fewer closed minutes are read raw.
 SHORT = 5
@@ -190,7 +193,7 @@ def _lines(path: Path, offset: int = 0) -> Iterator[Any]:
 
     decode = msgspec.json.Decoder().decode
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(str(path)), "rb") as file:
             file.seek(offset)
             for line in file:
                 if not line.endswith(b"\n"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from jupyter_amltrain.transports import tails
 from jupyter_amltrain.transports.base import Changes, Transport
 from jupyter_amltrain.transports.inotify import FolderChanges
 
-# A path through a file, or a name that no file can have, is as absent as one that never was.
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+# A path through a file, a name that no file can have or a link to itself is as absent as one that never was.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class LocalTransport(Transport):
@@ -121,7 +122,8 @@ def _put(files: dict[str, bytes | str], folder: Path) -> None:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        facts = os.stat(path)
+        return facts.st_size if stat.S_ISREG(facts.st_mode) else 0
     except OSError as error:
         if error.errno in _ABSENT:
             return 0

@@ -11,6 +11,8 @@ import errno
 import os
 from collections import OrderedDict
 
+from jupyter_amltrain.agent.protocol import open_regular
+
 #: Open files, at most.
 MOST = 64
 #: Bytes that are read at once; more than that is work for a thread.
@@ -79,9 +81,9 @@ def read(path: str, offset: int, limit: int, keep: bool) -> tuple[bytes, int]:
     Raises
     ------
     OSError
-        The file is not there, or cannot be read.
+        The file is not there or no regular one, or cannot be read.
     """
-    fd = os.open(path, os.O_RDONLY)
+    fd = open_regular(path)
     try:
         os.lseek(fd, offset, os.SEEK_SET)
         parts = []

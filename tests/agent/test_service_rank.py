@@ -133,7 +133,7 @@ def test_values_of_out_and_what_is_left_behind(tmp_path, zipapp):
     # The child that is left behind sleeps for longer than the test may take.
     code, _, errors = job.run(python=pythons()[-1])
     assert code == 0 and not errors
-    assert job.json("outputs/loss.json") == {"name": "loss", "value": 0.25}
+    assert job.json("outputs/loss.json") == {"amltrain": 1, "name": "loss", "value": 0.25}
     assert "error" in job.json("outputs/x.json")
 
 

@@ -19,7 +19,7 @@ TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "
 
 
 def spec_of(line: str) -> Any:
-    return understand(lexing.split(line.removeprefix("%%aml_submit")), "x = 1", prog="%%aml_submit").spec
+    return understand(lexing.split(line.removeprefix("%%aml_submit")), "x = a = b = 1", prog="%%aml_submit").spec
 
 
 def test_the_form_has_every_flag_and_shows_the_usual_ones_first() -> None:
@@ -80,6 +80,7 @@ def test_the_line_form_keeps_its_name_script_and_arguments(tmp_path: Path, monke
         ({"name": ["a", "b"]}, "pass", "name", "one value"),
         ({"env-var": ["API_TOKEN=hf_abcdefghijklmnopqrstuvwxyz"]}, "pass", "env-var", "looks like a secret"),
         ({"color": "red"}, "pass", "color", "no field"),
+        ({"param": ["lr=1"]}, "lr = f()", "param", "Cell line 1, "),
         ({}, "", "", "the cell is empty"),
         ({}, "x = (", "", "Cell line 1"),  # it has no line of ours yet
         ({}, "!ls", "", "'!' is IPython's"),

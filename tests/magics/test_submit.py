@@ -45,7 +45,7 @@ def test_a_cell_waited_for_brings_its_values(ip: InteractiveShell, cell: Cell, c
 def test_without_wait_values_come_with_the_first_cell_after(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
     gate = Path("gate")
     source = "import os, time\nwhile not os.path.exists('gate'): time.sleep(0.02)\nn = 3"
-    cell(f"%%aml_submit --as run --out n --out m\n{source}")
+    cell(f"%%aml_submit --as run --out n --out m\n{source}\nif n < 3: m = 1")
     run = ip.user_ns["run"]
     cell("x = 1")
     assert "n" not in ip.user_ns
@@ -61,7 +61,7 @@ def test_without_wait_values_come_with_the_first_cell_after(ip: InteractiveShell
 
 
 def test_values_of_a_failed_run_are_said_to_be_unset(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
-    cell("%%aml_submit --as run --out n\n1 / 0")
+    cell("%%aml_submit --as run --out n\nn = 1 / 0")
     with pytest.raises(RunFailed):
         ip.user_ns["run"].wait(60)
     cell("pass")
@@ -69,8 +69,24 @@ def test_values_of_a_failed_run_are_said_to_be_unset(ip: InteractiveShell, cell:
 
 
 def test_a_missing_value_fails_the_waiting_cell(ip: InteractiveShell, fails: Fails) -> None:
-    error = fails("%%aml_submit --wait --out a --out b\nb = 1; model = object()")
+    error = fails("%%aml_submit --wait --out a --out b\nb = 1; a = object()")
     assert isinstance(error, ResultMissing) and ip.user_ns["b"] == 1
+
+
+def test_every_value_that_did_not_come_home_is_named_with_its_file(ip: InteractiveShell, fails: Fails) -> None:
+    source = "import numpy\ncoefs = numpy.arange(3)\nmodel = object()\nn = 1\nif n > 1: never = 1"
+    error = fails(f"%%aml_submit --wait --as run --out coefs,model,n,never\n{source}")
+    run = ip.user_ns["run"]
+    banner = run.record().error
+    assert ip.user_ns["n"] == 1 and banner is not None
+    for said in (str(error), banner):
+        assert all(word in said for word in ("coefs.npy", "model.pickle", "never")) and "\n" not in said
+    assert {"coefs.npy", "model.pickle"} <= {path.name for path in Path(run.run.folder, "outputs").iterdir()}
+
+
+def test_typo_in_out_costs_no_run(fails: Fails, api: Any) -> None:
+    error = fails("%%aml_submit --wait --out acuracy\naccuracy = 1")
+    assert isinstance(error, PreflightError) and "accuracy?" in str(error) and not api.runs()
 
 
 def test_a_failing_run_fails_the_waiting_cell(fails: Fails) -> None:
@@ -202,3 +218,21 @@ def test_experiment_and_name_default_to_the_notebook(cell: Cell, monkeypatch: py
     cell("%%aml_submit --dry-run\nx = 1")
     request = json.loads(capsys.readouterr().out)
     assert (request["name"], request["experiment"]) == ("01_digits", "01_digits")
+
+
+def test_param_of_a_cell_that_assigns_it_is_what_runs_and_what_is_recorded(ip: InteractiveShell, cell: Cell) -> None:
+    cell("%%aml_submit --as run --wait --param lr=0.3 --param epochs=2 --out seen\nlr = 0.1\nn_epochs = seen = lr")
+    run = ip.user_ns["run"]
+    assert ip.user_ns["seen"] == 0.3 and run.spec.params == {"lr": 0.3, "epochs": 2}
+    job = json.loads(Path(run.run.folder, "job.json").read_bytes())
+    assert job["spec"]["params"]["lr"] == 0.3
+    assert "lr = 0.3  # --param, was 0.1" in Path(run.run.folder, "source", "script.py").read_text()
+    notes = run.record().notes
+    assert len(notes) == 2 and "line 2" in notes[0] and "n_epochs" in notes[1]
+    assert f"note: {notes[0]}" in run._repr_mimebundle_()["text/plain"]
+
+
+def test_param_that_the_cell_overrides_is_refused_before_the_run(fails: Fails, capsys: Any) -> None:
+    assert isinstance(fails("%%aml_submit --param lr=0.3\n\nlr = float('0.1')"), PreflightError)
+    error = fails("%%aml_submit --param lr=0.3\n\nlr = float('0.1')")
+    assert "Cell line 3" in str(error) and "--param lr" in str(error)

@@ -75,6 +75,9 @@ def panel(notebook: NotebookPage) -> PanelPage:
     panel = PanelPage(notebook.page).open().connect()
     notebook.cell("import jupyter_amltrain as aml\nrun = aml.submit('pass', target='wide', name='live')")
     eventually("the run is listed first", lambda: panel.handles()[0].startswith("wide/"))
+    # A list that is still being read is shorter, and its rows are traffic.
+    list_ = panel.node.locator(".jp-AmlRuns-list")
+    eventually("the past runs are listed", lambda: list_.evaluate("list => list.scrollHeight") >= 44 * (PAST + 1))
     handle = panel.handles()[0]
     panel.wait_run(handle, "running")
     panel.command("run-gpus", handle=handle)

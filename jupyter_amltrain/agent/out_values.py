@@ -1,0 +1,133 @@
+"""What the script of a cell does with the values of ``--out`` after its last line.
+
+:func:`_amltrain_out` is not called from here: its text stands at the end of the script. So it uses nothing of this
+module, reads builtins from `b` (a script may have used the names ``open``, ``type``, ``len``), and imports no library
+that the script has not imported.
+"""
+
+from typing import Any, Callable, Iterator, List, Tuple
+
+_ = (Any, Callable, Iterator, List, Tuple)  # the annotations are texts: in a script these names may be missing
+
+
+def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
+    import json
+    import os
+    import sys
+
+    folder = os.environ.get("AML_OUTPUT_DIR")
+    if not folder:
+        return
+
+    def plain(value: "Any") -> "Any":
+        if b.isinstance(value, os.PathLike):
+            return os.fspath(value)
+        if b.tuple(b.getattr(value, "shape", (1,))) == () and b.hasattr(value, "item"):
+            return value.item()
+        raise b.TypeError(b.type(value).__name__)
+
+    def is_a(value: "Any", module: "str", *kinds: "str") -> "Any":
+        found = [b.getattr(sys.modules.get(module), kind, None) for kind in kinds]
+        return b.any(b.isinstance(kind, b.type) and b.isinstance(value, kind) for kind in found)
+
+    def frames(name: "str", value: "Any") -> "Iterator[Tuple[str, Callable[[str], Any]]]":
+        if is_a(value, "pandas", "Series"):
+            value = value.to_frame(name if value.name is None else b.str(value.name))
+        if is_a(value, "polars", "Series"):
+            value = value.to_frame()
+        if is_a(value, "pandas", "DataFrame"):
+            yield ".parquet", value.to_parquet
+            yield ".csv", value.to_csv
+        if is_a(value, "polars", "DataFrame"):
+            yield ".parquet", value.write_parquet
+            yield ".csv", value.write_csv
+
+    def ways(name: "str", value: "Any", text: "str") -> "Iterator[Tuple[str, Callable[[str], Any]]]":
+        """Endings of files, and what writes each; the first that can is taken."""
+        if text:
+            yield ".value.json", form(text.encode())
+        yield from frames(name, value)
+        if is_a(value, "numpy", "ndarray", "generic"):
+            yield ".npy", lambda path: array(path, value)
+        if is_a(value, "torch", "Tensor") or is_a(value, "torch.nn", "Module"):
+            yield ".pt", lambda path: sys.modules["torch"].save(value, path)
+        if is_a(value, "sklearn.base", "BaseEstimator"):
+            yield ".skops", lambda path: b.__import__("skops.io").io.dump(value, path)
+            yield ".joblib", lambda path: b.__import__("joblib").dump(value, path)
+        yield ".pickle", lambda path: write(path, b.__import__("pickle").dumps(value, 4))
+        yield ".txt", lambda path: write(path, b.repr(value).encode("utf-8", "replace"))
+
+    def write(path: "str", data: "bytes") -> None:
+        with b.open(path, "wb") as file:
+            file.write(data)
+
+    def form(data: "bytes") -> "Callable[[str], Any]":
+        return lambda path: write(path, data)
+
+    def array(path: "str", value: "Any") -> None:
+        numpy = sys.modules["numpy"]
+        with b.open(path, "wb") as file:
+            numpy.save(file, numpy.asarray(value), allow_pickle=False)
+
+    def put(file: "str", make: "Callable[[str], Any]") -> None:
+        """Write a file whole or not at all."""
+        path = os.path.join(folder, file)
+        part = "%s.%d.part" % (path, os.getpid())  # other processes of the job may write theirs
+        try:
+            os.makedirs(folder, exist_ok=True)
+            make(part)
+            os.replace(part, path)
+        except b.BaseException:
+            if os.path.exists(part):
+                os.remove(part)
+            raise
+
+    def saved(name: "str", value: "Any", text: "str") -> "Any":
+        """Name of the file that has `value`; the error that kept it from being written."""
+        failed: Any = None
+        try:
+            for ending, make in ways(name, value, text):
+                try:
+                    put(name + ending, make)
+                    return name + ending
+                except b.OSError as error:  # no place left: a smaller form may still fit
+                    failed = error
+                except b.Exception as error:
+                    failed = failed or error
+        except b.Exception as error:
+            failed = error
+        return failed
+
+    def article(word: "str") -> "str":
+        return ("an " if word[:1].lower() in ("a", "e", "i", "o", "u") else "a ") + word
+
+    found = b.globals()
+    for name in names:
+        record: Any = {"amltrain": 1, "name": name}
+        text, why = "", ""
+        if name not in found:
+            record["error"] = "never set"
+        else:
+            value = found[name]
+            try:
+                text = json.dumps(value, default=plain)
+                if b.len(text) > limit:
+                    why = "%d bytes, over the limit of %d" % (b.len(text), limit)
+                else:
+                    record["value"] = json.loads(text)
+            except b.Exception as error:
+                why = article(b.type(value).__name__) + ", which is not JSON"
+                if b.type(error) is b.TypeError and b.isinstance(value, (b.dict, b.list, b.tuple)):
+                    why += " (%s)" % error
+            if why:
+                file = saved(name, value, text)
+                if b.isinstance(file, b.str):
+                    if file.endswith(".txt"):
+                        why += " and cannot be pickled: its text"
+                    record["error"], record["file"] = why, file
+                else:
+                    record["error"] = "%s; it could not be saved: %s: %s" % (why, b.type(file).__name__, file)
+        try:
+            put(name + ".json", form(json.dumps(record).encode()))
+        except b.Exception as error:
+            b.print("amltrain: --out %s was not written: %s" % (name, error), file=sys.stderr)
