@@ -28,6 +28,8 @@ from .protocol import AGENT_LOG, CANCELED, LOST, TERMINAL
 from .run_state import StateFile
 from .shelf import Shelf
 
+#: Seconds in which a new supervisor has to say who it is.
+INTRODUCTION_TIMEOUT_S = 1.0
 #: Seconds in which a waiting pair has to read its job.
 ASSIGN_TIMEOUT_S = 2.0
 #: Seconds between looks at a supervisor that is silent.
@@ -137,6 +139,12 @@ class Pair:
                 except ValueError:  # half a line
                     pass
         return None
+
+    def wait_for_supervisor(self) -> None:
+        """Wait until the supervisor has said who it is, or until it is known that there is none."""
+        until = clock.mono() + INTRODUCTION_TIMEOUT_S
+        while not self.news() and not self.supervisor and not self.failure and clock.mono() < until:
+            select.select([self.ready], [], [], 0.1)
 
     def resume(self) -> None:
         """Continue the two if somebody stopped them."""
@@ -305,7 +313,7 @@ def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str
     file = StateFile(task.folder, str(task.job.get("submission") or ""))
     apart = bystanders(task.queue, task.home, task.job["run"])
     rank, us = (state.get("rank") or {}).get("pid", 0), os.getpid()
-    status: Optional[int] = None
+    status: Optional[int] = state.pop("rank_status", None)
     try:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)  # from here on the job's processes are our children
@@ -362,6 +370,7 @@ def _lost(task: Assignment, state: Dict[str, Any]) -> None:
     note(task.folder, "guardian: the supervisor is gone; removing the run's processes")
     apart = bystanders(task.queue, task.home, task.job["run"])
     stuck = lifecycle.kill_all(task.mark, os.getpid(), apart=apart)
+    state.pop("rank_status", None)
     if state["state"] not in TERMINAL:
         lifecycle.enter(state, LOST)
         state["reason"] = LOST

@@ -46,7 +46,6 @@ class Start(NamedTuple):
 
     pair: Pair
     ticket: Dict[str, Any]
-    record: Dict[str, Any]
     since: float
 
 
@@ -142,11 +141,6 @@ class Scheduler:
         self._forget_start(start)
         self.no_process = ""
         self._drop(start.ticket)
-        start.record["supervisor"] = start.pair.supervisor
-        try:
-            self.queue.put_record(start.record)
-        except OSError as error:  # then the run's state alone tells who its supervisor is
-            self.say("run %s: %s" % (start.ticket["run"], error))
 
     def _forget_start(self, start: Start) -> None:
         self.starting.pop(start.ticket["number"], None)
@@ -335,10 +329,16 @@ class Scheduler:
         pair, self.spare = self.spare, None
         if pair is None:
             return False  # no process can be forked now; the job waits on
+        pair.wait_for_supervisor()
+        if pair.failure:
+            self._cannot_fork(pair.failure)
+            pair.dismiss()
+            return False
         record = {
             "schema": SCHEMA, "number": number, "run": ticket["run"], "home": ticket["home"],
             "devices": devices, "cpu_slot": cpu_slot,
-            "guardian": pair.identity, "boot": self.queue.boot, "node": node(), "mark": task.state["mark"],
+            "guardian": pair.identity, "supervisor": pair.supervisor, "boot": self.queue.boot, "node": node(),
+            "mark": task.state["mark"],
         }  # fmt: skip
         self.spare_due = clock.mono() + SPARE_DELAY
         try:
@@ -352,7 +352,7 @@ class Scheduler:
             self.queue.drop_record(number)
             return False
         failpoints.hit("after_go")
-        self._await(Start(pair, ticket, record, clock.mono()))
+        self._await(Start(pair, ticket, clock.mono()))
         return True
 
     def _assignment(self, ticket: Dict[str, Any], devices: List[str], cpu_slot: Optional[int]) -> Optional[Assignment]:

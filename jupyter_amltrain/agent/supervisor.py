@@ -222,7 +222,22 @@ class Supervisor:
 
     # -- processes ---------------------------------------------------------------
 
+    def _tell_status(self) -> None:
+        """Tell the guardian how the rank ended before it is reaped: if we are stopped then, nobody else knows it."""
+        if self.rank is None or self.status is not None or not hasattr(os, "waitid"):
+            return
+        try:
+            ended = os.waitid(os.P_PID, self.rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except OSError:
+            return
+        if ended is not None:
+            status = ended.si_status
+            status = status << 8 if ended.si_code == os.CLD_EXITED else status
+            status |= 0x80 if ended.si_code == os.CLD_DUMPED else 0
+            self.heart.tell(dict(self.state, rank_status=status))
+
     def _reap(self) -> None:
+        self._tell_status()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
