@@ -94,3 +94,7 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
     return [{"src": "labextension", "dest": "jupyter-amltrain"}]
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": "jupyter_amltrain.server_extension"}]

@@ -139,7 +139,7 @@ def _runs(words: list[str]) -> int:
     elif asked.verb == "cancel":
         print("\n".join(runs.cancel(asked.run)))
     elif asked.verb == "delete":
-        print("\n".join(runs.delete(asked.run, asked.force, prog="amltrain runs")))
+        print("\n".join(runs.delete(asked.run, asked.force, asked.without_mlflow, "amltrain runs")))
     elif asked.verb == "export":
         from jupyter_amltrain.commands import export
 
@@ -147,6 +147,7 @@ def _runs(words: list[str]) -> int:
         print(export.export(api.attach(asked.run), path))
     elif asked.verb == "ui":
         print(runs.ui_text(runs.ui(keep=True)))
+        print("It ends with this shell, or when nobody has used it for 30 minutes.", file=sys.stderr)
     else:
         run = api.attach("last" if asked.verb == "last" else asked.run)
         if asked.verb == "wait":

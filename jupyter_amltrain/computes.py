@@ -111,8 +111,15 @@ class Computes(Works):
             had = stored(old.target)
             # A target names the workspace that was the current one; who gives none means that.
             other = [k for k, v in stored(target).items() if v != had.get(k) and (v or k != "workspace")]
-            if not other:
+            if not other and not await self._was_deleted(name):
                 return Done(accepted=not dry, said=f"{name} is there already with these settings.")
+            if not other:
+                self._free(old)  # while we asked
+                again = self._places.backend(name)
+                ask = again.asks("create", values, running=0) if isinstance(again, Provisioned) else ""
+                if dry or (ask and not confirmed):
+                    return Done(ask=ask)
+                return self._begin(old, verb, lambda progress: self._make_again(old, progress), values, dry)
             return Done(
                 errors={
                     NAME.name: f"There is a target {name!r} already, with other settings ({', '.join(other)})."
@@ -140,6 +147,26 @@ class Computes(Works):
         done = self._begin(seen, verb, lambda progress: self._make(seen, progress, kept), values, dry)
         await kept.wait()  # who is told that it is being made may use its name at once
         return done
+
+    async def _was_deleted(self, name: str) -> bool:
+        """Whether the service answers that it has no machines of a stored target: somebody else deleted them."""
+        backend = self._places.backend(name)
+        if not isinstance(backend, Provisioned):
+            return False
+        try:
+            return await asyncio.wait_for(backend.is_gone(), PATIENCE)
+        except (AmlTrainError, asyncio.TimeoutError):
+            return False  # not known: it may be there, and bill
+
+    async def _make_again(self, seen: Seen, progress: Progress) -> None:
+        """Create the machines of a target that is stored; when that fails, the target stays as it was."""
+        backend = self._places.backend(seen.target.name)
+        assert isinstance(backend, Provisioned)
+        seen.state = None
+        await backend.create(progress)
+        if backend.target != seen.target:
+            seen.target = backend.target
+            await self._write(self._targets.replace, backend.target)
 
     async def _make(self, seen: Seen, progress: Progress, kept: asyncio.Event) -> None:
         name = seen.target.name

@@ -17,7 +17,7 @@ from jupyter_amltrain.backends.registry import target_kinds
 from jupyter_amltrain.computes import Computes
 from jupyter_amltrain.connections import Connections
 from jupyter_amltrain.endings import Endings
-from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun
+from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, TargetError, UnknownRun, UnrecordedRun
 from jupyter_amltrain.finder import RunFinder
 from jupyter_amltrain.launches import Launches, snapshot_of
 from jupyter_amltrain.loop import LoopThread
@@ -26,7 +26,7 @@ from jupyter_amltrain.monitors import Monitors
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.places import Places
 from jupyter_amltrain.runs.directory import RunDirectory
-from jupyter_amltrain.runs.imports import Imports
+from jupyter_amltrain.runs.imports import Imports, only_in_folder
 from jupyter_amltrain.runs.kept import KeptStreams
 from jupyter_amltrain.runs.painters import Paint, Painters
 from jupyter_amltrain.runs.record import record_of
@@ -151,6 +151,7 @@ class Controller:
 
     async def brief(self, handle: RunHandle) -> Brief:
         """What the streams of an ended run say in a list; they are read and not kept."""
+        await self.load(handle)
         run = self.entry(handle).run
         scratch = Entry(run)
         if run.folder:
@@ -159,9 +160,18 @@ class Controller:
                 self.store.amend(handle, error=found["error"])
         return brief_of(scratch)
 
+    async def load(self, handle: RunHandle) -> Run:
+        """The run with its whole job: lists know only part of an ended one."""
+        await self._finder.load(handle)
+        return self.entry(handle).run
+
     async def resolve(self, text: str = "last") -> RunHandle:
         """``last``, a handle, a run id, or the unambiguous beginning of one; else ``UnknownRun``."""
         return await self._finder.resolve(text)
+
+    async def find(self, handle: str) -> RunHandle:
+        """Return the whole handle of a run that exists, as a page names it; else ``UnknownRun``."""
+        return await self._finder.find(handle)
 
     def entry(self, handle: RunHandle) -> Entry:
         """The entry of a resolved handle."""
@@ -173,6 +183,9 @@ class Controller:
     async def cancel(self, handle: RunHandle) -> Run:
         """Ask for the end of a run; returns when requested. An ended run is left alone."""
         entry = self.entry(handle)
+        if entry.run.damaged:  # its processes may live on
+            await self.backend(entry.run.target).cancel(entry.run.run_id)
+            return entry.run
         if entry.run.status.state.terminal:
             return entry.run
         status = entry.run.status
@@ -186,13 +199,48 @@ class Controller:
                 raise
         return entry.run
 
-    async def delete(self, handle: RunHandle) -> None:
-        """Remove an ended run from its target. The MLflow record stays."""
+    async def unrecorded(self, handle: RunHandle) -> str:
+        """Why MLflow lacks what an ended run logged, which only its folder holds; empty otherwise.
+
+        An import that is due, or that failed, is tried at once.
+        """
+        run = self.entry(handle).run
+        if not run.folder or not run.status.state.terminal:
+            return ""
+        self.imports.ask(run, now=True)
+        await self.imports.run(handle)
+        return await self.unrecorded_so_far(handle)
+
+    async def unrecorded_so_far(self, handle: RunHandle) -> str:
+        """As :meth:`unrecorded`, by the last try."""
+        run = self.entry(handle).run
+        if not run.tracking.startswith("failed") or not run.folder:
+            return ""
+        if not await self.loop.offload(only_in_folder, run.folder):
+            return ""
+        return run.tracking.partition(": ")[2].rstrip(".") or "its import failed"
+
+    async def delete(self, handle: RunHandle, without_mlflow: bool = False) -> None:
+        """Remove an ended run from its target. The MLflow record stays.
+
+        Parameters
+        ----------
+        without_mlflow
+            Also if MLflow has no record of it.
+
+        Raises
+        ------
+        UnrecordedRun
+            MLflow has no record of it.
+        """
         entry = self.entry(handle)
         if entry.run.folder:
-            if entry.run.status.state.terminal:  # its MLflow record is made of the folder
-                self.imports.ask(entry.run)
-                await self.imports.run(handle)
+            why = await self.unrecorded(handle)  # its MLflow record is made of the folder
+            if why and not without_mlflow:
+                raise UnrecordedRun(
+                    f"{handle} was not deleted: MLflow has no record of it ({why}), and its metrics, parameters,"
+                    " artifacts and models would be lost."
+                )
             await self.backend(entry.run.target).delete(entry.run.run_id)
         elif not entry.run.status.state.terminal:  # its target would have it in a moment
             raise CommandError(f"{handle} has not ended.", hint=f"First: %aml_runs cancel {handle}")
@@ -221,12 +269,12 @@ class Controller:
             self.look(RunHandle(handle), more)
 
     async def source(self, handle: str) -> Entry:
-        """The entry of a run, by handle or its beginning, or of a monitor, with its streams up to date."""
+        """Return the entry of a run or monitor, by its whole handle, with its streams up to date."""
         entry = self.monitors.entry(handle)
         if entry is not None:
             return entry
         try:
-            return await self.settle(await self.resolve(handle))
+            return await self.settle(await self.find(handle))
         except UnknownRun:
             if handle.rpartition("/")[2].startswith("monitor-"):  # a run of that name would have been found
                 raise UnknownRun("This monitor ended with its kernel.", hint="Start another: %aml_monitor") from None
@@ -243,6 +291,7 @@ class Controller:
 
     async def settle(self, handle: RunHandle) -> Entry:
         """Bring all that is known of a run up to date: status, streams, values."""
+        await self._finder.load(handle)
         entry = self.entry(handle)
         if entry.run.folder:
             try:

@@ -14,7 +14,7 @@
      │   ├ SnapshotTooLarge  EnvironmentFailed
      ├ RunError
      │   ├ RunFailed                   .exit_code  .log_tail  .cell_line
-     │   ├ RunCanceled  RunLost  ResultMissing
+     │   ├ RunCanceled  RunLost  ResultMissing  UnrecordedRun
      ├ StateError                      the state root cannot be used
      └ ProtocolError                   two versions that do not understand each other
 
@@ -54,6 +54,7 @@ __all__ = [
     "UnknownModel",
     "UnknownRun",
     "UnknownTarget",
+    "UnrecordedRun",
     "WorkspaceGone",
     "of_name",
 ]
@@ -74,6 +75,8 @@ class AmlTrainError(Exception):
     short = True
 
     def __init__(self, message: str, *, hint: str = "") -> None:
+        # A path may hold bytes that are not UTF-8: no terminal and no notebook takes those.
+        message, hint = (text.encode("utf-8", "replace").decode() for text in (message, hint))
         self.message = message
         self.hint = hint
         super().__init__(f"{message} {hint}" if hint else message)
@@ -230,8 +233,16 @@ class ResultMissing(RunError):
         return cls(f"--out: {len(missing)} values of {handle} did not come home. {told}.")
 
 
+class UnrecordedRun(RunError):
+    """A run was not deleted, because only its folder holds what it logged to MLflow."""
+
+
 class StateError(AmlTrainError):
     """The state root is read-only, full, of a newer schema, or not ours."""
+
+
+class DamagedRun(StateError):
+    """A run's folder cannot be understood; it can be deleted."""
 
 
 class ProtocolError(AmlTrainError):

@@ -75,14 +75,25 @@ class RunFinder:
         await self._directory.read(backend, lambda: self._places.live(name) is backend)
         self._places.wake(name)
 
+    async def load(self, handle: RunHandle) -> None:
+        """Read the whole job of a run of which only what lists show is known."""
+        entry = self._store.get(handle)
+        if entry is not None and entry.run.partial:
+            await self._directory.load(self._places.backend(entry.run.target), handle)
+
     async def resolve(self, text: str = "last") -> RunHandle:
-        """``last``, a handle, a run id, or the unambiguous beginning of one.
+        """``last``, a handle, a run id, or the unambiguous beginning of one; its whole job is read.
 
         Raises
         ------
         UnknownRun
             Names the near matches.
         """
+        handle = await self._resolve(text)
+        await self.load(handle)
+        return handle
+
+    async def _resolve(self, text: str) -> RunHandle:
         text = named(text.strip())
         if "/" in text:
             target, run_id = split_handle(text)
@@ -98,6 +109,28 @@ class RunFinder:
             if found is not None:
                 return found
             raise
+
+    async def find(self, handle: str) -> RunHandle:
+        """Return a whole handle of a run that exists: neither ``last`` nor a beginning.
+
+        What a page asks about may come from a notebook that somebody else wrote.
+
+        Raises
+        ------
+        UnknownRun
+            There is none. Names no other run.
+        UnknownTarget
+            There is no such target.
+        """
+        target, slash, run_id = handle.partition("/")
+        if slash and target and run_id and "/" not in run_id and run_id not in (".", "..") and handle.isprintable():
+            whole = make_handle(target, run_id)
+            if self._store.get(whole) is not None:
+                return whole
+            if await self._directory.find(self._places.backend(target), run_id):
+                self._places.wake(target)
+                return whole
+        raise UnknownRun(f"No run {handle!r}.", hint="%aml_runs lists them.")
 
     async def _elsewhere(self, run_id: str) -> RunHandle | None:
         """A run that its target does not list: of a service, where somebody else submitted it.

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.errors import SubmitError
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
+
+#: A longer file is no list of patterns.
+MAX_IGNORE_BYTES = 4 << 20
 
 
 class IgnoreRules:
@@ -52,12 +56,14 @@ class IgnoreRules:
 
 def _spec(path: str) -> GitIgnoreSpec | None:
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = read_regular(path, MAX_IGNORE_BYTES).decode("utf-8").splitlines()
     except (FileNotFoundError, IsADirectoryError):
         return None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise SubmitError(f"Cannot read {path}: {error}.", hint="Save it as UTF-8 text.") from error
+    except OSError as error:
+        why = error.strerror or error
+        raise SubmitError(f"Cannot read {path}: {why}.", hint="Replace it by a text file, or remove it.") from error
     from pathspec import GitIgnoreSpec
 
     try:

@@ -14,8 +14,12 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent.protocol import OUTPUTS
+from jupyter_amltrain.snapshot import OUTPUTS_LINK
 from jupyter_amltrain.spec.inputs import input_variable, literal_text, output_variable
 from jupyter_amltrain.spec.job import JobSpec
+
+#: Files that a job of Azure ML puts into ``./outputs`` belong to the run: here they get into its folder.
+_LINK_OUTPUTS = f"[ -e outputs ] || ln -s {OUTPUTS_LINK} outputs; "
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +71,8 @@ def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
         inside = f"/{name}" if wanted.type == "uri_file" else ""
         places[f"outputs.{name}"] = shlex.quote(env[output_variable(name)] + inside)
     path = f"PATH={shlex.quote(posixpath.dirname(python))}:$PATH; export PATH; " if "/" in python else ""
-    return LaunchPlan(argv=("/bin/sh", "-c", path + bound(spec.command, places)), cwd=source, env={**spec.env, **env})
+    line = _LINK_OUTPUTS + path + bound(spec.command, places)
+    return LaunchPlan(argv=("/bin/sh", "-c", line), cwd=source, env={**spec.env, **env})
 
 
 def _data(spec: JobSpec, folder: str) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ from jupyter_amltrain.runs.store import RunStore
 from jupyter_amltrain.snapshot import Snapshot, of_yaml, take
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus, make_handle
+from jupyter_amltrain.state import working_folder
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snap
         lambda: take(
             spec.script_name,
             spec.script,
-            notebook_dir=spec.notebook_dir or os.getcwd(),
+            notebook_dir=spec.notebook_dir or working_folder(),
             source=spec.source,
         )
     )

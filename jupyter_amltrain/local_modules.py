@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jupyter_amltrain import syntax
+from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.errors import SubmitError
 
 _SKIPPED = frozenset({"__pycache__", ".git", ".venv", "node_modules", ".ipynb_checkpoints"})
@@ -107,14 +108,20 @@ class _Search:
 
 
 def _python_files(path: Path, name: str, package: str) -> Iterator[tuple[str, str]]:
-    with os.scandir(path) as scan:
-        entries = sorted(scan, key=lambda entry: entry.name)
+    try:
+        with os.scandir(path) as scan:
+            entries = sorted(scan, key=lambda entry: entry.name)
+    except OSError as error:
+        raise SubmitError(
+            f"Cannot read the package folder {path}: {error.strerror or error}.",
+            hint="Make the folder readable, or remove the import.",
+        ) from error
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             if entry.name not in _SKIPPED:
                 inside = f"{package}.{entry.name}"
                 yield from _python_files(Path(entry.path), f"{name}/{entry.name}", inside)
-        elif entry.name.endswith((".py", ".pyi", ".so")) and entry.is_file():
+        elif entry.name.endswith((".py", ".pyi", ".so")) and os.path.isfile(entry.path):
             yield f"{name}/{entry.name}", package
 
 
@@ -135,8 +142,7 @@ def _imports_of_file(path: str, mtime_ns: int, size: int) -> tuple[tuple[int, st
     # mtime and size are the key's: an edited module is read again.
     if not path.endswith(".py"):
         return ()
-    with open(path, "rb") as file:
-        return _imports(file.read())
+    return _imports(read_regular(path))
 
 
 def _imports(text: bytes) -> tuple[tuple[int, str], ...]:

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,9 @@ from jupyter_amltrain.spec.run import Run
 from jupyter_amltrain.spec.target import ComputeTarget
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.targets import Targets
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.workspaces import Workspaces
 
 #: What a model can be; MLflow and Azure ML know the same words.
 TYPES = ("custom_model", "mlflow_model")
@@ -43,6 +46,8 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
         Where its files are.
     created
         Unix seconds; 0 where it is not known.
+    workspace
+        Of a model just registered: what ``--workspace`` needs to find it, whatever target is in use.
     """
 
     name: str
@@ -53,6 +58,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     created: float = 0.0
     description: str = ""
     tags: dict[str, str] = {}
+    workspace: str = ""
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,10 +137,12 @@ class Models:
                 raise CommandError(f"{run.handle} left no files.", hint="%aml_runs show tells what is known of it.")
             payload = {**wish, "tags": marks, "run_dir": run.folder, "project": run.project, "handle": run.handle}
             found = await self._imports.worker.request("model_register", payload, timeout=TIMEOUT)
+            registry = HERE if self._workspaces().all() else ""
         else:
-            payload = {**wish, "tags": marks, "workspace": self._facts(workspace), "job": run.run_id}
+            registry = self._facts(workspace)
+            payload = {**wish, "tags": marks, "workspace": registry, "job": run.run_id}
             found = await self._azure("models.register", payload, progress)
-        return msgspec.convert({"run": run.handle, **found}, ModelRow)
+        return msgspec.convert({"run": run.handle, **found, "workspace": registry}, ModelRow)
 
     async def list(self, project: str, workspace: str = "") -> list[ModelRow]:
         """Every version of every model, by name and newest first.
@@ -204,9 +212,12 @@ class Models:
         return None if found is None else self._facts(found)
 
     def _facts(self, workspace: str) -> str:
+        return self._workspaces().get(workspace).name
+
+    def _workspaces(self) -> Workspaces:
         from jupyter_amltrain.workspaces import Workspaces
 
-        return Workspaces(self._root).get(workspace).name
+        return Workspaces(self._root)
 
 
 def _workspace_of(target: ComputeTarget) -> str | None:

@@ -25,8 +25,10 @@ def new_run_id(name: str) -> str:
 
 
 def tilde(path: str) -> str:
-    """`path` with the home folder as ``~``: shared notebooks need not tell whose it was."""
+    """`path` for people: the home folder as ``~``, bytes that are not UTF-8 as ``\ufffd``."""
     home = os.path.expanduser("~")
+    if not path.isascii():
+        path = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if home not in ("", "/") and (path == home or path.startswith(home + os.sep)):
         return "~" + path[len(home) :]
     return path

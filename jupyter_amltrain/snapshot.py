@@ -6,16 +6,19 @@ Without ``--source`` it is the script and the local modules that it imports; wit
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import OUTPUTS, read_regular
 from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
+from jupyter_amltrain.state import working_folder
 
 if TYPE_CHECKING:
     from jupyter_amltrain.ignore import IgnoreRules
@@ -26,6 +29,8 @@ LIMIT_BYTES = 300 * 10**6
 LIMIT_FILES = 20_000
 #: Never part of a snapshot, whatever the ignore files say.
 ALWAYS_SKIPPED = frozenset({".git", ".amltrain", "__pycache__", ".ipynb_checkpoints", ".venv", "node_modules"})
+#: What ``./outputs`` of a YAML job links to, from the run's ``source/``.
+OUTPUTS_LINK = f"../{OUTPUTS}"
 #: A folder this many times over the limit is not counted to its end.
 _GIVE_UP = 10
 
@@ -117,7 +122,7 @@ def of_yaml(spec: JobSpec, *, code: bool) -> Snapshot:
     SnapshotTooLarge, SubmitError
         See :func:`take`.
     """
-    root = Path(spec.source or spec.notebook_dir or os.getcwd())
+    root = Path(spec.source or spec.notebook_dir or working_folder())
     files: dict[str, str | bytes] = {}
     if code and spec.source:
         files.update(_Folder(root.absolute(), LIMIT_BYTES, LIMIT_FILES).walk())
@@ -137,7 +142,7 @@ def _sealed(files: dict[str, str | bytes], root: Path, limit_bytes: int, limit_f
                 inner = hashlib.sha256(content).digest()
             else:
                 size, executable, inner = _hashed(content)
-            label = name.encode()
+            record = _record(name, executable, inner)
         except UnicodeEncodeError:
             raise SubmitError(f"{root}: the file name {name!r} is not UTF-8.", hint="Rename the file.") from None
         except OSError as error:
@@ -147,7 +152,7 @@ def _sealed(files: dict[str, str | bytes], root: Path, limit_bytes: int, limit_f
             ) from error
         sizes[name] = size
         total += size
-        whole.update(b"%d %s %d " % (len(label), label, executable) + inner)
+        whole.update(record)
         if total > limit_bytes or len(sizes) > limit_files:
             break
     if total > limit_bytes or len(files) > limit_files:
@@ -155,9 +160,54 @@ def _sealed(files: dict[str, str | bytes], root: Path, limit_bytes: int, limit_f
     return Snapshot(files=files, digest=whole.hexdigest(), bytes=total)
 
 
+def digest_of(folder: str | os.PathLike[str], names: Iterable[str]) -> str:
+    """Digest of the files `names` as they lie in `folder`: of a copy, whatever happened to the original meanwhile.
+
+    Blocks on the disk.
+
+    Raises
+    ------
+    OSError
+        A file is not there, or cannot be read.
+    """
+    whole = hashlib.sha256()
+    for name in sorted(names):
+        _, executable, inner = _hashed(os.path.join(folder, name))
+        whole.update(_record(name, executable, inner))
+    return whole.hexdigest()
+
+
+def _record(name: str, executable: bool, inner: bytes) -> bytes:
+    """What a file adds to the digest of a tree."""
+    label = name.encode()
+    return b"%d %s %d " % (len(label), label, executable) + inner
+
+
+def _is_outputs_link(entry: os.DirEntry[str]) -> bool:
+    """Whether it is the link that was made for a run: in its copy of the code, which is submitted again."""
+    return entry.is_symlink() and os.readlink(entry.path) == OUTPUTS_LINK
+
+
+def _is(check: Callable[[], bool]) -> bool:
+    """What an entry of a folder says of itself; False of a link that leads in a circle."""
+    try:
+        return check()
+    except OSError:
+        return False
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Opener of a file that may have become a pipe meanwhile: it does not wait for a writer."""
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "Not a regular file", path)
+    return handle
+
+
 def _hashed(path: str) -> tuple[int, bool, bytes]:
     digest, size = hashlib.sha256(), 0
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=_open_regular) as file:
         executable = bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR)
         while block := file.read(1 << 20):
             digest.update(block)
@@ -167,7 +217,7 @@ def _hashed(path: str) -> tuple[int, bool, bytes]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(str(path), LIMIT_BYTES)
     except OSError as error:
         raise SubmitError(
             f"Cannot read the script {path}: {error.strerror or error}.", hint="Is the path right?"
@@ -189,10 +239,10 @@ class _Folder:
     def walk(self) -> dict[str, str]:
         from jupyter_amltrain.ignore import IgnoreRules
 
-        if not self.root.is_dir():
+        if not os.path.isdir(self.root):
             raise SubmitError(
                 f"--source {self.root} is not a folder.",
-                hint=f"The working folder is {Path.cwd()}.",
+                hint=f"The working folder is {working_folder()}.",
             )
         whole = self._folder(str(self.root), "", IgnoreRules.of(str(self.root)), (self.real,))
         if self.total > self.limit_bytes or len(self.files) > self.limit_files:
@@ -211,9 +261,9 @@ class _Folder:
             ) from error
         for entry in entries:
             name = prefix + entry.name
-            if entry.name in ALWAYS_SKIPPED:
+            if entry.name in ALWAYS_SKIPPED or (name == OUTPUTS and _is_outputs_link(entry)):
                 continue
-            is_dir = entry.is_dir()
+            is_dir = _is(entry.is_dir)
             if rules.ignores(name, is_dir):
                 continue
             real = path
@@ -227,8 +277,11 @@ class _Folder:
                     continue  # a link to a folder above: its files are taken where they are
                 if not self._folder(entry.path, name + "/", rules.below(entry.path, name), (*parents, real)):
                     return False
-            elif entry.is_file():  # no sockets, pipes, devices
-                size = entry.stat().st_size
+            elif _is(entry.is_file):  # no sockets, pipes, devices
+                try:
+                    size = entry.stat().st_size
+                except FileNotFoundError:
+                    continue  # deleted while we look
                 self.files[name] = entry.path
                 self.sizes[name] = size
                 self.total += size

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.errors import StateError
+from jupyter_amltrain.agent.protocol import read_regular
+from jupyter_amltrain.errors import CommandError, StateError
 
 #: Schema of everything below the root. A newer one is refused, older ones are read.
 SCHEMA = 1
@@ -93,6 +94,22 @@ def default_path() -> Path:
     return Path(platformdirs.user_state_path("amltrain"))
 
 
+def working_folder() -> str:
+    """Absolute path of the working folder.
+
+    Raises
+    ------
+    CommandError
+        It was deleted.
+    """
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise CommandError(
+            "The working folder was deleted.", hint="Change to a folder that is there: %cd ~ (in a shell: cd ~)"
+        ) from None
+
+
 def project_store(project: str | os.PathLike[str]) -> Path:
     """Folder of the project's MLflow store."""
     return Path(project) / _PROJECT
@@ -120,17 +137,23 @@ def read_json(path: Path) -> Any:
         It is absent or no JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(read_regular(str(path)))
+    except (OSError, ValueError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or error
         raise StateError(
-            f"Cannot read {path}: {error}.", hint="Remove the file if it is damaged, and try again."
+            f"Cannot read {path}: {why}.", hint="Remove the file if it is damaged, and try again."
         ) from error
 
 
 def check_schema(value: Any, path: Path) -> None:
     """Refuse what a newer version wrote, in one sentence."""
     number = value.get("schema") if isinstance(value, dict) else None
-    if not isinstance(number, int) or number > SCHEMA:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise StateError(
+            f"{path} is damaged: it is not a JSON object with the number of its schema.",
+            hint="Remove the file, or put back a copy of it.",
+        )
+    if number > SCHEMA:
         raise StateError(
             f"{path} was written by a newer jupyter_amltrain (schema {number}, this one reads up to {SCHEMA}).",
             hint="Upgrade: pip install -U jupyter_amltrain",

@@ -15,6 +15,7 @@ from jupyter_amltrain.session import controller
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.resources import Resources, distribution_of
+from jupyter_amltrain.state import working_folder
 from jupyter_amltrain.tracked_run import ANSWER, TrackedRun
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def submit(
     """
     from jupyter_amltrain import script as scripts
 
-    here = str(Path.cwd())
+    here = working_folder()
     for word, given in (("out", out), ("args", args), ("outputs", outputs), ("services", services)):
         if isinstance(given, str):
             raise CommandError(f"{word}={given!r}: a list of texts is wanted.", hint=f"Try: {word}=[{given!r}]")

@@ -32,6 +32,12 @@ class Targets:
             return {"schema": SCHEMA, "current": LOCAL.name, "targets": {}}
         value = read_json(self._path)
         check_schema(value, self._path)
+        named = [value.get(key, {}) for key in ("targets", "past")]
+        if not all(isinstance(part, dict) for part in named) or not isinstance(value.get("current", ""), str):
+            raise StateError(
+                f"{self._path} is damaged: its targets are not an object, or the one in use is no name.",
+                hint="Remove the file, or put back a copy of it.",
+            )
         return dict(value)
 
     def all(self) -> list[ComputeTarget]:

@@ -38,11 +38,7 @@ class TrackedRun:
     @property
     def run(self) -> Run:
         """What is known of the run now (frozen)."""
-
-        async def get() -> Run:
-            return controller().entry(self.handle).run
-
-        return controller().loop.call(get())
+        return controller().loop.call(controller().load(self.handle), ANSWER)
 
     @property
     def run_id(self) -> str:
@@ -252,9 +248,27 @@ class TrackedRun:
         """Ask for the end; returns when requested. Ended runs are left alone."""
         controller().loop.call(controller().cancel(self.handle), ANSWER)
 
-    def delete(self) -> None:
-        """Remove the ended run's folder; its MLflow record stays."""
-        controller().loop.call(controller().delete(self.handle), ANSWER)
+    def delete(self, *, without_mlflow: bool = False) -> None:
+        """Remove the ended run's folder; its MLflow record stays.
+
+        Parameters
+        ----------
+        without_mlflow
+            Also if MLflow has no record of it: what it logged is lost.
+
+        Raises
+        ------
+        UnrecordedRun
+            MLflow has no record of it, and none can be written now.
+        """
+        controller().loop.call(controller().delete(self.handle, without_mlflow), ANSWER)
+
+    def unrecorded(self) -> str:
+        """Why MLflow has no record of what this ended run logged; empty where it has one.
+
+        A record that could not be written is tried again.
+        """
+        return controller().loop.call(controller().unrecorded(self.handle), ANSWER)
 
     def record(self) -> RunRecord:
         """What a cell output says of the run; asks the target."""

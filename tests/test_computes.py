@@ -210,6 +210,26 @@ def test_the_same_again_is_taken_as_it_is(kernel: Kernel) -> None:
     assert done.accepted and not done.begun and done.said == "big is there already with these settings."
 
 
+def test_create_of_machines_that_somebody_else_deleted_creates_them(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.create("big", **CLUSTER)
+    made = []
+
+    async def gone(self: FakeLifecycle) -> bool:
+        return not made
+
+    async def create(self: FakeLifecycle, progress: Any) -> None:
+        made.append(self.target.name)
+
+    monkeypatch.setattr(FakeLifecycle, "is_gone", gone)
+    monkeypatch.setattr(FakeLifecycle, "create", create)
+    assert kernel.act("create", "big", kind="fake", values=CLUSTER).ask  # it costs: as the first time
+    assert kernel.create("big", **CLUSTER).begun and made == ["big"]
+    assert kernel.rows()["big"].state != "failed"
+    assert not kernel.create("big", **CLUSTER).begun and made == ["big"]
+
+
 def test_a_target_that_could_not_be_made_leaves_nothing(kernel: Kernel, other: Kernel, home: Path) -> None:
     kernel.create("big", wait=False, fails="create", provisioning=0.1, **SIZE)
     with pytest.raises(QuotaExceeded, match="the quota for gpu-v100 is used up"):

@@ -130,3 +130,53 @@ def test_names() -> None:
     assert name_and_version("digits:3") == ("digits", "3")
     with pytest.raises(CommandError, match="Try: my-model"):
         checked_name("my model")
+
+
+LOOP = """
+import mlflow, pathlib
+for c in (0.1, 1):
+    with mlflow.start_run(run_name=f"C={c}"):
+        mlflow.log_param("C", c)
+        pathlib.Path("logged").mkdir(exist_ok=True)
+        pathlib.Path("logged/MLmodel").write_text(f"flavors: {{}} # {c}")
+        mlflow.log_artifacts("logged", "net")
+"""
+ALONE = """
+import mlflow
+class Doubled(mlflow.pyfunc.PythonModel):
+    def predict(self, context, model_input, params=None):
+        return model_input
+mlflow.pyfunc.log_model(name="alone", python_model=Doubled(), pip_requirements=["mlflow"])
+"""
+
+
+def test_models_of_runs_started_in_a_loop_are_found_by_the_name_of_the_child(api: Any) -> None:
+    run = api.submit(LOOP, name="loop", gpus=0).wait(60)
+    with pytest.raises(CommandError, match="left 2 models") as caught:
+        api.register_model("loop", run=run.handle)
+    assert "outputs/C=1/net" in str(caught.value)
+    row = api.register_model("loop", run=run.handle, path="outputs/C=1/net")
+    assert (Path(row.path) / "MLmodel").read_text().endswith("# 1")
+    client = run_of_registry("loop")
+    assert client["tags"]["mlflow.parentRunId"] == run.run.tracking_id and client["name"] == "C=1"
+
+
+def test_model_logged_as_the_first_thing_is_found(api: Any) -> None:
+    run = api.submit(ALONE, name="alone", gpus=0).wait(120)
+    row = api.register_model("alone", run=run.handle)
+    assert (row.type, row.run) == ("mlflow_model", run.handle)
+    assert run_of_registry("alone")["id"] == run.run.tracking_id
+
+
+def run_of_registry(name: str) -> dict[str, Any]:
+    """The run that MLflow names for the newest version of a model."""
+    code = (
+        "import json, mlflow\n"
+        f"client = mlflow.MlflowClient('sqlite:///{Path.cwd()}/.amltrain/mlflow.db')\n"
+        f"(found,) = client.search_model_versions(\"name='{name}'\")\n"
+        "run = client.get_run(found.run_id)\n"
+        "print(json.dumps({'id': found.run_id, 'name': run.info.run_name, 'tags': run.data.tags}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer

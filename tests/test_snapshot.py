@@ -242,3 +242,89 @@ def test_a_cell_takes_no_time(tmp_path: Path) -> None:
         take("s.py", text, notebook_dir=tmp_path)
         times.append(time.perf_counter() - start)
     assert min(times) < 0.002
+
+
+# -- what is no file, and what changes -------------------------------------------------
+
+
+def test_links_in_a_circle_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": ""})
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    assert names(take("a.py", "", notebook_dir="/", source=tmp_path)) == {"a.py"}
+    with pytest.raises(SubmitError, match="not a folder"):
+        take("a.py", "", notebook_dir="/", source=tmp_path / "one")
+
+
+@pytest.mark.parametrize("name", [".amlignore", ".gitignore", "sub/.gitignore"])
+@pytest.mark.parametrize("kind", ["fifo", "device", "loop"])
+def test_an_ignore_file_that_is_no_file_is_one_sentence(tmp_path: Path, name: str, kind: str) -> None:
+    write(tmp_path, {"a.py": "", "sub/b.py": ""})
+    if kind == "fifo":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero" if kind == "device" else Path(name).name)
+    with pytest.raises(SubmitError, match="Cannot read") as caught:
+        take("a.py", "", notebook_dir="/", source=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_pipes_sockets_and_devices_are_left_out(tmp_path: Path) -> None:
+    import socket
+
+    write(tmp_path, {"a.py": ""})
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "null").symlink_to("/dev/null")
+    (tmp_path / ".amlignore").write_text("null\n")
+    with socket.socket(socket.AF_UNIX) as made:
+        here = os.getcwd()
+        os.chdir(tmp_path)
+        try:
+            made.bind("socket")
+        finally:
+            os.chdir(here)
+    assert names(take("a.py", "", notebook_dir="/", source=tmp_path)) == {"a.py", ".amlignore"}
+
+
+def test_a_module_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    write(tmp_path, {"package/__init__.py": "", "package/loop.py": ""})
+    os.mkfifo(tmp_path / "piped.py")
+    os.mkfifo(tmp_path / "package" / "piped.py")
+    (tmp_path / "package" / "loop.py").unlink()
+    (tmp_path / "package" / "loop.py").symlink_to("loop.py")
+    made = take("s.py", "import piped, package", notebook_dir=tmp_path)
+    assert names(made) == {"s.py", "package/__init__.py"}
+    os.mkfifo(tmp_path / "script.py")
+    with pytest.raises(SubmitError, match="Cannot read the script"):
+        take("script.py", "", notebook_dir=tmp_path)
+
+
+@pytest.mark.parametrize("where", ["name", "folder"])
+def test_a_name_that_is_not_utf_8_is_one_printable_sentence(tmp_path: Path, where: str) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    write(tmp_path, {"a.py": "", (f"{odd}.txt" if where == "name" else f"{odd}/b.txt"): ""})
+    with pytest.raises(SubmitError, match="not UTF-8") as caught:
+        take("a.py", "", notebook_dir="/", source=tmp_path)
+    str(caught.value).encode()
+
+
+def test_a_source_folder_whose_own_name_is_not_utf_8_works(tmp_path: Path) -> None:
+    root = write(tmp_path / os.fsdecode(b"caf\xe9"), {"a.py": "x = 1"})
+    made = take("a.py", "", notebook_dir="/", source=root)
+    assert names(made) == {"a.py"} and made.digest == take("a.py", "x = 1", notebook_dir="/").digest
+
+
+def test_the_digest_of_a_copy_is_of_what_was_copied(tmp_path: Path) -> None:
+    write(tmp_path / "source", {"a.py": "x = 1", "sub/b.py": "y = 1"})
+    made = take("a.py", "", notebook_dir="/", source=tmp_path / "source")
+    assert snapshot.digest_of(tmp_path / "source", made.files) == made.digest
+    write(tmp_path / "source", {"a.py": "x = 2"})
+    assert snapshot.digest_of(tmp_path / "source", made.files) != made.digest
+
+
+def test_a_link_for_outputs_that_a_run_was_given_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "source", {"a.py": ""})
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "source" / "outputs").symlink_to(snapshot.OUTPUTS_LINK)
+    assert names(take("a.py", "", notebook_dir="/", source=tmp_path / "source")) == {"a.py"}

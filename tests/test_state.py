@@ -52,7 +52,7 @@ def test_opened_again_nothing_changes(tmp_path: Path) -> None:
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "home").iterdir()} == before
 
 
-@pytest.mark.parametrize("written", ['{"schema":99}', '{"schema":"1"}', "[]"])
+@pytest.mark.parametrize("written", ['{"schema":99}', '{"schema":"1"}', "[]", "{}", "7"])
 def test_a_newer_schema_is_refused_in_one_sentence(tmp_path: Path, written: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -60,9 +60,11 @@ def test_a_newer_schema_is_refused_in_one_sentence(tmp_path: Path, written: str)
     with pytest.raises(StateError) as caught:
         StateRoot(home)
     text = one_line(caught.value)
-    assert str(home / "schema.json") in text and "pip install -U jupyter_amltrain" in text
+    assert str(home / "schema.json") in text
     if "99" in written:
-        assert "schema 99, this one reads up to 1" in text
+        assert "schema 99, this one reads up to 1" in text and "pip install -U jupyter_amltrain" in text
+    else:
+        assert "is damaged" in text
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -142,7 +144,6 @@ def test_a_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             for call in (
                 lambda: api.submit("pass"),
                 lambda: api.compute("local"),
-                lambda: api.runs("local"),
                 lambda: Targets(root, c.targets._kinds).use("local"),
             ):
                 with pytest.raises(StateError) as caught:
@@ -199,3 +200,59 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with locked(path, timeout=60):
         pass
     assert not [p for p in tmp_path.iterdir() if p.name.endswith(".soft")]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "{}",
+        "[]",
+        "null",
+        "7",
+        '{"targets":{}}',
+        '{"schema":1,"targets":[]}',
+        '{"schema":1,"targets":7}',
+        '{"schema":1,"targets":{},"current":{}}',
+        '{"schema":1,"targets":{},"past":[1]}',
+        '{"schema":1,"targets":{"a":7}}',
+        '{"schema":1,"targets":{"a":{"kind":"fake","name":7}}}',
+        "[" * 20_000,
+    ],
+)
+def test_damaged_targets_are_one_sentence(tmp_path: Path, written: str) -> None:
+    from jupyter_amltrain.backends.registry import target_kinds
+    from jupyter_amltrain.targets import Targets
+
+    root = StateRoot(tmp_path / "home")
+    root.targets.write_text(written)
+    targets = Targets(root, target_kinds())
+    for ask in (targets.all, targets.read, lambda: targets.get("local"), lambda: targets.use("local")):
+        with pytest.raises(StateError) as caught:
+            ask()
+        assert "targets.json" in one_line(caught.value) and "schema None" not in str(caught.value)
+
+
+def test_a_deleted_working_folder_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jupyter_amltrain import api
+    from jupyter_amltrain.errors import CommandError
+
+    monkeypatch.setenv("AMLTRAIN_HOME", str(tmp_path / "home"))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    try:
+        with pytest.raises(CommandError, match="working folder was deleted"):
+            api.submit("print(1)")
+    finally:
+        monkeypatch.chdir(tmp_path)
+        api.close()
+
+
+def test_warnings_as_errors_do_not_end_an_import() -> None:
+    import subprocess
+    import sys
+
+    code = "import jupyter_amltrain.cli, jupyter_amltrain.magics, jupyter_amltrain.widgets.dashboard"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-500:]

@@ -159,18 +159,6 @@ def test_mlflows_page_starts_is_found_again_and_dies_with_us(read, monkeypatch):
         urllib.request.urlopen(started["url"], timeout=5)
 
 
-def test_the_page_behind_a_hub(tmp_path):
-    env = {"JUPYTERHUB_SERVICE_PREFIX": "/user/me/"}
-    assert ui.url(5000, env) == "/user/me/proxy/5000/"
-    assert ui.url(5000, {}) == "http://127.0.0.1:5000/"
-    line = ui.command(str(tmp_path), 5000, env)
-    assert line[line.index("--allowed-hosts") + 1] == "*"
-    line = ui.command(str(tmp_path), 5000, {**env, "JUPYTERHUB_PUBLIC_URL": "https://hub.example.org/user/me/"})
-    assert "hub.example.org" in line[line.index("--allowed-hosts") + 1]
-    assert line[line.index("--cors-allowed-origins") + 1] == "https://hub.example.org"
-    assert "--allowed-hosts" not in ui.command(str(tmp_path), 5000, {})
-
-
 OLD = """
 import json, sys
 import mlflow

@@ -54,7 +54,8 @@ Calls
     Idempotent; returns when requested, not when dead. UnknownRun.
 ``poll`` {"run_ids": [id, ...]} -> {"runs": {id: state.json}, "errors": {id: {"type", "message"}}}
     Ids that this machine does not know are absent. `errors` holds folders that cannot be
-    read (a newer schema). ``truth`` of a run with GPUs, once there is a verdict: {"verdict",
+    understood: ``StateError`` of a newer schema; ``DamagedRun``, which also has "changed", the
+    unix seconds of the folder's last change. ``truth`` of a run with GPUs, once there is a verdict: {"verdict",
     "detail", "cause"} (see `truth`). The ``detail`` of a queued run is its place in the queue and what
     it waits for; it changes without a change of ``version``. Starts a dispatcher when jobs
     wait and none runs, and says ``lost`` for runs whose supervisor and guardian are gone.
@@ -64,7 +65,8 @@ Calls
     rows of those are left out, and "ids" are the names of all run folders.
 ``info`` {} -> see ``place.describe``: cpus, memory (bytes), gpus, gpu_note, slots, queued,
     running, survives, python, platform, home, queue, protocol.
-``delete`` {"run": id} -> {"run": id, "deleted": true}. UnknownRun; CommandError for a live run.
+``delete`` {"run": id} -> {"run": id, "deleted": true}. UnknownRun; CommandError for a live run, and
+    for a damaged one of which processes live.
 ``monitor`` {"id", "gpus": [index] | None, "period": s} -> {"id", "folder", "pid"}; {"id", "stop": true} -> {"id"}
     Samples this machine without a run, into ``<home>/monitors/<id>``: see `monitor`.
 ``ping`` {} -> {"pid": int, "protocol": int}; starts a dispatcher when none runs.
@@ -75,23 +77,22 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from . import contact, lifecycle, monitor, ownership, place
+from . import contact, damage, lifecycle, monitor, ownership, place
 from .contact import Here
+from .damage import DamagedRun
 from .processes import node, resume
 from .protocol import (
     CANCEL,
-    JOB,
+    LOST,
     QUEUED,
+    RUNNING,
     RUNS,
     STAGING,
     TERMINAL,
     AgentError,
-    not_readable,
     not_writable,
-    read_json,
-    read_state,
     run_folder,
     valid_run_id,
 )
@@ -99,6 +100,11 @@ from .shelf import Shelf, default_queue, open_queue
 from .waiting import queued, state_of
 
 Json = Dict[str, Any]
+
+#: Reason in a live state that is told, not stored: what the run's files say may be old.
+NOT_WRITTEN = "not-written"
+#: Space on a disk below which a state file cannot be counted on to be written.
+LEAST_SPACE_BYTES = 1 << 14
 
 
 def default_home() -> str:
@@ -148,7 +154,10 @@ def _state_now(here: Here, run: str) -> Json:
 
 def _cancel(here: Here, payload: Json) -> Json:
     run = _run_of(payload)
-    state = _state_now(here, run)
+    try:
+        state = _state_now(here, run)
+    except DamagedRun:
+        return _cancel_damaged(here, run)
     if state["state"] in TERMINAL:
         return {"run": run, "state": state["state"]}
     failed = _ask_by_file(here, run)
@@ -186,6 +195,20 @@ def _signal(who: Mapping[str, Any]) -> bool:
     return True
 
 
+def _cancel_damaged(here: Here, run: str) -> Json:
+    """Ask for the end of a run whose files say nothing: by the file that its supervisor looks for."""
+    if not damage.processes_of(run):
+        raise AgentError(
+            "CommandError",
+            "Run %r is damaged, and no process of it runs on this machine: there is nothing to cancel."
+            " Remove it with: %%aml_runs delete --force %s" % (run, run),
+        )
+    failed = _ask_by_file(here, run)
+    if failed is not None:
+        raise failed
+    return {"run": run, "state": RUNNING}
+
+
 def _poll(here: Here, payload: Json) -> Json:
     runs: Json = {}
     errors: Json = {}
@@ -193,15 +216,18 @@ def _poll(here: Here, payload: Json) -> Json:
         if not valid_run_id(run):
             continue
         try:
-            state = read_state(run_folder(here.home, run))
-        except (AgentError, OSError) as error:
+            state = damage.read_state(here.home, run)
+            if state is not None:
+                runs[run] = _settled(here, run, state)
+        except AgentError as error:
             errors[run] = _unread(here, run, error)
-            continue
-        if state is not None:
-            runs[run] = lifecycle.settle(here.home, run, state, queue=here.queue)
     if any(_stray(here, state) for state in runs.values()) and not contact.running(here.queue):
         here.ask("ping", {})  # who comes up looks after what an earlier life has left
-        runs = {run: state_of(here, run) for run in runs}
+        for run in list(runs):
+            try:
+                runs[run] = state_of(here, run)
+            except AgentError:  # deleted or damaged meanwhile: the next call says so
+                del runs[run]
     runs.update(ownership.check_ends(here.queue, here.home, runs))
     waiting = {run: state for run, state in runs.items() if state["state"] == QUEUED}
     if waiting:
@@ -209,9 +235,37 @@ def _poll(here: Here, payload: Json) -> Json:
     return {"runs": runs, "errors": errors}
 
 
-def _unread(here: Here, run: str, error: Union[AgentError, OSError]) -> Json:
-    known = not_readable(run_folder(here.home, run), error) if isinstance(error, OSError) else error
-    return dict(known.answer()["error"])
+def _settled(here: Here, run: str, state: Json) -> Json:
+    """`state` as it is now; of a live run also that its end could not be written."""
+    try:
+        state = lifecycle.settle(here.home, run, state, queue=here.queue)
+    except OSError as error:
+        why = "its end cannot be written: %s" % (error.strerror or error)
+        return dict(state, reason=NOT_WRITTEN, detail=why)
+    if state["state"] not in TERMINAL and _is_full(run_folder(here.home, run)):
+        why = "no space left on the disk of %s: its state may be older than what is shown" % here.home
+        return dict(state, reason=NOT_WRITTEN, detail=why)
+    return state
+
+
+def _is_full(folder: str) -> bool:
+    """Whether the disk of `folder` takes no further file."""
+    try:
+        disk = os.statvfs(folder)
+    except (OSError, AttributeError):
+        return False
+    no_space = disk.f_blocks > 0 and disk.f_bavail * disk.f_frsize < LEAST_SPACE_BYTES
+    return no_space or (disk.f_files > 0 and disk.f_favail == 0)
+
+
+def _unread(here: Here, run: str, error: AgentError) -> Json:
+    said: Json = dict(error.answer()["error"])
+    if isinstance(error, DamagedRun):
+        try:
+            said["changed"] = os.stat(run_folder(here.home, run)).st_mtime
+        except OSError:
+            said["changed"] = 0.0
+    return said
 
 
 def _stray(here: Here, state: Json) -> bool:
@@ -233,9 +287,11 @@ def _list(here: Here, payload: Json) -> Json:
     rows: List[Json] = []
     for run, state in polled["runs"].items():
         try:
-            job = read_json(os.path.join(run_folder(here.home, run), JOB)) or {}
-        except (AgentError, OSError) as error:
+            job = damage.read_job(here.home, run)
+        except AgentError as error:
             polled["errors"][run] = _unread(here, run, error)
+            continue
+        if job is None:  # deleted meanwhile
             continue
         row = {"run": run, "name": job.get("name", run)}
         row.update({key: state.get(key) for key in ("state", "reason", "exit_code")})
@@ -257,7 +313,10 @@ def _info(here: Here, payload: Json) -> Json:
 
 def _delete(here: Here, payload: Json) -> Json:
     run = _run_of(payload)
-    state = _state_now(here, run)
+    try:
+        state = _state_now(here, run)
+    except DamagedRun:
+        state = _end_of_damaged(run)
     if state["state"] not in TERMINAL:
         raise AgentError(
             "CommandError", "Run %r is %s. Cancel it first: %%aml_runs cancel %s" % (run, state["state"], run)
@@ -269,6 +328,18 @@ def _delete(here: Here, payload: Json) -> Json:
     shutil.rmtree(trash, ignore_errors=True)
     shutil.rmtree(os.path.join(here.home, STAGING, run), ignore_errors=True)
     return {"run": run, "deleted": True}
+
+
+def _end_of_damaged(run: str) -> Json:
+    """The state of a damaged run for its removal: lost, unless processes of it live here."""
+    live = damage.processes_of(run)
+    if not live:
+        return {"state": LOST}
+    raise AgentError(
+        "CommandError",
+        "Run %r is damaged and still runs (pid %s). Cancel it first: %%aml_runs cancel %s"
+        % (run, ", ".join(map(str, sorted(live)[:8])), run),
+    )
 
 
 def _ping(here: Here, payload: Json) -> Json:

@@ -19,6 +19,42 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
+def clean(value: Any) -> Any:
+    """`value` with lone surrogates in its texts replaced: no database and no UTF-8 file takes them."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): clean(item) for key, item in value.items()}
+    return value
+
+
+def parse(line: bytes) -> Optional[Record]:
+    """The record of a line; nothing for a damaged one."""
+    try:
+        record = json.loads(line)
+        return clean(record) if well_formed(record) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def well_formed(record: Any) -> bool:
+    """Whether a value read from a line has the form of a record."""
+    return (
+        isinstance(record, dict)
+        and type(record.get("seq")) is int
+        and isinstance(record.get("t", 0), (int, float))
+        and isinstance(record.get("op"), str)
+        and isinstance(record.get("b"), dict)
+        and isinstance(record.get("a", {}), dict)
+    )
+
+
 class Journal:
     """Append-only file of records, opened for one writer.
 
@@ -50,15 +86,21 @@ class Journal:
         self._end = 0
 
     def recover(self, replay: Callable[[Record], None]) -> None:
-        """Hand every whole record to `replay`, then cut what lies behind the last one."""
+        """Hand every whole record to `replay`, skip damaged lines, then cut a torn last one."""
+        damaged = 0
         for line in self._lines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                break
-            replay(record)
-            self.seq = record["seq"]
             self._end += len(line)
+            record = parse(line)
+            try:
+                if record is None:
+                    raise ValueError
+                replay(record)
+                self.seq = max(self.seq, record["seq"])
+            except (ValueError, KeyError, TypeError, AttributeError):
+                damaged += 1
+        if damaged:
+            self.seq += damaged  # their numbers
+            self._note("%d damaged lines of the journal were skipped" % damaged)
         if os.fstat(self._fd).st_size > self._end:
             os.ftruncate(self._fd, self._end)
             self._note("the journal had a torn last line; it was cut")
@@ -138,7 +180,9 @@ class Journal:
         for line in self._lines():
             if key_mark not in line or run_mark not in line:
                 continue
-            record = json.loads(line)
+            record = parse(line)
+            if record is None:
+                continue
             body: Record = record["b"]
             if (body.get("run_id") or body.get("run_uuid")) != run_id:
                 continue

@@ -20,6 +20,9 @@ PARAMS_TAGS_PER_BATCH = 100
 Body = Dict[str, Any]
 Note = Callable[[str], None]
 
+#: What MLflow calls the states of a run.
+STATUSES = ("RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
+
 _NAME = re.compile(r"^[/\w.\- :]*$")
 
 
@@ -74,19 +77,25 @@ def fit(op: str, body: Body, truncate: bool, note: Note) -> Body:
     elif op == "runs/log-batch":
         return _batch(body, truncate, note)
     elif op == "experiments/create":
+        _text(body, "name")
         if not body.get("name"):
             raise invalid("Invalid experiment name: ''. Experiment name cannot be empty.")
-        _length("name", str(body["name"]), EXPERIMENT_NAME)
+        _length("name", body["name"], EXPERIMENT_NAME)
     elif op == "experiments/set-experiment-tag":
         _length("key", _key(body, "key"), NAME)
         _length("value", str(body.get("value", "")), EXPERIMENT_TAG_VALUE)
     elif op == "runs/update":
         _long(body, "end_time")
+        _text(body, "run_name")
+        if body.get("status") and body["status"] not in STATUSES:
+            raise invalid(f"Invalid value {_quoted(body['status'])} for parameter 'status' supplied.")
     elif op == "runs/outputs":
         for index, model in enumerate(body.get("models") or []):
             _long(model, "step", f"models[{index}].")
     elif op in ("runs/create", "logged-models"):
         _long(body, "start_time")
+        for name in ("run_name", "user_id", "name", "model_type", "source_run_id"):
+            _text(body, name)
         return dict(body, tags=_pairs(body.get("tags"), "tags", TAG_VALUE, truncate, note))
     return body
 
@@ -167,6 +176,11 @@ def _long(body: Body, name: str, path: str = "", where: str = "") -> None:
             f"Invalid value {_quoted(body[name])} for parameter '{path}{name}' supplied: "
             f"{where}It must be a valid long (64-bit integer)."
         )
+
+
+def _text(body: Body, name: str) -> None:
+    if not isinstance(body.get(name) or "", str):
+        raise invalid(f"Invalid value {_quoted(body[name])} for parameter '{name}' supplied: it must be a string.")
 
 
 def _quoted(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Callable, List, Optional, Set
 
 from . import failpoints
 from .mlflow_journal import Journal, Record, now_ms
-from .mlflow_limits import Body, fit
+from .mlflow_limits import Body, Refusal, fit
 from .mlflow_state import State
 
 #: Changes that make something: repeated, they would make it twice.
@@ -42,6 +42,7 @@ class Recorder:
         self._on_note = on_note
         self._noted: Set[str] = set()
         self.lock = threading.Lock()
+        self._starting = threading.Lock()  #: held while a run is found to be the first, or not
         self._unanswered: List[Record] = []
         self.journal = Journal(journal, self.note_once)
         os.makedirs(artifacts, mode=0o700, exist_ok=True)
@@ -62,7 +63,10 @@ class Recorder:
         if record["op"] == "init":
             self.state.add_run(added["id"], added["exp_id"], added["name"], "", record["t"])
             return
-        self.state.apply(record["op"], record["b"], added)
+        try:
+            self.state.apply(record["op"], record["b"], added)
+        except Refusal as error:  # the line that made what it names is damaged
+            raise ValueError(error.message) from error
         self._unanswered = [*self._unanswered[1 - _UNANSWERED :], record]
 
     def note_once(self, text: str) -> None:
@@ -127,6 +131,15 @@ class Recorder:
             del self._unanswered[index]
             return added
         return None
+
+    def unanswered_join(self, request: str) -> bool:
+        """Whether a killed predecessor took this request as the start of the job's run."""
+        with self.lock:
+            for index, record in enumerate(self._unanswered):
+                if (record.get("a") or {}).get("request") == request:
+                    del self._unanswered[index]
+                    return True
+        return False
 
 
 def _names(record: Record, thing: str) -> bool:

@@ -1,14 +1,19 @@
 """The calls of MLflow's REST interface that a job makes, by route."""
 
+import hashlib
+import json
 import os
 import re
 import uuid
 from typing import Any, Callable, Dict, List, Tuple
 
 from .mlflow_journal import now_ms
-from .mlflow_limits import Body, Refusal, missing
+from .mlflow_limits import Body, Refusal, fit, missing
 from .mlflow_recorder import Recorder
 from .mlflow_views import model_view, run_view, search_models, search_runs
+
+#: Tags that MLflow's client sends with a new run.
+PARENT, AUTOLOGGING = "mlflow.parentRunId", "mlflow.autologging"
 
 _API = re.compile(r"/(?:ajax-)?api/[23]\.[01]/mlflow/(.+)$")
 
@@ -31,8 +36,13 @@ _PLAIN = (
 class Sink(Recorder):
     """A recorder with MLflow's routes; thread-safe."""
 
-    def handle(self, method: str, path: str, body: Body) -> Any:
+    def handle(self, method: str, path: str, body: Body, rank: Callable[[], str] = str) -> Any:
         """Answer one call.
+
+        Parameters
+        ----------
+        rank
+            Tells the caller's rank in a distributed job, or an empty text.
 
         Raises
         ------
@@ -41,6 +51,8 @@ class Sink(Recorder):
         """
         found = _API.match(path)
         op = found.group(1).strip("/") if found else ""
+        if (method, op) == ("POST", "runs/create"):
+            return self._create_run(body, rank)
         route = _ROUTES.get((method, op))
         if route is not None:
             return route(self, body)
@@ -89,15 +101,39 @@ class Sink(Recorder):
         added = known or self.change("experiments/create", body, {"id": experiment_id, "t": now_ms()})
         return {"experiment_id": added["id"]}
 
-    def _create_run(self, body: Body) -> Body:
-        tags = {tag["key"]: tag.get("value") for tag in body.get("tags") or []}
-        if "mlflow.parentRunId" not in tags:
-            return {"run": self._join(body)}
-        name = body.get("run_name") or tags.get("mlflow.runName") or "run-" + uuid.uuid4().hex[:8]
+    def _create_run(self, body: Body, rank: Callable[[], str]) -> Body:
+        """A new run: the job's own for the first that has no parent, else a child.
+
+        The client sends the same for ``start_run()`` and for a call that logs without a
+        run, so that the order decides. A run of autologging does not count as the
+        script's first: the ``log_metric`` behind it belongs to the job's run, too. In a
+        distributed job each rank has a first.
+        """
+        body = fit("runs/create", body, self._truncate, self.note_once)
+        tags = list(body.get("tags") or [])
+        if all(tag["key"] != PARENT for tag in tags):
+            kind = "autolog" if any(tag["key"] == AUTOLOGGING for tag in tags) else "script"
+            request = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+            number = rank()
+            with self._starting:
+                if self._is_first(kind, number, request):
+                    return {"run": self._join(body, {"joined": [kind, number], "request": request})}
+            body = dict(body, tags=[*tags, {"key": PARENT, "value": self.run_id}])
+        names = {tag["key"]: tag.get("value") for tag in tags}
+        name = body.get("run_name") or names.get("mlflow.runName") or "run-" + uuid.uuid4().hex[:8]
         added = self.change("runs/create", body, {"id": uuid.uuid4().hex, "name": name, "t": now_ms()})
         return {"run": self._view(added["id"])}
 
-    def _join(self, body: Body) -> Body:
+    def _is_first(self, kind: str, rank: str, request: str) -> bool:
+        joined = self.state.joined
+        if rank:
+            first = (kind, rank) not in joined
+        else:
+            first = all(known != kind for known, _ in joined)
+        return first or self.unanswered_join(request)
+
+    def _join(self, body: Body, added: Body) -> Body:
+        self.change("runs/update", {"run_id": self.run_id, "status": "RUNNING"}, added)
         have = self.state.runs[self.run_id].tags
         tags = [tag for tag in body.get("tags") or [] if tag["key"] not in have]
         if body.get("run_name"):
@@ -105,8 +141,6 @@ class Sink(Recorder):
             tags.append({"key": "mlflow.runName", "value": body["run_name"]})
         if tags:
             self.change("runs/log-batch", {"run_id": self.run_id, "tags": tags}, {})
-        if self.state.runs[self.run_id].status != "RUNNING":
-            self.change("runs/update", {"run_id": self.run_id, "status": "RUNNING"}, {})
         return self._view(self.run_id)
 
     def _view(self, run_id: str) -> Body:
@@ -162,7 +196,13 @@ class Sink(Recorder):
     def _create_model(self, body: Body) -> Body:
         added = {"id": "m-" + uuid.uuid4().hex, "name": body.get("name") or "model", "t": now_ms()}
         body = dict(body, experiment_id=str(body.get("experiment_id") or self.state.experiment_id))
+        alone = not body.get("source_run_id")
+        if alone:  # log_model of MLflow 3 starts no run; in a job the model is the job's
+            body["source_run_id"] = self.run_id
         added = self.change("logged-models", body, added)
+        if alone:
+            link = {"run_id": self.run_id, "models": [{"model_id": added["id"], "step": 0}]}
+            self.change("runs/outputs", link, {})
         return {"model": model_view(self.state, added["id"])}
 
     def _logged_model(self, method: str, op: str, body: Body) -> Body:
@@ -199,7 +239,6 @@ _ROUTES: Dict[Tuple[str, str], Callable[[Sink, Body], Any]] = {
     ("POST", "experiments/create"): Sink._create_experiment,
     ("POST", "experiments/search"): lambda sink, body: {"experiments": list(sink.state.experiments.values())},
     ("GET", "experiments/search"): lambda sink, body: {"experiments": list(sink.state.experiments.values())},
-    ("POST", "runs/create"): Sink._create_run,
     ("GET", "runs/get"): lambda sink, body: {"run": sink._view(str(body.get("run_id") or body.get("run_uuid")))},
     ("POST", "runs/update"): Sink._update_run,
     ("POST", "runs/search"): Sink._search_runs,

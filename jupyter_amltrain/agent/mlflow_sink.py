@@ -5,13 +5,14 @@ folder's journal (:mod:`.mlflow_journal`), artifacts and models are written by t
 script itself to the run folder (``file:`` URIs), and the one importer replays both
 into the project's MLflow store later. Jobs therefore share no database.
 
-*Join*: a run that nobody nested **is** the job's run, so that a second
-``start_run()``, a child process and every rank end in one run whose id is ours.
+*Join*: the first run that a script starts **is** the job's run, whose id is ours; later ones
+are its children (:meth:`.mlflow_routes.Sink._create_run`).
 
 REST: https://mlflow.org/docs/latest/rest-api.html. No answer is ever 408, 429 or 5xx:
 MLflow's client repeats those for minutes and the training would stand still.
 """
 
+import errno
 import hmac
 import json
 import os
@@ -25,8 +26,11 @@ from typing import Any, Callable, Dict, Mapping, Optional
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from . import failpoints
+from .mlflow_connections import BACKLOG, IDLE_TIMEOUT_S, REQUEST_TIMEOUT_S, Connections
+from .mlflow_journal import clean
 from .mlflow_limits import Refusal
 from .mlflow_routes import Sink
+from .tcp_owner import OwnerLookup, rank_of
 
 #: Answer to ``GET /version``. Below 3.4 a client keeps a trace's spans in an artifact
 #: instead of sending them as OpenTelemetry protobuf.
@@ -34,10 +38,14 @@ VERSION = "3.3.0"
 
 #: Longest request, bytes; MLflow itself allows 1 MB for a batch.
 MAX_BODY = 64 << 20
+#: Longest body of a request without the token, and longest head of any, bytes.
+MAX_UNTRUSTED_BODY = MAX_HEAD = 64 << 10
+#: What is answered without the token.
+_OPEN_PATHS = ("/health", "/version")
 
 #: Settings of the submitter's shell that would lead the client elsewhere.
 CLEARED = (
-    "MLFLOW_RUN_ID",  # the client deletes it at first use; later runs would not join
+    "MLFLOW_RUN_ID",  # every process would take it once, and a run of another store is not here
     "MLFLOW_EXPERIMENT_ID",
     "MLFLOW_EXPERIMENT_NAME",
     "MLFLOW_TRACKING_USERNAME",  # goes before the token
@@ -158,6 +166,10 @@ def serve(
     return 0
 
 
+class _Gone(Exception):
+    """The client went away in the middle of a request."""
+
+
 class _Stop(BaseException):
     """SIGTERM came."""
 
@@ -198,10 +210,28 @@ class _Server(ThreadingHTTPServer):
         # A new object on the same descriptor: the parent's stays as it is.
         self.socket = socket.socket(fileno=os.dup(listening.fileno()))
         self.socket.settimeout(None)
+        self.socket.listen(BACKLOG)
         self.server_address = self.socket.getsockname()
         self.sink = sink
         self.version = version
         self.authorization = ("Bearer " + token).encode()
+        self.connections = Connections(sink.note_once)
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # tried again at once, for it waits to be accepted
+                self.connections.make_room()
+                time.sleep(0.01)
+            raise
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return self.connections.admit(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.remove(request)
+        super().shutdown_request(request)
 
     def service_actions(self) -> None:
         self.sink.flush()
@@ -210,11 +240,38 @@ class _Server(ThreadingHTTPServer):
         """A client that went away is no event."""
 
 
+class _BoundedHead:
+    """The incoming stream of a connection, of which one request's head may take :data:`MAX_HEAD` bytes."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.left = MAX_HEAD
+        self.read = file.read
+        self.close = file.close
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._file.readline(limit)
+        self.left -= len(line)
+        if self.left < 0:
+            raise ConnectionAbortedError("the head of a request is too long")
+        return line
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    timeout = REQUEST_TIMEOUT_S
     wbufsize = -1  # one send for each answer; header and body in two cost a delayed ACK
     server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self._head = _BoundedHead(self.rfile)
+        self.rfile: Any = self._head
+
+    def handle_one_request(self) -> None:
+        self._head.left = MAX_HEAD
+        super().handle_one_request()
 
     def log_message(self, format: str, *args: Any) -> None:
         """The access log of a loopback server is noise."""
@@ -222,12 +279,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         answer: Any
         try:
-            length = int(self.headers.get("Content-Length") or 0)
-            if length > MAX_BODY:
-                self.close_connection = True  # its body stays unread
-                raise Refusal("INVALID_PARAMETER_VALUE", f"a request of {length} bytes; at most {MAX_BODY}", 413)
-            raw = self.rfile.read(length) if length > 0 else b""
+            trusted = self._authenticate()
+            raw = self._body(MAX_BODY if trusted else MAX_UNTRUSTED_BODY)
             code, answer = 200, self._answer(raw)
+        except _Gone:
+            self.close_connection = True
+            return
         except Refusal as refusal:
             code, answer = refusal.http, {"error_code": refusal.code, "message": refusal.message}
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -246,28 +303,78 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
         self.wfile.flush()
+        self.server.connections.rest(self.connection)
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve
 
-    def _answer(self, raw: bytes) -> Any:
+    def _authenticate(self) -> bool:
+        """Check the request's head before its body is read; whether it carries the token.
+
+        Raises
+        ------
+        Refusal
+            It may not be answered.
+        """
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if host not in ("127.0.0.1", "localhost"):  # a web page that names this port
-            raise Refusal("PERMISSION_DENIED", "amltrain's sink: wrong Host header", 403)
+            self._refuse("wrong Host header")
+        given = (self.headers.get("Authorization") or "").encode("latin-1", "replace")
+        if not hmac.compare_digest(given, self.server.authorization):
+            if urlsplit(self.path).path in _OPEN_PATHS:
+                return False
+            self._refuse("wrong token in MLFLOW_TRACKING_TOKEN")
+        self.server.connections.trust(self.connection)
+        self.connection.settimeout(IDLE_TIMEOUT_S)
+        return True
+
+    def _refuse(self, why: str) -> None:
+        # A small body is taken, or its sender would see a reset instead of the answer.
+        self._body(MAX_UNTRUSTED_BODY)
+        self.close_connection = True
+        raise Refusal("PERMISSION_DENIED", "amltrain's sink: " + why, 403)
+
+    def _body(self, limit: int) -> bytes:
+        """The body of the request.
+
+        Raises
+        ------
+        Refusal
+            It is longer than `limit` bytes.
+        _Gone
+            The client went away or stopped within it.
+        """
+        length = max(int(self.headers.get("Content-Length") or 0), 0)
+        if length > limit:
+            self.close_connection = True  # its body stays unread
+            raise Refusal("INVALID_PARAMETER_VALUE", f"a request of {length} bytes; at most {limit}", 413)
+        if not length:
+            return b""
+        try:
+            raw: bytes = self.rfile.read(length)
+        except OSError as error:
+            raise _Gone from error
+        if len(raw) < length:
+            raise _Gone
+        return raw
+
+    def _answer(self, raw: bytes) -> Any:
         url = urlsplit(self.path)
         if url.path == "/health":
             return "OK"
         if url.path == "/version":
             return self.server.version
-        given = (self.headers.get("Authorization") or "").encode("latin-1", "replace")
-        if not hmac.compare_digest(given, self.server.authorization):
-            raise Refusal("PERMISSION_DENIED", "amltrain's sink: wrong token in MLFLOW_TRACKING_TOKEN", 403)
         body: Dict[str, Any] = {}
         if raw and "json" in (self.headers.get("Content-Type") or "json"):
             # "NaN" stays text, as MLflow's own JSON has it: not every reader takes a bare NaN
             body = json.loads(raw, parse_constant=str)
+            if b"\\u" in raw or not raw.isascii():
+                body = clean(body)
         for name, values in parse_qs(url.query).items():
             body.setdefault(name, values[0])
-        return self.server.sink.handle(self.command, unquote(url.path), body)
+        return self.server.sink.handle(self.command, unquote(url.path), body, self._rank)
+
+    def _rank(self) -> str:
+        return rank_of(OwnerLookup().owner(self.connection))
 
 
 def new_run_id() -> str:

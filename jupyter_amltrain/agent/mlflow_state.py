@@ -7,7 +7,7 @@ so both end in the same state. Of a metric only the last point is kept here.
 import json
 import os
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .mlflow_limits import Body, invalid, missing
 
@@ -62,6 +62,8 @@ class State:
         self.runs: Dict[str, Run] = {}
         self.models: Dict[str, Body] = {}
         self.traces: Dict[str, Body] = {}
+        #: Starts that became the job's own run: kind (``script``, ``autolog``) and rank.
+        self.joined: Set[Tuple[str, str]] = set()
         self.add_experiment(experiment_id, experiment_name, 0)
         self._fold: Dict[str, Callable[[Body, Body], None]] = {
             "experiments/create": lambda b, a: self.add_experiment(a["id"], b["name"], a["t"], b.get("tags")),
@@ -173,6 +175,9 @@ class State:
 
     def _update_run(self, body: Body, added: Body) -> None:
         run = self.run(body)
+        if added.get("joined"):
+            kind, rank = added["joined"]
+            self.joined.add((kind, rank))
         run.status = body.get("status") or run.status
         if body.get("end_time"):
             run.end = int(body["end_time"])

@@ -36,6 +36,9 @@ DEFAULT_GRACE = 10.0
 #: Seconds of a run's life after which its GPUs may be called unused, where a job does not say.
 DEFAULT_GPU_GRACE = 60.0
 
+#: A longer file is no file of ours; a job may write what it likes into its folder.
+MAX_JSON_BYTES = 64 << 20
+
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
 
@@ -124,11 +127,8 @@ def open_regular(path: str) -> int:
     OSError
         It cannot be opened.
     """
-    flags = os.O_RDONLY
-    for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
-        flags |= getattr(os, name, 0)
     try:
-        handle = os.open(path, flags)
+        handle = _open_at_once(path)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
             raise FileNotFoundError(errno.ENOENT, "not a regular file", path) from None
@@ -139,6 +139,45 @@ def open_regular(path: str) -> int:
     return handle
 
 
+def _open_at_once(path: str) -> int:
+    """A descriptor for reading; a FIFO or a terminal is not waited for."""
+    flags = os.O_RDONLY
+    for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    return os.open(path, flags)
+
+
+def read_regular(path: str, limit: int = MAX_JSON_BYTES) -> bytes:
+    """Read a whole file that somebody else may have put there.
+
+    Raises
+    ------
+    OSError
+        It cannot be read, it is no regular file (a FIFO or a device would block), or it
+        is longer than `limit` bytes.
+    """
+    handle = _open_at_once(path)
+    try:
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", path)
+        if found.st_size > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        parts = []
+        left = limit + 1
+        while left > 0:
+            part = os.read(handle, min(left, 1 << 20))
+            if not part:
+                break
+            parts.append(part)
+            left -= len(part)
+    finally:
+        os.close(handle)
+    return b"".join(parts)[:limit]
+
+
 def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:
     """The JSON object in `path`; ``None`` when there is none (absent or not readable as JSON).
 
@@ -146,10 +185,11 @@ def read_json(path: str, what: str = "Run folder") -> Optional[Dict[str, Any]]:
     ------
     AgentError
         ``StateError`` when a newer version wrote it.
+    OSError
+        As `read_regular`.
     """
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            value = json.loads(file.read().decode("utf-8", "replace"))
+        value = json.loads(read_regular(path).decode("utf-8", "replace"))
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     if not isinstance(value, dict):

@@ -16,7 +16,7 @@ from typing import Any, FrozenSet, Mapping, Optional
 
 from .protocol import AgentError, read_json
 from .service_job import BadJob
-from .service_places import temporary_folders
+from .service_places import private_folder, temporary_folders
 
 HIDDEN = ".amltrain"
 _MANIFEST, _DONE = "manifest.json", "unpacked"
@@ -47,8 +47,8 @@ def unpack(code: str, run: str) -> str:
             raise BadJob("cannot unpack the code: %s" % (error.strerror or error)) from error
         why: OSError = error
     for base in temporary_folders():
-        copy = os.path.join(base, "amltrain-%s-%d" % (run, os.getuid()), "code-%s" % manifest.get("digest", ""))
         try:
+            copy = os.path.join(private_folder(base, run), "code-%s" % manifest.get("digest", ""))
             os.makedirs(os.path.join(copy, HIDDEN), mode=0o700, exist_ok=True)
             _fill(copy, hidden, manifest, code)
             return copy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from typing import List, NamedTuple
 
@@ -33,7 +34,10 @@ def find(code: str, run: str, who: Identity) -> Places:
     else:
         found, said = NOWHERE, "cannot write ./%s (%s): no telemetry of this run" % (FOLDER, error)
         for base in temporary_folders():
-            other = os.path.join(base, "amltrain-%s-%d" % (run, os.getuid()), "node-%d" % who.node)
+            try:
+                other = os.path.join(private_folder(base, run), "node-%d" % who.node)
+            except OSError:
+                continue
             if not _made(other):
                 found = other
                 said = "cannot write ./%s (%s): telemetry lies in %s, which is not uploaded" % (FOLDER, error, other)
@@ -53,6 +57,29 @@ def temporary_folders() -> List[str]:
     except OSError:  # none at all
         pass
     return [path for path in dict.fromkeys([*found, "/dev/shm"]) if path and os.path.isdir(path)]
+
+
+def private_folder(base: str, run: str) -> str:
+    """Make or find this user's folder of a run below `base`, which other users may write, too.
+
+    The processes of a node share it by its name. What somebody else made under that name is never
+    used; then each process has a folder of its own.
+
+    Raises
+    ------
+    OSError
+        Nothing can be made in `base`.
+    """
+    path = os.path.join(base, "amltrain-%s-%d" % (run, os.getuid()))
+    try:
+        os.mkdir(path, 0o700)
+        return path
+    except FileExistsError:
+        pass
+    found = os.lstat(path)
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        return path
+    return tempfile.mkdtemp(prefix="amltrain-%s-" % run, dir=base)
 
 
 def _made(folder: str) -> str:

@@ -30,23 +30,43 @@ def open_queue(path: str) -> str:
     """
     path = os.path.abspath(path)
     try:
-        for folder in (path, os.path.join(path, "tickets"), os.path.join(path, "slots")):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
         found = os.lstat(path)
+        # Before anything is made in it: a link leads to where its owner wants our files.
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise AgentError("StateError", _not_ours(path, found))
+        if found.st_mode & 0o077:
+            os.chmod(path, 0o700)
+        for name in ("tickets", "slots"):
+            os.makedirs(os.path.join(path, name), mode=0o700, exist_ok=True)
     except OSError as error:
         raise AgentError(
             "StateError",
             "Cannot make the queue folder %s: %s. Set AMLTRAIN_QUEUE to a local folder that can be written."
             % (path, error.strerror or error),
         ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise AgentError(
-            "StateError",
-            "The queue folder %s is not a folder of yours. Remove it or set AMLTRAIN_QUEUE to another." % path,
-        )
-    if found.st_mode & 0o077:
-        os.chmod(path, 0o700)
     return path
+
+
+def _not_ours(path: str, found: os.stat_result) -> str:
+    """Why a queue folder is refused, and what its user can do: in a sticky folder he cannot remove it."""
+    if found.st_uid != os.getuid():
+        what = "belongs to another user (uid %d)" % found.st_uid
+    elif stat.S_ISLNK(found.st_mode):
+        what = "is a link"
+    else:
+        what = "is not a folder"
+    parent = os.stat(os.path.dirname(path))
+    removable = os.getuid() in (0, found.st_uid, parent.st_uid) or not parent.st_mode & stat.S_ISVTX
+    remove = "Remove it, or set" if removable else "Set"
+    return (
+        "Cannot use the queue folder %s: it %s. %s the environment variable AMLTRAIN_QUEUE to a local folder of yours."
+        % (path, what, remove)
+    )
 
 
 class Address:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from typing import Any, Dict
 
-from . import contact, lifecycle
+from . import contact, damage, lifecycle
 from .contact import Here
 from .processes import boot_id, node
-from .protocol import QUEUED, AgentError, read_json, read_state, run_folder
+from .protocol import QUEUED, AgentError, read_json, run_folder
 from .shelf import WAITING, Shelf
 
 Json = Dict[str, Any]
 
 
 def state_of(here: Here, run: str) -> Json:
-    """``state.json`` of a run; UnknownRun when there is none."""
-    state = read_state(run_folder(here.home, run))
+    """``state.json`` of a run; UnknownRun when there is none, DamagedRun when it cannot be understood."""
+    state = damage.read_state(here.home, run)
     if state is None:
         raise AgentError("UnknownRun", "There is no run %r in %s. List the runs with: %%aml_runs" % (run, here.home))
     return state
@@ -33,7 +33,10 @@ def queued(here: Here, waiting: Json) -> Json:
         if run in details:
             found[run] = dict(state, detail=details[run])
         elif state.get("node") == node():
-            found[run] = _without_ticket(here, run)
+            try:
+                found[run] = _without_ticket(here, run)
+            except AgentError:  # deleted or damaged meanwhile: the next call says so
+                pass
     return found
 
 

@@ -28,13 +28,18 @@ class LogAnswers:
 
     async def _log(self, asked: protocol.GetLog) -> LogReply:
         controller = self._controller
-        run = controller.entry(await controller.resolve(asked.handle)).run
+        entry = controller.entry(await controller.find(asked.handle))
+        run = entry.run
         ended = run.status.state.terminal  # asked first: what is read after is all there is
         if not run.folder:
             return LogReply(text="", start=0, offset=0, ended=ended)
         backend = controller.backend(run.target)
         limit = min(max(asked.limit, LEAST), MOST)
         chunk = await backend.read(run.run_id, "log", asked.offset, limit)
+        if not chunk.data and asked.offset > 0 and backend.log_may_shrink:
+            end = (await backend.read(run.run_id, "log", -1, 1)).offset
+            if end < asked.offset:  # the job has emptied it: from its new beginning
+                chunk = await backend.read(run.run_id, "log", 0, limit)
         whole = ended and len(chunk.data) < limit
         text, skipped, left = cut(chunk.data, whole, line=asked.offset < 0 and chunk.offset > len(chunk.data))
         return LogReply(
@@ -43,6 +48,7 @@ class LogAnswers:
             offset=chunk.offset - left,
             ended=whole,
             path=tilde(await backend.log_path(run.run_id)),
+            restarts=entry.log.restarts,
         )
 
 

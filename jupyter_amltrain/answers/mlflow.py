@@ -35,7 +35,7 @@ class MlflowAnswers:
 
     async def _open(self, asked: protocol.OpenMlflow) -> MlflowReply:
         controller = self._controller
-        run = controller.entry(await controller.resolve(asked.handle)).run
+        run = controller.entry(await controller.find(asked.handle)).run
         if why := why_not(run):
             await controller.settle(run.handle)  # its import is asked for if nobody has
             return MlflowReply(why=why)
@@ -52,7 +52,8 @@ class MlflowAnswers:
             return MlflowReply(why=why)
         experiment = await controller.loop.offload(_experiment, run.project, run.tracking_id)
         place = f"#/experiments/{experiment}/runs/{run.tracking_id}" if experiment else ""
-        return MlflowReply(url=f"{found['url']}{place}")
+        # A path at the server that the browser has open: its host name and port there are not known here.
+        return MlflowReply(url=f"{found.get('path') or found['url']}{place}")
 
     async def _start(self, project: str) -> dict[str, Any]:
         try:

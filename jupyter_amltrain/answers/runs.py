@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +27,7 @@ from jupyter_amltrain.panel.protocol import (
 from jupyter_amltrain.runs.painters import Picture
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.spec.record import LogTail, RunRecord, TelemetrySeries
-from jupyter_amltrain.spec.run import Run
+from jupyter_amltrain.spec.run import Run, RunHandle
 from jupyter_amltrain.widgets.live import LiveDashboards
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RunAnswers:
         if controller.monitors.entry(asked.handle) is not None:
             await controller.monitors.close(asked.handle)
             return CancelReply(accepted=True, state="completed")
-        run = await controller.cancel(await controller.resolve(asked.handle))
+        run = await controller.cancel(await controller.find(asked.handle))
         return CancelReply(accepted=True, state=run.status.state.value)
 
     async def _delete(self, asked: protocol.DeleteRuns) -> DeleteReply:
@@ -105,7 +105,7 @@ class RunAnswers:
         runs: list[Run] = []
         for name in asked.handles:
             try:
-                run = controller.entry(await controller.resolve(name)).run
+                run = controller.entry(await controller.find(name)).run
                 if not run.status.state.terminal:
                     raise not_ended(run)
                 runs.append(run)
@@ -113,13 +113,28 @@ class RunAnswers:
                 errors[name] = str(error)
         if not asked.confirmed:
             sizes = [(run, await self._log_size(run) if i < NAMED else 0) for i, run in enumerate(runs)]
-            return DeleteReply(ask=lost_text(sizes) if sizes else "", errors=errors)
+            unrecorded = await self._unrecorded(runs)
+            ask = lost_text(sizes, unrecorded) if sizes else ""
+            return DeleteReply(ask=ask, unrecorded=tuple(unrecorded), errors=errors)
         told = asyncio.Event()
-        work = controller.loop.start(self._delete_all(runs, errors, told), "delete runs")
+        work = controller.loop.start(self._delete_all(runs, errors, told, frozenset(asked.unrecorded)), "delete runs")
         await asyncio.wait({work}, timeout=PATIENCE)
         told.set()
         # What takes longer (its MLflow record is made of the folder) is told by `gone` when it is done.
         return DeleteReply(deleted=tuple(run.handle for run in runs if run.handle not in errors), errors=dict(errors))
+
+    async def _unrecorded(self, runs: Sequence[Run]) -> dict[RunHandle, str]:
+        """Runs that MLflow has no record of, and why; an import that takes long goes on in the background."""
+        controller = self._controller
+        tries = {
+            controller.loop.start(controller.unrecorded(run.handle), f"import {run.handle}")
+            for run in runs
+            if run.tracking == "pending" or run.tracking.startswith("failed")
+        }
+        if tries:
+            await asyncio.wait(tries, timeout=PATIENCE)
+        found = {run.handle: await controller.unrecorded_so_far(run.handle) for run in runs}
+        return {handle: why for handle, why in found.items() if why}
 
     async def _log_size(self, run: Run) -> int:
         if not run.folder:
@@ -129,10 +144,12 @@ class RunAnswers:
         except (AmlTrainError, OSError):
             return 0
 
-    async def _delete_all(self, runs: Sequence[Run], errors: dict[str, str], told: asyncio.Event) -> None:
+    async def _delete_all(
+        self, runs: Sequence[Run], errors: dict[str, str], told: asyncio.Event, unrecorded: Collection[str]
+    ) -> None:
         for run in runs:
             try:
-                await self._controller.delete(run.handle)
+                await self._controller.delete(run.handle, without_mlflow=run.handle in unrecorded)
             except AmlTrainError as error:
                 errors[run.handle] = str(error)
                 if told.is_set():
@@ -141,7 +158,7 @@ class RunAnswers:
     async def _again(self, asked: protocol.Again) -> AgainReply:
         """Submit a run's job once more; the environment is the kernel's."""
         controller = self._controller
-        run = controller.entry(await controller.resolve(asked.handle)).run
+        run = controller.entry(await controller.find(asked.handle)).run
         spec, secrets = await controller.loop.offload(again, run)
         return AgainReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
 
@@ -167,13 +184,13 @@ class RunAnswers:
         """Targets and runs, without streams."""
         controller = self._controller
         await controller.runs()
-        records = [record_of(entry) for entry in controller.store.entries()]
-        records.sort(key=lambda record: record.created, reverse=True)
+        entries = sorted(controller.store.entries(), key=lambda entry: entry.run.created, reverse=True)
+        records = [record_of(entry) for entry in entries[:RUNS]]
         bare = [
             msgspec.structs.replace(
                 record, metrics={}, telemetry=TelemetrySeries(), gpu=None, log=LogTail(path=record.log.path)
             )
-            for record in records[:RUNS]
+            for record in records
         ]
         targets = await controller.list_targets()
         return StateReply(

@@ -45,4 +45,4 @@ class SubmitAnswers:
                 self._controller.targets.get(target)
             except UnknownTarget as error:
                 made.errors["target"] = str(error)
-        return ComposeReply(line=made.line, values=made.values, errors=made.errors)
+        return ComposeReply(line=made.line, values=made.values, errors=made.errors, notes=made.notes)

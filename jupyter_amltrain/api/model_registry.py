@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_amltrain.session import controller
+from jupyter_amltrain.state import working_folder
 
 if TYPE_CHECKING:
     from jupyter_amltrain.models import Fetched, ModelRow
@@ -40,13 +40,13 @@ def register_model(
             entry.run, name, path=path, type=type, description=description, tags=tags, progress=progress
         )
 
-    return c.loop.call(go())
+    return c.loop.call(go(), timeout=None)  # its files may be many gigabytes
 
 
 def models(workspace: str = "") -> list[ModelRow]:
     """Every version of every model: where the target in use is, of a workspace, or (``"local"``) of this folder."""
     c = controller()
-    return c.loop.call(c.models.list(str(Path.cwd()), workspace))
+    return c.loop.call(c.models.list(working_folder(), workspace), timeout=None)
 
 
 def download_model(
@@ -59,5 +59,6 @@ def download_model(
 ) -> Fetched:
     """Copy a model into a folder that is not there yet, or empty; default ``NAME-VERSION`` here."""
     c = controller()
-    folder, here = os.fspath(to), str(Path.cwd())
-    return c.loop.call(c.models.download(here, name, version, to=folder, workspace=workspace, progress=progress))
+    folder, here = os.fspath(to), working_folder()
+    done = c.models.download(here, name, version, to=folder, workspace=workspace, progress=progress)
+    return c.loop.call(done, timeout=None)

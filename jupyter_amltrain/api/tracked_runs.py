@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from jupyter_amltrain.api.compute_targets import current_target
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.session import controller
+from jupyter_amltrain.state import working_folder
 from jupyter_amltrain.tracked_run import ANSWER, TrackedRun
 
 if TYPE_CHECKING:
@@ -63,6 +64,6 @@ def monitor(
 def ui(project: str | os.PathLike[str] | None = None) -> str:
     """URL of MLflow's own pages for a project (default: this folder's); started if need be."""
     c = controller()
-    folder = str(Path(project or Path.cwd()).resolve())
+    folder = str(Path(project or working_folder()).resolve())
     answer = c.loop.call(c.open_ui(folder), 180)
     return str(answer["url"])

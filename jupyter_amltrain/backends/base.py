@@ -111,6 +111,8 @@ class Backend(abc.ABC):
     Target: ClassVar[type[ComputeTarget]]
     #: Whether a YAML job's code folder is sent by who loads the file, and so is no part of its snapshot.
     sends_code: ClassVar[bool] = False
+    #: Whether a job can rewrite its log: reading must not go on where it ended without a look at what was there.
+    log_may_shrink: ClassVar[bool] = False
 
     def __init__(self, target: ComputeTarget) -> None:
         self.target = target

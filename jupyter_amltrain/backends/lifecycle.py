@@ -78,6 +78,10 @@ class Provisioned(abc.ABC):
     async def state(self) -> ProvisionState:
         """Ask the service. Raises ``TargetUnreachable``, ``AuthenticationError``."""
 
+    async def is_gone(self) -> bool:
+        """Whether the service answers that there is no such machine: somebody else deleted it."""
+        return False
+
     @abc.abstractmethod
     async def create(self, progress: Progress) -> None:
         """Make it, or take over what is there under that name with the same settings.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -23,17 +22,21 @@ from jupyter_amltrain.backends.base import (
     RunChanges,
     monitor_of,
 )
+from jupyter_amltrain.backends.run_decoding import damaged_run, run_of, status_of
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of, output_of
-from jupyter_amltrain.errors import ProtocolError, ResultMissing, SpecError
+from jupyter_amltrain.backends.run_index import Key, RunIndex, listed, tracking_of
+from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing, SpecError
 from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.snapshot import Snapshot, digest_of
 from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import Phase, Run, RunState, RunStatus, make_handle
+from jupyter_amltrain.spec.run import Run, RunStatus, make_handle
 from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget, TargetInfo
-from jupyter_amltrain.state import SCHEMA, StateRoot
+from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.transports.base import Changes, Transport
 
+#: Runs that are read from their folders in one call of the agent: their jobs are all in memory meanwhile.
+_IN_ONE_CALL = 500
 #: Runs of a list that are made of their files without a pause.
 _AT_ONCE = 50
 
@@ -42,11 +45,13 @@ class ProcessBackend(Backend):
     """Jobs are processes under our agent, on the machine behind `transport`."""
 
     Target: ClassVar[type[ComputeTarget]]
+    log_may_shrink = True
 
     def __init__(self, target: ComputeTarget, transport: Transport, python: str = "") -> None:
         super().__init__(target)
         self._transport = transport
         self._python = python
+        self._damage: dict[str, str] = {}  #: by run id, of the last poll
 
     def _folder(self, run_id: str) -> str:
         monitor = monitor_of(run_id)
@@ -96,7 +101,9 @@ class ProcessBackend(Backend):
 
     async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
-        await self._transport.put(plan.snapshot.files, f"{self._transport.home}/staging/{plan.run_id}")
+        staging = f"{self._transport.home}/staging/{plan.run_id}"
+        await self._transport.put(plan.snapshot.files, staging)
+        digest = await self._sent_digest(plan.snapshot, staging)
         failpoints.hit("kernel_before_submit")
         answer = await self._transport.call(
             "submit",
@@ -104,6 +111,7 @@ class ProcessBackend(Backend):
             # lost on the way does not start the job twice.
             {
                 **plan.request,
+                "snapshot": {**plan.request["snapshot"], "digest": digest},
                 "environ": dict(environ),
                 "secrets": dict(secrets),
                 "submission": uuid.uuid4().hex,
@@ -113,39 +121,43 @@ class ProcessBackend(Backend):
         state = {"state": answer["state"]}
         return self._run(plan.run_id, {**plan.request, "submitted": time.time()}, state)
 
+    async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
+        """Digest of the files that were sent."""
+        return snapshot.digest
+
     def _run(self, run_id: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
-        return Run(
-            handle=make_handle(self.target.name, run_id),
-            spec=msgspec.convert(job["spec"], JobSpec),
-            status=status_of(state),
-            created=float(job.get("submitted") or 0.0),
-            seen_at=time.time(),
-            folder=self._folder(run_id),
-            project=str(job.get("project") or ""),
-            tracking_id=str((job.get("tracking") or {}).get("run_id") or ""),
-        )
+        return run_of(make_handle(self.target.name, run_id), self._folder(run_id), job, state)
+
+    def _damaged(self, run_id: str, error: Mapping[str, Any]) -> Run:
+        handle = make_handle(self.target.name, run_id)
+        return damaged_run(handle, self._folder(run_id), str(error["message"]), float(error.get("changed") or 0.0))
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
-        """See :meth:`Backend.poll`."""
+        """See :meth:`Backend.poll`; a run that cannot be read is unknown, and :meth:`lost` says why."""
         answer = await self._transport.call("poll", {"run_ids": list(run_ids)})
+        for run_id in run_ids:
+            self._damage.pop(run_id, None)
+        self._damage |= {run_id: str(error["message"]) for run_id, error in answer["errors"].items()}
         return {run_id: status_of(state) for run_id, state in answer["runs"].items()}
+
+    def lost(self, run: Run) -> str:
+        """See :meth:`Backend.lost`."""
+        return self._damage.get(run.run_id, "").rstrip(".") or super().lost(run)
 
     async def find(self, run_id: str) -> Run | None:
         """See :meth:`Backend.find`."""
-        data = await self._transport.read_from(f"{self._folder(run_id)}/job.json", 0, 64 << 20)
-        if not data:
-            return None
-        try:
-            job = json.loads(data)
-        except ValueError as error:
-            raise ProtocolError(
-                f"{self._folder(run_id)}/job.json is damaged: {error}.",
-                hint=f"%aml_runs delete {self.target.name}/{run_id} --force removes the run.",
-            ) from error
-        check_job(job, self._folder(run_id))
-        answer = await self._transport.call("poll", {"run_ids": [run_id]})
-        state = answer["runs"].get(run_id)
-        return None if state is None else self._run(run_id, job, state)
+        answer = await self._transport.call("list", {"full": True, "run_ids": [run_id]})
+        if (error := answer["errors"].get(run_id)) is not None and not _is_damage(error):
+            raise ProtocolError(str(error["message"]))
+        return next(iter(self._rows(answer)), None)
+
+    def _rows(self, answer: Mapping[str, Any]) -> Iterator[Run]:
+        """Runs of an answer to ``list``, damaged ones among them."""
+        for row in answer["runs"]:
+            yield self._run(row["run"], row["job"], row["status"])
+        for run_id, error in answer["errors"].items():
+            if _is_damage(error):
+                yield self._damaged(run_id, error)
 
     async def list(self) -> Sequence[Run]:
         """See :meth:`Backend.list`."""
@@ -157,9 +169,9 @@ class ProcessBackend(Backend):
         # An agent that is older than `but` leaves nothing out and has no list of ids.
         ids = answer.get("ids", [row["run"] for row in answer["runs"]])
         left, runs = frozenset(known), []
-        for row in answer["runs"]:
-            if row["job"].get("spec") and row["run"] not in left:
-                runs.append(self._run(row["run"], row["job"], row["status"]))
+        for run in self._rows(answer):
+            if run.run_id not in left:
+                runs.append(run)
                 if not len(runs) % _AT_ONCE:
                     await asyncio.sleep(0)  # charts do not wait for a long list
         return frozenset([*ids, *answer["errors"]]), runs
@@ -175,9 +187,12 @@ class ProcessBackend(Backend):
     async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
         """See :meth:`Backend.read`."""
         path = f"{self._folder(run_id)}/{file_of(stream)}"
-        if offset < 0:
-            offset = max(0, await self._transport.size(path) + offset)
-        data = await self._transport.read_from(path, offset, limit)
+        try:
+            if offset < 0:
+                offset = max(0, await self._transport.size(path) + offset)
+            data = await self._transport.read_from(path, offset, limit)
+        except OSError as error:
+            raise DamagedRun(_unreadable(path, error)) from error
         return Chunk(data, offset + len(data))
 
     async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
@@ -243,7 +258,7 @@ class _FolderNews(RunChanges):
 
 
 class LocalBackend(ProcessBackend):
-    """This machine: the embedded default."""
+    """This machine: the embedded default. Its list of ended runs comes from an index."""
 
     Target = LocalTarget
 
@@ -251,6 +266,34 @@ class LocalBackend(ProcessBackend):
         from jupyter_amltrain.transports.local import LocalTransport
 
         super().__init__(target, LocalTransport(loop, root.path), target.python)
+        self._loop, self._index = loop, RunIndex(root.path)
+
+    async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
+        """Digest of the copy: a file may have changed between its reading for the plan and its copying."""
+        if all(isinstance(content, bytes) for content in snapshot.files.values()):
+            return snapshot.digest
+        return await self._loop.offload(digest_of, staging, list(snapshot.files))
+
+    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+        """See :meth:`Backend.roster`; ended runs have only what lists show of their jobs."""
+        scan = await self._loop.offload(self._index.scan, frozenset(known), self.target.name)
+        runs, others = list(scan.runs), list(scan.others)
+        for start in range(0, len(others), _IN_ONE_CALL):
+            some = others[start : start + _IN_ONE_CALL]
+            answer = await self._transport.call("list", {"full": True, "run_ids": some})
+            runs += await self._loop.offload(self._listed, answer, scan.others)
+        return frozenset(scan.ids), sorted(runs, key=lambda run: run.created)
+
+    def _listed(self, answer: Mapping[str, Any], keys: Mapping[str, Key]) -> Sequence[Run]:
+        """Runs of an answer to ``list`` as lists show them; ended ones go into the index. Blocks on the disk."""
+        found = []
+        for run in self._rows(answer):
+            if run.status.state.terminal and not run.damaged:
+                state = tracking_of(run.folder)
+                run = listed(msgspec.structs.replace(run, tracking=state) if state else run)
+            found.append(run)
+        self._index.add(found, keys)
+        return found
 
 
 def check_path(path: str, what: str, hint: str) -> None:
@@ -270,29 +313,9 @@ def check_path(path: str, what: str, hint: str) -> None:
         ) from None
 
 
-def check_job(job: Mapping[str, Any], folder: str) -> None:
-    """Refuse a run folder that a newer version wrote, in one sentence."""
-    number = job.get("schema")
-    if not isinstance(number, int) or number > SCHEMA:
-        raise ProtocolError(
-            f"Run folder {folder} was written by a newer jupyter_amltrain"
-            f" (schema {number}, this one reads up to {SCHEMA}).",
-            hint="Upgrade: pip install -U jupyter_amltrain",
-        )
+def _unreadable(path: str, error: OSError) -> str:
+    return f"Cannot read {path}: {error.strerror or error}. The other files of the run are not touched by that."
 
 
-def status_of(state: Mapping[str, Any]) -> RunStatus:
-    """``state.json`` -> status; unknown fields of newer agents are ignored."""
-    return RunStatus(
-        state=RunState(state["state"]),
-        detail=str(state.get("detail") or ""),
-        reason=state.get("reason"),
-        exit_code=state.get("exit_code"),
-        signal=state.get("signal"),
-        phases=tuple(msgspec.convert(state.get("phases") or (), tuple[Phase, ...])),
-        devices=tuple(state.get("devices") or ()),
-        cancel_requested=bool(state.get("cancel_requested")),
-        version=int(state.get("version") or 0),
-        truth={str(key): str(value) for key, value in (state.get("truth") or {}).items()},
-        nodes=int(state.get("nodes") or 1),
-    )
+def _is_damage(error: Mapping[str, Any]) -> bool:
+    return error.get("type") == DamagedRun.__name__

@@ -13,6 +13,7 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.snapshot import of_yaml, take
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run
+from jupyter_amltrain.state import working_folder
 
 
 def again(run: Run) -> tuple[JobSpec, dict[str, str]]:
@@ -26,6 +27,8 @@ def again(run: Run) -> tuple[JobSpec, dict[str, str]]:
     CommandError
         The code is not what it was, or a secret has no value.
     """
+    if run.damaged:
+        raise CommandError(f"{run.handle} cannot run again: {run.error}")
     spec = _unchanged(run)
     return spec, {name: secret(name) for name in spec.secrets}
 
@@ -60,7 +63,9 @@ def _now(run: Run) -> str:
         return next(
             (digest for code in (True, False) if (digest := of_yaml(spec, code=code).digest) == _digest(run)), ""
         )
-    return take(spec.script_name, spec.script, notebook_dir=spec.notebook_dir or os.getcwd(), source=spec.source).digest
+    return take(
+        spec.script_name, spec.script, notebook_dir=spec.notebook_dir or working_folder(), source=spec.source
+    ).digest
 
 
 def _digest(run: Run) -> str:

@@ -47,8 +47,10 @@ def text_of(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     known = [row for _, row in rows if row["price"] is not None]
     total = sum(row["price"] for row in known)
     currency = next((row["currency"] for row in known if row["currency"]), "")
-    least = "at least " if len(known) < len(rows) else ""
-    return f"{table(head, lines, whole_end=True)}\n\nTogether {least}{total:.2f} {currency} per hour. {_ASIDE}"
+    unknown = len(rows) - len(known)
+    least = "at least " if unknown else ""
+    more = f" (the price of {unknown} of {len(rows)} is unknown)" if unknown else ""
+    return f"{table(head, lines, whole_end=True)}\n\nTogether {least}{total:.2f} {currency} per hour{more}. {_ASIDE}"
 
 
 _ASIDE = "Storage, registry and attached machines bill apart."

@@ -23,11 +23,18 @@ _FLAG = re.compile(r"--[a-z][a-z-]*")
 
 @dataclasses.dataclass
 class Composed:
-    """A line, what it says by field, and what is wrong by field (``""``: the line or the code below)."""
+    """A line, what it says by field, and what is wrong by field (``""``: the line or the code below).
+
+    Attributes
+    ----------
+    notes
+        What a person should know and what stops nothing, one sentence each.
+    """
 
     line: str
     values: dict[str, Any]
     errors: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -80,11 +87,14 @@ def compose(
     if given is None and old.strip():
         line = old.strip()
     found = _said(items, errors)
+    notes: tuple[str, ...] = ()
     if not errors:
-        errors |= _checked(items, rest, cell, magic, defaults)
+        wrong, notes = _checked(items, rest, cell, magic, defaults)
+        errors |= wrong
         if not old.strip():
             errors = {name: _as_seen(text) for name, text in errors.items()}
-    return Composed(line, found, errors)
+            notes = tuple(map(_as_seen, notes))
+    return Composed(line, found, errors, notes)
 
 
 # ---- reading
@@ -227,8 +237,8 @@ def _said(items: Sequence[_Item], errors: dict[str, str]) -> dict[str, Any]:
 
 def _checked(
     items: Sequence[_Item], rest: str, cell: str | None, magic: str, defaults: submit.Defaults | None
-) -> dict[str, str]:
-    """What the magic would say to the line and the code, by field."""
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What the magic would say to the line and the code: errors by field, and notes."""
     tokens: list[str] = []
     for item in items:
         if item.name and lexing.left_over([item.text]):
@@ -236,14 +246,14 @@ def _checked(
         tokens += lexing.split(f"{item.raw} ;") if item.raw else []
     tokens += lexing.split(rest) if rest else []
     try:
-        submit.understand(tokens, cell, prog=magic, defaults=defaults)
+        spec = submit.understand(tokens, cell, prog=magic, defaults=defaults).spec
     except HelpWanted:
-        return {}
+        return {}, ()
     except AmlTrainError as error:
         match = _FLAG.search(str(error).partition(": ")[0]) or _FLAG.search(str(error))
         name = match[0].lstrip("-") if match else ""
-        return {name if name in submit_actions() and _is_of(error) else "": str(error)}
-    return {}
+        return {name if name in submit_actions() and _is_of(error) else "": str(error)}, ()
+    return {}, tuple(getattr(spec, "notes", ()))
 
 
 def _as_seen(text: str) -> str:

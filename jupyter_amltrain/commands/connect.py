@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.parsing import Parser
 from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.state import working_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -81,7 +82,7 @@ def place_of(asked: argparse.Namespace, folder: Path | None = None, names: Seque
         if _known(names):
             return Place(**rest)
         raise CommandError(
-            f"No config.json in {folder or Path.cwd()} or above it.",
+            f"No config.json in {folder or Path(working_folder())} or above it.",
             hint="Download it from the workspace's page in the portal, or type: "
             "%aml_compute connect --subscription S --resource-group G --workspace W",
         )
@@ -99,7 +100,7 @@ def _known(names: Sequence[str] | None) -> Sequence[str]:
 
 def config_of(asked: argparse.Namespace, folder: Path | None = None) -> Path | None:
     """The configuration that was named, else the nearest one."""
-    return Path(asked.config).expanduser() if asked.config else find(folder or Path.cwd())
+    return Path(asked.config).expanduser() if asked.config else find(folder or Path(working_folder()))
 
 
 def find(folder: Path) -> Path | None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.commands.quoting import quote
 from jupyter_amltrain.commands.tables import ago, table
 from jupyter_amltrain.naming import tilde
 
@@ -80,7 +81,8 @@ def registered_text(row: ModelRow, prog: str = "%aml_model") -> str:
     """One sentence about a new version."""
     what = row.type.replace("_model", "").replace("mlflow", "an MLflow model").replace("custom", "files as they are")
     model = f"{row.name}:{row.version}"
-    return f"{model} is registered ({what}), of {row.run}. Fetch it: {prog} download {model}"
+    where = f" --workspace {quote(row.workspace)}" if row.workspace else ""
+    return f"{model} is registered ({what}), of {row.run}. Download it with: {prog} download {model}{where}"
 
 
 def fetched_text(found: Fetched) -> str:

@@ -210,6 +210,9 @@ def runs_parser(prog: str = "%aml_runs") -> Parser:
             _window(verb)
         elif name == "delete":
             verb.add_argument("-f", "--force", "-y", "--yes", action="store_true", help="really remove")
+            verb.add_argument(
+                "--without-mlflow", action="store_true", help="also a run that could not be written to MLflow's store"
+            )
         if name in ("show", "attach", "last") and not magic:
             verb.add_argument("--json", action="store_true", help="print JSON")
     if not magic:

@@ -6,14 +6,15 @@ import codecs
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.tables import ago, pairs, table
-from jupyter_amltrain.errors import CommandError, RunError
+from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text, seconds_text
-from jupyter_amltrain.spec.run import Run, RunState
+from jupyter_amltrain.spec.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
+from jupyter_amltrain.state import working_folder
 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
@@ -31,9 +32,11 @@ _SILENCE = 2.0
 
 def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
     """The newest runs as JSON-able rows; `limit` 0 for all."""
-    from jupyter_amltrain import api
+    from jupyter_amltrain.session import controller
+    from jupyter_amltrain.tracked_run import ANSWER
 
-    return [_row(run.run) for run in api.runs(target)[: limit or None]]
+    found = controller().loop.call(controller().runs(target), ANSWER)
+    return [_row(run) for run in found[: limit or None]]
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -41,6 +44,7 @@ def _row(run: Run) -> dict[str, Any]:
         "handle": run.handle,
         "name": run.spec.name,
         "state": run.status.state.value,
+        "reason": run.status.reason,
         "reachable": run.reachable,
         "cancel_requested": run.cancel_requested,
         "created": run.created,
@@ -67,7 +71,9 @@ def listing_text(rows: Sequence[dict[str, Any]]) -> str:
         return "No run yet. Begin a cell with %%aml_submit, or: amltrain submit train.py"
     lines = []
     for row in rows:
-        state = row["state"]
+        state = DAMAGED if row["reason"] == DAMAGED else row["state"]
+        if row["reason"] == NOT_WRITTEN:
+            state += " (its disk is full: may be old)"
         if row["cancel_requested"] and state in ("preparing", "queued", "running"):
             state += " (cancel requested)"
         if not row["reachable"]:
@@ -94,7 +100,7 @@ def show_text(run: TrackedRun) -> str:
         ("submitted", ago(record.created)),
         ("params", ", ".join(f"{k}={v!r}" for k, v in spec.params.items())),
         ("tags", ", ".join(f"{k}={v}" for k, v in spec.tags.items())),
-        ("source", spec.source or ""),
+        ("source", tilde(spec.source) if spec.source else ""),
         ("time limit", seconds_text(spec.timeout) if spec.timeout else ""),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("devices", ", ".join(status.devices)),
@@ -229,7 +235,7 @@ def cancel(names: Sequence[str]) -> list[str]:
     said = []
     for run in [api.attach(name) for name in names]:  # all are known before one is touched
         state = run.status.state
-        if state.terminal:
+        if state.terminal and not run.run.damaged:
             said.append(f"{run.handle} has ended already ({state.value}); nothing to cancel.")
             continue
         run.cancel()
@@ -237,13 +243,20 @@ def cancel(names: Sequence[str]) -> list[str]:
     return said
 
 
-def delete(names: Sequence[str], force: bool, prog: str = "%aml_runs") -> list[str]:
+def delete(names: Sequence[str], force: bool, without_mlflow: bool = False, prog: str = "%aml_runs") -> list[str]:
     """Remove ended runs.
+
+    Parameters
+    ----------
+    without_mlflow
+        Also runs that MLflow has no record of, because it could not be written.
 
     Raises
     ------
     CommandError
         Without `force` (says what would be lost), or a run has not ended.
+    UnrecordedRun
+        What a run logged would be lost.
     """
     from jupyter_amltrain import api
 
@@ -253,11 +266,20 @@ def delete(names: Sequence[str], force: bool, prog: str = "%aml_runs") -> list[s
             raise not_ended(run.run, prog)
     handles = " ".join(run.handle for run in runs)
     if not force:
-        lost = lost_text([(run.run, run.record().log.bytes if i < NAMED else 0) for i, run in enumerate(runs)])
-        raise CommandError(lost, hint=f"If that is meant: {prog} delete --force {handles}")
-    said = []
+        unrecorded = {run.handle: why for run in runs if (why := run.unrecorded())}
+        sizes = [(run.run, run.record().log.bytes if i < NAMED else 0) for i, run in enumerate(runs)]
+        flags = "--force --without-mlflow" if unrecorded else "--force"
+        raise CommandError(lost_text(sizes, unrecorded), hint=f"If that is meant: {prog} delete {flags} {handles}")
+    said = list[str]()
     for run in runs:
-        run.delete()
+        try:
+            run.delete(without_mlflow=without_mlflow)
+        except UnrecordedRun as error:
+            done = " ".join(said)
+            raise UnrecordedRun(
+                f"{done} {error.message}".strip(),
+                hint=f"If that is meant: {prog} delete --force --without-mlflow {run.handle}",
+            ) from error
         said.append(f"{run.handle} deleted.")
     return said
 
@@ -270,13 +292,27 @@ def not_ended(run: Run, prog: str = "%aml_runs") -> CommandError:
     )
 
 
-def lost_text(runs: Sequence[tuple[Run, int]]) -> str:
-    """What deleting runs would cost; each with the bytes of its log, which the first :data:`NAMED` are asked for."""
+def lost_text(runs: Sequence[tuple[Run, int]], unrecorded: Mapping[RunHandle, str] | None = None) -> str:
+    """What deleting runs would cost.
+
+    Parameters
+    ----------
+    runs
+        Each with the bytes of its log, which the first :data:`NAMED` are asked for.
+    unrecorded
+        Those that MLflow has no record of, and why.
+    """
     lost = "; ".join(
         f"{run.handle}: log ({bytes_text(size)}), outputs, files in {run.folder}" for run, size in runs[:NAMED]
     )
     more = f"; and the same of {len(runs) - NAMED} more" if len(runs) > NAMED else ""
-    return f"This would be lost for good: {lost}{more}. MLflow's record stays."
+    text = f"This would be lost for good: {lost}{more}."
+    if not unrecorded:
+        return f"{text} MLflow's record stays."
+    named = "; ".join(f"{handle} ({why})" for handle, why in list(unrecorded.items())[:NAMED])
+    named += f"; and {len(unrecorded) - NAMED} more" if len(unrecorded) > NAMED else ""
+    text = f"{text} MLflow has no record of {named}: metrics, parameters, artifacts and models would be lost, too."
+    return f"{text} MLflow's record of the others stays." if len(unrecorded) < len(runs) else text
 
 
 def ui(project: str | None = None, *, keep: bool = False) -> str:
@@ -287,12 +323,12 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
     project
         Folder of the notebook; default the working folder.
     keep
-        Let the page outlive this process (a command line ends at once).
+        Let the page outlive this process (a command line ends at once): it ends with the shell of the terminal.
     """
     if keep:
         from jupyter_amltrain.tracking import start_ui
 
-        return str(start_ui(project or os.getcwd(), keep=True)["url"])
+        return str(start_ui(project or working_folder(), keep=True)["url"])
     from jupyter_amltrain import api
 
     return api.ui(project)
@@ -300,7 +336,8 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
 
 def ui_text(url: str) -> str:
     """One line about the page."""
-    return f"MLflow shows this folder's runs at {url}"
+    note = " (opens for 15 minutes)" if "?token=" in url else ""
+    return f"MLflow shows this folder's runs at {url}{note}"
 
 
 def recorded(run: TrackedRun, timeout: float = 120.0) -> bool:

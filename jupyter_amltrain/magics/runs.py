@@ -45,7 +45,7 @@ class RunsMagics(Magics):
             if asked.verb == "cancel":
                 said = runs.cancel(asked.run)
             else:
-                said = runs.delete(asked.run, asked.force)
+                said = runs.delete(asked.run, asked.force, asked.without_mlflow)
             print("\n".join(said))
         elif asked.verb == "export":
             from jupyter_amltrain.commands import export

@@ -120,10 +120,17 @@ class DoAct(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="act"
 
 
 class DeleteRuns(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="delete"):
-    """Remove ended runs; without `confirmed` it only says what would be lost."""
+    """Remove ended runs; without `confirmed` it only says what would be lost.
+
+    Attributes
+    ----------
+    unrecorded
+        Of the runs that are to be removed although MLflow has no record of them, as the reply named them.
+    """
 
     handles: tuple[str, ...]
     confirmed: bool = False
+    unrecorded: tuple[str, ...] = ()
 
 
 class Again(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="again"):

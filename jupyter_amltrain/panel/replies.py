@@ -139,10 +139,11 @@ class ActReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeleteReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to :class:`DeleteRuns`."""
+    """Answer to :class:`DeleteRuns`; `unrecorded`: of `ask`, the runs that MLflow has no record of."""
 
     deleted: tuple[str, ...] = ()
     ask: str = ""
+    unrecorded: tuple[str, ...] = ()
     errors: dict[str, str] = {}  #: by handle
     version: int = VERSION
     ok: bool = True
@@ -169,6 +170,8 @@ class LogReply(msgspec.Struct, frozen=True, kw_only=True):
         The run has ended and this is the end of its log.
     path
         Where the whole log lies.
+    restarts
+        How often the job has rewritten its log; where it has since the last answer, nothing that was read holds.
     """
 
     text: str
@@ -176,6 +179,7 @@ class LogReply(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     ended: bool
     path: str = ""
+    restarts: int = 0
     version: int = VERSION
     ok: bool = True
 
@@ -200,11 +204,14 @@ class ComposeReply(msgspec.Struct, frozen=True, kw_only=True):
         What the line says, by name of a submit field.
     errors
         By name of a field; the key ``""`` is about the line or the code below it.
+    notes
+        What is worth knowing and stops nothing, one sentence each.
     """
 
     line: str
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
     version: int = VERSION
     ok: bool = True
 

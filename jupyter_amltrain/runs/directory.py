@@ -12,7 +12,7 @@ from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.runs.imports import Imports
 from jupyter_amltrain.runs.outcome import why
 from jupyter_amltrain.runs.store import RunStore
-from jupyter_amltrain.spec.run import Run
+from jupyter_amltrain.spec.run import Run, RunHandle
 
 #: Runs that are taken in without a pause: charts do not wait for a long list.
 _AT_ONCE = 50
@@ -38,7 +38,10 @@ class RunDirectory:
         known = {
             entry.run.run_id
             for entry in self._store.entries()
-            if entry.run.target == target and entry.run.folder and entry.run.status.state.terminal
+            if entry.run.target == target
+            and entry.run.folder
+            and entry.run.status.state.terminal
+            and not entry.run.damaged  # it may have been repaired
         }
         ids, found = await backend.roster(known)
         if not there():
@@ -54,6 +57,20 @@ class RunDirectory:
             await self._adopt([run], began)
         return run is not None
 
+    async def load(self, backend: Backend, handle: RunHandle) -> None:
+        """Read the whole job of a run of which only what lists show is known."""
+        entry = self._store.get(handle)
+        if entry is None or not entry.run.partial:
+            return
+        found = await backend.find(entry.run.run_id)
+        entry = self._store.get(handle)
+        if found is None or entry is None or not entry.run.partial:
+            return
+        if found.damaged:
+            self._store.correct(found)
+        else:
+            self._store.amend(handle, spec=found.spec, partial=False)
+
     def runs(self, targets: Sequence[str]) -> list[Run]:
         """What is known of the runs of `targets`, newest first."""
         known = [entry.run for entry in self._store.entries() if entry.run.target in targets]
@@ -61,7 +78,10 @@ class RunDirectory:
 
     async def _adopt(self, runs: Sequence[Run], began: float) -> None:
         """Take in what a target told when it was asked at `began` (monotonic seconds)."""
-        ended = [run for run in runs if run.status.state.terminal and self._store.get(run.handle) is None]
+        # Of those that come from an index it is known.
+        ended = [
+            run for run in runs if run.status.state.terminal and not run.partial and self._store.get(run.handle) is None
+        ]
         tracked = {run.handle: run for run in await self._imports.known(ended)} if ended else {}
         for number, run in enumerate(runs, 1):
             if not number % _AT_ONCE:
@@ -73,11 +93,16 @@ class RunDirectory:
             if known is None:
                 run = tracked.get(run.handle, run)
                 if run.status.state.terminal:
-                    run = msgspec.structs.replace(run, error=why(run, ""))
+                    run = _explained(run)
                 self._store.put(run)
+            elif known.damaged:
+                if msgspec.structs.replace(run, seen_at=known.seen_at) != known:
+                    self._store.correct(_explained(run))
+            elif run.damaged:
+                pass  # what was seen of it is more than what can be read now
             elif not known.folder and known.status.reason == "launch":
                 # No answer came to its submit: its target has it all the same.
-                self._store.correct(msgspec.structs.replace(run, error=why(run, "")))
+                self._store.correct(_explained(run))
             elif not run.status.state.terminal:
                 self._store.amend(run.handle, status=run.status)
             # The end of a run that was seen alive is its watcher's to tell.
@@ -89,3 +114,8 @@ class RunDirectory:
             gone = run.target == target and run.run_id not in there and run.created < asked
             if gone and run.folder and run.status.state.terminal:
                 self._store.remove(run.handle)
+
+
+def _explained(run: Run) -> Run:
+    """The run with the sentence that says how it ended."""
+    return run if run.damaged else msgspec.structs.replace(run, error=why(run, ""))

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, MissingDependency
-from jupyter_amltrain.runs.telemetry import MIB, flat_names
+from jupyter_amltrain.runs.lines import decode_line
+from jupyter_amltrain.runs.telemetry import MIB, cleaned_header, flat_names, ticks_table
 
 if TYPE_CHECKING:
     import pandas
@@ -68,20 +67,17 @@ def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
     names: list[str] = []
     rows: list[list[Any]] = []
     frames: list[pandas.DataFrame] = []
-    decode = msgspec.json.Decoder().decode
     last = -1
     for line in data.split(b"\n"):
         if not line.startswith((b"[", b"{")):
             continue
-        try:
-            value = decode(line)
-        except msgspec.DecodeError:
-            continue
+        value = decode_line(line)
         if isinstance(value, list):
-            if len(value) == len(names) + 2 and value[0] > last:
+            if len(value) == len(names) + 2 > 2 and isinstance(value[0], int) and value[0] > last:
                 rows.append(value)
                 last = value[0]
-        elif "columns" in value:
+        elif isinstance(value, dict) and "columns" in value:
+            value = cleaned_header(value)
             if rows and names != flat_names(value):
                 frames.append(_stretch(rows, names))
                 rows = []
@@ -98,7 +94,7 @@ def _stretch(rows: list[list[Any]], names: list[str]) -> pandas.DataFrame:
     import numpy as np
     import pandas
 
-    table = np.array(rows, dtype=np.float64)
+    table = ticks_table(rows)
     for k, name in enumerate(names):
         if name.startswith("gpu") and name.endswith(".memory"):
             table[:, k + 2] *= MIB

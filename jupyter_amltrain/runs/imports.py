@@ -6,14 +6,16 @@ The work is done by the one worker process; here is only who waits for what.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import open_regular
+from jupyter_amltrain.backends.run_index import tracking_of
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.painters import Picture
@@ -70,11 +72,17 @@ class Imports:
         except AmlTrainError as error:
             log.info("%s", error)
 
-    def ask(self, run: Run) -> bool:
-        """Note that `run` has to be imported; False when that is done, under way, or not ours."""
+    def ask(self, run: Run, now: bool = False) -> bool:
+        """Note that `run` has to be imported; False when that is done, under way, or not ours.
+
+        Parameters
+        ----------
+        now
+            Try again also right after a failure.
+        """
         failed = run.tracking.startswith("failed")
         rest = time.monotonic() - self._tried.get(run.handle, -AGAIN)
-        if run.handle in self._asked or not (run.tracking == "pending" or (failed and rest >= AGAIN)):
+        if run.handle in self._asked or not (run.tracking == "pending" or (failed and (now or rest >= AGAIN))):
             return False
         if not run.folder or not run.project or not Path(run.folder).is_dir():
             return False
@@ -132,11 +140,17 @@ class Imports:
 
 def _states(folders: Sequence[str]) -> list[str]:
     """What the importer left in run folders; empty where there is nothing."""
-    found = []
-    for folder in folders:
-        try:
-            result = json.loads((Path(folder) / "tracking.json").read_bytes())
-            found.append(str(result.get("state", "imported")))
-        except (OSError, ValueError, AttributeError):
-            found.append("")
-    return found
+    return [tracking_of(folder) for folder in folders]
+
+
+def only_in_folder(folder: str) -> bool:
+    """Whether a run folder holds what a script logged to MLflow."""
+    place = Path(folder)
+    try:
+        with os.fdopen(open_regular(str(place / "metrics" / "rank-0.jsonl")), "rb") as journal:
+            journal.readline()  # the run itself
+            if journal.readline():
+                return True
+    except OSError:
+        pass
+    return any(names for _, _, names in os.walk(place / "artifacts"))

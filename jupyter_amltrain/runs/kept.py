@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from jupyter_amltrain.runs.row import brief_of
-from jupyter_amltrain.runs.series import LogWindow, MetricLog
 from jupyter_amltrain.runs.store import Entry, RunStore
-from jupyter_amltrain.runs.telemetry import RunTelemetry
 from jupyter_amltrain.spec.run import RunHandle
 
 #: Ended runs whose streams are kept although nobody looks: one of 64 GPUs has some 11 MB.
@@ -58,6 +56,4 @@ def release(entry: Entry) -> None:
     """Forget the streams of an entry; its row goes on saying what they said."""
     if entry.read:
         entry.brief = brief_of(entry)
-    entry.metrics, entry.telemetry, entry.log = MetricLog(), RunTelemetry(), LogWindow()
-    entry.offsets = dict.fromkeys(entry.offsets, 0)
-    entry.read, entry.gpu_part, entry.spark = False, None, (0, False, ())
+    entry.release()

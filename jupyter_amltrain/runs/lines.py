@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
+
+import msgspec
 
 #: A longer line is left out: nobody of ours writes one, and it would be kept in memory until its end (bytes).
 MAX_LINE = 16 << 20
@@ -30,3 +34,20 @@ class Lines:
     def restart(self) -> None:
         """Forget a torn line: the next bytes come from elsewhere in the file."""
         self._rest, self._too_long = b"", False
+
+
+def decode_line(line: bytes) -> Any:
+    """The JSON value of a line; ``None`` for what is not JSON, whatever a job wrote there."""
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def decode_object(data: bytes) -> dict[str, Any] | None:
+    """The JSON object in a whole file; ``None`` for anything else. Python's JSON: ``NaN`` is taken."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

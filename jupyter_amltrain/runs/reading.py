@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import math
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
 
 from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.errors import DamagedRun
+from jupyter_amltrain.runs.lines import decode_object
 from jupyter_amltrain.runs.series import LOG_WINDOW
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.telemetry import NodeTelemetry
@@ -18,6 +21,8 @@ LONG = 1 << 20
 MAX_LOOK = 256 << 20
 #: Bytes in which the header of a file of ticks ends: 256 GPUs take some 30 kB.
 _HEADER = 256 * 1024
+#: Bytes of a log that are read again before what is new: they differ where the job has rewritten it.
+_OVERLAP = 64
 #: News of ticks alone are worth a frame of the record after this many seconds, at least and at most.
 _SOONEST, _LATEST = 1.0, 600.0
 
@@ -42,15 +47,35 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
     """Bring the entry's streams up to date; returns which of them grew.
 
     Of a log only the last :data:`~jupyter_amltrain.runs.series.LOG_WINDOW` bytes are
-    read when more than that is waiting.
+    read when more than that is waiting. A stream whose file cannot be read is left out, and
+    ``entry.unreadable`` says why.
     """
     run_id = split_handle(entry.run.handle)[1]
     if not entry.log_path:
         entry.log_path = await backend.log_path(run_id)
+    nodes = max(1, status.nodes)
     news = set()
-    if await read_ticks(backend, run_id, entry, max(1, status.nodes)):
-        news.add("telemetry")
-    left = MAX_LOOK
+    streams: list[tuple[str, Callable[[], Awaitable[bool]]]] = [
+        ("telemetry", lambda: read_ticks(backend, run_id, entry, nodes)),
+        ("metrics", lambda: _read_metrics(backend, run_id, entry)),
+        ("log", lambda: _read_log(backend, run_id, entry)),
+    ]
+    if status.state.terminal:
+        streams.append(("summary", lambda: _read_summaries(backend, run_id, entry, nodes)))
+    for name, read in streams:
+        try:
+            if await read():
+                news.add(name)
+            entry.unreadable.pop(name, None)
+        except DamagedRun as error:
+            entry.unreadable[name] = str(error)
+    entry.read = True
+    return frozenset(news - {"summary"})
+
+
+async def _read_metrics(backend: Backend, run_id: str, entry: Entry) -> bool:
+    """Read what is new of the metrics; returns whether any came."""
+    came, left = False, MAX_LOOK
     while left > 0:
         start = entry.offsets["metrics"]
         chunk = await backend.read(run_id, "metrics", start)
@@ -60,20 +85,31 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
         if entry.offsets["metrics"] != start:
             continue  # somebody who looked at the same time has fed it
         entry.offsets["metrics"] = chunk.offset
-        if entry.metrics.feed(chunk.data):
-            news.add("metrics")
+        came |= entry.metrics.feed(chunk.data)
+    return came
+
+
+async def _read_log(backend: Backend, run_id: str, entry: Entry) -> bool:
+    """Read what is new of the log; returns whether anything is."""
     start = entry.offsets["log"]
-    chunk = await backend.read(run_id, "log", start, 2 * LOG_WINDOW)
-    if len(chunk.data) >= 2 * LOG_WINDOW:
+    # From byte 0 on even a file that is kept open would be opened again.
+    known = entry.log.last(min(_OVERLAP, start - 1)) if backend.log_may_shrink else b""
+    chunk = await backend.read(run_id, "log", start - len(known), 2 * LOG_WINDOW + len(known))
+    data, restarted = chunk.data[len(known) :], False
+    if not chunk.data.startswith(known):
+        chunk = await backend.read(run_id, "log", 0, 2 * LOG_WINDOW)
+        data, restarted = chunk.data, True
+    if len(data) >= 2 * LOG_WINDOW:
         chunk = await backend.read(run_id, "log", -LOG_WINDOW, LOG_WINDOW)
-    if chunk.data and entry.offsets["log"] == start:
-        entry.log.feed(chunk.data, chunk.offset)
-        entry.offsets["log"] = chunk.offset
-        news.add("log")
-    if status.state.terminal:
-        await _read_summaries(backend, run_id, entry, max(1, status.nodes))
-    entry.read = True
-    return frozenset(news)
+        data = chunk.data
+    # Somebody who looked at the same time may have fed it. An empty file may be one whose folder was moved away.
+    if not data or entry.offsets["log"] != start:
+        return False
+    if restarted:
+        entry.log.restart()
+    entry.log.feed(data, chunk.offset)
+    entry.offsets["log"] = chunk.offset
+    return True
 
 
 async def read_ticks(backend: Backend, run_id: str, entry: Entry, nodes: int = 1) -> bool:
@@ -131,19 +167,32 @@ async def _catch_up(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
         node.offset = max(len(line), node.feed_minutes(b"".join(minutes)))
 
 
-async def _read_summaries(backend: Backend, run_id: str, entry: Entry, nodes: int) -> None:
+async def _read_summaries(backend: Backend, run_id: str, entry: Entry, nodes: int) -> bool:
     for number in range(nodes):
         if entry.telemetry.summaries.get(number):
             continue
         data = (await backend.read(run_id, _of_node("summary", number), 0)).data
-        try:
-            summary = json.loads(data) if data else {}
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(summary, dict) and summary:
+        summary = decode_object(data)
+        if summary and _valid_summary(summary):
             summary.pop("state", None)
             entry.telemetry.summaries[number] = summary
+    return False
 
 
 def _of_node(stream: str, number: int) -> str:
     return stream if number == 0 else f"{stream}/{number}"
+
+
+def _valid_summary(summary: dict[str, Any]) -> bool:
+    """Whether a summary is as the sampler writes it: a job can write into its folder."""
+    gpus = summary.get("gpus") or []
+    numbers = [value for name, value in summary.items() if name not in ("gpus", "hint", "state", "schema")]
+    return (
+        isinstance(gpus, list)
+        and all(isinstance(gpu, dict) and all(_scalar(value) for value in gpu.values()) for gpu in gpus)
+        and all(_scalar(value) and not isinstance(value, str) for value in numbers)
+    )
+
+
+def _scalar(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))

@@ -82,7 +82,9 @@ def record_of(entry: Entry) -> RunRecord:
         error=run.error and run.error[:_SENTENCE_CHARS],
         tracking={"run_id": run.tracking_id, "state": run.tracking, "store": tilde(run.project)},
         source_sha256=run.spec.source_sha256,
-        notes=tuple(note[:_SENTENCE_CHARS] for note in (*run.spec.notes, *run.notes)[:_NOTES]),
+        notes=tuple(
+            note[:_SENTENCE_CHARS] for note in (*run.spec.notes, *run.notes, *entry.unreadable.values())[:_NOTES]
+        ),
         doors=status.doors[:_NOTES],
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",

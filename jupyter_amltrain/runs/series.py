@@ -6,11 +6,12 @@ Every reader takes bytes at any cut: a torn last line waits for its rest.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.mlflow_journal import parse, well_formed
 from jupyter_amltrain.runs.lines import Lines
 
 #: A drawn series has at most this many points.
@@ -18,6 +19,8 @@ POINTS = 300
 #: Bytes of log kept in memory, and of the tail that is shown.
 LOG_WINDOW = 64 * 1024
 LOG_TAIL = 8 * 1024
+#: Stands above a log that the job has emptied.
+LOG_RESTARTED = "[The job emptied its log. This is its new beginning.]\n"
 
 
 class Metric:
@@ -53,13 +56,18 @@ class MetricLog:
             # A job can write into the journal: what is no record is no reason to stop.
             try:
                 record = msgspec.json.decode(line)
-                seq = int(record.get("seq", 0))
-                if seq <= self.seq:
-                    continue  # the sink repeats nothing; a reader that rewinds may
-                self.seq = seq
-                news |= self._apply(record.get("op"), record.get("b") or {}, record.get("a") or {})
-            except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                record = parse(line)  # it takes lone surrogates, too
+            if not well_formed(record):
                 continue
+            seq = record["seq"]
+            if seq <= self.seq:
+                continue  # the sink repeats nothing; a reader that rewinds may
+            self.seq = seq
+            try:
+                news |= self._apply(record["op"], record["b"], record.get("a") or {})
+            except (TypeError, ValueError, AttributeError, OverflowError):
+                continue  # no client of MLflow sends it
         return news
 
     def _apply(self, op: str | None, body: dict[str, Any], answer: dict[str, Any]) -> bool:
@@ -73,9 +81,9 @@ class MetricLog:
         elif op == "runs/log-parameter":
             self.params[str(body.get("key"))] = str(body.get("value", ""))
         elif op == "runs/log-batch":
-            for point in body.get("metrics") or ():
+            for point in _objects(body.get("metrics")):
                 self._point(point)
-            for param in body.get("params") or ():
+            for param in _objects(body.get("params")):
                 self.params[str(param.get("key"))] = str(param.get("value", ""))
         else:
             return False
@@ -94,6 +102,11 @@ class MetricLog:
             return  # no client of MLflow sends it
 
 
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a list; of anything else none."""
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
+
+
 class LogWindow:
     """The last :data:`LOG_WINDOW` bytes of a log."""
 
@@ -102,6 +115,16 @@ class LogWindow:
         self._lines = 0
         self._whole = True
         self.bytes = 0
+        self.restarts = 0  #: how often the job has rewritten its log
+
+    def restart(self) -> None:
+        """Begin again at byte 0: the job has rewritten its log."""
+        self._window, self._lines, self._whole, self.bytes = b"", 0, True, 0
+        self.restarts += 1
+
+    def last(self, count: int) -> bytes:
+        """Return the last bytes that were fed, at most `count`."""
+        return self._window[-count:] if count > 0 else b""
 
     def feed(self, data: bytes, end: int) -> None:
         """Take `data`, which ends at byte `end` of the log; what was skipped is known by `end`."""
@@ -115,10 +138,12 @@ class LogWindow:
     def tail(self, limit: int = LOG_TAIL) -> tuple[str, int]:
         """The last `limit` characters as whole lines, and the lines before them (0: not counted)."""
         text = collapse(self._window.decode("utf-8", "replace"))
+        if self.restarts and self.bytes == len(self._window):
+            text = LOG_RESTARTED + text
         if len(text) > limit or self.bytes > len(self._window):
             cut = text[-limit:]
             text = cut[cut.find("\n") + 1 :] if "\n" in cut[:-1] else cut
-        hidden = self._lines - text.count("\n") if self._whole else 0
+        hidden = self._lines - text.removeprefix(LOG_RESTARTED).count("\n") if self._whole else 0
         return text, max(hidden, 0)
 
 

@@ -33,7 +33,7 @@ async def settled(backend: Backend, entry: Entry) -> dict[str, Any]:
 async def outcome(backend: Backend, entry: Entry, status: RunStatus) -> dict[str, Any]:
     """Values of ``--out`` and, unless all is well, one sentence why. Fields of a run."""
     run = entry.run
-    if not status.state.terminal:
+    if not status.state.terminal or run.damaged:
         return {}
     if status.state is not RunState.COMPLETED:
         ended = msgspec.structs.replace(run, status=status)

@@ -23,24 +23,94 @@ Unsubscribe = Callable[[], None]
 _REMOVED = 1000
 
 
-class Entry:
-    """One run and what arrived of its streams. Touched by the loop thread only."""
+class _Streams:
+    """What arrived of a run's streams."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    __slots__ = ("gpu_part", "log", "metrics", "offsets", "spark", "telemetry", "unreadable")
+
+    def __init__(self) -> None:
         self.metrics = MetricLog()
         self.telemetry = RunTelemetry()
         self.log = LogWindow()
-        self.gpu_part: tuple[Any, GpuTelemetry | None] | None = None  #: of the last record, and what it was made of
-        self.log_path = ""
-        self.offsets = {"log": 0, "metrics": 0}  #: bytes read so far
+        self.gpu_part: tuple[Any, GpuTelemetry | None] | None = None
+        self.offsets = {"log": 0, "metrics": 0}
+        self.spark: tuple[int, bool, tuple[int, ...]] = (0, False, ())
+        self.unreadable: dict[str, str] = {}
+
+
+class Entry:
+    """One run and what arrived of its streams. Touched by the loop thread only.
+
+    A kernel holds thousands of runs that nobody looks at: what belongs to the streams is made
+    when it is first asked for.
+    """
+
+    __slots__ = ("_streams", "brief", "changed_at", "faults", "kind", "log_path", "lookers", "read", "run")
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._streams: _Streams | None = None
+        self.log_path = ""  #: where the whole log lies; empty before it was asked for
         self.kind = "run"  #: or monitor
         self.lookers = 0  #: how many want its streams
         self.read = False  #: whether its streams were read
         self.brief: Any = None  #: what a row says of streams that were let go of
-        self.spark: tuple[int, bool, tuple[int, ...]] = (0, False, ())  #: of the last row: ticks, ended, numbers
         self.faults: set[str] = set()  #: parts of its record that could not be made, each logged once
         self.changed_at = time.monotonic()
+
+    @property
+    def streams(self) -> _Streams:
+        """What arrived of its streams."""
+        if self._streams is None:
+            self._streams = _Streams()
+        return self._streams
+
+    def release(self) -> None:
+        """Forget what arrived of its streams: it can be read again."""
+        self._streams, self.read = None, False
+
+    @property
+    def metrics(self) -> MetricLog:
+        """What the script logged."""
+        return self.streams.metrics
+
+    @property
+    def telemetry(self) -> RunTelemetry:
+        """What the samplers wrote."""
+        return self.streams.telemetry
+
+    @property
+    def log(self) -> LogWindow:
+        """The end of the log."""
+        return self.streams.log
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Bytes of each stream read so far."""
+        return self.streams.offsets
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Streams whose file cannot be read, and why."""
+        return self.streams.unreadable
+
+    @property
+    def gpu_part(self) -> tuple[Any, GpuTelemetry | None] | None:
+        """Of the last record, and what it was made of."""
+        return self.streams.gpu_part
+
+    @gpu_part.setter
+    def gpu_part(self, part: tuple[Any, GpuTelemetry | None] | None) -> None:
+        self.streams.gpu_part = part
+
+    @property
+    def spark(self) -> tuple[int, bool, tuple[int, ...]]:
+        """Of the last row: ticks, ended, numbers."""
+        return self.streams.spark
+
+    @spark.setter
+    def spark(self, spark: tuple[int, bool, tuple[int, ...]]) -> None:
+        self.streams.spark = spark
 
 
 class RunStore:

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 CAPACITY = 3600
 #: Series and GPUs of one node that are believed: a file of a job may say anything.
 MAX_COLUMNS, MAX_GPUS = 20_000, 1024
+#: Unix seconds that no tick reaches (the year 5138).
+MAX_TIME = 1e11
+#: Larger integers are no float64.
+_MAX_FLOAT = int(1e308)
+#: Lists of names in a header.
+_LISTS = ("columns", "gpu_columns", "units", "gpu_units")
 #: Columns of a tick that are no series.
 _HEAD = ("seq", "t")
 MIB = 1024.0 * 1024.0
@@ -127,7 +133,7 @@ class NodeTelemetry:
     def _begin(self, header: dict[str, Any]) -> None:
         import numpy as np
 
-        header = _cleaned(header)
+        header = cleaned_header(header)
         names = flat_names(header)
         if len(names) > MAX_COLUMNS:
             return
@@ -162,7 +168,7 @@ class NodeTelemetry:
             return 0
         import numpy as np
 
-        table = _table(rows)
+        table = ticks_table(rows)
         if not len(table):
             return 0
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
@@ -294,14 +300,15 @@ def _by_time(shape: tuple[int, int]) -> Float32:
     return table
 
 
-def _cleaned(header: dict[str, Any]) -> dict[str, Any]:
+def cleaned_header(header: dict[str, Any]) -> dict[str, Any]:
     """A header of a telemetry file with the types that its readers expect."""
     gpus = header.get("gpus")
     kept = [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
     numbers = ("memory_total", "power_limit")
     return {
         **header,
-        **{name: header[name] if isinstance(header.get(name), list) else [] for name in ("columns", "gpu_columns")},
+        **{name: [str(text) for text in header[name]] for name in _LISTS if isinstance(header.get(name), list)},
+        **{name: [] for name in _LISTS if not isinstance(header.get(name), list)},
         **{name: known(header.get(name)) for name in ("memory_total", "cpus", "period")},
         "gpus": [
             {**gpu, "index": int(known(gpu.get("index", i)) or 0), **{name: known(gpu.get(name)) for name in numbers}}
@@ -310,18 +317,22 @@ def _cleaned(header: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[list[Any]]) -> Float64:
-    """Ticks as one table, ``None`` as NaN; those with something else than numbers are left out."""
+def ticks_table(rows: list[list[Any]]) -> Float64:
+    """Ticks as float64 ``(n, columns)``, ``None`` as NaN; without those that have no time or hold no numbers."""
     import numpy as np
 
     try:
-        return np.array(rows, dtype=np.float64)
+        table = np.array(rows, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        plain = [row for row in rows if all(x is None or isinstance(x, int | float) for x in row)]
-    try:
-        return np.array(plain, dtype=np.float64)
-    except OverflowError:
-        return np.zeros((0, 0))
+        plain = [row for row in rows if all(x is None or _is_number(x) for x in row)]
+        table = np.array(plain, dtype=np.float64).reshape(-1, len(rows[0]))
+    good = np.abs(table[:, 1]) < MAX_TIME  # False of NaN
+    return table if good.all() else table[good]
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that float64 holds."""
+    return isinstance(value, int | float) and not (isinstance(value, int) and abs(value) > _MAX_FLOAT)
 
 
 def known(value: Any) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.spec.record import RunRecord
+from jupyter_amltrain.spec.run import DAMAGED
 
 #: Log lines in the text form of an output.
 LOG_LINES = 8
@@ -48,7 +49,7 @@ def state_line(record: RunRecord) -> str:
     spans = ", ".join(
         f"{phase.name} {seconds_text(phase.seconds)}" for phase in record.phases if phase.seconds is not None
     )
-    words = [record.handle, record.state]
+    words = [record.handle, DAMAGED if record.reason == DAMAGED else record.state]
     if record.cancel_requested and not record.done:
         words.append("cancel requested")
     if not record.reachable:

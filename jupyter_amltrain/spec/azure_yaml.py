@@ -18,6 +18,8 @@ import msgspec
 
 from jupyter_amltrain.errors import MissingDependency, SpecError
 from jupyter_amltrain.spec.inputs import is_address
+from jupyter_amltrain.spec.yaml_limits import exceeded
+from jupyter_amltrain.state import working_folder
 
 #: What the service's SDK loads as a job of its own (``Job._resolve_cls_and_type``); ``parallel`` is a step.
 TYPES = ("command", "spark", "automl", "sweep", "pipeline", "import")
@@ -94,7 +96,7 @@ def load(path: str | os.PathLike[str]) -> JobFile:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise SpecError(
-            f"Cannot read the job {str(path)!r}: {why}.", hint=f"The working folder is {Path.cwd()}."
+            f"Cannot read the job {str(path)!r}: {why}.", hint=f"The working folder is {working_folder()}."
         ) from None
     if len(text) > _LARGEST:
         raise SpecError(f"{place.name} is over 1 MiB: no job of Azure ML.")
@@ -105,6 +107,8 @@ def parse(text: str, name: str = "job.yml", folder: str = "") -> JobFile:
     """As :func:`load`, of the text."""
     yaml = _yaml()
     try:
+        if reason := exceeded(text, yaml):
+            raise SpecError(f"{name} is no job that can be read: {reason}.", hint="Write it without so many aliases.")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         doc = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -14,6 +14,7 @@ from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import INPUT_TYPES, JobInput, JobOutput, is_address
 from jupyter_amltrain.spec.resources import DISTRIBUTIONS, Distribution
+from jupyter_amltrain.state import working_folder
 
 Read = Callable[[Any, str], Any]
 Write = Callable[[Any], Any]
@@ -62,7 +63,7 @@ def _folder(value: Any, folder: str) -> str | None:
 
 def absolute(text: str, folder: str) -> str:
     """A path of the file, from the file's folder."""
-    return os.path.normpath(os.path.join(folder or os.getcwd(), os.path.expanduser(text)))
+    return os.path.normpath(os.path.join(folder or working_folder(), os.path.expanduser(text)))
 
 
 def _variables(value: Mapping[str, Any], folder: str) -> dict[str, str]:

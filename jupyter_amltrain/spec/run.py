@@ -10,6 +10,11 @@ import msgspec
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.spec.job import JobSpec
 
+#: Reason of a run whose folder cannot be understood. Its state is ``lost``, which readers of any version know.
+DAMAGED = "damaged"
+#: Reason of a live run whose state cannot be written at the moment: what is shown may be old.
+NOT_WRITTEN = "not-written"
+
 #: ``"<target>/<run-id>"``: all one needs to attach again, from any kernel.
 RunHandle = NewType("RunHandle", str)
 
@@ -102,7 +107,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     state: RunState
     detail: str = ""
-    reason: str | None = None  #: exit, signal, oom, timeout, canceled, lost, launch, gpu-unused
+    reason: str | None = None  #: exit, signal, oom, timeout, canceled, lost, launch, gpu-unused, damaged, not-written
     exit_code: int | None = None
     signal: int | None = None
     phases: tuple[Phase, ...] = ()
@@ -130,6 +135,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[str, Any] = {}  #: values of ``--out`` that came home
     error: str | None = None  #: one line, for the end of the run
     notes: tuple[str, ...] = ()  #: what was to be known when it was submitted, one sentence each
+    partial: bool = False  #: `spec` has only what lists show of the job; ``Controller.load`` reads the rest
 
     @property
     def target(self) -> str:
@@ -140,6 +146,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def run_id(self) -> str:
         """The run's id on its target."""
         return split_handle(self.handle)[1]
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the run's folder cannot be understood."""
+        return self.status.reason == DAMAGED and self.status.state is RunState.LOST
 
     @property
     def cancel_requested(self) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterable
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -16,6 +19,9 @@ from jupyter_amltrain.tracking.store import TrackingStore
 
 #: Left by an MLflow client that was killed while it wrote.
 _UNFINISHED = ".artifact.uploading."
+#: ``ioctl`` that lets a file share another one's blocks (linux/fs.h).
+_FICLONE = 0x40049409
+_BLOCK = 1 << 20
 
 
 def copy_artifacts(store: TrackingStore, artifacts: Path, note: Callable[[str], None]) -> tuple[int, int]:
@@ -41,7 +47,7 @@ def copy_artifacts(store: TrackingStore, artifacts: Path, note: Callable[[str], 
             if target is None:
                 note(f"artifacts of {kind[:-1]} {name} were left in the run folder")
                 continue
-            more = copy_tree(base / name / "artifacts", target, note)
+            more = copy_tree(base / name / "artifacts", target, note, within=artifacts.parent)
             files, size = files + more[0], size + more[1]
     return files, size
 
@@ -82,7 +88,7 @@ def copy_traces(
         count += 1
         target = local_folder(kept.tags.get("mlflow.artifactLocation", ""))
         if target is not None:
-            copy_tree(artifacts / "traces" / info.trace_id / "artifacts", target, note)
+            copy_tree(artifacts / "traces" / info.trace_id / "artifacts", target, note, within=artifacts.parent)
     return count
 
 
@@ -103,8 +109,14 @@ def local_folder(uri: str) -> Path | None:
     return Path(uri) if uri.startswith("/") else None
 
 
-def copy_tree(source: Path, target: Path, note: Callable[[str], None]) -> tuple[int, int]:
+def copy_tree(source: Path, target: Path, note: Callable[[str], None], within: Path | None = None) -> tuple[int, int]:
     """Copy files that differ in size or time; each appears whole or not at all.
+
+    Parameters
+    ----------
+    within
+        Links are followed only to files in this folder; ``None`` follows all. Links to
+        folders are never followed.
 
     Returns
     -------
@@ -114,6 +126,9 @@ def copy_tree(source: Path, target: Path, note: Callable[[str], None]) -> tuple[
     files = size = 0
     for folder, folders, names in os.walk(source):
         folders.sort()
+        for name in folders:
+            if os.path.islink(os.path.join(folder, name)):
+                note(f"{os.path.join(folder, name)} is a link to a folder and was not copied")
         to = target / os.path.relpath(folder, source)
         to.mkdir(parents=True, exist_ok=True)
         for name in sorted(names):
@@ -122,19 +137,70 @@ def copy_tree(source: Path, target: Path, note: Callable[[str], None]) -> tuple[
             here, there = Path(folder, name), to / name
             try:
                 mine = here.stat()
-            except FileNotFoundError:
-                continue  # a broken link, or the script has just removed it
+            except OSError as error:
+                if isinstance(error, FileNotFoundError):
+                    continue  # a broken link, or the script has just removed it
+                note(f"{here} was not copied: {error.strerror}")  # links in a circle, no permission
+                continue
+            if within is not None and here.is_symlink() and not here.resolve().is_relative_to(within.resolve()):
+                note(f"{here} is a link out of the run's folder and was not copied")
+                continue
             if not stat.S_ISREG(mine.st_mode):
                 note(f"{here} is no file and was not copied")
                 continue
             if _same(mine, there):
                 continue
             part = there.with_name(there.name + ".part")
-            shutil.copy2(here, part)
-            failpoints.hit("import_between_copies")
-            os.replace(part, there)
+            try:
+                copy_file(here, part)
+                failpoints.hit("import_between_copies")
+                os.replace(part, there)
+            except OSError:
+                part.unlink(missing_ok=True)  # it would keep a full disk full
+                raise
             files, size = files + 1, size + mine.st_size
     return files, size
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file with its times: shared blocks where the file system can (Btrfs, XFS), holes as holes."""
+    with source.open("rb", buffering=0) as reader, target.open("wb") as writer:
+        if not _cloned(reader.fileno(), writer.fileno()):
+            _copy_data(reader, writer)
+    shutil.copystat(source, target)
+
+
+def _cloned(source: int, target: int) -> bool:
+    if sys.platform != "linux":
+        return False
+    import fcntl
+
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        return False
+    return True
+
+
+def _copy_data(reader: FileIO, writer: BinaryIO) -> None:
+    status = os.fstat(reader.fileno())
+    if not hasattr(os, "SEEK_DATA") or status.st_blocks * 512 >= status.st_size:
+        shutil.copyfileobj(reader, writer, _BLOCK)
+        return
+    at = 0
+    while at < status.st_size:
+        try:
+            begin = os.lseek(reader.fileno(), at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a hole up to the end
+                break
+            raise
+        at = os.lseek(reader.fileno(), begin, os.SEEK_HOLE)
+        reader.seek(begin)
+        writer.seek(begin)
+        while begin < at and (block := reader.read(min(at - begin, _BLOCK))):
+            begin += writer.write(block)
+    writer.truncate(status.st_size)
 
 
 def _same(mine: os.stat_result, there: Path) -> bool:

@@ -9,6 +9,7 @@ without a trace of it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.agent.mlflow_journal import clean, parse, well_formed
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.errors import AmlTrainError, StateError
 from jupyter_amltrain.spec.run import RunState
@@ -56,7 +58,8 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
         Also written to ``tracking.json`` in the run folder: ``state`` ("imported",
         "partial" while the run lives, "direct"), ``run_id``, ``experiment``,
         ``experiment_id``, ``store``, ``seq`` (last record), ``records`` (replayed by
-        this call), ``rejects``, ``notes``, ``files``, ``bytes``, ``traces``,
+        this call), ``rejects``, ``damaged`` (lines of
+        the journal that cannot be read), ``notes``, ``files``, ``bytes``, ``traces``,
         ``system`` (points of system metrics written by this call), ``seconds``, ``mlflow``
         (version).
 
@@ -68,7 +71,7 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
     """
     started = time.monotonic()
     folder = Path(run_dir)
-    job = read_json(folder / "job.json")
+    job = clean(read_json(folder / "job.json"))
     check_schema(job, folder / "job.json")
     result = _blank(job, project)
     try:
@@ -78,15 +81,34 @@ def import_run(run_dir: str, project: str, *, handle: str | None = None, chunk: 
         else:
             _locked_import(folder, project, job, handle, chunk, result)
     except Exception as error:
-        text = str(error) if isinstance(error, AmlTrainError) else f"{type(error).__name__}: {error}"
-        result.update(state="failed", error=text.splitlines()[0])
-        raise
+        told = _sentence(error, folder, result["store"])
+        result.update(state="failed", error=str(told).splitlines()[0])
+        if told is error:
+            raise
+        raise told from error
     finally:
+        result.update(clean(result))
         result["seconds"] = round(time.monotonic() - started, 3)
         result["updated"] = time.time()
         with contextlib.suppress(OSError):
             write_json(folder / "tracking.json", result)
     return result
+
+
+def _sentence(error: Exception, folder: Path, store: str) -> Exception:
+    """`error` as one sentence where it is the machine's state and no bug."""
+    if isinstance(error, AmlTrainError):
+        return error
+    text = str(getattr(error, "orig", None) or error)
+    full = "disk is full" in text or "disk I/O error" in text
+    if full or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)):
+        return StateError(
+            f"MLflow's record of {folder.name} cannot be written: the disk of {store} is full.",
+            hint="Free some space; it is tried again when you look at the run.",
+        )
+    if isinstance(error, OSError):
+        return StateError(f"MLflow's record of {folder.name} cannot be written: {error}.")
+    return error
 
 
 def _blank(job: dict[str, Any], project: str) -> dict[str, Any]:
@@ -101,6 +123,7 @@ def _blank(job: dict[str, Any], project: str) -> dict[str, Any]:
         "seq": 0,
         "records": 0,
         "rejects": [],
+        "damaged": 0,
         "notes": [],
         "files": 0,
         "bytes": 0,
@@ -174,24 +197,30 @@ class _Import:
                 if not line.endswith(b"\n"):
                     return
                 try:
-                    yield decoder.decode(line)
-                except msgspec.DecodeError as error:
-                    raise StateError(f"{path} is damaged: {error}.") from error
+                    record = decoder.decode(line)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    record = parse(line)  # it takes lone surrogates, too
+                if well_formed(record):
+                    yield record
+                else:
+                    self.result["damaged"] += 1
 
     def records(self, chunk: int) -> None:
         """Replay what the store does not have yet."""
         cursor, waiting = -1, list[dict[str, Any]]()
         for record in self._read():
             op, added = record["op"], record.get("a") or {}
-            if op == "init":
-                self.main, self.run_id = added["exp_id"], added["id"]
-                name = self.job.get("experiment") or added["exp_name"]
-                self.experiments[self.main] = self.store.experiment(name)
-                self.result.update(run_id=self.run_id, experiment=name)
-            elif op == "experiments/create":
-                self.experiments[added["id"]] = self.store.experiment(record["b"]["name"])
-            elif op == "traces" and "trace" in record["b"]:
-                self.traces.append(record["b"]["trace"]["trace_info"])
+            if op == "init" and {"id", "exp_id", "exp_name"} <= added.keys():
+                self.main, self.run_id = str(added["exp_id"]), str(added["id"])
+                self.result["run_id"] = self.run_id
+                self._begin(str(self.job.get("experiment") or added["exp_name"]))
+            elif not self.experiments:  # the first line is damaged
+                self._begin(str(self.result["experiment"]))
+                self._make_run()
+            if op == "experiments/create":
+                self._add_experiment(str(added.get("id")), record)
+            elif op == "traces" and isinstance(record["b"].get("trace"), dict):
+                self.traces.append(record["b"]["trace"].get("trace_info") or {})
             if cursor < 0:
                 cursor = self._cursor()
             if record["seq"] > cursor:
@@ -201,10 +230,42 @@ class _Import:
                 waiting = []
         if waiting:
             self._commit(waiting)
+        if self.result["damaged"]:
+            lines = "1 damaged line" if self.result["damaged"] == 1 else f"{self.result['damaged']} damaged lines"
+            self.result["notes"].append(f"{lines} of the journal could not be read; all others were imported")
         self.result["seq"] = max(cursor, 0) if not self.result["seq"] else self.result["seq"]
         if not self.experiments:
-            self.experiments[self.main] = self.store.experiment(self.result["experiment"])
+            self._begin(str(self.result["experiment"]))
+        self._make_run()
         self.result["experiment_id"] = str(self.experiments[self.main])
+
+    def _begin(self, name: str) -> None:
+        self.experiments[self.main] = self.store.experiment(clean(name))
+        self.result["experiment"] = name
+
+    def _make_run(self) -> None:
+        """Have the row of the job's own run, which all else hangs on, also without a line for it."""
+        with self.store.session() as session:
+            if session.get(self.store.models.SqlRun, self.run_id) is None:
+                title = str(self.job.get("name") or self.job.get("run") or self.folder.name)
+                start = int(float(self.job.get("submitted") or 0) * 1000)
+                self._replay(session).new_run(self.run_id, self.experiments[self.main], title, start)
+                session.commit()
+
+    def _add_experiment(self, sink_id: str, record: dict[str, Any]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.experiments[sink_id] = self.store.experiment(record["b"]["name"])
+        except (MlflowException, KeyError, TypeError, AttributeError, ValueError) as error:
+            self.experiments[sink_id] = self.experiments[self.main]
+            self._reject(
+                record, f"experiments/create: {str(error).splitlines()[0]}; the job's experiment took its runs"
+            )
+
+    def _reject(self, record: dict[str, Any], why: str) -> None:
+        if len(self.result["rejects"]) < 20:
+            self.result["rejects"].append({"seq": record["seq"], "why": clean(why)[:500]})
 
     def _replay(self, session: Any) -> Any:
         from jupyter_amltrain.tracking.rows import Replay
@@ -212,27 +273,49 @@ class _Import:
         return Replay(self.store, session, self.experiments, self.main)
 
     def _commit(self, records: list[dict[str, Any]]) -> None:
+        """Put records in. What a record breaks is found by halves, and only that record is left out."""
+        from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+        try:
+            self._commit_whole(records)
+        except OperationalError:
+            raise  # the store, not a record
+        except (SQLAlchemyError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            if len(records) == 1:
+                lines = str(getattr(error, "orig", None) or error).splitlines()
+                self._make_run()
+                self._reject(records[0], f"{records[0]['op']}: {type(error).__name__}: {lines[0] if lines else ''}")
+                self._commit_whole([], records[0]["seq"])
+                return
+            half = len(records) // 2
+            self._commit(records[:half])
+            self._commit(records[half:])
+
+    def _commit_whole(self, records: list[dict[str, Any]], cursor: int = 0) -> None:
         from jupyter_amltrain.tracking.rows import Rejected
 
+        cursor = cursor or records[-1]["seq"]
+        rejected = list[tuple[dict[str, Any], str]]()
         with self.store.session() as session:
             replay = self._replay(session)
             for record in records:
                 try:
                     replay.record(record)
                 except Rejected as error:
-                    if len(self.result["rejects"]) < 20:
-                        self.result["rejects"].append({"seq": record["seq"], "why": str(error)})
+                    rejected.append((record, str(error)))
             if self.run_id in replay.system_runs:
                 from jupyter_amltrain.tracking.system_metrics import give_way
 
                 give_way(replay, self.run_id)
             replay.flush()
-            replay.tag(self.run_id, CURSOR, records[-1]["seq"])
+            replay.tag(self.run_id, CURSOR, cursor)
             session.flush()
             failpoints.hit("import_before_commit")
             session.commit()
         failpoints.hit("import_after_commit")
-        self.result["seq"] = records[-1]["seq"]
+        for record, why in rejected:
+            self._reject(record, why)
+        self.result["seq"] = cursor
         self.result["records"] += len(records)
 
     def finish(self, state: dict[str, Any], handle: str) -> None:
@@ -242,15 +325,12 @@ class _Import:
         its interpreter shut down, which it also does after an exception.
         """
         spec = self.job.get("spec") or {}
-        run_state = state.get("state", "preparing")
-        start = int(float(self.job.get("submitted") or 0) * 1000)
-        status = _MLFLOW_STATUS.get(RunState(run_state))
+        run_state = str(state.get("state", "preparing"))
+        status = _MLFLOW_STATUS.get(RunState(run_state)) if run_state in set(RunState) else None
         system = self._system(status is not None)
         with self.store.session() as session:
             replay, tables = self._replay(session), self.store.models
-            if session.get(tables.SqlRun, self.run_id) is None:
-                experiment = self.experiments[self.main]
-                replay.new_run(self.run_id, experiment, str(self.job.get("name") or handle), start)
+            if not self.result["seq"]:
                 self.result["notes"].append("the script logged nothing to MLflow")
             digest = spec.get("source_sha256") or (self.job.get("snapshot") or {}).get("digest")
             tags = {"amltrain.handle": handle, "amltrain.state": run_state}
@@ -284,15 +364,8 @@ class _Import:
     def _end(self, session: Any, status: str, end: int) -> None:
         run = session.get(self.store.models.SqlRun, self.run_id)
         run.status, run.end_time = status, end
-        tag = self.store.models.SqlTag
-        parent = session.query(tag).filter_by(key="mlflow.parentRunId")
         # also children of children: every nested run of this job lies in its journal
-        family, grown = {self.run_id}, True
-        while grown:
-            more = {row.run_uuid for row in parent.filter(tag.value.in_(family))} - family
-            family |= more
-            grown = bool(more)
-        for run_id in family - {self.run_id}:
+        for run_id in self.store.descendants(session, self.run_id):
             child = session.get(self.store.models.SqlRun, run_id)
             if child is not None and child.status == "RUNNING":
                 child.status, child.end_time = status, end

@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.state import locked, project_store, read_json
 from jupyter_amltrain.tracking import importer
-from jupyter_amltrain.tracking.copies import copy_tree, local_folder
+from jupyter_amltrain.tracking.copies import copy_file, copy_tree, local_folder
 from jupyter_amltrain.tracking.model_choice import chosen, counted, only, path_in_run, settle
 from jupyter_amltrain.tracking.store import TrackingStore, database_uri
 
@@ -57,7 +57,7 @@ def register(
         )
     with _store(project) as (store, registry):
         found = _Run(store, Path(run_dir), job, handle)
-        place, source = found.model(path)
+        place, source, run_id = found.model(path)
         kind = kind or ("mlflow_model" if (place / "MLmodel").is_file() else "custom_model")
         if kind == "mlflow_model" and not (place / "MLmodel").is_file():
             raise CommandError(
@@ -65,7 +65,7 @@ def register(
                 hint="Try: --type custom_model",
             )
         kept = found.kept(place, source)
-        version = _version(registry, name, kept, found.run_id, description)
+        version = _version(registry, name, kept, run_id, description)
         marks = {**(tags or {}), TYPE: kind, HANDLE: handle, PATH: str(source)}
         from mlflow.entities import model_registry
 
@@ -111,7 +111,7 @@ def download(project: str, name: str, version: str, folder: str) -> dict[str, An
             copy_tree(place, new, lambda _: None)
         else:
             new.mkdir(parents=True)
-            shutil.copy2(place, new / place.name)
+            copy_file(place, new / place.name)
         settle(new, to)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -173,37 +173,58 @@ def _row(version: Any) -> dict[str, Any]:
 
 
 class _Run:
-    """What a run left: outputs in its folder, artifacts and logged models in the store."""
+    """What a run left: outputs in its folder, artifacts and logged models in the store.
+
+    Those of nested runs, too: a script that loops over ``mlflow.start_run()`` logs its
+    models to the run and its children. What a child left is called ``<name of the child>/<name>``.
+    """
 
     def __init__(self, store: TrackingStore, folder: Path, job: Mapping[str, Any], handle: str) -> None:
         self.store, self.folder, self.job, self.handle = store, folder, job, handle
         self.run_id = str(job["tracking"]["run_id"])
         info = store.mlflow.get_run(self.run_id).info
-        self.artifacts = local_folder(str(info.artifact_uri)) or Path(os.devnull)
         self.experiment = str(info.experiment_id)
+        #: Artifacts of the run and of its descendants, by what their paths begin with.
+        self.artifacts: dict[str, Path] = {}
+        #: Which of these runs it is, by the same.
+        self.runs: dict[str, str] = {}
+        with store.session() as session:
+            for run_id in (self.run_id, *store.descendants(session, self.run_id)):
+                row = session.get(store.models.SqlRun, run_id)
+                if row is None:
+                    continue
+                prefix = "" if run_id == self.run_id else str(row.name or run_id).strip("/") + "/"
+                if prefix in self.runs:
+                    prefix = f"{prefix[:-1]}-{run_id[:8]}/"
+                self.runs[prefix] = run_id
+                self.artifacts[prefix] = local_folder(str(row.artifact_uri)) or Path(os.devnull)
 
-    def model(self, path: str) -> tuple[Path, Path]:
-        """Where the files are, and what they are called within the run."""
+    def model(self, path: str) -> tuple[Path, Path, str]:
+        """Where the files are, what they are called within the run, and the id of the (nested) run."""
         if path:
             return self._at(path)
-        found = {f"outputs/{name}": self.folder / "outputs" / name for name in self._outputs()}
-        found = {name: place for name, place in found.items() if place.is_dir() and any(place.iterdir())}
-        found = found or {f"outputs/{name}": place for name, place in self._logged().items()}
+        found = {f"outputs/{name}": (self.folder / "outputs" / name, self.run_id) for name in self._outputs()}
+        found = {name: model for name, model in found.items() if model[0].is_dir() and any(model[0].iterdir())}
+        found = found or {f"outputs/{name}": model for name, model in self._logged().items()}
         found = found or {
-            f"outputs/{file.parent.relative_to(self.artifacts)}": file.parent
-            for file in self.artifacts.rglob("MLmodel")
+            f"outputs/{prefix}{file.parent.relative_to(place)}": (file.parent, self.runs[prefix])
+            for prefix, place in self.artifacts.items()
+            for file in place.rglob("MLmodel")
         }
         name = only(found, self.handle)
-        return found[name], Path(name)
+        return found[name][0], Path(name), found[name][1]
 
-    def _at(self, path: str) -> tuple[Path, Path]:
-        below = Path(path_in_run(path))
-        for place in (self.folder / "outputs" / below, self.artifacts / below):
-            if place.exists():
-                return place, Path("outputs") / below
+    def _at(self, path: str) -> tuple[Path, Path, str]:
+        below = path_in_run(path)
+        source = Path("outputs") / below
+        if (self.folder / source).exists():
+            return self.folder / source, source, self.run_id
+        for prefix, place in self.artifacts.items():
+            if below.startswith(prefix) and (place / below[len(prefix) :]).exists():
+                return place / below[len(prefix) :], source, self.runs[prefix]
         logged = self._logged()
-        if str(below) in logged:
-            return logged[str(below)], Path("outputs") / below
+        if below in logged:
+            return logged[below][0], source, logged[below][1]
         there = [f"outputs/{name}" for name in (*self._outputs(), *logged)]
         hint = f"There are: {', '.join(there[:5])}." if there else "%aml_runs show tells where its files are."
         raise CommandError(f"{self.handle} left nothing at {path}.", hint=hint)
@@ -211,25 +232,29 @@ class _Run:
     def _outputs(self) -> list[str]:
         return sorted((self.job.get("spec") or {}).get("outputs") or {})
 
-    def _logged(self) -> dict[str, Path]:
-        """Models that MLflow 3 logged in the run, by name; the last of one name."""
+    def _logged(self) -> dict[str, tuple[Path, str]]:
+        """Models that MLflow 3 logged in the run and its children, by name; the last of one name."""
         if not self.store.has_logged_models:
             return {}
+        found: dict[str, tuple[Path, str]] = {}
         with self.store.session() as session:
             table = self.store.models.SqlLoggedModel
-            rows = session.query(table).filter_by(source_run_id=self.run_id)
-            ordered = rows.order_by(table.creation_timestamp_ms).all()
-            found = {str(row.name): local_folder(str(row.artifact_location)) for row in ordered}
-        return {name: place for name, place in found.items() if place is not None and place.is_dir()}
+            for prefix, run_id in self.runs.items():
+                rows = session.query(table).filter_by(source_run_id=run_id)
+                for row in rows.order_by(table.creation_timestamp_ms).all():
+                    place = local_folder(str(row.artifact_location))
+                    if place is not None and place.is_dir():
+                        found[f"{prefix}{row.name}"] = (place, run_id)
+        return found
 
     def kept(self, place: Path, source: Path) -> Path:
         """`place` where it outlives the run's folder: files of the folder are copied to the run's artifacts."""
         if self.folder.resolve() not in place.resolve().parents:
             return place
-        to = self.artifacts / source
+        to = self.artifacts[""] / source
         if place.is_dir():
             copy_tree(place, to, lambda _: None)
         else:
             to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(place, to)
+            copy_file(place, to)
         return to

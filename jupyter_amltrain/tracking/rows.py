@@ -8,6 +8,8 @@ import sys
 import uuid
 from typing import Any
 
+from jupyter_amltrain.agent.mlflow_journal import clean
+from jupyter_amltrain.agent.mlflow_limits import STATUSES
 from jupyter_amltrain.tracking.store import TrackingStore
 
 Record = dict[str, Any]
@@ -107,7 +109,7 @@ class Replay:
             self.session.add(
                 self.tables.SqlRun(
                     run_uuid=run_id,
-                    name=name[:_NAME],
+                    name=clean(name)[:_NAME],
                     artifact_uri=self.store.location(experiment, run_id),
                     experiment_id=experiment,
                     source_type="UNKNOWN",
@@ -127,15 +129,15 @@ class Replay:
 
     def tag(self, run_id: str, key: str, value: Any) -> None:
         """Set a tag of a run."""
-        text = str(value if value is not None else "")[:_TAG]
-        self.merge("SqlTag", key=key[:_NAME], run_uuid=run_id, value=text)
+        text = clean(str(value if value is not None else ""))[:_TAG]
+        self.merge("SqlTag", key=clean(key)[:_NAME], run_uuid=run_id, value=text)
         if key == "mlflow.runName":
             self.row("SqlRun", run_id).name = text[:_NAME]
 
     def param(self, run_id: str, key: str, value: Any) -> None:
         """Set a parameter of a run."""
-        text = str(value if value is not None else "")[:_PARAM]
-        self.merge("SqlParam", key=key[:_NAME], run_uuid=run_id, value=text)
+        text = clean(str(value if value is not None else ""))[:_PARAM]
+        self.merge("SqlParam", key=clean(key)[:_NAME], run_uuid=run_id, value=text)
 
     def _create_run(self, body: Record, added: Record, t: int) -> None:
         run_id, start = added["id"], int(body.get("start_time") or t)
@@ -189,6 +191,8 @@ class Replay:
     def _update_run(self, run_id: str, body: Record) -> None:
         row = self.row("SqlRun", run_id)
         if body.get("status"):
+            if body["status"] not in STATUSES:
+                raise Rejected(f"runs/update: MLflow knows no status {body['status']!r}")
             row.status = body["status"]
         if body.get("end_time"):
             row.end_time = int(body["end_time"])

@@ -8,7 +8,11 @@ tables of logged models; ``tests/test_tracking.py`` holds both ends.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import sqlite3
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from jupyter_amltrain.state import project_store
 
 #: Milliseconds that a write waits for MLflow's own server.
 BUSY_MS = 30_000
+#: Longest path that SQLite opens, with room for the name of its journal.
+MAX_PATH_BYTES = 500
 
 
 def database_uri(project: str | os.PathLike[str]) -> str:
@@ -54,10 +60,18 @@ class TrackingStore:
         self.root = artifact_root(project)
         path = project_store(project) / "mlflow.db"
         try:
-            if not path.exists():
+            if path.exists():
+                _check(path)
+            else:
                 _create(path, self.root)
-            self.mlflow = _open(database_uri(project), self.root)
+            try:
+                self.mlflow = _open(database_uri(project), self.root)
+            except BaseException:
+                _forget(database_uri(project))
+                raise
         except MlflowException as error:
+            if "disk is full" in str(error):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
             raise StateError(
                 f"MLflow {self.version} cannot open {path}: {str(error).splitlines()[0]}",
                 hint="Upgrade it with: mlflow db upgrade sqlite:///" + str(path),
@@ -95,6 +109,16 @@ class TrackingStore:
             self.mlflow.restore_experiment(found.experiment_id)
         return int(found.experiment_id)
 
+    def descendants(self, session: Any, run_id: str) -> list[str]:
+        """Ids of the runs nested below a run, children before their own children."""
+        tag = self.models.SqlTag
+        found, parents = list[str](), [run_id]
+        while parents:
+            rows = session.query(tag).filter_by(key="mlflow.parentRunId").filter(tag.value.in_(parents))
+            parents = sorted({str(row.run_uuid) for row in rows} - {run_id, *found})
+            found += parents
+        return found
+
     def location(self, experiment: int, *parts: str) -> str:
         """URI for the artifacts of a new run or model.
 
@@ -118,12 +142,68 @@ def _create(path: Path, root: Path) -> None:
     """Make a new database beside its place and move it there.
 
     MLflow makes one by dozens of migrations; killed among them, it leaves a file that
-    no MLflow opens again.
+    no MLflow opens again. Each try has a name of its own: MLflow keeps the engine of a
+    file for ever, also of one that is removed because the disk was full.
     """
-    new = path.with_name(f"mlflow.db.new-{os.getpid()}")
     for left in path.parent.glob("mlflow.db.new-*"):
         left.unlink()
-    os.close(os.open(new, os.O_CREAT | os.O_WRONLY, 0o600))
-    _open(f"sqlite:///{new}", root).engine.dispose()
-    failpoints.hit("import_new_store")
-    os.replace(new, path)
+    new = path.with_name(f"mlflow.db.new-{uuid.uuid4().hex[:12]}")
+    uri = f"sqlite:///{new}"
+    try:
+        os.close(os.open(new, os.O_CREAT | os.O_WRONLY, 0o600))
+        _check(new, writes=True)
+        try:
+            _open(uri, root)
+        finally:
+            _forget(uri)
+        failpoints.hit("import_new_store")
+        os.replace(new, path)
+    except BaseException:
+        for left in path.parent.glob(new.name + "*"):  # its journal, too
+            with contextlib.suppress(OSError):
+                left.unlink()
+        raise
+
+
+def _forget(uri: str) -> None:
+    """Close MLflow's engine of a database, whether or not opening it worked."""
+    from mlflow.store.tracking import sqlalchemy_store
+
+    for name in ("_engine_map", "_db_uri_sql_alchemy_engine_map"):  # MLflow 3.x, 2.x
+        engine = getattr(sqlalchemy_store.SqlAlchemyStore, name, {}).pop(uri, None)
+        if engine is not None:
+            engine.dispose()
+
+
+def _check(path: Path, *, writes: bool = False) -> None:
+    """Find out at once whether SQLite opens a database; MLflow tries for more than a minute.
+
+    Raises
+    ------
+    StateError
+        It does not.
+    """
+    connection = None
+    try:
+        connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)
+        connection.execute("SELECT count(*) FROM sqlite_master")
+        if writes:  # the journal beside it has a longer name
+            connection.execute("BEGIN")
+            connection.execute("CREATE TABLE probe (x)")
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        if "disk is full" in str(error):
+            raise
+        why, hint = str(error), "Move or remove it; the next import makes a new one."
+        if path.is_dir():
+            why = "it is a folder"
+        elif len(os.fsencode(path)) > MAX_PATH_BYTES:
+            why = f"its path is longer than SQLite opens ({len(os.fsencode(path))} bytes)"
+            hint = "Move the notebook to a folder with a shorter path."
+        elif "unable to open" in why:
+            hint = "Look at the permissions of the file and its folder."
+        place = path.with_name("mlflow.db")
+        raise StateError(f"MLflow's store {place} cannot be opened: {why}.", hint=hint) from error
+    finally:
+        if connection is not None:
+            connection.close()

@@ -1,26 +1,28 @@
-"""MLflow's own web page over the project's store, on a free loopback port."""
+"""Starts MLflow's own web page over the project's store, and finds the one that runs."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
+import secrets
 import socket
 import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from jupyter_amltrain import child_process
+from jupyter_amltrain.agent.processes import identity
 from jupyter_amltrain.errors import MissingDependency, StateError
-from jupyter_amltrain.state import project_store, read_json, write_json
-from jupyter_amltrain.tracking.store import artifact_root, database_uri
+from jupyter_amltrain.state import default_path, locked, project_store
+from jupyter_amltrain.tracking import page_proxy
 
 #: Seconds until the page must answer; importing MLflow's server takes most of them.
 START_TIMEOUT = 90.0
+#: Seconds without a request after which the page ends; ``AMLTRAIN_UI_IDLE`` sets another number.
+IDLE_TIMEOUT_S = 1800.0
 
 _started: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -28,18 +30,21 @@ _started: dict[str, subprocess.Popen[bytes]] = {}
 def start(project: str, *, keep: bool = False) -> dict[str, Any]:
     """Start the page, or find the one that runs for this store; returns when it answers.
 
+    A kernel or a terminal of a Jupyter server that has our extension gets an address of that server.
+    Elsewhere the page listens on loopback, and its address holds a token that opens it for some minutes.
+
     Parameters
     ----------
     project
         Folder that owns ``.amltrain``.
     keep
-        Let it outlive this process.
+        Let the page outlive this process: it ends with the shell of the terminal.
 
     Returns
     -------
     dict
-        ``url`` (behind JupyterHub a path of the hub: ``/user/me/proxy/<port>/``, which
-        needs jupyter-server-proxy there), ``port``, ``pid``, ``reused``.
+        ``url``, ``path`` (path at the Jupyter server that the browser has open; empty for a page that
+        listens by itself), ``pid``, ``reused``.
 
     Raises
     ------
@@ -48,25 +53,42 @@ def start(project: str, *, keep: bool = False) -> dict[str, Any]:
     MissingDependency
         Only mlflow-skinny is installed.
     """
-    place = project_store(project)
-    if not (place / "mlflow.db").exists():
-        raise StateError(f"No MLflow store in {place} yet.", hint="It is made when the first run ends.")
-    known = _running(place, project)
-    if known is not None:
-        return known
-    log = place / "ui.txt"
-    for _ in range(3):  # a port may be taken between our look and the server's bind
-        port = _free_port()
-        process = _launch(command(project, port), log, keep)
-        if _wait(port, process):
-            _started[str(place)] = process
-            write_json(place / "ui.json", {"schema": 1, "pid": process.pid, "port": port})
-            return {"url": url(port), "port": port, "pid": process.pid, "reused": False}
-        if process.poll() is None:
-            _end(process)
-            raise StateError(f"MLflow's page did not answer within {START_TIMEOUT:g} s.", hint=f"See {log}")
-        if "in use" not in _tail(log):
-            break
+    store = project_store(project)
+    if not (store / "mlflow.db").exists():
+        raise StateError(f"No MLflow store in {store} yet.", hint="It is made when the first run ends.")
+    key = page_proxy.key_of(project)
+    server = _jupyter_server()
+    folder = Path(os.environ[page_proxy.FOLDER_VARIABLE]) if server else default_path() / "pages"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(folder / f"{key}.lock", START_TIMEOUT):  # another kernel may be starting it
+        record = page_proxy.read_record(folder, key)
+        if record is not None and _answers(record):
+            return _found(record, key, server, reused=True)
+        return _start(project, folder, key, server, keep)
+
+
+def _start(project: str, folder: Path, key: str, server: dict[str, Any] | None, keep: bool) -> dict[str, Any]:
+    store = project_store(project)
+    log = store / "ui.txt"
+    start_id = secrets.token_hex(8)
+    asked: dict[str, Any] = {
+        "project": os.path.abspath(project),
+        "record": str(page_proxy.record_path(folder, key)),
+        "start": start_id,
+        "front": server is None,
+        "hub": os.environ.get("JUPYTERHUB_SERVICE_PREFIX", ""),
+        "idle": _idle_timeout_s(),
+    }
+    if keep:
+        asked["session"] = _shell()
+    process = _launch(json.dumps(asked), log, folder, keep)
+    record = _wait(folder, key, start_id, process)
+    if record is not None:
+        _started[str(store)] = process
+        return _found(record, key, server, reused=False)
+    if process.poll() is None:
+        _end(process)
+        raise StateError(f"MLflow's page did not answer within {START_TIMEOUT:g} s.", hint=f"See {log}")
     if "No module named" in _tail(log):
         raise MissingDependency("MLflow's page needs the full mlflow package.", hint="Type: %pip install mlflow")
     raise StateError(f"MLflow's page did not start: {_tail(log)[-300:]}", hint=f"See {log}")
@@ -78,62 +100,65 @@ def stop(project: str) -> dict[str, Any]:
     if process is None or process.poll() is not None:
         return {"stopped": False}
     _end(process)
-    with contextlib.suppress(OSError):
-        (project_store(project) / "ui.json").unlink()
     return {"stopped": True}
 
 
-def url(port: int, env: Mapping[str, str] = os.environ) -> str:
-    """Where a browser finds the page that listens on `port` of this machine.
-
-    The page uses relative links, so the slash at the end matters behind a proxy.
-    """
-    prefix = env.get("JUPYTERHUB_SERVICE_PREFIX")
-    if prefix:
-        return f"{prefix.rstrip('/')}/proxy/{port}/"
-    return f"http://127.0.0.1:{port}/"
-
-
-def command(project: str, port: int, env: Mapping[str, str] = os.environ) -> list[str]:
-    """The command line of the server.
-
-    MLflow 3.5 and later refuse foreign ``Host`` and ``Origin`` headers, and
-    jupyter-server-proxy passes on the browser's. Behind a hub its public name is
-    allowed if we are told it; else any, because the port itself is only reached on
-    loopback or through the hub, which asks who you are.
-    """
-    line = [sys.executable, "-m", "mlflow", "server"]
-    line += ["--backend-store-uri", database_uri(project)]
-    line += ["--default-artifact-root", artifact_root(project).as_uri()]
-    line += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    if env.get("JUPYTERHUB_SERVICE_PREFIX") and _checks_hosts():
-        public = urlsplit(env.get("JUPYTERHUB_PUBLIC_URL") or env.get("JUPYTERHUB_PUBLIC_HUB_URL", ""))
-        hosts = f"localhost,localhost:*,127.0.0.1,127.0.0.1:*,{public.netloc}"
-        line += ["--allowed-hosts", hosts if public.netloc else "*"]
-        origin = f"{public.scheme}://{public.netloc}"
-        line += ["--cors-allowed-origins", origin if public.netloc else "*"]
-    return line
+def _jupyter_server() -> dict[str, Any] | None:
+    """Return how the Jupyter server is reached that this process belongs to, if it can show the page."""
+    folder = os.environ.get(page_proxy.FOLDER_VARIABLE, "")
+    if not folder or not page_proxy.is_private(folder):
+        return None
+    try:
+        server = json.loads(Path(folder, page_proxy.SERVER_FILE).read_text(encoding="utf-8"))
+        # Windows has no `ps`; there the folder goes with the server.
+        runs = os.name != "posix" or identity(int(server["pid"])) is not None
+        return server if runs and server["base_url"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
-def _checks_hosts() -> bool:
-    import importlib.util
+def _found(record: dict[str, Any], key: str, server: dict[str, Any] | None, reused: bool) -> dict[str, Any]:
+    found = {"pid": record["pid"], "reused": reused, "path": ""}
+    if server is None:
+        from jupyter_amltrain.tracking.page_server import address
 
-    found = importlib.util.find_spec("mlflow")  # of a submodule it would import all of MLflow
-    folders = found.submodule_search_locations if found is not None else None
-    return any(Path(folder, "server", "security_utils.py").exists() for folder in folders or ())
+        return {**found, "url": address(record, os.environ.get("JUPYTERHUB_SERVICE_PREFIX", ""))}
+    path = f"{str(server['base_url']).rstrip('/')}/{page_proxy.ROUTE}/{key}/"
+    # Behind a hub the server's own address is not the browser's.
+    hub = os.environ.get("JUPYTERHUB_SERVICE_PREFIX")
+    return {**found, "path": path, "url": path if hub else _joined(str(server["url"]), path)}
 
 
-def _launch(line: list[str], log: Path, keep: bool) -> subprocess.Popen[bytes]:
-    # no task queue of MLflow's own beside a page that only shows runs
-    env = dict(os.environ, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false")
-    for name in [name for name in env if name.startswith("MLFLOW_TRACKING_")]:
-        del env[name]
-    if not keep:
-        line = [sys.executable, "-m", "jupyter_amltrain.tracking.ui_guard", *line]
+def _joined(url: str, path: str) -> str:
+    """`path` at the server whose address `url` ends with its base URL."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _idle_timeout_s() -> float:
+    try:
+        return max(1.0, float(os.environ.get("AMLTRAIN_UI_IDLE", "")))
+    except ValueError:
+        return IDLE_TIMEOUT_S
+
+
+def _shell() -> dict[str, Any] | None:
+    """Return the process that leads our session: the shell of the terminal. ``None`` where there is no such."""
+    if not hasattr(os, "getsid"):
+        return None
+    leader = os.getsid(0)
+    return None if leader == os.getpid() else identity(leader)
+
+
+def _launch(asked: str, log: Path, folder: Path, keep: bool) -> subprocess.Popen[bytes]:
+    env = {name: text for name, text in child_process.environment().items() if not name.startswith("MLFLOW_TRACKING_")}
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         return subprocess.Popen(
-            line,
+            child_process.command("jupyter_amltrain.tracking.page_server", asked),
+            cwd=folder,
             stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
             stdout=fd,
             stderr=fd,
@@ -144,65 +169,47 @@ def _launch(line: list[str], log: Path, keep: bool) -> subprocess.Popen[bytes]:
         os.close(fd)
 
 
-def _running(place: Path, project: str) -> dict[str, Any] | None:
-    """The page that a process of ours, maybe of another kernel, runs for this store."""
+def _answers(record: dict[str, Any]) -> bool:
+    """Whether MLflow's process of `record` is there."""
+    connection = http.client.HTTPConnection("localhost", timeout=5)
     try:
-        known = read_json(place / "ui.json")
-        pid, port = int(known["pid"]), int(known["port"])
-    except (StateError, KeyError, TypeError, ValueError):
-        return None
-    line = Path(f"/proc/{pid}/cmdline")
-    try:
-        if line.parent.parent.is_dir() and line.parent.parent.joinpath("self").exists():
-            if database_uri(project).encode() not in line.read_bytes():
-                return None  # the number belongs to another process by now
+        if "unix" in record["address"]:
+            connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.sock.settimeout(5)
+            connection.sock.connect(record["address"]["unix"])
         else:
-            os.kill(pid, 0)
-    except OSError:
-        return None
-    if not _answers(port):
-        return None
-    return {"url": url(port), "port": port, "pid": pid, "reused": True}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _answers(port: int) -> bool:
-    # no proxy: a company's http_proxy must not be asked for our own loopback
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
+            connection.sock = socket.create_connection(("127.0.0.1", int(record["address"]["port"])), 5)
+        connection.request("GET", "/health", headers={page_proxy.SECRET_HEADER: str(record["secret"])})
+        return connection.getresponse().status == 200
+    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
         return False
+    finally:
+        connection.close()
 
 
-def _wait(port: int, process: subprocess.Popen[bytes]) -> bool:
+def _wait(folder: Path, key: str, start_id: str, process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline and process.poll() is None:
-        if _answers(port):
-            return process.poll() is None
+        record = page_proxy.read_record(folder, key)
+        if record is not None and record.get("start") == start_id:
+            return record if _answers(record) else None
         time.sleep(0.1)
-    return False
+    return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
-        process.stdin.close()  # the guard sees it and stops the group
+        process.stdin.close()
     else:
         process.terminate()
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
         process.kill()
+        process.wait()
 
 
 def _tail(log: Path) -> str:
-    try:
+    with contextlib.suppress(OSError):
         return log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()
-    except OSError:
-        return ""
+    return ""

@@ -37,7 +37,8 @@ class Tails:
         piece = bytearray(min(limit, PIECE))
         try:
             count = os.preadv(fd, [piece], offset, _NOWAIT)
-            if count == 0 and os.fstat(fd).st_nlink == 0:
+            # At its end: another file may have its name now. Who reads some bytes again never gets none.
+            if count < PIECE and os.fstat(fd).st_nlink == 0:
                 self._forget(path)
         except OSError as error:
             if error.errno != errno.EAGAIN:

@@ -7,16 +7,20 @@ asks for a dashboard.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-import bqplot
 import ipywidgets
 import numpy as np
 
 from jupyter_amltrain.widgets.layout import Gpu, Layout
 from jupyter_amltrain.widgets.palette import GPUS as COLOURS
+
+with warnings.catch_warnings():  # of bqplot's own modules; `-W error` must not end the import
+    warnings.simplefilter("ignore")
+    import bqplot
 
 _GREY = "#8A8A8A"
 _PHASE = {"queued": "#8A8A8A", "preparing": "#8A8A8A", "finalizing": "#E69F00"}
@@ -27,13 +31,21 @@ Spec = dict[str, Any]
 
 
 class Chart:
-    """One figure, its marks and how the page feeds each (see ``feed.ts`` for the specs)."""
+    """One figure, its marks and how the page feeds each (see ``feed.ts`` for the specs).
 
-    def __init__(self, title: str, x: Any, y: Any, axis: Any, layout: Layout) -> None:
+    Parameters
+    ----------
+    layout
+        Its phases are shaded; ``None`` for a chart whose x axis is not time.
+    """
+
+    def __init__(self, title: str, x: Any, y: Any, axis: Any, layout: Layout | None) -> None:
         self.x, self.y, self.title = x, y, title
         self.marks: list[Any] = []
         self.specs: list[Spec] = []
-        self._shade(layout)
+        self._time = layout is not None
+        if layout is not None:
+            self._shade(layout)
         self._axis = axis
 
     def add(self, mark: Any, spec: Spec) -> None:
@@ -50,7 +62,7 @@ class Chart:
                 scales={"x": self.x, "y": self.y},
                 colors=list(colours),
                 labels=list(labels),
-                preserve_domain={"x": True},  # the page, or the kernel, moves the time axis
+                preserve_domain={"x": True},  # the page moves the axis
                 **{"stroke_width": 1.6, **style},
             ),
             spec,
@@ -109,13 +121,13 @@ class Chart:
 
     def figure(self) -> Any:
         """The bqplot Figure."""
-        time = bqplot.Axis(
-            scale=self.x, grid_lines="none", num_ticks=4, tick_format="%H:%M:%S", tick_style={"font-size": "10px"}
-        )
+        # The page sets the ticks of steps, with the limits.
+        ticks: dict[str, Any] = {"num_ticks": 4, "tick_format": "%H:%M:%S"} if self._time else {}
+        below = bqplot.Axis(scale=self.x, grid_lines="none", tick_style={"font-size": "10px"}, **ticks)
         return bqplot.Figure(
             title=self.title,
             marks=self.marks,
-            axes=[time, self._axis],
+            axes=[below, self._axis],
             animation_duration=0,
             fig_margin=dict(_MARGIN),
             min_aspect_ratio=0.1,
@@ -123,7 +135,7 @@ class Chart:
             padding_y=0,
             background_style={"fill": "none"},
             title_style={"font-size": "12px", "font-weight": "600"},
-            interaction=bqplot.PanZoom(scales={"x": [self.x]}),
+            # No PanZoom: it sends the limits of a date scale in a form that bqscales cannot read. The page zooms.
             layout=ipywidgets.Layout(height="200px", width="auto", min_width="0"),
             # Newer ones have a toolbar, which would cover the title.
             **({"display_toolbar": False} if "display_toolbar" in bqplot.Figure.class_trait_names() else {}),
@@ -232,9 +244,9 @@ def host_charts(layout: Layout, x: Any) -> list[Chart]:
     return charts
 
 
-def metric_chart(name: str, layout: Layout, x: Any) -> Chart:
-    """One of the script's metrics on the same time axis."""
+def metric_chart(name: str) -> Chart:
+    """One of the script's metrics, by step."""
     scale = bqplot.LinearScale()
-    chart = Chart(name[:60], x, scale, _axis(scale, num_ticks=4), layout)
-    chart.lines({"kind": "metric", "name": name}, [COLOURS[3]], [name])
+    chart = Chart(name[:60], bqplot.LinearScale(), scale, _axis(scale), None)
+    chart.lines({"kind": "metric", "name": name}, [COLOURS[3]], [name], marker_size=40)
     return chart

@@ -8,9 +8,9 @@ from :meth:`Dashboard.connect` on.
 from __future__ import annotations
 
 import html
+import warnings
 from typing import Any
 
-import bqplot
 import ipywidgets
 
 from jupyter_amltrain.runs.pyramid import BUCKETS
@@ -19,6 +19,10 @@ from jupyter_amltrain.widgets import charts
 from jupyter_amltrain.widgets.feed import RING, Columns, StreamFeed
 from jupyter_amltrain.widgets.layout import METRICS, Layout, windows
 from jupyter_amltrain.widgets.palette import GPUS
+
+with warnings.catch_warnings():  # of bqplot's own modules; `-W error` must not end the import
+    warnings.simplefilter("ignore")
+    import bqplot
 
 
 class Dashboard:
@@ -97,7 +101,7 @@ class Dashboard:
         """Give new metrics a chart, the first few of them; returns whether there are any."""
         new = [name for name in names if name not in self.metrics][: METRICS - len(self.metrics)]
         for name in new:
-            chart = charts.metric_chart(name, self.plan, self.x)
+            chart = charts.metric_chart(name)
             self.metrics.append(name)
             self.charts.append(chart)
             self.figures.append(chart.figure())

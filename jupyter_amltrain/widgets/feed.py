@@ -176,7 +176,15 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         self.send({"snap": heads}, buffers)
 
     def send_metrics(self, points: Mapping[str, Mapping[str, Sequence[float | None]]], *, whole: bool) -> None:
-        """Send points of metrics: ``{name: {"t": unix seconds, "v": values}}``."""
+        """Send points of metrics.
+
+        Parameters
+        ----------
+        points
+            ``{name: {"t": unix seconds, "s": steps, "i": numbers of the points, "v": values}}``.
+        whole
+            These replace what was sent before.
+        """
         if points:
             self.send({"m": points, "all": whole})
 

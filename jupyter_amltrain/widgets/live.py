@@ -199,7 +199,7 @@ class LiveDashboards:
         metrics = entry.metrics.metrics
         dashboard.add_metrics(tuple(metrics))
         whole = not live.sent
-        news: dict[str, dict[str, list[float | None]]] = {}
+        news: dict[str, dict[str, Sequence[float | None]]] = {}
         for name in dashboard.metrics:
             metric = metrics[name]
             first = live.sent.get(name, 0)
@@ -208,6 +208,8 @@ class LiveDashboards:
                 values = [metric.values[i] for i in keep]
                 news[name] = {
                     "t": [metric.times[i] for i in keep],
+                    "s": [metric.steps[i] for i in keep],
+                    "i": list(keep),
                     "v": [value if math.isfinite(value) else None for value in values],
                 }
                 live.sent[name] = len(metric.values)

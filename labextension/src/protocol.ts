@@ -88,6 +88,7 @@ export interface IActReply {
 export interface IDeleteReply {
   deleted: string[];
   ask: string;
+  unrecorded: string[];
   errors: Record<string, string>;
   version: number;
   ok: true;
@@ -105,6 +106,7 @@ export interface ILogReply {
   offset: number;
   ended: boolean;
   path: string;
+  restarts: number;
   version: number;
   ok: true;
 }
@@ -120,6 +122,7 @@ export interface IComposeReply {
   line: string;
   values: Record<string, unknown>;
   errors: Record<string, string>;
+  notes: string[];
   version: number;
   ok: true;
 }
@@ -447,7 +450,7 @@ export interface IOperations {
   events: { payload: { comm: string; shown: string; seq: number; gpus: string; looks: string[]; details: string[]; meter: number }; reply: IEventsReply };
   kinds: { payload: Record<string, never>; reply: IKindsReply };
   act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: IActReply };
-  delete: { payload: { handles: string[]; confirmed: boolean }; reply: IDeleteReply };
+  delete: { payload: { handles: string[]; confirmed: boolean; unrecorded: string[] }; reply: IDeleteReply };
   again: { payload: { handle: string }; reply: IAgainReply };
   log: { payload: { handle: string; offset: number; limit: number }; reply: ILogReply };
   mlflow: { payload: { handle: string }; reply: IMlflowReply };

@@ -94,6 +94,11 @@ export function normalise(raw: unknown): IRunRecord {
   };
 }
 
+/** Whether a handle can name one run: ``last`` and beginnings of handles mean whatever ran last. */
+export function isWhole(handle: string): boolean {
+  return /^[^/\s]+\/[^/\s]+$/.test(handle);
+}
+
 export interface ISpan {
   name: string;
   seconds: number;

@@ -84,7 +84,8 @@ test('metrics stay in bounds and keep their highs and lows', () => {
   const store = new MetricStore();
   for (let part = 0; part < 50; part++) {
     const t = Array.from({ length: 1000 }, (_, i) => 1000 * part + i);
-    store.take({ kind: 'metrics', values: { loss: { t, v: t.map(x => (x === 12345 ? 99 : x === 23456 ? -99 : x % 7)) } }, all: false });
+    const v = t.map(x => (x === 12345 ? 99 : x === 23456 ? -99 : x % 7));
+    store.take({ kind: 'metrics', values: { loss: { t, s: t, i: t, v } }, all: false });
   }
   const rows = store.rows('loss');
   assert.ok(rows && rows.length <= 8192);
@@ -92,6 +93,30 @@ test('metrics stay in bounds and keep their highs and lows', () => {
   assert.deepEqual([Math.max(...values), Math.min(...values)], [99, -99]);
   const times = Array.from({ length: rows.length }, (_, i) => rows.t(i));
   assert.deepEqual(times, [...times].sort((a, b) => a - b));
-  store.take({ kind: 'metrics', values: { acc: { t: [1], v: [2] } }, all: true });
+  store.take({ kind: 'metrics', values: { acc: { t: [1], s: [1], i: [0], v: [2] } }, all: true });
   assert.equal(store.rows('loss'), null);
+});
+
+/** Steps and values of the points of a metric that was logged so. */
+function logged(...points: [step: number, value: number][]): [number, number][] {
+  const store = new MetricStore();
+  points.forEach(([step, value], i) => {
+    store.take({ kind: 'metrics', values: { m: { t: [i], s: [step], i: [i], v: [value] } }, all: i === 0 });
+  });
+  const rows = store.rows('m');
+  return Array.from({ length: rows?.length ?? 0 }, (_, i) => [rows?.t(i) ?? NaN, rows?.mean(0, i) ?? NaN]);
+}
+
+test('a metric lies along its steps, whatever the clock said', () => {
+  assert.deepEqual(logged([0, 5], [10, 4], [30, 3]), [[0, 5], [10, 4], [30, 3]]);
+  assert.deepEqual(logged([7, 5]), [[7, 5]]);
+});
+
+test('a metric without steps lies along the order of its points', () => {
+  assert.deepEqual(logged([0, 5], [0, 4], [0, 3]), [[0, 5], [1, 4], [2, 3]]);
+  assert.deepEqual(logged([0, 5], [0, 4], [1, 3]), [[0, 5], [0, 4], [1, 3]], 'until one has a step');
+});
+
+test('a metric that goes back to an earlier step is drawn from left to right', () => {
+  assert.deepEqual(logged([0, 5], [2, 4], [1, 3], [3, 2]), [[0, 5], [1, 3], [2, 4], [3, 2]]);
 });

@@ -6,7 +6,10 @@ import { IFeed } from '../src/widgets/feeds';
 import { DrawGate, ITimers } from '../src/widgets/gate';
 import { secondsOf, ShownSpan } from '../src/widgets/span';
 import { Titles } from '../src/widgets/titles';
-import { roundLimits, YRanges } from '../src/widgets/yrange';
+import { ShownSteps } from '../src/widgets/steps';
+import { MetricStore } from '../src/widgets/metrics';
+import { metricAxis, roundAxis, roundLimits, tickLabels, YRanges } from '../src/widgets/yrange';
+import { within, zoomed } from '../src/widgets/zoom';
 
 /** Timers that the test moves. */
 class Clock implements ITimers {
@@ -101,7 +104,8 @@ test('what may wait is drawn with what may not', () => {
 test('the shown span follows the newest tick until the person zooms', () => {
   const span = new ShownSpan();
   span.window = 60;
-  assert.deepEqual(span.at(1000, 1005), [1000, 1010]);
+  assert.deepEqual(span.at(1000, 1005), [1000, 1005], 'nothing beyond the data');
+  assert.deepEqual(span.at(1000, 1000), [1000, 1001]);
   assert.deepEqual(span.at(1000, 1030), [1000, 1030]);
   assert.deepEqual(span.at(1000, 5000), [4940, 5000]);
   span.choose([2000, 2100]);
@@ -123,6 +127,58 @@ test('value axes have round limits and a height', () => {
     const [low, high] = roundLimits(from, to, null);
     assert.ok(low <= from && high >= to && high > low, `${from} ${to}: ${low} ${high}`);
   }
+});
+
+test('labels of ticks have the digits that make them true', () => {
+  assert.deepEqual(tickLabels([0, 0.25, 0.5, 0.75]), ['0', '0.25', '0.5', '0.75']);
+  assert.deepEqual(tickLabels([1000, 1000.05, 1000.1]), ['1000', '1000.05', '1000.1']);
+  assert.deepEqual(tickLabels([-2e-7, 0, 2e-7]), ['-2e-7', '0', '2e-7']);
+  assert.deepEqual(tickLabels([1e6, 1.5e6]), ['1e6', '1.5e6']);
+  assert.deepEqual(tickLabels([5]), ['5']);
+  assert.deepEqual(tickLabels([0]), ['0']);
+});
+
+test('the axis of a metric is its data, and its ticks lie inside', () => {
+  for (const [from, to] of [[0, 1], [0.86, 1], [0.5, 0.5], [0, 0], [-3, 7e8], [1e-9, 2e-9], [9.99999, 10]]) {
+    const { min, max, ticks, labels } = metricAxis(from, to);
+    assert.ok(min < from && max > to, `${from} to ${to}`);
+    assert.ok(from === to || (max - min) / (to - from) < 1.11, `${from} to ${to} is shown from ${min} to ${max}`);
+    assert.ok(ticks.length && ticks.every(tick => tick >= min && tick <= max));
+    assert.equal(new Set(labels).size, labels.length);
+  }
+});
+
+test('an axis of bytes is marked in binary units', () => {
+  const { max, ticks, labels } = roundAxis(0, 170 * 1024 ** 2, 0, 'bytes');
+  assert.deepEqual(labels, ['0 MiB', '60 MiB', '120 MiB', '180 MiB']);
+  assert.deepEqual([max, ticks[3]], [180 * 1024 ** 2, 180 * 1024 ** 2]);
+});
+
+test('zooming and panning never leave the data', () => {
+  assert.deepEqual(zoomed([0, 100], [0, 100], 0.5, 300, 2), [0, 100]);
+  const [from, to] = zoomed([0, 100], [0, 100], 0.25, -1000 * Math.log(2), 2);
+  assert.deepEqual([Math.round(from * 10) / 10, Math.round(to * 10) / 10], [12.5, 62.5]);
+  assert.deepEqual(zoomed([10, 12], [0, 100], 0.5, -1e6, 2), [10, 12]);
+  assert.deepEqual(within([-20, 30], [0, 100]), [0, 50]);
+  assert.deepEqual(within([80, 130], [0, 100]), [50, 100]);
+});
+
+test('chosen steps are kept until everything is shown again', () => {
+  const store = new MetricStore();
+  const take = (...s: number[]) =>
+    store.take({ kind: 'metrics', values: { loss: { t: s, s, i: s.map((_, i) => i), v: s } }, all: false });
+  const steps = new ShownSteps(() => store);
+  assert.equal(steps.shown('loss'), null);
+  take(0, 10, 20);
+  steps.choose('loss', [5, 10]);
+  take(30);
+  assert.deepEqual([steps.shown('loss'), steps.all('loss')], [[5, 10], [0, 30]]);
+  steps.choose('loss', [0, 30]);
+  take(40);
+  assert.deepEqual(steps.shown('loss'), [0, 40]);
+  steps.choose('loss', [1, 2]);
+  steps.reset();
+  assert.deepEqual(steps.shown('loss'), [0, 40]);
 });
 
 test('limits that the kernel set are left alone', () => {

@@ -44,3 +44,10 @@ test('a span needs no ticks, an unknown metric and a static mark are not drawn h
   assert.equal(pointsOf(stored(), specOf({ kind: 'metric', name: 'loss' }), [0, 10]) ?? null, null);
   assert.equal(pointsOf(stored(), specOf({ kind: 'static' }), [0, 10]), null);
 });
+
+test('a metric is drawn along its steps, not in milliseconds', () => {
+  const found = stored();
+  found.metrics.take({ kind: 'metrics', values: { loss: { t: [9, 9], s: [3, 8], i: [0, 1], v: [1, null] } }, all: true });
+  const points = pointsOf(found, specOf({ kind: 'metric', name: 'loss' }), [3, 8]);
+  assert.deepEqual([[...(points?.x ?? [])], [...(points?.y[0] ?? [])]], [[3, 8], [1, NaN]]);
+});

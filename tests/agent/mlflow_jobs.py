@@ -199,7 +199,7 @@ mlflow.log_params({"lr": 0.1, "layers": 3})
 out["ids"].append(mlflow.active_run().info.run_id)
 mlflow.end_run()
 
-with mlflow.start_run(run_name="second", tags={"kind": "demo"}) as run:      # twice in one script
+with mlflow.start_run(run_id=out["ids"][0], run_name="second", tags={"kind": "demo"}) as run:  # resumed
     out["ids"].append(run.info.run_id)
     mlflow.log_metrics({"loss": 0.5, "gap": float("nan")}, step=1)
     with mlflow.start_run(nested=True, run_name="child") as child:
@@ -209,7 +209,7 @@ with mlflow.start_run(run_name="second", tags={"kind": "demo"}) as run:      # t
 mlflow.set_experiment("mine")
 mlflow.sklearn.autolog(log_models=False, silent=True)
 x = np.random.default_rng(0).normal(size=(60, 3)); y = (x[:, 0] > 0).astype(int)
-run = mlflow.start_run()
+run = mlflow.start_run(run_id=out["ids"][0])
 out["ids"].append(run.info.run_id)
 model = LogisticRegression(C=0.5).fit(x, y)                                  # autolog
 info = mlflow.sklearn.log_model(model, name="model", pip_requirements=["scikit-learn"])
@@ -218,7 +218,7 @@ out["same"] = bool((mlflow.sklearn.load_model(info.model_uri).predict(x) == mode
 
 pid = os.fork()
 if pid == 0:
-    mlflow.log_metric("forked", 1.0)
+    mlflow.log_metric("forked", 1.0, run_id=run.info.run_id)                 # a fork has no active run
     os._exit(0)
 os.waitpid(pid, 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 
 import pytest
 
@@ -18,7 +19,7 @@ def logged():
     return folder, out, records(folder)
 
 
-def test_every_top_level_run_is_the_jobs_run(logged):
+def test_resumed_run_is_the_jobs_run(logged):
     _, out, journal = logged
     assert set(out["ids"]) == {RUN_ID}
     assert out["child"] != RUN_ID
@@ -177,6 +178,74 @@ import os; os._exit(0)
     assert result["error"]
 
 
+LOOP = """
+import json
+import mlflow
+out = {"ids": [], "names": []}
+for number, c in enumerate((0.1, 1, 10)):
+    with mlflow.start_run(run_name=f"C={c}", nested=NESTED) as run:
+        mlflow.log_param("C", c)
+        mlflow.log_metric("acc", c / 10)
+        out["ids"].append(run.info.run_id)
+        out["names"].append(mlflow.active_run().info.run_name)
+        with mlflow.start_run(run_name="inner", nested=True) as inner:
+            out["inner"] = inner.info.run_id
+with mlflow.start_run(run_id=out["ids"][0]):
+    mlflow.log_metric("resumed", 1.0)
+runs = mlflow.MlflowClient().search_runs([run.info.experiment_id])
+out["found"] = {run.info.run_id: run.data.tags.get("mlflow.parentRunId") for run in runs}
+out["mlflow"] = mlflow.__version__
+print(json.dumps(out))
+"""
+
+
+@pytest.mark.parametrize("client", [3, 2])
+@pytest.mark.parametrize("nested", [False, True])
+def test_runs_started_in_a_loop_are_the_jobs_run_and_its_children(tmp_path, client, nested):
+    python = sys.executable if client == 3 else _mlflow2()
+    with Host(tmp_path) as host:
+        out = host.run(LOOP.replace("NESTED", str(nested)), python)
+        assert host.stop() == 0
+        journal = host.records()
+    assert out["mlflow"].startswith(f"{client}.")
+    first, *later = out["ids"]
+    assert first == RUN_ID and len({*out["ids"]}) == 3
+    assert out["names"] == ["C=0.1", "C=1", "C=10"]
+    assert out["found"][RUN_ID] is None
+    assert [out["found"][run_id] for run_id in later] == [RUN_ID, RUN_ID]
+    assert out["found"][out["inner"]] == later[-1]  # nested below its own parent
+    acc = [(r["b"]["run_id"], r["b"]["value"]) for r in journal if r["b"].get("key") == "acc"]
+    assert acc == list(zip(out["ids"], (0.01, 0.1, 1.0), strict=True))
+    resumed = [r["b"]["run_id"] for r in journal if r["b"].get("key") == "resumed"]
+    assert resumed == [RUN_ID]
+
+
+def test_logging_without_a_run_behind_autologging_stays_in_the_jobs_run(tmp_path):
+    script = """
+import json
+import mlflow
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+mlflow.sklearn.autolog(log_models=False, silent=True)
+x = np.arange(40.0).reshape(20, 2); y = np.arange(20) % 2
+LogisticRegression(C=0.5).fit(x, y)
+mlflow.log_metric("test", 0.5)
+print(json.dumps({"run": mlflow.active_run().info.run_id}))
+"""
+    with Host(tmp_path) as host:
+        assert host.run(script)["run"] == RUN_ID
+        assert host.stop() == 0
+        journal = host.records()
+    assert {r["b"]["run_id"] for r in journal if r["b"].get("params") or r["b"].get("key") == "test"} == {RUN_ID}
+
+
+def _mlflow2():
+    try:
+        return mlflow2.interpreter()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
 MLFLOW2 = """
 import json, os
 import mlflow
@@ -187,7 +256,7 @@ mlflow.log_params({"lr": 0.1})
 out["ids"].append(mlflow.active_run().info.run_id)
 mlflow.end_run()
 mlflow.set_experiment("mine")
-with mlflow.start_run(run_name="second") as run:
+with mlflow.start_run(run_id=out["ids"][0], run_name="second") as run:
     out["ids"].append(run.info.run_id)
     mlflow.log_metrics({"loss": 0.5, "acc": 0.9}, step=1)
     mlflow.log_dict({"a": 1}, "d.json")
@@ -205,12 +274,8 @@ print(json.dumps(out))
 
 
 def test_the_client_of_mlflow_2(tmp_path):
-    try:
-        python = mlflow2.interpreter()
-    except RuntimeError as error:
-        pytest.skip(str(error))
     with Host(tmp_path) as host:
-        out = host.run(MLFLOW2, python)
+        out = host.run(MLFLOW2, _mlflow2())
         assert host.stop() == 0
         journal = host.records()
     assert set(out["ids"]) == {RUN_ID}

@@ -31,14 +31,99 @@ def host(tmp_path_factory):
         yield host
 
 
-def test_a_parentless_run_is_the_jobs_run(host):
-    first = host.call("POST", "runs/create", {"experiment_id": "0", "tags": [{"key": "a", "value": "1"}]})
-    second = host.call("POST", "runs/create", {"experiment_id": "0", "run_name": "again"})
-    assert first[1]["run"]["info"]["run_id"] == second[1]["run"]["info"]["run_id"] == RUN_ID
-    code, answer = host.call("GET", f"runs/get?run_id={RUN_ID}")
-    assert answer["run"]["info"]["run_name"] == "again"
-    assert {"key": "a", "value": "1"} in answer["run"]["data"]["tags"]
-    assert answer["run"]["info"]["artifact_uri"].startswith("file:///")
+def start(host, **more):
+    """Start a run without a parent: its `info`, and its tags."""
+    body = {"experiment_id": "0", "start_time": 1700000000000, **more}
+    code, answer = host.call("POST", "runs/create", body)
+    assert code == 200
+    return answer["run"]["info"], {tag["key"]: tag["value"] for tag in answer["run"]["data"]["tags"]}
+
+
+def test_run_started_first_is_the_jobs_run(tmp_path):
+    with Host(tmp_path) as host:
+        info, _ = start(host, run_name="C=1", tags=[{"key": "a", "value": "1"}])
+        assert info["run_id"] == RUN_ID and info["run_name"] == "C=1"
+        code, answer = host.call("GET", f"runs/get?run_id={RUN_ID}")
+        assert {"key": "a", "value": "1"} in answer["run"]["data"]["tags"]
+        assert answer["run"]["info"]["artifact_uri"].startswith("file:///")
+        assert host.stop() == 0
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_run_started_later_is_a_child_of_the_jobs_run(tmp_path, ended):
+    with Host(tmp_path) as host:
+        start(host)
+        if ended:
+            host.call("POST", "runs/update", {"run_id": RUN_ID, "status": "FINISHED", "end_time": 1700000000001})
+        children = [start(host, run_name=name) for name in ("C=2", "C=3")]
+        assert len({RUN_ID, *(info["run_id"] for info, _ in children)}) == 3
+        assert [info["run_name"] for info, _ in children] == ["C=2", "C=3"]
+        assert {tags["mlflow.parentRunId"] for _, tags in children} == {RUN_ID}
+        assert host.stop() == 0
+
+
+def test_run_of_autologging_leaves_the_scripts_first_run_the_jobs_run(tmp_path):
+    autolog = [{"key": "mlflow.autologging", "value": "sklearn"}]
+    with Host(tmp_path) as host:
+        assert start(host, tags=autolog)[0]["run_id"] == RUN_ID
+        assert start(host)[0]["run_id"] == RUN_ID  # log_metric behind fit()
+        assert start(host, tags=autolog)[0]["run_id"] != RUN_ID
+        assert start(host)[0]["run_id"] != RUN_ID
+        assert host.stop() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the process at the other end is found on Linux")
+def test_run_started_by_each_rank_is_the_jobs_run(tmp_path):
+    script = """
+import json, os, subprocess, sys, urllib.request
+
+def start():
+    request = urllib.request.Request(os.environ["MLFLOW_TRACKING_URI"] + "/api/2.0/mlflow/runs/create", data=b"{}")
+    request.add_header("Authorization", "Bearer " + os.environ["MLFLOW_TRACKING_TOKEN"])
+    request.add_header("Content-Type", "application/json")
+    return json.load(urllib.request.urlopen(request))["run"]["info"]["run_id"]
+
+if "RANK" in os.environ:
+    print(start(), start())
+else:
+    ranks = [subprocess.check_output([sys.executable, __file__], env={**os.environ, "RANK": n}) for n in "01"]
+    print(json.dumps([rank.decode().split() for rank in ranks]))
+"""
+    with Host(tmp_path) as host:
+        ranks = host.run(script)
+        assert [first for first, _ in ranks] == [RUN_ID, RUN_ID]
+        assert len({RUN_ID, *(second for _, second in ranks)}) == 3
+        assert host.stop() == 0
+
+
+def test_first_run_whose_answer_a_killed_sink_did_not_send_stays_the_first(tmp_path):
+    once = tmp_path / "once"
+    once.mkdir()
+    env = {"AMLTRAIN_FAILPOINT": "sink_after_write", "AMLTRAIN_FAILPOINT_ONCE": str(once)}
+    with Host(tmp_path / "run", **env) as host:
+        with pytest.raises((OSError, http.client.HTTPException)):
+            start(host, run_name="first")
+        host.restarted()
+        assert start(host, run_name="first")[0]["run_id"] == RUN_ID
+        assert start(host, run_name="second")[0]["run_id"] != RUN_ID
+        assert host.stop() == 0
+
+
+def test_first_run_is_known_to_a_restarted_sink(tmp_path):
+    with Host(tmp_path) as host:
+        start(host, run_name="first")
+        os.kill(host.pid, signal.SIGKILL)
+        host.restarted()
+        assert start(host, run_name="second")[0]["run_id"] != RUN_ID
+        assert host.stop() == 0
+
+
+def test_model_logged_without_a_run_is_the_jobs_model(host):
+    code, answer = host.call("POST", "logged-models", {"experiment_id": "0", "name": "alone"})
+    assert code == 200 and answer["model"]["info"]["source_run_id"] == RUN_ID
+    code, run = host.call("GET", f"runs/get?run_id={RUN_ID}")
+    outputs = [model["model_id"] for model in run["run"]["outputs"]["model_outputs"]]
+    assert answer["model"]["info"]["model_id"] in outputs
 
 
 @pytest.mark.parametrize(

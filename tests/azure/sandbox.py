@@ -15,6 +15,7 @@ import functools
 import json
 import logging
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -30,19 +31,18 @@ from aiohttp import web
 from tests.azure.emulator import tls
 from tests.azure.emulator.app import App
 from tests.azure.emulator.blob import Blob
-from tests.azure.emulator.proxy import Proxy
+from tests.azure.emulator.proxy import USER, Proxy
 from tests.azure.emulator.world import World
 from tools.azurite import Azurite
 
 ACCOUNT = "amltrainstore"
-KEY = base64.b64encode(b"the emulated account's key, on loopback only, is no secret").decode()
 #: Time constants that are shorter than a real service wants.
 SHORT = {"AMLTRAIN_AZURE_POLL": "0.1", "AMLTRAIN_FORWARD_PERIOD": "0.5"}
 
 
 def environ_of(world: World, certificates: tls.Certificates, proxy: int) -> dict[str, str]:
     """What leads a client here, sign-in included."""
-    through = f"http://127.0.0.1:{proxy}"
+    through = f"http://{USER}:{world.proxy_secret}@127.0.0.1:{proxy}"
     aside = "127.0.0.1,localhost"
     return {
         "HTTPS_PROXY": through,
@@ -60,23 +60,26 @@ def environ_of(world: World, certificates: tls.Certificates, proxy: int) -> dict
 
 @contextlib.asynccontextmanager
 async def running(folder: Path, control_port: int = 0) -> AsyncIterator[tuple[World, dict[str, Any]]]:
-    """Everything, started; the second value is what `main` prints."""
+    """Everything, started, with files in `folder`, which is private; the second value is what `main` prints."""
     world = World()
+    key = base64.b64encode(secrets.token_bytes(64)).decode()
     certificates = await asyncio.to_thread(tls.make, folder)
-    azurite = await asyncio.to_thread(Azurite, ACCOUNT, KEY, certificates.cert, certificates.key, folder)
+    azurite = await asyncio.to_thread(Azurite, ACCOUNT, key, certificates.cert, certificates.key, folder)
     runners: list[web.AppRunner] = []
     proxy: Proxy | None = None
     try:
         app = App(world)
-        emulator = await _listen(app.application(), runners, ssl_context=certificates.context())
+        emulator = str(folder / "emulator.sock")
+        site = web.UnixSite(await _runner(app.application(), runners), emulator, ssl_context=certificates.context())
+        await site.start()
         control = await _listen(app.control(), runners, port=control_port)
-        blob = Blob(world, ACCOUNT, KEY, await asyncio.to_thread(azurite.port))
+        blob = Blob(world, ACCOUNT, key, await asyncio.to_thread(azurite.port))
         world.blob = blob
 
-        def port_of(kind: str) -> int:
+        def place_of(kind: str) -> int | str:
             return blob.port if kind == "blob" and not world.switches["blobs_recorded"] else emulator
 
-        proxy = Proxy(port_of)
+        proxy = Proxy(place_of, world.proxy_secret)
         await proxy.start()
         world.proxy = proxy
         world.environ = environ_of(world, certificates, proxy.port)
@@ -85,7 +88,7 @@ async def running(folder: Path, control_port: int = 0) -> AsyncIterator[tuple[Wo
             world,
             {
                 "environ": world.environ,
-                "control": f"http://127.0.0.1:{control}",
+                "control": f"http://127.0.0.1:{control}/{world.control_secret}",
                 "subscription": world.subscription,
                 "resource_group": world.resource_group,
                 "workspace": world.workspace,
@@ -103,13 +106,17 @@ async def running(folder: Path, control_port: int = 0) -> AsyncIterator[tuple[Wo
         await asyncio.to_thread(azurite.close)
 
 
-async def _listen(app: web.Application, runners: list[web.AppRunner], port: int = 0, **options: Any) -> int:
+async def _listen(app: web.Application, runners: list[web.AppRunner], port: int = 0) -> int:
+    runner = await _runner(app, runners)
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    return int(runner.addresses[0][1])
+
+
+async def _runner(app: web.Application, runners: list[web.AppRunner]) -> web.AppRunner:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, auto_decompress=False)
     await runner.setup()
     runners.append(runner)
-    site = web.TCPSite(runner, "127.0.0.1", port, **options)
-    await site.start()
-    return int(runner.addresses[0][1])
+    return runner
 
 
 def _shell(facts: Mapping[str, Any]) -> str:
@@ -130,8 +137,10 @@ def _explained(facts: Mapping[str, Any], folder: Path) -> str:
 
     Runs and targets of practice stay below `folder`; the notebooks are copies, with a ``config.json`` beside them.
     """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)  # one of an earlier version
     notebooks = folder / "notebooks"
-    notebooks.mkdir(parents=True, exist_ok=True)
+    notebooks.mkdir(exist_ok=True)
     for notebook in (Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"):
         if not (notebooks / notebook.name).exists():
             shutil.copy2(notebook, notebooks)
@@ -139,17 +148,26 @@ def _explained(facts: Mapping[str, Any], folder: Path) -> str:
     (notebooks / "config.json").write_text(json.dumps({**names, "workspace_name": facts["workspace"]}, indent=2) + "\n")
     environ = {**facts["environ"], "AMLTRAIN_HOME": str(folder / "state"), "AMLTRAIN_NOTEBOOKS": str(notebooks)}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
-    (folder / "environ.sh").write_text("\n".join(lines) + "\n")
+    _write_private(folder / "environ.sh", "\n".join(lines) + "\n")
     shown = os.path.relpath(folder)
     return f"""
 An Azure ML for practice runs on this machine until Ctrl-C. It asks for no account and costs nothing.
 
 1. In another terminal:    source {shown}/environ.sh && make lab
+                           (again after each start: its passwords are new)
 2. There, in a notebook:   %load_ext jupyter_amltrain
                            %aml_compute connect
    or open 03_azure_cluster.ipynb and run it from the top.
 
-Its control door, for faults and pre-emptions: {facts["control"]} (tests/azure/emulator/control.py)."""
+Fault injection: {facts["control"]} (tests/azure/emulator/control.py)."""
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace the file, so that nobody who has the old one open reads the new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent)  # 0600
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    os.replace(name, path)
 
 
 async def _serve(port: int, shown: Callable[[Mapping[str, Any]], str], stay: bool) -> None:

@@ -384,7 +384,9 @@ def test_expired_tokens(sdk: Talker, azure: Azure) -> None:
         sdk("list(client.compute.list())")
     assert refused.value.status == 401
     wire = azure.control("/wire")
-    assert all("eyJ" not in json.dumps(one) and "emulated-client-secret" not in json.dumps(one) for one in wire)
+    assert all(
+        "eyJ" not in json.dumps(one) and azure.environ["AZURE_CLIENT_SECRET"] not in json.dumps(one) for one in wire
+    )
 
 
 def test_revoked_tokens_are_renewed_by_the_sdk(raw: Ask, azure: Azure) -> None:

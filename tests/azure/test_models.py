@@ -44,6 +44,20 @@ def line(text: str) -> str:
     return carry_out(parser_of("model", "%aml_model").parse(shlex.split(text)))[0]
 
 
+def test_line_to_download_a_registered_model_works_whatever_target_is_in_use(
+    api: Any, workspace: str, tmp_path: Path
+) -> None:
+    image = "AzureML-sklearn-1.5@latest"
+    there = api.submit(CODE, name="there", target="cpus", environment=image, outputs=["model"], gpus=0)
+    here = api.submit(CODE, name="here", target="local", outputs=["model"], gpus=0)
+    for run, other in ((there.wait(120), "local"), (here.wait(120), "cpus")):
+        api.use(other)
+        _, _, download = line(f"register digits --run {run.handle} --path outputs/model").rpartition("%aml_model ")
+        assert download.startswith("download digits:1")
+        assert "digits:1 is in" in line(f"{download} --to {tmp_path / run.spec.name}")
+        assert (tmp_path / run.spec.name / "weights.bin").read_bytes() == b"12345"
+
+
 def test_models_of_a_job(api: Any, workspace: str, tmp_path: Path) -> None:
     run = api.submit(
         CODE, name="train", target="cpus", environment="AzureML-sklearn-1.5@latest", outputs=["model"], gpus=0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -9,16 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from jupyter_amltrain.backends.process import LocalBackend, status_of
+from jupyter_amltrain.backends.process import LocalBackend, ProcessBackend
+from jupyter_amltrain.backends.run_decoding import status_of
 from jupyter_amltrain.errors import ProtocolError, SpecError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import new_run_id
-from jupyter_amltrain.snapshot import Snapshot, take
+from jupyter_amltrain.snapshot import Snapshot, digest_of, of_yaml, take
 from jupyter_amltrain.spec.job import JobSpec, Resources
+from jupyter_amltrain.spec.run import RunStatus
 from jupyter_amltrain.spec.target import LocalTarget
 from jupyter_amltrain.state import StateRoot, write_json
 
 from ..contracts.backend import BackendContract
+from ..places import until
 
 
 @pytest.fixture
@@ -57,7 +61,7 @@ def test_a_folder_of_a_newer_schema_is_refused_in_one_sentence(
     with pytest.raises(ProtocolError) as caught:
         loop.call(backend.find("future-22222"))
     text = str(caught.value)
-    assert "schema 99" in text and "pip install -U jupyter_amltrain" in text and "\n" not in text
+    assert "schema 99" in text and "pip install -U" in text and "\n" not in text
     assert loop.call(backend.list()) == []
 
 
@@ -96,8 +100,54 @@ def test_a_list_but_what_is_known_also_of_an_agent_that_cannot_leave_out(
             return answer
 
         monkeypatch.setattr(backend._transport, "call", older)
-    ids, runs = loop.call(backend.roster({names[0], "gone-22222"}))
+    ids, runs = loop.call(ProcessBackend.roster(backend, {names[0], "gone-22222"}))
     assert set(ids) == set(names) and [run.run_id for run in runs] == [names[1]]
+
+
+def test_a_file_that_changes_before_it_is_copied_has_the_digest_of_its_copy(
+    loop: LoopThread, backend: LocalBackend, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text("print(1)")
+    spec = JobSpec(name="r", script_name="train.py", source=str(source), python=sys.executable)
+    made = take("train.py", "", notebook_dir=tmp_path, source=source)
+    plan = loop.call(backend.plan(spec, made, new_run_id("r")))
+    (source / "train.py").write_text("print(2)")
+    run = loop.call(backend.launch(plan, {}, {}))
+    told = json.loads((Path(run.folder) / "job.json").read_text())["snapshot"]["digest"]
+    assert told == digest_of(Path(run.folder) / "source", ["train.py"]) != made.digest
+
+
+def test_outputs_of_a_yaml_job_are_a_folder_of_the_run(loop: LoopThread, backend: LocalBackend, tmp_path: Path) -> None:
+    text = "command: python -c \"open('outputs/model.txt', 'w').write('m')\"\n"
+    spec = JobSpec(
+        name="y", job_type="command", command="echo m > outputs/model.txt", cell=text, script_name="job.yml",
+        notebook_dir=str(tmp_path), python=sys.executable, resources=Resources(gpus=0),
+    )  # fmt: skip
+    plan = loop.call(backend.plan(spec, of_yaml(spec, code=True), new_run_id("y")))
+    run = loop.call(backend.launch(plan, {"PATH": "/usr/bin:/bin"}, {}))
+    until(lambda: loop.call(backend.poll([run.run_id]))[run.run_id].state.terminal)
+    assert (Path(run.folder) / "outputs" / "model.txt").read_text() == "m\n"
+
+
+def test_a_live_run_on_a_full_disk_says_so(
+    loop: LoopThread, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, made = TestLocalBackend().long()
+    plan = loop.call(backend.plan(spec, made, new_run_id("r")))
+    loop.call(backend.launch(plan, {"PATH": "/usr/bin:/bin"}, {"TOKEN": "x"}))
+
+    def status() -> RunStatus:
+        return loop.call(backend.poll([plan.run_id]))[plan.run_id]
+
+    until(lambda: status().state.value == "running")
+    assert status().reason is None
+    monkeypatch.setattr("jupyter_amltrain.agent.calls.LEAST_SPACE_BYTES", 1 << 62)
+    full = status()
+    assert (full.state.value, full.reason) == ("running", "not-written") and "no space" in full.detail
+    monkeypatch.undo()
+    loop.call(backend.cancel(plan.run_id))
 
 
 @pytest.mark.parametrize("odd", ["state root", "notebook's folder"])

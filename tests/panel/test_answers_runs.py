@@ -51,6 +51,63 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         yield House(api)
 
 
+# ---- which run
+
+BY_NAME = {
+    "run": lambda name: protocol.GetRun(handle=name),
+    "dashboard": lambda name: protocol.OpenDashboard(handle=name, page="p"),
+    "log": lambda name: protocol.GetLog(handle=name),
+    "cancel": lambda name: protocol.Cancel(handle=name),
+    "again": lambda name: protocol.Again(handle=name),
+    "mlflow": lambda name: protocol.OpenMlflow(handle=name),
+}
+
+
+@pytest.mark.parametrize("op", BY_NAME)
+def test_requests_of_a_page_take_whole_handles_only(house: House, op: str) -> None:
+    """A page may ask because of a notebook that somebody else wrote: ``last`` would be the run of another one."""
+    live = house.api.submit("pass", target="endless", name="private")
+    try:
+        target, run_id = live.handle.split("/")
+        address = f"https://ml.azure.com/runs/{run_id}"
+        guesses = ["last", "", "/", run_id, live.handle[:-1], f"{target}/", f"{target}/p", f" {live.handle}", address]
+        for name in [*guesses, f"{target}/..", f"{target}/../runs/{run_id}", f"nowhere/{run_id}", "private"]:
+            with pytest.raises(AmlTrainError) as caught:
+                house.ask(BY_NAME[op](name))
+            assert run_id in name or run_id not in str(caught.value)
+        deleted = house.ask(protocol.DeleteRuns(handles=("last", run_id), confirmed=True))
+        assert not deleted.deleted and set(deleted.errors) == {"last", run_id}
+        record = house.ask(protocol.GetRun(handle=live.handle)).record
+        assert record.handle == live.handle and not record.cancel_requested
+    finally:
+        live.cancel()
+
+
+def test_log_that_the_job_empties_is_told_from_its_new_beginning(house: House, tmp_path: Path) -> None:
+    gate = tmp_path / "go-on"
+    script = """import os, sys, time
+print("old text " * 20, flush=True)
+while not os.path.exists(os.environ["GO_ON"]): time.sleep(0.02)
+os.ftruncate(1, 0)
+print("new", flush=True)
+time.sleep(600)
+"""
+    run = house.api.submit(script, name="empties", env={"GO_ON": str(gate)})
+    try:
+        ask = protocol.GetLog(handle=run.handle)
+        first = until(lambda: (r := house.ask(ask)).text.endswith("\n") and r)
+        until(lambda: "old text" in house.ask(protocol.GetRun(handle=run.handle)).record.log.tail)
+        gate.touch()
+        on = protocol.GetLog(handle=run.handle, offset=first.offset)
+        second = until(lambda: (r := house.ask(on)).text and r)
+        assert (second.start, second.text) == (0, "new\n")
+        tail = until(lambda: "new" in (t := house.ask(protocol.GetRun(handle=run.handle)).record.log.tail) and t)
+        assert "old text" not in tail and tail.endswith("new\n")
+        assert house.ask(ask).restarts == 1
+    finally:
+        run.cancel()
+
+
 # ---- delete
 
 
@@ -70,6 +127,22 @@ def test_delete_says_what_would_be_lost_and_then_does_it(house: House) -> None:
     assert reply.deleted == (run.handle,) and set(reply.errors) == {live.handle, "local/none-22222"}
     until(lambda: not folder.exists())
     assert house.ask(protocol.Cancel(handle=live.handle)).accepted
+
+
+def test_delete_of_a_run_without_a_record_asks_for_that_loss(house: House, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".amltrain" / "mlflow.db").mkdir(parents=True)  # no store can be made
+    run = house.ended("import mlflow; mlflow.log_metric('loss', 0.5)", target="local", gpus=0)
+    folder = Path(run.run.folder)
+    until(lambda: run.run.tracking.startswith("failed"))
+    reply = house.ask(protocol.DeleteRuns(handles=(run.handle,)))
+    assert "MLflow has no record" in reply.ask and reply.unrecorded == (run.handle,)
+    # A page that has not shown that sentence does not agree to the loss.
+    assert house.ask(protocol.DeleteRuns(handles=(run.handle,), confirmed=True)).errors.keys() == {run.handle}
+    assert folder.is_dir()
+    agreed = protocol.DeleteRuns(handles=(run.handle,), confirmed=True, unrecorded=reply.unrecorded)
+    assert house.ask(agreed).deleted == (run.handle,)
+    until(lambda: not folder.exists())
 
 
 def test_the_words_are_the_magics(house: House) -> None:
@@ -199,6 +272,13 @@ def test_mlflows_page_is_started_once_and_leads_to_the_run(house: House, monkeyp
     reply = until(lambda: (r := house.ask(protocol.OpenMlflow(handle=run.handle))).url and r)
     place = reply.url.removeprefix("http://127.0.0.1:5999/#/experiments/").split("/")
     assert place[0].isdigit() and place[1:] == ["runs", run.run.tracking_id]
+
+    async def open_at_server(project: str) -> dict[str, Any]:
+        return {"url": "http://localhost:8888/base/amltrain/mlflow/1/", "path": "/base/amltrain/mlflow/1/"}
+
+    monkeypatch.setattr(house.controller, "open_ui", open_at_server)  # the browser knows the server by its own name
+    reply = until(lambda: (r := house.ask(protocol.OpenMlflow(handle=run.handle))).url and r)
+    assert reply.url.startswith("/base/amltrain/mlflow/1/#/experiments/")
 
     async def broken(project: str) -> dict[str, Any]:
         raise CommandError("MLflow's page needs the full mlflow package.")

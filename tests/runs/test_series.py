@@ -120,3 +120,14 @@ def test_a_step_that_no_client_sends_is_stepped_over() -> None:
     body = {**_point("main", 1.0, 1), "step": 2**70}
     log.feed(json.dumps({"seq": 9, "op": "runs/log-metric", "b": body}).encode() + b"\n")
     assert len(log.metrics["loss"].values) == len(log.metrics["loss"].steps) == 2
+
+
+def test_damaged_lines_of_the_journal_are_skipped() -> None:
+    bad = (b"[1]\n", b"3\n", b'{"seq": "9"}\n', b'{"seq": 9, "op": 4, "b": []}\n', b"\xff\n", b"[" * 30000 + b"\n")
+    odd = {"seq": 7, "op": "runs/log-batch", "b": {"run_id": "main", "metrics": "none"}}
+    tag = b'{"seq": 8, "op": "runs/log-parameter", "b": {"run_id": "main", "key": "k", "value": "\\ud800"}}\n'
+    log = MetricLog()
+    for line in bad:
+        log.feed(line)
+    log.feed(_journal() + json.dumps(odd).encode() + b"\n" + tag)
+    assert list(log.metrics["loss"].values)[0] == 0.5 and log.params["k"] == "\ufffd"

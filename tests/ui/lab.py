@@ -312,6 +312,12 @@ class NotebookPage:
             }"""
         )
 
+    def cancel(self, run: Locator, name: str = "") -> None:
+        """Cancel a run by the button in its output, and agree to the question."""
+        button = run.locator("button.jp-AmlRun-cancel")
+        (button.and_(self.page.get_by_role("button", name=f"Cancel: {name}")) if name else button).click()
+        self.page.locator(".jp-Dialog").get_by_role("button", name="Cancel Run").click()
+
     def theme(self, name: str) -> None:
         """``JupyterLab Light`` or ``JupyterLab Dark``."""
         self.page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name)

@@ -19,6 +19,8 @@ from jupyter_amltrain.panel import protocol
 MIME = "application/vnd.amltrain.run+json"
 HANDLE = "local/played-1"
 runs: dict[str, dict[str, Any]] = {}
+#: What pages have asked for.
+operations: list[str] = []
 pushing = threading.Event()
 
 
@@ -73,6 +75,7 @@ async def handle(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
     content = parent["content"]
     reply: dict[str, Any] = {"version": protocol.VERSION, "ok": True}
     op, wanted = content["op"], content.get("handle")
+    operations.append(op)
     if op == "hello":
         reply.update(package="0", kernel_busy=False)
     elif wanted not in runs:

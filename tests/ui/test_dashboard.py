@@ -100,7 +100,7 @@ def folder_of(lab: LabServer, notebook: NotebookPage) -> Path:
 
 def ended(notebook: NotebookPage, run: Locator) -> None:
     """Cancel the run; back when charts and record have its end."""
-    run.locator("button.jp-AmlRun-cancel").click()
+    notebook.cancel(run)
     expect(run.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
     eventually("the record is final", lambda: notebook.records()[-1]["done"])
 

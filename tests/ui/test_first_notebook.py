@@ -31,7 +31,7 @@ def test_cancel_in_the_first_notebook_while_another_cell_sleeps(page: Page, lab:
     run = notebook.runs.first
     expect(run.locator("pre")).to_contain_text("epoch", timeout=MS)
     prompt = notebook.sleeping_cell()
-    run.get_by_role("button", name="Cancel: digits").click()
+    notebook.cancel(run, "digits")
     expect(run.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
     expect(prompt).to_have_text("[*]:")
     eventually("the page sees the kernel busy again", lambda: notebook.kernel_status() == "busy")

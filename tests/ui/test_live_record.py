@@ -45,11 +45,29 @@ def test_cancel_works_while_a_cell_runs(notebook: NotebookPage, shots: Path) -> 
     cancel = run.get_by_role("button", name="Cancel: played")
     expect(cancel).to_be_visible(timeout=MS)
     prompt = notebook.sleeping_cell()
-    cancel.click()
+    notebook.cancel(run)
     expect(run.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
     expect(prompt).to_have_text("[*]:")
     notebook.page.screenshot(path=shots / "canceled-while-busy.png")
     notebook.interrupt()
+
+
+def test_cancel_declined_by_enter_sends_nothing(notebook: NotebookPage, shots: Path) -> None:
+    notebook.cell("import standin; standin.install(); standin.play()")
+    run = notebook.runs.first
+    expect(run.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
+    run.locator("button.jp-AmlRun-cancel").click()
+    dialog = notebook.page.locator(".jp-Dialog")
+    expect(dialog.get_by_role("button", name="Keep Running")).to_be_focused(timeout=MS)
+    notebook.page.screenshot(path=shots / "cancel-asks.png")
+    notebook.page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0, timeout=MS)
+    steps = len(notebook.records()[-1]["metrics"]["loss"]["value"])
+    eventually("it goes on", lambda: len(notebook.records()[-1]["metrics"]["loss"]["value"]) > steps + 2)
+    notebook.cell("print('asked for:', standin.operations)")
+    assert "'cancel'" not in notebook.outputs_text()
+    expect(run.locator("button.jp-AmlRun-cancel")).to_have_text("Cancel")
+    notebook.cell("standin.finish()")
 
 
 @pytest.mark.thorough

@@ -137,6 +137,39 @@ def test_a_live_run_tells_its_state_its_time_and_its_gpus(submit: Submit, panel:
     assert "running" in (row.get_attribute("aria-label") or "")
 
 
+NUMBERS = """row => {
+    const edge = row.getBoundingClientRect();
+    return [...row.querySelectorAll('.jp-AmlRuns-number')].filter(node => node.textContent).map(node => {
+        const { left, right } = node.getBoundingClientRect();
+        const { x, width } = node.parentElement.parentElement.getBoundingClientRect();
+        const hit = document.elementFromPoint(right - 1, edge.top + edge.height * 0.7);
+        return {
+            text: node.textContent,
+            whole: node.scrollWidth <= node.clientWidth + 1 || getComputedStyle(node).overflow === 'visible',
+            inside: left >= x - 0.5 && right <= x + width + 0.5 && (node.contains(hit) || hit === node),
+        };
+    });
+}"""
+
+
+@pytest.mark.parametrize("name", ["loss", "validation_cross_entropy_of_the_whole_set"])
+def test_a_narrow_row_never_cuts_a_number(submit: Submit, panel: PanelPage, shots: Path, name: str) -> None:
+    plain = submit("local", "tiny", code=f"import mlflow; mlflow.log_metric('{name}', 9.5367e-7)")
+    gpus = submit("long", "with-gpus")
+    panel.width(250)
+    try:
+        panel.wait_run(plain, "completed")
+        number = panel.row(plain).locator(".jp-AmlRuns-metric .jp-AmlRuns-number")
+        expect(number).to_have_text("9.54e-7", timeout=MS)
+        expect(panel.row(gpus).locator(".jp-AmlRuns-spark polyline").first).to_be_attached(timeout=MS)
+        panel.page.screenshot(path=shots / f"narrow-{name[:4]}.png")
+        for handle, count in ((plain, 2), (gpus, 2)):
+            found = panel.row(handle).evaluate(NUMBERS)
+            assert len(found) == count and all(each["whole"] and each["inside"] for each in found), found
+    finally:
+        panel.width(330)
+
+
 def test_filters_by_words_and_by_state(submit: Submit, panel: PanelPage) -> None:
     live = submit("long", "needle", "--param", "lr=0.125")
     panel.wait_run(live, "running")

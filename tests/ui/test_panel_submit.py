@@ -185,6 +185,37 @@ def test_wrong_values_and_wrong_code_send_nothing(panel: PanelPage, notebook: No
     assert not notebook.records()
 
 
+REMARK = """
+import dataclasses
+from jupyter_amltrain.answers import submit as _answers
+_compose = _answers.compose
+
+def _remarked(old, values, **more):
+    made = _compose(old, values, **more)
+    reads = "epochs" in (more.get("cell") or "")
+    return made if reads else dataclasses.replace(made, notes=("--param epochs: nothing in the cell reads epochs.",))
+
+_answers.compose = _remarked
+"""
+
+
+def test_notes_are_shown_and_stop_nothing(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+    put(notebook, "print('a cell')")
+    notebook.cell(REMARK)
+    try:
+        notebook.page.evaluate("() => { jupyterapp.shell.currentWidget.content.activeCellIndex = 0; }")
+        remarks = panel.submit.locator(".jp-AmlSubmit-remarks")
+        expect(remarks).to_contain_text("nothing in the cell reads epochs", timeout=MS)
+        expect(panel.submit.locator(".jp-AmlSubmit-wrong")).to_be_hidden()
+        button = panel.submit.locator(".jp-AmlSubmit-foot").get_by_role("button", name="Submit", exact=True)
+        expect(button).to_be_enabled()
+        notebook.page.screenshot(path=shots / "submit-notes.png")
+        put(notebook, "print(epochs)")
+        expect(remarks).to_be_hidden(timeout=MS)
+    finally:
+        notebook.cell("_answers.compose = _compose")
+
+
 @pytest.mark.thorough
 def test_what_cannot_be_submitted_says_why(panel: PanelPage, notebook: NotebookPage) -> None:
     note = panel.submit.locator(".jp-AmlSubmit-note").first

@@ -354,6 +354,7 @@ def test_mlflow_shows_the_run(
     expect(page.locator(".Toastify__toast", has_text="Waiting for MLflow")).to_have_count(0, timeout=MS)
     popup.wait_for_load_state()
     expect(popup.locator("body")).to_contain_text("f1", timeout=60_000)
+    assert popup.url.startswith(f"{lab.url}/amltrain/mlflow/"), popup.url  # of the server, behind its sign-in
     assert re.search(r"#/experiments/\d+/runs/\w{32}", popup.url), popup.url
     popup.screenshot(path=shots / "tab-mlflow.png")
     popup.close()

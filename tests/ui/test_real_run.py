@@ -45,7 +45,7 @@ def test_a_run_is_drawn_live_and_canceled_while_a_cell_runs(notebook: NotebookPa
         expect(run.locator("text.mainheading", has_text=title)).to_be_visible(timeout=MS)
     notebook.page.screenshot(path=shots / "live.png")
     prompt = notebook.sleeping_cell()
-    run.get_by_role("button", name="Cancel: epochs").click()
+    notebook.cancel(run, "epochs")
     expect(run.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
     expect(prompt).to_have_text("[*]:")
     eventually("the page sees the kernel busy again", lambda: notebook.kernel_status() == "busy")
@@ -61,6 +61,6 @@ def test_a_reloaded_page_follows_the_run_to_its_end(notebook: NotebookPage, lab:
     run = again.runs.first
     expect(run).to_have_attribute("data-source", "live", timeout=MS)
     expect(run.locator(".jp-AmlRun-log pre")).to_contain_text("epoch 30", timeout=MS)
-    run.get_by_role("button", name="Cancel: epochs").click()
+    notebook.cancel(run, "epochs")
     expect(run.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
     eventually("the model holds the end", lambda: again.records()[-1]["done"])

@@ -132,7 +132,12 @@ def test_metrics_follow_and_new_ones_get_charts(house: House, tmp_path: Path) ->
     while not any("m" in m for m in messages) and time.monotonic() < until:
         time.sleep(0.02)
     news = [m for m in messages if "m" in m]
-    assert set(news[0]["m"]) <= {"m0", "m1", "m2", "m3"} and news[0]["m"]["m0"] == {"t": [files.START], "v": [0.0]}
+    assert set(news[0]["m"]) <= {"m0", "m1", "m2", "m3"} and news[0]["m"]["m0"] == {
+        "t": [files.START],
+        "s": [2],
+        "i": [0],
+        "v": [0.0],
+    }
     dashboard = house.live._all[(entry.run.handle, "page")].dashboard
     assert dashboard is not None and dashboard.feed is not None and dashboard.metrics[0] == "m0"
     assert len(dashboard.feed.specs) == len(dashboard.feed.marks)

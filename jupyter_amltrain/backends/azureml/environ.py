@@ -28,8 +28,9 @@ _READ = (
 
 
 def read() -> dict[str, str]:
-    """What they would read now."""
-    return {name: value for name, value in os.environ.items() if name.startswith(_READ)}
+    """What they would read now; the process has another working folder, so paths are absolute."""
+    env = os.environ | child_process.absolute_paths(os.environ)
+    return {name: value for name, value in env.items() if name.startswith(_READ)}
 
 
 def changes(before: dict[str, str], now: dict[str, str]) -> dict[str, str | None]:

@@ -98,6 +98,12 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         if not self.azure.workspace:
             self.target = msgspec.structs.replace(self.azure, workspace=self.workspace().name)
 
+    async def is_gone(self) -> bool:
+        """See :meth:`Provisioned.is_gone`."""
+        if isinstance(self.azure, ServerlessTarget) or self.azure.attached:
+            return False
+        return await self.ask("computes.get", name=self.azure.compute_name) is None
+
     async def create(self, progress: Progress) -> None:
         """See :meth:`Provisioned.create`; attaches what is there already."""
         self._settle()

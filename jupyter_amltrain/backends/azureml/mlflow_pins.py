@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jupyter_amltrain.errors import EnvironmentFailed
+from jupyter_amltrain.spec.yaml_limits import exceeded
 
 #: azureml-mlflow -> which mlflow-skinny it takes. Source: `Requires-Dist` of the releases on PyPI, 2026-11.
 _TAKES = {
@@ -143,6 +144,8 @@ def _yaml() -> Any:
 def _read(conda: str) -> dict[str, Any]:
     yaml = _yaml()
     try:
+        if reason := exceeded(conda, yaml):
+            raise EnvironmentFailed(f"The conda file cannot be read: {reason}.", hint="Shorten it.")
         data = yaml.safe_load(conda)
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", None)

@@ -30,8 +30,9 @@ export function asShown<T>(old: { view?: string; window?: number }, fresh: T): T
 }
 
 /**
- * Put a fresh bundle into every unfinished output of this run.
+ * Put a fresh bundle into every unfinished output of this run in cells that are trusted.
  *
+ * An output that somebody else wrote may name any run: what our kernel knows of it must not get into their file.
  * The notebook becomes dirty and is left to autosave: a save of ours could meet the user's own.
  *
  * @param sizes metadata by MIME type
@@ -44,7 +45,7 @@ export function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle
   }
   let written = 0;
   for (const cell of model.cells) {
-    const outputs = outputsOf(cell);
+    const outputs = cell.trusted ? outputsOf(cell) : undefined;
     for (let i = 0; outputs && i < outputs.length; i++) {
       const output = outputs.get(i);
       const record = output.data[RUN_MIME] as ISaved | undefined;

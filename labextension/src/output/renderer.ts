@@ -5,8 +5,9 @@ import { Kernel } from '@jupyterlab/services';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
+import { confirmCancel } from '../cancel';
 import { IRunRecord, RUN_MIME } from '../protocol';
-import { normalise, TERMINAL } from '../record';
+import { isWhole, normalise, TERMINAL } from '../record';
 import { available, ISite } from '../widgets/feeds';
 import { DashboardHost, IHost } from './dashboard';
 import { IRunHost } from './host';
@@ -27,7 +28,11 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   ) {
     super();
     this.addClass('jp-AmlRun');
-    this._view = new RunView(_trans, { cancel: () => void this._cancel(), dashboard: () => this.openDashboard() });
+    this._view = new RunView(_trans, {
+      cancel: () => void this._cancel(),
+      dashboard: () => this.openDashboard(),
+      load: () => this._load()
+    });
     this.node.append(this._view.node);
     this._slot = new SlotLayout(this._view.slot);
     this.layout = this._slot;
@@ -66,8 +71,13 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
     this._live = this._live || !(record.done || TERMINAL.has(record.state)) || record.view === 'dashboard';
     this._record = record;
-    this._talk.pictured = !this._host.saves || 'image/png' in model.data;
+    this._trusted = model.trusted;
+    this._talk.keeps = model.trusted;
+    this._talk.pictured = !this._host.saves || !model.trusted || 'image/png' in model.data;
     this._talk.handed(record, old);
+    if (!this._mayAsk && this._host.kernel !== null) {
+      this._talk.source = 'saved';
+    }
     this._want(record);
     this._draw();
     this._tickWhileNeeded();
@@ -80,6 +90,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
     this._live = true;
     this._opened = true;
+    this._agreed = this._record.handle;
     this._want(this._record);
     this._dashboard.retry();
     this._tickWhileNeeded();
@@ -107,6 +118,27 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     return this._record !== null && (this._record.done || !this._record.handle);
   }
 
+  /**
+   * Whether the kernel may be asked about the run.
+   *
+   * A notebook that is not trusted may name runs of other notebooks: then a person has to want it.
+   */
+  private get _mayAsk(): boolean {
+    const handle = this._record?.handle ?? '';
+    return isWhole(handle) && (this._trusted || this._agreed === handle);
+  }
+
+  /** A person wants the kernel to be asked about this run. */
+  private _load(): void {
+    if (this._record) {
+      this._agreed = this._record.handle;
+      this._talk.hurry();
+      this._want(this._record);
+      this._tickWhileNeeded();
+      void this._tick();
+    }
+  }
+
   /** A kernel that comes may know the run: one that was drawn to its end has nothing to ask. */
   private _otherKernel(): void {
     this._draw();
@@ -131,7 +163,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       this._draw();
       return;
     }
-    if (this._talk.due(this._finished)) {
+    if (this._mayAsk && this._talk.due(this._finished)) {
       const fresh = await this._talk.ask(record, this._finished);
       // It may have been disposed of meanwhile, or been handed a newer record.
       if (fresh && this._record === record && !this.isDisposed) {
@@ -147,16 +179,36 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
 
   /** A run that waits has nothing to show, and may wait for hours: nobody is asked for its charts. */
   private _want(record: IRunRecord): void {
-    const wanted = this._live && record.handle && !WAITING.has(record.state);
+    const wanted = this._live && this._mayAsk && !WAITING.has(record.state);
     this._dashboard.want(wanted ? record.handle : null, record.window);
   }
 
-  private _cancel(): Promise<void> {
-    return this._talk.cancel(this._record, () => {
-      if (!this.isDisposed) {
-        this._draw();
+  private get _cancelable(): boolean {
+    const record = this._record;
+    return this._trusted && record !== null && isWhole(record.handle) && !TERMINAL.has(record.state);
+  }
+
+  private async _cancel(): Promise<void> {
+    const record = this._record;
+    if (!record || !this._cancelable || this._confirming) {
+      return;
+    }
+    this._confirming = true;
+    try {
+      // A monitor takes nothing with it.
+      if (record.kind !== 'monitor' && !(await confirmCancel(this._trans, [record]))) {
+        return;
       }
-    });
+    } finally {
+      this._confirming = false;
+    }
+    if (!this.isDisposed && this._cancelable && this._record?.handle === record.handle) {
+      await this._talk.cancel(record, () => {
+        if (!this.isDisposed) {
+          this._draw();
+        }
+      });
+    }
   }
 
   private _draw(): void {
@@ -169,14 +221,16 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     const live = source === 'live';
     const over = this._finished || TERMINAL.has(record.state);
     const why = this._dashboard.why;
-    const startable = over && record.reason !== 'launch' && available() && kernel !== null;
+    const startable = over && record.reason !== 'launch' && available() && kernel !== null && isWhole(record.handle);
+    const untrusted = !this._mayAsk && kernel !== null;
     this._view.update(record, {
       since: live && record.reachable ? Math.max(0, Date.now() - received) / 1000 : 0,
-      cancellable: kernel !== null && !(record.kind === 'monitor' && source === 'unknown-run'),
+      cancellable: this._cancelable && kernel !== null && !(record.kind === 'monitor' && source === 'unknown-run'),
       cancelClicked: clicked,
-      notice: this._finished ? '' : notice(this._trans, record, source),
+      notice: this._finished ? '' : notice(this._trans, record, source, untrusted),
       failure: failure || (over && (this._opened || record.view === 'dashboard') ? why : ''),
-      interactive: startable && (!this._live || why !== '')
+      interactive: startable && (!this._live || why !== ''),
+      loadable: untrusted && isWhole(record.handle) && !this._finished
     });
     this.node.dataset.source = this._finished ? 'final' : source;
   }
@@ -187,6 +241,11 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   private readonly _talk: RunTalk;
   private readonly _seen: IntersectionObserver;
   private _record: IRunRecord | null = null;
+  /** JupyterLab trusts the cell: it was run here, or a person has said so */
+  private _trusted = false;
+  /** handle of the run about which a person wants the kernel to be asked */
+  private _agreed = '';
+  private _confirming = false;
   private _onScreen = false;
   /** live charts are wanted: the run was going on when it was first seen, or a person asked for them */
   private _live = false;

@@ -39,6 +39,8 @@ export class RunTalk {
   clicked = false;
   /** What is kept has a picture for readers without us. */
   pictured = false;
+  /** What the kernel says is written into the notebook. */
+  keeps = false;
 
   /**
    * A record was handed to us.
@@ -147,13 +149,16 @@ export class RunTalk {
     try {
       const reply = await link.client.request('run', { handle: record.handle });
       const fresh = asShown(record, normalise(reply.record));
+      if (fresh.handle !== record.handle) {
+        throw new Refused(this._trans.__('The kernel answered about another run.'));
+      }
       this._told = revision;
       this._heard(Date.now());
       const bundle = { 'text/plain': summary(fresh), [RUN_MIME]: reply.record, ...pictureOf(reply) };
       const size = reply.picture ? { 'image/png': { width: reply.width, height: reply.height } } : {};
       if (changed(record, fresh) || (reply.picture && !this.pictured)) {
         this._pause = TICK;
-        if (this._host.write(record.handle, bundle, size)) {
+        if (this.keeps && this._host.write(record.handle, bundle, size)) {
           return null;
         }
       } else {

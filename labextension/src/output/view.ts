@@ -23,18 +23,32 @@ export interface ISituation {
   failure: string;
   /** live charts of this ended run can be had */
   interactive: boolean;
+  /** the kernel is asked about the run only when the person wants it */
+  loadable: boolean;
 }
 
 /** What a person can ask for. */
 export interface IActions {
   cancel(): void;
   dashboard(): void;
+  load(): void;
 }
 
 function element(tag: string, name: string, parent?: HTMLElement): HTMLElement {
   const node = document.createElement(tag);
   node.className = `jp-AmlRun-${name}`;
   parent?.append(node);
+  return node;
+}
+
+/** A quiet button, hidden at first. */
+function button(parent: HTMLElement, name: string, label: string, act: () => void): HTMLButtonElement {
+  const node = element('button', name, parent) as HTMLButtonElement;
+  node.classList.add('jp-mod-styled', 'jp-mod-minimal');
+  node.type = 'button';
+  node.textContent = label;
+  node.hidden = true;
+  node.addEventListener('click', act);
   return node;
 }
 
@@ -62,12 +76,8 @@ export class RunView {
     this._cancel.classList.add('jp-mod-styled', 'jp-mod-warn');
     (this._cancel as HTMLButtonElement).type = 'button';
     this._cancel.addEventListener('click', () => actions.cancel());
-    this._interactive = element('button', 'interactive', head) as HTMLButtonElement;
-    this._interactive.classList.add('jp-mod-styled', 'jp-mod-minimal');
-    this._interactive.type = 'button';
-    this._interactive.textContent = _trans.__('Interactive charts');
-    this._interactive.hidden = true;
-    this._interactive.addEventListener('click', () => actions.dashboard());
+    this._interactive = button(head, 'interactive', _trans.__('Interactive charts'), () => actions.dashboard());
+    this._load = button(head, 'load', _trans.__('Load live data'), () => actions.load());
     this._phases = element('div', 'phases', this.node);
     this._verdict = new VerdictView(_trans);
     this.node.append(this._verdict.node);
@@ -127,6 +137,7 @@ export class RunView {
     this._verdict.update(record);
     this._summary.update(record);
     this._interactive.hidden = !situation.interactive;
+    this._load.hidden = !situation.loadable;
     if (this._hosting) {
       this._charts.node.hidden = true;
     } else {
@@ -251,6 +262,7 @@ export class RunView {
   private readonly _elapsed: HTMLElement;
   private readonly _cancel: HTMLButtonElement;
   private readonly _interactive: HTMLButtonElement;
+  private readonly _load: HTMLButtonElement;
   private readonly _verdict: VerdictView;
   private readonly _summary: SummaryView;
   private readonly _phases: HTMLElement;

@@ -3,6 +3,7 @@
 import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { copyIcon, LabIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { confirmCancel, names } from '../cancel';
 import { addressOf } from '../doors';
 import type { IRunRow } from '../protocol';
 import { againIcon, cancelIcon, deleteIcon, linkIcon } from './icons';
@@ -11,9 +12,6 @@ import { isLive } from './rows';
 import { chosenRuns, selection } from './selection';
 import { CommandIDs, IPanelContext } from './tokens';
 import { Presses } from './twice';
-
-/** Names that a question lists. */
-const LISTED = 10;
 
 const DESCRIBED = {
   args: {
@@ -58,20 +56,8 @@ export function addRunCommands(context: IPanelContext): string[] {
       .filter((row): row is IRunRow => row !== undefined);
 
   const cancel = async (rows: readonly IRunRow[]) => {
-    const started = rows.filter(row => row.state !== 'queued' && row.state !== 'preparing');
-    if (started.length > 0) {
-      const sure = await showDialog({
-        title: trans._n('Cancel run?', 'Cancel %1 runs?', rows.length, rows.length),
-        body: trans.__('%1 will be stopped. What it has written stays.', names(rows)),
-        buttons: [
-          Dialog.cancelButton({ label: trans.__('Keep Running') }),
-          Dialog.warnButton({ label: trans._n('Cancel Run', 'Cancel Runs', rows.length) })
-        ],
-        defaultButton: 0
-      });
-      if (!sure.button.accept) {
-        return;
-      }
+    if (!(await confirmCancel(trans, rows))) {
+      return;
     }
     await Promise.all(
       rows.map(async row => {
@@ -105,7 +91,7 @@ export function addRunCommands(context: IPanelContext): string[] {
 
   const remove = async (rows: readonly IRunRow[]) => {
     const handles = rows.map(row => row.handle);
-    const first = await model.request('delete', { handles, confirmed: false });
+    const first = await model.request('delete', { handles, confirmed: false, unrecorded: [] });
     let reply = first;
     if (first.ask) {
       const sure = await showDialog({
@@ -117,7 +103,9 @@ export function addRunCommands(context: IPanelContext): string[] {
       if (!sure.button.accept) {
         return;
       }
-      reply = await model.request('delete', { handles, confirmed: true }, 10000);
+      // A kernel with an older package names none.
+      const unrecorded = first.unrecorded ?? [];
+      reply = await model.request('delete', { handles, confirmed: true, unrecorded }, 10000);
     }
     const errors = Object.values(reply.errors);
     if (errors.length > 0) {
@@ -247,11 +235,6 @@ export function addRunCommands(context: IPanelContext): string[] {
   model.runsChanged.connect(changed);
   model.connectionChanged.connect(changed);
   return list.map(command => command.id);
-}
-
-function names(rows: readonly IRunRow[]): string {
-  const shown = rows.slice(0, LISTED).map(row => row.name);
-  return shown.join(', ') + (rows.length > LISTED ? ' …' : '');
 }
 
 const RUN_COMMANDS: readonly string[] = [

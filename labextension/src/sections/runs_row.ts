@@ -1,16 +1,37 @@
 /** One row of the list, used again for another run when the list is scrolled. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { number } from '../format';
 import { isLive } from '../panel/rows';
 import type { IRunRow } from '../protocol';
 import { element, say } from './dom';
-import { attention, metric, progress, sparkPoints, spoken, stateWord, when } from './runs_text';
+import { attention, progressParts, sparkPoints, spoken, stateWord, when } from './runs_text';
 
 /** Pixels; the same in runs.css. */
 export const ROW_HEIGHT = 44;
 const SPARK_WIDTH = 48;
 const SPARK_HEIGHT = 16;
 const SVG = 'http://www.w3.org/2000/svg';
+
+/** Words that are cut where there is no room, and a number that never is. */
+class Figure {
+  constructor(name: string) {
+    this.node = element('span', name);
+    this.words = element('span', `${name}Caption jp-AmlRuns-caption`);
+    this._number = element('span', 'jp-AmlRuns-number');
+    this.node.append(this.words, ' ', this._number);
+  }
+
+  readonly node: HTMLElement;
+  readonly words: HTMLElement;
+
+  update(words: string, value: string): void {
+    say(this.words, words);
+    say(this._number, value);
+  }
+
+  private readonly _number: HTMLElement;
+}
 
 export class RowView {
   constructor(private readonly _trans: TranslationBundle) {
@@ -20,17 +41,20 @@ export class RowView {
     this._name = element('span', 'jp-AmlRuns-name');
     this._target = element('span', 'jp-AmlRuns-target');
     this._when = element('span', 'jp-AmlRuns-when');
-    this._progress = element('span', 'jp-AmlRuns-progress');
-    this._metric = element('span', 'jp-AmlRuns-metric');
+    this._progress = new Figure('jp-AmlRuns-progress');
+    this._metric = new Figure('jp-AmlRuns-metric');
     this._spark = document.createElementNS(SVG, 'svg');
     this._spark.setAttribute('class', 'jp-AmlRuns-spark');
     this._spark.setAttribute('width', String(SPARK_WIDTH));
     this._spark.setAttribute('height', String(SPARK_HEIGHT));
+    // Narrower where numbers need its room.
+    this._spark.setAttribute('viewBox', `0 0 ${SPARK_WIDTH} ${SPARK_HEIGHT}`);
+    this._spark.setAttribute('preserveAspectRatio', 'none');
     this._spark.setAttribute('aria-hidden', 'true');
     this.node.append(
       this._dot,
       element('div', 'jp-AmlRuns-top', '', this._name, this._target, this._when),
-      element('div', 'jp-AmlRuns-bottom', '', this._progress, this._metric, this._spark)
+      element('div', 'jp-AmlRuns-bottom', '', this._progress.node, this._metric.node, this._spark)
     );
   }
 
@@ -65,7 +89,7 @@ export class RowView {
   tick(now: number): void {
     const row = this._row;
     if (row) {
-      say(this._progress, progress(row, now, this._trans));
+      this._progress.update(...progressParts(row, now, this._trans));
       say(this._when, isLive(row) ? '' : when(row, now, this._trans));
       const words = spoken(row, now, this._trans);
       if (this._words !== words) {
@@ -94,8 +118,9 @@ export class RowView {
 
   /** What needs attention is more than a number. */
   private _drawMetric(row: IRunRow): void {
-    say(this._metric, attention(row) || metric(row));
-    this._metric.classList.toggle('jp-mod-warn', row.attention !== '');
+    const warning = attention(row);
+    this._metric.update(warning || row.metric, row.metric && !warning ? number(row.value) : '');
+    this._metric.node.classList.toggle('jp-mod-warn', row.attention !== '');
   }
 
   private _drawSpark(spark: readonly number[]): void {
@@ -117,8 +142,8 @@ export class RowView {
   private readonly _name: HTMLElement;
   private readonly _target: HTMLElement;
   private readonly _when: HTMLElement;
-  private readonly _progress: HTMLElement;
-  private readonly _metric: HTMLElement;
+  private readonly _progress: Figure;
+  private readonly _metric: Figure;
   private readonly _spark: SVGSVGElement;
   private _row: IRunRow | null = null;
   private _key = '';

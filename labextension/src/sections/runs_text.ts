@@ -44,12 +44,17 @@ export function stateWord(row: IRunRow, trans: TranslationBundle): string {
   }
 }
 
-/** State or phase, with its time: `running 3 min 05 s`, `completed, 12 s`. */
-export function progress(row: IRunRow, now: number, trans: TranslationBundle): string {
+/** State or phase, and its time: `running` and `3 min 05 s`; no time while it has not begun. */
+export function progressParts(row: IRunRow, now: number, trans: TranslationBundle): [phase: string, time: string] {
   const word = stateWord(row, trans);
   const seconds = secondsOf(row, now);
   const phase = row.phase && row.phase !== row.state && isLive(row) ? `${word} · ${row.phase}` : word;
-  return seconds === null ? phase : `${phase} ${elapsed(seconds)}`;
+  return [phase, seconds === null ? '' : elapsed(seconds)];
+}
+
+/** State or phase with its time: `running 3 min 05 s`. */
+export function progress(row: IRunRow, now: number, trans: TranslationBundle): string {
+  return progressParts(row, now, trans).filter(Boolean).join(' ');
 }
 
 /** `3 min ago`, of the end or else of the beginning. */

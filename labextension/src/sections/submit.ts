@@ -31,6 +31,7 @@ export class SubmitSection extends PanelWithToolbar {
     this._checker.failed.connect((_, text) => {
       this._reply = null;
       this._view.sayWrong([text]);
+      this._view.sayNotes([]);
     });
     this._form.changed.connect(() => this._checker.soon());
     this._form.submitted.connect(() => void this._submit());
@@ -181,6 +182,7 @@ export class SubmitSection extends PanelWithToolbar {
       this._reply = null;
       this._view.sayLine('');
       this._view.sayWrong([]);
+      this._view.sayNotes([]);
       this._enable();
       return;
     }
@@ -240,6 +242,8 @@ export class SubmitSection extends PanelWithToolbar {
     const { of, rest } = sortErrors(this._form.fields, reply.errors);
     this._form.setErrors(Object.fromEntries(of), focus);
     this._view.sayWrong(rest);
+    // A kernel with an older package has none.
+    this._view.sayNotes(reply.notes ?? []);
     this._enable();
   }
 

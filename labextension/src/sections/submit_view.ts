@@ -25,14 +25,16 @@ export class SubmitView {
     this._makeModes();
     this._makeFile();
     this._wrong.setAttribute('role', 'alert');
+    this._remarks.setAttribute('role', 'status');
     this._line.setAttribute('aria-label', _trans.__('The line that will be written'));
     this._line.setAttribute('role', 'note');
     this._note.setAttribute('role', 'status');
+    this._remarks.hidden = true;
     this._source.append(this._title, this._code);
     const what = element('div', 'jp-AmlSubmit-what', '', this._modes, this._fileField, this._source, this._note);
     const buttons = element('div', 'jp-AmlForm-buttons', '', this._write, this._run);
     this.body = element('div', 'jp-AmlSubmit-body', '', what, form);
-    this.foot = element('div', 'jp-AmlSubmit-foot', '', this._wrong, this._line, this._queued, buttons);
+    this.foot = element('div', 'jp-AmlSubmit-foot', '', this._wrong, this._remarks, this._line, this._queued, buttons);
   }
 
   /** What scrolls. */
@@ -92,6 +94,12 @@ export class SubmitView {
   sayWrong(errors: readonly string[]): void {
     say(this._wrong, errors.join('\n'));
     this._wrong.hidden = errors.length === 0;
+  }
+
+  /** What stops nothing and should be known before the submit. */
+  sayNotes(notes: readonly string[]): void {
+    say(this._remarks, notes.join('\n'));
+    this._remarks.hidden = notes.length === 0;
   }
 
   /** Let the buttons be pressed, or say why not. */
@@ -154,6 +162,7 @@ export class SubmitView {
   private readonly _note = element('div', 'jp-AmlSubmit-note');
   private readonly _line = element('code', 'jp-AmlLine jp-AmlSubmit-line');
   private readonly _wrong = element('div', 'jp-AmlSubmit-wrong');
+  private readonly _remarks = element('div', 'jp-AmlSubmit-remarks');
   private readonly _queued = element('div', 'jp-AmlSubmit-note');
   private _mode: Mode = 'cell';
 }

@@ -107,6 +107,9 @@ export class DashboardTab extends Widget {
       if (this.isDisposed) {
         return;
       }
+      if (record.handle !== this.handle) {
+        throw new Refused(trans.__('The kernel answered about another run.'));
+      }
       this._say('');
       this._host.adopt(kernel);
       const run = (this._run = new RunOutput(trans, this._host));

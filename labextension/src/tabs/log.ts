@@ -102,7 +102,9 @@ export class LogTab extends Widget {
     if (!handles.length || handles.includes(this.handle)) {
       this._draw();
       const row = this._model.run(this.handle);
-      if (row && (row.log_bytes > this._lines.end || TERMINAL.has(row.state))) {
+      const shrunk = row !== undefined && row.log_bytes < this._bytes;
+      this._bytes = row?.log_bytes ?? 0;
+      if (row && (row.log_bytes > this._lines.end || shrunk || TERMINAL.has(row.state))) {
         void this._read();
       }
     }
@@ -133,6 +135,16 @@ export class LogTab extends Widget {
         if (this.isDisposed) {
           return;
         }
+        // A kernel with an older package does not tell.
+        const restarts = reply.restarts ?? 0;
+        if (!first && restarts > this._restarts) {
+          // The job has rewritten its log: what we have is of another one.
+          this._lines.reset();
+          this._began = false;
+          this._restarts = restarts;
+          continue;
+        }
+        this._restarts = restarts;
         if (first || reply.start !== this._lines.end) {
           this._lines.reset(reply.start);
         }
@@ -245,6 +257,9 @@ export class LogTab extends Widget {
     if (this._lines.end) {
       parts.push(bytes(this._lines.end));
     }
+    if (this._restarts) {
+      parts.push(trans.__('emptied by the job'));
+    }
     const said = parts.join(', ');
     if (this._state.textContent !== said) {
       this._state.textContent = said;
@@ -278,6 +293,9 @@ export class LogTab extends Widget {
   private readonly _lines = new LogLines();
   private readonly _timer: ReturnType<typeof setInterval>;
   private _again: ReturnType<typeof setTimeout> | undefined;
+  /** size of the log when the row was last heard of */
+  private _bytes = 0;
+  private _restarts = 0;
   private _path = '';
   private _failure = '';
   private _last = 0;

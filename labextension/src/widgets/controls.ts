@@ -1,5 +1,5 @@
 /**
- * The kernel's own controls, obeyed in the page: window, pause, follow, and the time axis that a person drags.
+ * The kernel's own controls, obeyed in the page: window, pause, follow, and what a person zooms to.
  *
  * They work while the kernel is busy or gone; nothing that is done here is sent anywhere by us.
  */
@@ -7,10 +7,12 @@
 import type { WidgetModel } from '@jupyter-widgets/base';
 import { ILayout } from './layout';
 import { secondsOf, ShownSpan, Span } from './span';
+import type { ShownSteps } from './steps';
 
 /** The part of the feed's model that is steered. */
 export interface ISteered {
   readonly span: ShownSpan;
+  readonly steps: ShownSteps;
   readonly layout: ILayout;
   readonly shift: number;
   readonly start: number;
@@ -23,7 +25,7 @@ export interface ISteered {
 export class Controls {
   constructor(
     private readonly _feed: ISteered,
-    redraw: () => void
+    private readonly _redraw: () => void
   ) {
     const [window, follow, pause] = ['window', 'follow', 'pause'].map(name => _feed.get(name) as WidgetModel | null);
     this._scale = _feed.get('xscale');
@@ -37,7 +39,7 @@ export class Controls {
         if (span.chosen) {
           this._put(span.chosen);
         }
-        redraw();
+        _redraw();
       });
     }
     if (follow) {
@@ -48,10 +50,11 @@ export class Controls {
         if (follow.get('value')) {
           span.follow = true;
           span.chosen = null;
+          _feed.steps.reset();
         } else {
           span.choose(_feed.shown);
         }
-        redraw();
+        _redraw();
       });
     }
     if (pause) {
@@ -59,11 +62,8 @@ export class Controls {
       hold();
       _feed.listenTo(pause, 'change:value', () => {
         hold();
-        redraw();
+        _redraw();
       });
-    }
-    if (this._scale) {
-      _feed.listenTo(this._scale, 'change:min change:max', () => this._dragged(redraw));
     }
   }
 
@@ -77,31 +77,32 @@ export class Controls {
     }
   }
 
-  private _put([t0, t1]: Span): void {
-    this._own = true;
-    const [min, max] = [t0, t1].map(t => new Date((t + this._feed.shift) * 1000));
-    this._scale?.set_state({ min, max });
-    this._own = false;
+  /** A person has zoomed or panned to this time. */
+  choose(span: Span): void {
+    this._leave(span);
+    this._put(span);
   }
 
-  /** The person has zoomed or panned, if it was not we who moved the axis. */
-  private _dragged(redraw: () => void): void {
-    const scale = this._scale;
-    if (this._own || !scale || scale.get('min') === null) {
-      return;
-    }
-    const [t0, t1] = ['min', 'max'].map(name => Number(new Date(scale.get(name))) / 1000 - this._feed.shift);
-    if (!(t1 > t0)) {
-      return;
-    }
+  /** A person has zoomed or panned to these steps of a metric. */
+  chooseSteps(name: string, span: Span): void {
+    this._leave(this._feed.shown);
+    this._feed.steps.choose(name, span);
+  }
+
+  /** Nothing follows the newest data any more. */
+  private _leave(shown: Span): void {
     const first = this._feed.span.follow;
-    this._feed.span.choose([t0, t1]);
+    this._feed.span.choose(shown);
     this._own = true;
     this._follow?.set_state({ value: false });
     this._own = false;
-    // Limits come one after the other: what is drawn waits for both.
     clearTimeout(this._timer);
-    this._timer = setTimeout(redraw, first ? 50 : 150);
+    this._timer = setTimeout(this._redraw, first ? 50 : 150);
+  }
+
+  private _put([t0, t1]: Span): void {
+    const [min, max] = [t0, t1].map(t => new Date((t + this._feed.shift) * 1000));
+    this._scale?.set_state({ min, max });
   }
 
   /** The dropdown tells the page which choice it is, and its label; not its value. */

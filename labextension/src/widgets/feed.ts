@@ -7,17 +7,26 @@ import { addFeed, IFeed, ISite, removeFeed } from './feeds';
 import { decode, Frame, fromState, ISnapshot, ITicks } from './frames';
 import { DrawGate } from './gate';
 import { NodeHistory } from './history';
-import { ILayout, layoutOf, MarkSpec, specOf } from './layout';
-import { dashed } from './lone';
+import { ILayout, layoutOf, MarkSpec, specOf, unitOf } from './layout';
+import { dashed, hasLone } from './lone';
 import { MetricStore } from './metrics';
 import { pointsOf } from './points';
 import type { IPoints } from './reduce';
 import { ShownSpan, Span } from './span';
+import { ShownSteps } from './steps';
 import { Titles } from './titles';
-import { YRanges } from './yrange';
+import { IScaleModel, YRanges } from './yrange';
 
 /** Ticks after a gap wait this long for the missing ones, which were asked for (milliseconds). */
 const PATIENCE = 10000;
+
+/** The x axis of a chart: what it shows now and could show, in unix seconds or, of a metric, in steps. */
+export interface IChartAxis {
+  /** of a metric; null for time */
+  metric: string | null;
+  shown: Span;
+  all: Span;
+}
 
 type MakeSite = (feed: StreamFeedModel) => Promise<ISite>;
 
@@ -70,6 +79,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this.span = new ShownSpan();
     this.age = new SampleAge();
     this.metrics = new MetricStore();
+    this.steps = new ShownSteps(() => this.metrics);
     this.sites = new Set();
     this._ranges = new YRanges();
     this._titles = new Titles();
@@ -103,6 +113,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   nodes!: NodeHistory[];
   metrics!: MetricStore;
   span!: ShownSpan;
+  steps!: ShownSteps;
   age!: SampleAge;
   sites!: Set<ISite & { drawn(): void }>;
   stats!: { frames: number; draws: number; gaps: number; snapshots: number };
@@ -140,6 +151,36 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   /** What the charts show at this moment (unix seconds). */
   get shown(): Span {
     return this.span.at(this.start, this._controls?.held ?? this.newest);
+  }
+
+  /** The x axis of one of the figures; null while it has nothing to show. */
+  axisOf(figure: number): IChartAxis | null {
+    const own = new Set<unknown>(this.get('figures')[figure]?.get('marks') ?? []);
+    const specs = this.get('specs') as unknown[];
+    const found = (this.get('marks') as unknown[]).findIndex((mark, i) => own.has(mark) && isMetric(specOf(specs[i])));
+    const spec = found < 0 ? null : specOf(specs[found]);
+    if (spec?.kind === 'metric') {
+      const [shown, all] = [this.steps.shown(spec.name), this.steps.all(spec.name)];
+      return shown && all ? { metric: spec.name, shown, all } : null;
+    }
+    return own.size && this.newest > this.start
+      ? { metric: null, shown: this.shown, all: [this.start, this.newest] }
+      : null;
+  }
+
+  /** A person has zoomed or panned a chart. Nothing of it is sent to the kernel. */
+  choose({ metric }: IChartAxis, span: Span): void {
+    if (metric === null) {
+      this._controls.choose(span);
+    } else {
+      this._controls.chooseSteps(metric, span);
+      (this.get('marks') as any[]).forEach((mark, i) => {
+        const spec = specOf((this.get('specs') as unknown[])[i]);
+        if (spec.kind === 'metric' && spec.name === metric) {
+          this._applySteps(spec.name, mark);
+        }
+      });
+    }
   }
 
   onLost(callback: () => void): void {
@@ -260,28 +301,62 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     const specs = (this.get('specs') as unknown[]).map(specOf);
     const drawn = new Map<any, [MarkSpec, IPoints]>();
     marks.forEach((mark, i) => {
-      const points = mark && specs[i] ? pointsOf(this, specs[i], shown) : null;
+      const spec = specs[i];
+      const span = spec?.kind === 'metric' ? this.steps.shown(spec.name) : shown;
+      const points = mark && spec && span ? pointsOf(this, spec, span) : null;
       if (points) {
-        drawn.set(mark, [specs[i], dashed(points, 1000 * (shown[1] - shown[0]))]);
+        drawn.set(mark, [spec, isMetric(spec) ? points : dashed(points, 1000 * (shown[1] - shown[0]))]);
       }
     });
     // A dirty mark does not redraw for an axis that moves: it gets its points right after.
-    drawn.forEach(([, { y }], mark) => {
+    drawn.forEach(([spec, { y }], mark) => {
       mark.dirty = true;
-      this._ranges.add(mark.get('scales')?.y, y);
+      this._ranges.add(mark.get('scales')?.y, y, { metric: isMetric(spec), unit: this._unit(spec) });
+      if (spec.kind === 'metric') {
+        this._applySteps(spec.name, mark);
+      }
     });
     this._controls.move(shown);
-    this._ranges.apply();
-    this._titles.update(this.get('figures') as any[], drawn);
-    for (const [mark, [, { x, y }]] of drawn) {
-      for (let i = 0; i < x.length; i++) {
-        x[i] += 1000 * this.shift;
+    // Labels are whole seconds: no two ticks shall have the same.
+    const count = Math.min(4, Math.max(2, 1 + Math.floor(shown[1] - shown[0])));
+    this._axes(this.get('xscale')).forEach(axis => {
+      if (axis.get('num_ticks') !== count) {
+        axis.set_state({ num_ticks: count });
       }
-      (x as any).type = 'date';
-      mark.set_state({ x, y });
+    });
+    this._ranges.apply(scale => this._axes(scale)[0]);
+    this._titles.update(this.get('figures') as any[], drawn);
+    for (const [mark, [spec, points]] of drawn) {
+      const { x, y } = points;
+      if (isMetric(spec)) {
+        // A line through one value has no length.
+        mark.set_state({ x, y, marker: hasLone(points) ? 'circle' : null });
+      } else {
+        for (let i = 0; i < x.length; i++) {
+          x[i] += 1000 * this.shift;
+        }
+        (x as any).type = 'date';
+        mark.set_state({ x, y });
+      }
       mark.dirty = false;
     }
     this.sites.forEach(site => site.drawn());
+  }
+
+  private _applySteps(name: string, mark: any): void {
+    const scale = (mark.get('scales')?.x ?? null) as IScaleModel | null;
+    this.steps.apply(name, scale, this._axes(scale)[0]);
+  }
+
+  /** The axes that show a scale. */
+  private _axes(scale: IScaleModel | null): IScaleModel[] {
+    const axes = (this.get('figures') as any[]).flatMap(figure => (figure?.get('axes') ?? []) as any[]);
+    return scale ? axes.filter(axis => axis?.get('scale') === scale) : [];
+  }
+
+  private _unit(spec: MarkSpec): string {
+    const node = spec.kind === 'lines' ? this.layout.nodes.find(({ node }) => node === spec.node) : undefined;
+    return spec.kind === 'lines' && node ? unitOf(this.layout, node.columns[spec.columns[0]] ?? '') : '';
   }
 
   private _controls!: Controls;
@@ -290,4 +365,8 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   private _titles!: Titles;
   private _gapSince!: number[];
   private _look!: () => void;
+}
+
+function isMetric(spec: MarkSpec): boolean {
+  return spec.kind === 'metric';
 }

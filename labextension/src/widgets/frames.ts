@@ -33,7 +33,8 @@ export interface ISnapshot {
 
 export interface IMetrics {
   kind: 'metrics';
-  values: Record<string, { t: number[]; v: number[] }>;
+  /** times (unix seconds), steps, numbers of the points, values */
+  values: Record<string, { t: number[]; s: number[]; i: number[]; v: (number | null)[] }>;
   all: boolean;
 }
 

@@ -3,8 +3,9 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, clock, number } from '../format';
 import type { StreamFeedModel } from './feed';
-import { find, nearestRow } from './history';
+import { find, IRows, nearestRow } from './history';
 import { columnsOf, MarkSpec, specOf, unitOf } from './layout';
+import { plot } from './zoom';
 
 interface IReading {
   name: string;
@@ -55,21 +56,33 @@ export class Hover {
     const figures = this._figureNodes();
     const i = figures.findIndex(node => node !== null && node.contains(event.target as Node));
     const area = i < 0 ? null : plot(figures[i]);
-    const span = this._span();
+    const span = this._span(i);
     if (!area || !span || event.clientX < area.left || event.clientX > area.right) {
       this._hide();
       return;
     }
     this._last = event;
     const share = (event.clientX - area.left) / (area.width || 1);
-    const t = span[0] + share * (span[1] - span[0]);
-    const readings = this._readings(i, t);
-    this._write(t, readings);
-    this._rules(figures, share);
+    const metric = this._feed.axisOf(i)?.metric ?? null;
+    const rows = metric === null ? null : this._feed.metrics.rows(metric);
+    const under = span[0] + share * (span[1] - span[0]);
+    // Of a metric its points can be read, and nothing between them.
+    const t = rows?.length ? rows.t(nearest(rows, under)) : under;
+    this._write(metric === null ? this._time(t) : this._trans.__('step %1', t), this._readings(i, t));
+    this._rules(figures, metric !== null, t);
     this._place(event, area);
   }
 
-  private _span(): [number, number] | null {
+  /** What a chart's x axis shows: unix seconds, or steps. */
+  private _span(figure: number): [number, number] | null {
+    const axis = this._feed.axisOf(figure);
+    if (!axis) {
+      return null;
+    }
+    if (axis.metric !== null) {
+      const [from, to] = axis.shown;
+      return to > from ? axis.shown : [from - 1, from + 1];
+    }
     const domain = this._feed.get('xscale')?.domain as unknown[] | undefined;
     const { shift } = this._feed;
     const [t0, t1] = [Number(domain?.[0]) / 1000 - shift, Number(domain?.[1]) / 1000 - shift];
@@ -127,9 +140,7 @@ export class Hover {
     if (!rows || spec.kind !== 'metric' || !rows.length) {
       return [];
     }
-    // A metric stands until its next point.
-    const at = Math.max(0, find(rows, t) - 1);
-    return [{ name: labels[0] || spec.name, colour: colour(0), text: number(rows.mean(0, at)) }];
+    return [{ name: labels[0] || spec.name, colour: colour(0), text: number(rows.mean(0, nearest(rows, t))) }];
   }
 
   private _ofBand(field: string, top: string, t: number, colour: string): IReading[] {
@@ -169,12 +180,15 @@ export class Hover {
     return unit ? `${number(value)} ${unit}` : number(value);
   }
 
-  private _write(t: number, readings: IReading[]): void {
+  private _time(t: number): string {
     const start = this._feed.layout.start || this._feed.start;
+    return this._trans.__('%1 (%2)', clock(t - start), new Date(t * 1000).toLocaleTimeString());
+  }
+
+  private _write(where: string, readings: IReading[]): void {
     const head = document.createElement('div');
     head.className = 'jp-AmlRun-hoverTime';
-    const time = new Date(t * 1000).toLocaleTimeString();
-    head.textContent = this._trans.__('%1 (%2)', clock(t - start), time);
+    head.textContent = where;
     const lines = readings.map(({ name, colour, text }) => {
       const line = document.createElement('div');
       const key = document.createElement('span');
@@ -189,10 +203,14 @@ export class Hover {
     this._box.hidden = false;
   }
 
-  private _rules(figures: (HTMLElement | null)[], share: number): void {
+  /** A rule at `t` through all charts of the same kind. */
+  private _rules(figures: (HTMLElement | null)[], metric: boolean, t: number): void {
     const outer = this._node.getBoundingClientRect();
     figures.forEach((figure, i) => {
-      const area = plot(figure);
+      const axis = this._feed.axisOf(i);
+      const span = axis && (axis.metric !== null) === metric ? this._span(i) : null;
+      const area = span && t >= span[0] && t <= span[1] ? plot(figure) : null;
+      const share = span ? (t - span[0]) / (span[1] - span[0]) : 0;
       let rule = this._lines[i];
       if (!rule) {
         rule = this._lines[i] = document.createElement('div');
@@ -230,8 +248,9 @@ export class Hover {
   private _last: PointerEvent | null = null;
 }
 
-/** Where a chart draws its lines. */
-function plot(figure: HTMLElement | null): DOMRect | null {
-  const area = figure?.querySelector('.plotarea_background')?.getBoundingClientRect();
-  return area && area.width ? area : null;
+/** Number of the row whose `t` is nearest; the last of several. */
+function nearest(rows: IRows, t: number): number {
+  const after = find(rows, t);
+  const next = Math.min(after, rows.length - 1);
+  return after > 0 && (after >= rows.length || t - rows.t(after - 1) < rows.t(after) - t) ? after - 1 : next;
 }

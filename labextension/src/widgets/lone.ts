@@ -12,6 +12,11 @@ function lone(row: Float32Array, i: number): boolean {
   return known(row[i]) && !known(row[i - 1]) && !known(row[i + 1]);
 }
 
+/** Whether there is a value without neighbours. */
+export function hasLone({ x, y }: IPoints): boolean {
+  return y.some(row => x.some((_, i) => lone(row, i)));
+}
+
 /**
  * The points, each lone value stretched to a dash.
  *

@@ -6,36 +6,60 @@ import { IRows } from './history';
 /** Points kept of one metric; when there are more, pairs become their low and high. */
 const KEPT = 8192;
 
-class Metric {
-  t: number[] = [];
-  v: number[] = [];
+interface IPoint {
+  step: number;
+  /** how many points of the metric were logged before */
+  index: number;
+  value: number;
+}
 
-  add(t: readonly number[], v: readonly (number | null)[]): void {
-    for (let i = 0; i < Math.min(t.length, v.length); i++) {
-      this.t.push(t[i]);
-      this.v.push(v[i] ?? NaN);
+class Metric {
+  add(steps: readonly number[], indices: readonly number[], values: readonly (number | null)[]): void {
+    for (let i = 0; i < Math.min(steps.length, values.length); i++) {
+      const last = this._points[this._points.length - 1];
+      const point = { step: steps[i], index: indices[i] ?? (last ? last.index + 1 : 0), value: values[i] ?? NaN };
+      this._stepless = this._stepless && (!last || point.step === last.step);
+      this._ordered = this._ordered && (!last || point.step >= last.step);
+      this._points.push(point);
     }
-    while (this.t.length > KEPT) {
+    while (this._points.length > KEPT) {
       this._thin();
     }
   }
 
+  /** Along the x axis: by step, or by order where none was given. */
+  rows(): IRows {
+    if (!this._ordered) {
+      // A script may go back to an earlier step: a line that turns around says nothing.
+      this._points.sort((a, b) => a.step - b.step || a.index - b.index);
+      this._ordered = true;
+    }
+    const points = this._points;
+    const x = this._stepless && points.length > 1 ? (i: number) => points[i].index : (i: number) => points[i].step;
+    const value = (_: number, i: number) => points[i].value;
+    // Steps may lie far apart: no distance is long enough to be a hole.
+    return { length: points.length, base: 0, raw: true, step: Infinity, t: x, low: value, mean: value, high: value };
+  }
+
   /** Of every four points, the lowest and the highest stay. */
   private _thin(): void {
-    const [t, v]: [number[], number[]] = [[], []];
-    for (let i = 0; i < this.t.length; i += 4) {
+    const all = this._points;
+    const kept: IPoint[] = [];
+    for (let i = 0; i < all.length; i += 4) {
       let [low, high] = [i, i];
-      for (let j = i; j < Math.min(i + 4, this.t.length); j++) {
-        low = this.v[j] < this.v[low] ? j : low;
-        high = this.v[j] > this.v[high] ? j : high;
+      for (let j = i; j < Math.min(i + 4, all.length); j++) {
+        low = all[j].value < all[low].value ? j : low;
+        high = all[j].value > all[high].value ? j : high;
       }
-      for (const j of low === high ? [low] : [Math.min(low, high), Math.max(low, high)]) {
-        t.push(this.t[j]);
-        v.push(this.v[j]);
-      }
+      kept.push(...(low === high ? [low] : [Math.min(low, high), Math.max(low, high)]).map(j => all[j]));
     }
-    [this.t, this.v] = [t, v];
+    this._points = kept;
   }
+
+  private _points: IPoint[] = [];
+  /** all points have the same step */
+  private _stepless = true;
+  private _ordered = true;
 }
 
 export class MetricStore {
@@ -48,20 +72,13 @@ export class MetricStore {
       if (!metric) {
         this._metrics.set(name, (metric = new Metric()));
       }
-      metric.add(points.t ?? [], points.v ?? []);
+      metric.add(points.s ?? [], points.i ?? [], points.v ?? []);
     }
   }
 
-  /** Rows of one column; null for a metric that has not come. */
+  /** Rows of one column, whose `t` is the step; null for a metric that has not come. */
   rows(name: string): IRows | null {
-    const metric = this._metrics.get(name);
-    if (!metric) {
-      return null;
-    }
-    const value = (_: number, i: number) => metric.v[i];
-    const t = (i: number) => metric.t[i];
-    // Points of a metric may lie hours apart: no step is long enough to be a hole.
-    return { length: metric.t.length, base: 0, raw: true, step: Infinity, t, low: value, mean: value, high: value };
+    return this._metrics.get(name)?.rows() ?? null;
   }
 
   private readonly _metrics = new Map<string, Metric>();

@@ -17,7 +17,7 @@ export interface IStored {
   readonly metrics: MetricStore;
 }
 
-/** Points of one mark in the shown time; null for a mark that the kernel alone draws. */
+/** Points of one mark in the shown time (a metric's: in the shown steps); null for a mark that the kernel alone draws. */
 export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t0, t1]: Span): IPoints | null {
   if (spec.kind === 'lines') {
     const i = layout.nodes.findIndex(node => node.node === spec.node);
@@ -39,7 +39,7 @@ export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t
   }
   if (spec.kind === 'metric') {
     const rows = metrics.rows(spec.name);
-    return rows && lines({ rows, columns: [0] }, t0, t1, POINTS);
+    return rows && lines({ rows, columns: [0] }, t0, t1, POINTS, 1);
   }
   return null;
 }

@@ -2,7 +2,7 @@
 
 import { find, IRows } from './history';
 
-/** x in milliseconds as bqplot's date scale wants it; every row has memory of its own. */
+/** x in milliseconds as bqplot's date scale wants it, or in steps; every row has memory of its own. */
 export interface IPoints {
   x: Float64Array;
   y: Float32Array[];
@@ -27,7 +27,8 @@ const hole = (step: number) => Math.max(5 * step, 5);
 class Collector {
   constructor(
     room: number,
-    private readonly _rows: number
+    private readonly _rows: number,
+    private readonly _unit = 1000
   ) {
     this._x = new Float64Array(2 * room);
     this._y = Array.from({ length: _rows }, () => new Float32Array(2 * room));
@@ -62,7 +63,7 @@ class Collector {
         return more;
       });
     }
-    this._x[this._n] = t * 1000;
+    this._x[this._n] = t * this._unit;
     return this._n++;
   }
 
@@ -80,11 +81,15 @@ function groups(rows: IRows, from: number, to: number, size: number, visit: (a: 
   }
 }
 
-/** One line for each column: all ticks where they are few, else low and high of each group. */
-export function lines({ rows, columns }: IPart, t0: number, t1: number, limit: number): IPoints {
+/**
+ * One line for each column: all ticks where they are few, else low and high of each group.
+ *
+ * @param unit what one of `t` is in x
+ */
+export function lines({ rows, columns }: IPart, t0: number, t1: number, limit: number, unit = 1000): IPoints {
   const [from, to] = inside(rows, t0, t1);
   const n = to - from;
-  const out = new Collector(limit + 4, columns.length);
+  const out = new Collector(limit + 4, columns.length, unit);
   let before = NaN;
   const enter = (t: number) => {
     if (t - before > hole(rows.step)) {

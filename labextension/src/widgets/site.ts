@@ -9,6 +9,7 @@ import { ISite } from './feeds';
 import { HeatStrip } from './heat';
 import { Hover } from './hover';
 import { means } from './reduce';
+import { Zoom } from './zoom';
 
 /** Milliseconds between two writings of the age. */
 const AGE = 500;
@@ -43,6 +44,7 @@ export class FeedSite extends Panel implements ISite {
       this._heat = new HeatStrip(_trans);
     }
     this._hover = new Hover(feed, this.node, _trans, () => this._figures);
+    this._zoom = new Zoom(feed, this.node, () => this._figures);
     this._watch = new IntersectionObserver(entries => {
       this._near = entries[entries.length - 1].isIntersecting;
       feed.look();
@@ -74,6 +76,7 @@ export class FeedSite extends Panel implements ISite {
     clearInterval(this._timer);
     this._watch.disconnect();
     this._hover.dispose();
+    this._zoom.dispose();
     this._heat?.dispose();
     // Disposing of the lumino widget removes the view and all its children.
     super.dispose();
@@ -159,6 +162,7 @@ export class FeedSite extends Panel implements ISite {
 
   private readonly _age: HTMLElement;
   private readonly _hover: Hover;
+  private readonly _zoom: Zoom;
   private readonly _watch: IntersectionObserver;
   private readonly _more: () => void;
   private readonly _timer: ReturnType<typeof setInterval>;

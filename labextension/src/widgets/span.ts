@@ -2,8 +2,11 @@
 
 export type Span = [number, number];
 
-/** Shown before there is a tick, and at least (seconds). */
-const LEAST = 10;
+/** Shown before there is a tick (seconds). */
+const EMPTY = 10;
+
+/** Shown at least (seconds). */
+const LEAST = 1;
 
 export class ShownSpan {
   /** Seconds; 0 shows everything. */
@@ -22,7 +25,7 @@ export class ShownSpan {
     }
     if (!Number.isFinite(newest)) {
       const now = Date.now() / 1000;
-      return [now - LEAST, now];
+      return [now - EMPTY, now];
     }
     const oldest = Number.isFinite(start) ? start : newest;
     const from = this.window ? Math.max(oldest, newest - this.window) : oldest;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import importlib
 import time
 import traceback
@@ -10,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.azure.emulator import arm
+from tests.azure.emulator import arm, peers
 from tests.azure.emulator.faults import Fault
 from tests.azure.emulator.routing import Call, Refused, Route, kind_of
 from tests.azure.emulator.world import World
@@ -68,11 +69,18 @@ class App:
         return made
 
     def control(self) -> web.Application:
-        """The tests' own door: handlers of kind ``control``, without log, faults and tokens."""
+        """The tests' own door: handlers of kind ``control``, without log, faults and tokens.
+
+        Its paths begin with the secret of this start; nothing of other requests is read.
+        """
 
         async def take(request: web.Request) -> web.StreamResponse:
+            secret, slash, path = request.rel_url.path.removeprefix("/").partition("/")
+            known = hmac.compare_digest(secret.encode("utf-8", "replace"), self.world.control_secret.encode())
+            if not known or peers.is_foreign(request.transport):
+                return web.Response(status=403)
             body = await request.read()
-            return await self._answer(request, "control", request.rel_url.path, body, {})
+            return await self._answer(request, "control", slash + path, body, {})
 
         made = web.Application()
         made.router.add_route("*", "/{tail:.*}", take)

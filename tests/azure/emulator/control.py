@@ -97,7 +97,7 @@ async def secrets(call: Call) -> Any:
     assert world.blob is not None
     tokens = [*world.tokens.made, *signins.given, *signins.refresh]
     signed = [one.rpartition(".")[2] for one in tokens if one.count(".") == 2]  # a token without its claims is one, too
-    return [*tokens, *signed, *world.blob.given(), world.blob.key, world.client_secret]
+    return [*tokens, *signed, *world.blob.given(), world.proxy_secret, world.blob.key, world.client_secret]
 
 
 @_on("/approve")

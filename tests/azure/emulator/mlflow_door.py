@@ -21,7 +21,6 @@ import aiohttp
 from aiohttp import web
 
 from tests.azure.emulator import arm
-from tests.azure.emulator.executor import free_ports
 from tests.azure.emulator.job_runs import Jobs, Run
 from tests.azure.emulator.routing import Call, Refused, Routes
 from tests.azure.emulator.world import World
@@ -63,8 +62,7 @@ class Server:
     async def _start(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="azure-mlflow-"))
         atexit.register(self.stop)
-        (port,) = free_ports(1)
-        self.base = f"http://127.0.0.1:{port}"
+        self.base = "http://localhost"
         env = {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
             "HOME": str(self.folder),
@@ -74,10 +72,10 @@ class Server:
         }
         with open(self.folder / "server.txt", "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("mlflow_server.py")), str(self.folder), str(port)],
+                [sys.executable, str(Path(__file__).with_name("mlflow_server.py")), str(self.folder)],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.folder, env=env, start_new_session=True,
             )  # fmt: skip
-        async with aiohttp.ClientSession(trust_env=False) as session:
+        async with self._session() as session:
             for _ in range(1200):
                 try:
                     async with session.get(f"{self.base}/health") as answer:
@@ -88,13 +86,17 @@ class Server:
                 await asyncio.sleep(0.05)
         raise RuntimeError(f"mlflow server did not answer: {(self.folder / 'server.txt').read_text()[-500:]}")
 
+    def _session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.UnixConnector(str(Path(self.folder or "", "server.sock")))
+        return aiohttp.ClientSession(connector=connector, trust_env=False)
+
     async def ask(self, method: str, path: str, query: str = "", body: bytes = b"") -> tuple[int, bytes]:
         """One request; the server is started for it if need be."""
         await self.ready()
         url = f"{self.base}{path}" + (f"?{query}" if query else "")
         headers = {"Content-Type": "application/json"}
         async with (
-            aiohttp.ClientSession(trust_env=False) as session,
+            self._session() as session,
             session.request(method, url, data=body or None, headers=headers) as answer,
         ):
             return answer.status, await answer.read()

@@ -1,14 +1,26 @@
-"""CONNECT proxy: Azure's host names lead to the emulator, every other host is refused."""
+"""CONNECT proxy: Azure's host names lead to the emulator, every other host is refused.
+
+It wants a password, and the emulator listens on a private socket behind it: some of its answers, like a sign-in by
+browser, are given to whoever asks.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hmac
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
 
+from tests.azure.emulator import peers
 from tests.azure.emulator.routing import kind_of
+
+#: User name that goes with the password.
+USER = "sandbox"
+_CREDENTIALS = re.compile(rb"(?im)^proxy-authorization:\s*basic\s+(\S+)\s*$")
 
 
 class Proxy:
@@ -16,8 +28,10 @@ class Proxy:
 
     Parameters
     ----------
-    port_of
-        Kind of host (a key of `routing.HOSTS`) -> port on 127.0.0.1 that answers for it.
+    place_of
+        Kind of host (a key of `routing.HOSTS`) -> what answers for it: a port on 127.0.0.1, or a Unix socket.
+    password
+        What clients have to send, with the user name :data:`USER`.
 
     Attributes
     ----------
@@ -25,8 +39,9 @@ class Proxy:
         Hosts that somebody asked for and did not get.
     """
 
-    def __init__(self, port_of: Callable[[str], int]) -> None:
-        self._port_of = port_of
+    def __init__(self, place_of: Callable[[str], int | str], password: str) -> None:
+        self._place_of = place_of
+        self._credentials = base64.b64encode(f"{USER}:{password}".encode())
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self.refused: list[str] = []
@@ -64,7 +79,16 @@ class Proxy:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if peers.is_foreign(writer.transport):
+            return
         head = await reader.readuntil(b"\r\n\r\n")
+        given = _CREDENTIALS.search(head)
+        if given is None or not hmac.compare_digest(given[1], self._credentials):
+            asked = b'Proxy-Authenticate: Basic realm="sandbox"\r\n'
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n" + asked)
+            writer.write(b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+            await writer.drain()
+            return
         method, _, rest = head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")
         target = rest.split(" ")[0]
         host = target.rpartition(":")[0] if method == "CONNECT" else target
@@ -78,7 +102,11 @@ class Proxy:
             writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             await writer.drain()
             return
-        there, out = await asyncio.open_connection("127.0.0.1", self._port_of(kind))
+        place = self._place_of(kind)
+        if isinstance(place, str):
+            there, out = await asyncio.open_unix_connection(place)
+        else:
+            there, out = await asyncio.open_connection("127.0.0.1", place)
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await asyncio.gather(_pipe(reader, out, writer.get_extra_info("socket")), _pipe(there, writer))
 

@@ -17,7 +17,6 @@ from tests.azure.emulator.routing import Call, Refused
 if TYPE_CHECKING:
     from tests.azure.emulator.world import World
 
-_KEY = "emulated-signing-key-of-loopback-only"
 _AUDIENCES = {
     "arm": ("https://management.azure.com", "https://management.core.windows.net"),
     # The front end's own token, or ARM's (azure-ai-ml sends ARM's to run history).
@@ -64,7 +63,7 @@ class Tokens:
             "gen": self._generation,
             **claims,
         }
-        self.made.append(jwt.encode(body, _KEY, algorithm="HS256"))
+        self.made.append(jwt.encode(body, self.world.signing_key, algorithm="HS256"))
         return self.made[-1]
 
     def expire(self, *, revoked: bool = False) -> None:
@@ -93,7 +92,7 @@ class Tokens:
             raise self._refused("AuthenticationFailed", "Authentication failed. The 'Authorization' header is missing.")
         try:
             claims: dict[str, Any] = jwt.decode(
-                token, _KEY, algorithms=["HS256"], options={"verify_aud": False, "verify_exp": False}
+                token, self.world.signing_key, algorithms=["HS256"], options={"verify_aud": False, "verify_exp": False}
             )
         except jwt.PyJWTError:
             raise self._refused("InvalidAuthenticationToken", "The access token is invalid.") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import secrets
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -69,6 +70,8 @@ class World:
     ----------
     tenant, client, client_secret, user : str
         The one application that may sign in by secret, and the person that a device code signs in.
+    signing_key, proxy_secret, control_secret : str
+        Key of access tokens; passwords of the control door and of the proxy, the only way to the emulator.
     subscription, resource_group, workspace, location : str
         What is there after a reset.
     workspace_id : str
@@ -88,7 +91,11 @@ class World:
     def __init__(self) -> None:
         self.tenant = "72f988bf-0000-4000-8000-2d7cd011db47"
         self.client = "11111111-0000-4000-8000-000000000001"
-        self.client_secret = "emulated-client-secret"
+        # New at each start: whoever has them runs jobs as the owner of this process.
+        self.client_secret = f"emulated~{secrets.token_urlsafe(24)}"
+        self.signing_key = secrets.token_urlsafe(32)
+        self.proxy_secret = secrets.token_hex(24)
+        self.control_secret = secrets.token_hex(24)
         self.user = "ada@example.com"
         self.subscription = "50b00000-0000-4000-8000-000000000001"
         self.resource_group = "ml"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.azureml import curated, faults, mlflow_pins
 from jupyter_amltrain.backends.azureml.process import rest
 from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed
+from jupyter_amltrain.spec.yaml_limits import exceeded
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.process.cloud import Workspace
@@ -152,6 +153,8 @@ def _conda(text: str, where: str) -> dict[str, Any]:
     import yaml  # type: ignore[import-untyped]  # comes with azure-ai-ml
 
     try:
+        if reason := exceeded(text, yaml):
+            raise EnvironmentFailed(f"The conda file {where} cannot be read: {reason}.", hint="Shorten it.")
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,147 @@
+"""Live charts of a real run: metrics by step, ticks that are true, zooming that stays in the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.ui import charts
+from tests.ui.lab import MS, LabServer, NotebookPage, code_cell, eventually, open_notebook
+
+SUBMIT = """%%aml_submit --name charts
+import time
+import mlflow
+
+for i in range(41):
+    mlflow.log_metric("loss", 1e-6 / (i + 1), step=10 * i)
+    mlflow.log_metric("accuracy", min(1.0, i / 36), step=10 * i)
+    mlflow.log_metric("stepless", i)
+mlflow.log_metric("once", 0.5, step=7)
+time.sleep(600)
+"""
+
+SENT = """() => {
+    window.amlSent = [];
+    const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+    kernel.anyMessage.connect((_, { msg, direction }) => {
+        if (direction === 'send') {
+            window.amlSent.push(`${msg.header.msg_type} ${JSON.stringify(msg.content).slice(0, 300)}`);
+        }
+    });
+}"""
+
+#: Of a figure: its plot area, the box of its line, labels and places of the ticks below and beside it, and its dots.
+DRAWN = """figure => {
+    const area = figure.querySelector('.plotarea_background').getBoundingClientRect();
+    const line = [...figure.querySelectorAll('path.line')].find(path => path.getAttribute('d'));
+    const box = line?.getBoundingClientRect();
+    const ticks = side => [...figure.querySelectorAll(`g[text-anchor='${side}'] > .tick`)].map(tick => {
+        const { left, right, top, bottom } = tick.querySelector('line').getBoundingClientRect();
+        return { label: tick.textContent, x: (left + right) / 2 - area.left, y: area.bottom - (top + bottom) / 2 };
+    });
+    const dots = [...figure.querySelectorAll('path.dot')].map(dot => {
+        const { left, right, top, bottom } = dot.getBoundingClientRect();
+        return { width: right - left, height: bottom - top, x: (left + right) / 2 - area.left };
+    });
+    return { width: area.width, height: area.height, dots, below: ticks('middle'), beside: ticks('end'),
+             line: box ? { left: box.left - area.left, right: box.right - area.left } : null };
+}"""
+
+
+@pytest.fixture(scope="module")
+def notebook(page: Page, lab: LabServer) -> Iterator[NotebookPage]:
+    found = open_notebook(page, lab, lab.write("charts.ipynb", [code_cell("# a notebook")]))
+    try:
+        found.cell("%load_ext jupyter_amltrain")
+        found.cell(SUBMIT)
+        expect(found.runs.first.locator("text.mainheading", has_text="once")).to_be_visible(timeout=MS)
+        yield found
+    finally:
+        found.close()
+        lab.end_runs()
+
+
+def drawn(notebook: NotebookPage, title: str) -> dict[str, Any]:
+    found: dict[str, Any] = charts.figure(notebook.runs.first, title).evaluate(DRAWN)
+    return found
+
+
+def area(notebook: NotebookPage, figure: Locator) -> tuple[float, float, float, float]:
+    """Left, top, width and height of a figure's plot area, which is on the screen."""
+    figure.scroll_into_view_if_needed()
+    box = figure.locator(".plotarea_background").bounding_box()
+    assert box is not None
+    return box["x"], box["y"], box["width"], box["height"]
+
+
+def test_live_metric_fills_the_width_by_step(notebook: NotebookPage, shots: Path) -> None:
+    def filled() -> bool:
+        found = drawn(notebook, "loss")
+        line = found["line"]
+        return bool(line and line["right"] - line["left"] >= 0.9 * found["width"])
+
+    eventually("the curve fills the chart", filled)
+    charts.figure(notebook.runs.first, "loss").scroll_into_view_if_needed()
+    notebook.page.screenshot(path=shots / "metrics.png")
+    for title, last in (("loss", 400), ("stepless", 40)):
+        found = drawn(notebook, title)
+        for tick in found["below"]:
+            assert tick["x"] == pytest.approx(int(tick["label"]) / last * found["width"], abs=1.5)
+        assert len(found["below"]) >= 2
+
+
+def test_live_metric_y_ticks_are_true(notebook: NotebookPage) -> None:
+    """A tick's label is its height: 0.75 is not called 0.8."""
+    eventually("the ticks are there", lambda: len(drawn(notebook, "accuracy")["beside"]) > 1)
+    for title, last in (("accuracy", 1.0), ("loss", 1e-6)):
+        ticks = drawn(notebook, title)["beside"]
+        values = [float(tick["label"]) for tick in ticks]
+        assert len(values) > 1 and values == sorted(set(values)) and values[-1] <= last
+        low, high = ticks[0], ticks[-1]
+        for tick, value in zip(ticks, values, strict=True):
+            share = (value - values[0]) / (values[-1] - values[0])
+            assert tick["y"] == pytest.approx(low["y"] + share * (high["y"] - low["y"]), abs=1)
+
+
+def test_live_metric_with_one_value_has_a_marker(notebook: NotebookPage) -> None:
+    eventually("the marker is there", lambda: drawn(notebook, "once")["dots"])
+    found = drawn(notebook, "once")
+    (dot,) = found["dots"]
+    assert dot["width"] >= 5 and dot["height"] >= 5
+    assert dot["x"] == pytest.approx(found["width"] / 2, abs=2)
+    assert [tick["label"] for tick in found["below"]] == ["7"]
+
+
+def test_wheel_and_drag_stay_in_the_page(notebook: NotebookPage, lab: LabServer, shots: Path) -> None:
+    page, run = notebook.page, notebook.runs.first
+    eventually("the curve is drawn", lambda: drawn(notebook, "loss")["line"])
+    log = lab.folder / "server.txt"
+    before = len(log.read_bytes())
+    page.evaluate(SENT)
+    for figure in run.locator(".bqplot.figure").all():
+        left, top, width, height = area(notebook, figure)
+        page.mouse.move(left + width / 2, top + height / 2)
+        page.mouse.wheel(0, -300)
+        page.mouse.down()
+        page.mouse.move(left + width / 2 + 30, top + height / 2, steps=3)
+        page.mouse.up()
+    live = run.locator("button", has_text="Live")
+    eventually("the charts hold still", lambda: "mod-active" not in (live.get_attribute("class") or ""))
+
+    def inside() -> bool:
+        labels = [int(tick["label"]) for tick in drawn(notebook, "loss")["below"]]
+        return bool(labels) and labels[0] > 0 and labels[-1] < 400
+
+    eventually("fewer steps are shown", inside)
+    page.screenshot(path=shots / "zoomed.png")
+    assert not [kind for kind in page.evaluate("amlSent") if kind.startswith("comm")]
+    live.click()
+    eventually("all steps are shown again", lambda: drawn(notebook, "loss")["below"][-1]["label"] == "400")
+    notebook.cell("print('after the zoom')")  # the kernel has taken all that was sent before
+    assert "after the zoom" in notebook.outputs_text()
+    told = log.read_bytes()[before:].decode(errors="replace")
+    assert "Traceback" not in told and "unconverted data" not in told, told[-2000:]
