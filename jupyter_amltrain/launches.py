@@ -21,6 +21,9 @@ from jupyter_amltrain.state import working_folder
 
 log = logging.getLogger(__name__)
 
+#: Seconds after which a run says that its target has not accepted it yet.
+SLOW_SUBMIT_S = 8.0
+
 
 async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snapshot:
     """The files of a job, collected off the loop."""
@@ -82,6 +85,13 @@ class Launches:
         if (error := self._refused.get(handle)) and (entry is None or not entry.run.folder):
             raise error
 
+    def _say_late(self, handle: RunHandle, since: float) -> None:
+        """Say in the run's row that its target is slow to accept it."""
+        entry = self._store.get(handle)
+        if entry is not None and not entry.run.status.state.terminal and not entry.run.status.detail:
+            text = f"'{entry.run.target}' has not accepted it for {time.monotonic() - since:.0f} s; still trying"
+            self._store.amend(handle, status=msgspec.structs.replace(entry.run.status, detail=text))
+
     async def _launch(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
         handle = run.handle
         try:
@@ -89,7 +99,11 @@ class Launches:
             plan = await backend.plan(run.spec, snapshot, run.run_id)
             if plan.notes:  # before anything is sent
                 self._store.amend(handle, notes=plan.notes)
-            launched = await backend.launch(plan, environ, secrets)
+            late = asyncio.get_running_loop().call_later(SLOW_SUBMIT_S, self._say_late, handle, time.monotonic())
+            try:
+                launched = await backend.launch(plan, environ, secrets)
+            finally:
+                late.cancel()
         except Exception as error:  # whatever it is, the run must not stay on its way for ever
             if not isinstance(error, AmlTrainError):
                 log.exception("launch of %s failed", handle)

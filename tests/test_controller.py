@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import json
 import math
 import sqlite3
@@ -152,6 +153,32 @@ def test_cancelled_while_it_is_prepared(api: Any, target: str) -> None:
     run = api.TrackedRun(c.loop.call(go(), DEADLINE))
     with pytest.raises(RunCanceled):
         run.wait(DEADLINE)
+
+
+def test_submit_that_a_target_is_slow_to_accept_says_so(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jupyter_amltrain.launches.SLOW_SUBMIT_S", 0.1)
+    c, accepted = api.controller(), threading.Event()
+    backend = c.loop.call(_backend(c, "quick"))
+    launch = backend.launch
+
+    async def slow(*what: Any) -> Any:
+        while not accepted.is_set():
+            await asyncio.sleep(0.01)
+        return await launch(*what)
+
+    monkeypatch.setattr(backend, "launch", slow)
+    handle = c.loop.call(c.submit(JobSpec(name="slow", script="pass\n"), "quick"), DEADLINE)
+    run = api.TrackedRun(handle)
+    try:
+        until(lambda: "accepted" in run.status.detail and run.state == "preparing", "its detail")
+    finally:
+        accepted.set()
+    run.wait(DEADLINE)
+    assert "accepted" not in run.status.detail
+
+
+async def _backend(c: Any, target: str) -> Any:
+    return c.backend(target)
 
 
 def test_a_run_that_is_prepared_is_not_deleted(api: Any) -> None:

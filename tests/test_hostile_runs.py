@@ -57,7 +57,14 @@ FILES = [
     "outputs/acc.json", "metrics/rank-0.jsonl", "telemetry/node-0.jsonl", "telemetry/minutes-0.jsonl",
     "telemetry/summary-0.json", "telemetry/truth-0.json", "log/rank-0.txt",
 ]  # fmt: skip
-KINDS = [("fifo", ""), ("folder", ""), ("socket", ""), ("loop", ""), ("link", "/dev/zero"), ("link", "/nowhere")]
+KINDS = [
+    ("fifo", ""),
+    ("folder", ""),
+    ("socket", ""),
+    ("loop", ""),
+    ("link", "/dev/zero"),
+    ("link", "/nonexistent/place"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -79,10 +79,10 @@ import shutil
 import signal
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from . import contact, damage, lifecycle, monitor, place
+from . import contact, damage, lifecycle, monitor, ownership, place
 from .contact import Here
 from .damage import DamagedRun
-from .processes import alive, node
+from .processes import node, resume
 from .protocol import (
     CANCEL,
     LOST,
@@ -144,30 +144,55 @@ def _run_of(payload: Json) -> str:
 def _submit(here: Here, payload: Json) -> Json:
     # A dispatcher may die between accepting and answering; the repeat must not find a clash.
     payload.setdefault("submission", os.urandom(12).hex())
-    return here.ask("submit", payload)
+    return contact.submit(here, payload)
+
+
+def _state_now(here: Here, run: str) -> Json:
+    state = lifecycle.settle(here.home, run, state_of(here, run), queue=here.queue)
+    return ownership.check_ends(here.queue, here.home, {run: state}).get(run, state)
 
 
 def _cancel(here: Here, payload: Json) -> Json:
     run = _run_of(payload)
     try:
-        state = lifecycle.settle(here.home, run, state_of(here, run))
+        state = _state_now(here, run)
     except DamagedRun:
         return _cancel_damaged(here, run)
     if state["state"] in TERMINAL:
         return {"run": run, "state": state["state"]}
-    folder = run_folder(here.home, run)
-    os.close(os.open(os.path.join(folder, CANCEL), os.O_CREAT | os.O_WRONLY, 0o600))
+    failed = _ask_by_file(here, run)
     state = state_of(here, run)  # it may have started meanwhile
+    told = False
     if state["state"] == QUEUED:
-        here.ask("wake", {})
-        state = state_of(here, run)
-    supervisor = state.get("supervisor") or {}
-    if state["state"] not in TERMINAL and state.get("node") == node() and alive(supervisor):
-        try:
-            os.kill(supervisor["pid"], signal.SIGTERM)
-        except OSError:
-            pass
+        # Where no file can be made the dispatcher remembers it.
+        here.ask("cancel" if failed else "wake", {"run": run})
+        told, state = True, state_of(here, run)
+    if state["state"] not in TERMINAL:
+        record = ownership.records(here.queue).get((here.home, run))
+        for who in ownership.supervisors(record, state)[:1]:
+            told = _signal(who) or told
+    if failed is not None and not told:
+        raise failed
     return {"run": run, "state": state["state"]}
+
+
+def _ask_by_file(here: Here, run: str) -> Optional[AgentError]:
+    """Ask for a run's end by a file, which also reaches a supervisor that starts later; why it cannot be made."""
+    path = os.path.join(run_folder(here.home, run), CANCEL)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | getattr(os, "O_NONBLOCK", 0), 0o600))
+    except OSError as error:  # no free inode, a disk that is full or read-only
+        return None if os.path.lexists(path) else not_writable(path, error)
+    return None
+
+
+def _signal(who: Mapping[str, Any]) -> bool:
+    try:
+        os.kill(who["pid"], signal.SIGTERM)
+    except OSError:
+        return False
+    resume(who)
+    return True
 
 
 def _cancel_damaged(here: Here, run: str) -> Json:
@@ -178,7 +203,9 @@ def _cancel_damaged(here: Here, run: str) -> Json:
             "Run %r is damaged, and no process of it runs on this machine: there is nothing to cancel."
             " Remove it with: %%aml_runs delete --force %s" % (run, run),
         )
-    os.close(os.open(os.path.join(run_folder(here.home, run), CANCEL), os.O_CREAT | os.O_WRONLY, 0o600))
+    failed = _ask_by_file(here, run)
+    if failed is not None:
+        raise failed
     return {"run": run, "state": RUNNING}
 
 
@@ -201,6 +228,7 @@ def _poll(here: Here, payload: Json) -> Json:
                 runs[run] = state_of(here, run)
             except AgentError:  # deleted or damaged meanwhile: the next call says so
                 del runs[run]
+    runs.update(ownership.check_ends(here.queue, here.home, runs))
     waiting = {run: state for run, state in runs.items() if state["state"] == QUEUED}
     if waiting:
         runs.update(queued(here, waiting))
@@ -210,7 +238,7 @@ def _poll(here: Here, payload: Json) -> Json:
 def _settled(here: Here, run: str, state: Json) -> Json:
     """`state` as it is now; of a live run also that its end could not be written."""
     try:
-        state = lifecycle.settle(here.home, run, state)
+        state = lifecycle.settle(here.home, run, state, queue=here.queue)
     except OSError as error:
         why = "its end cannot be written: %s" % (error.strerror or error)
         return dict(state, reason=NOT_WRITTEN, detail=why)
@@ -286,7 +314,7 @@ def _info(here: Here, payload: Json) -> Json:
 def _delete(here: Here, payload: Json) -> Json:
     run = _run_of(payload)
     try:
-        state = lifecycle.settle(here.home, run, state_of(here, run))
+        state = _state_now(here, run)
     except DamagedRun:
         state = _end_of_damaged(run)
     if state["state"] not in TERMINAL:

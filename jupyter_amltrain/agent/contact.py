@@ -5,26 +5,87 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar
 
-from . import clock, inherited, place
+from . import claims, clock, inherited, place, submission
 from .client import LONGEST_REQUEST
-from .processes import alive
-from .protocol import PROTOCOL, AgentError, read_json
-from .shelf import DIARY, LOCK, Address, open_queue
+from .processes import alive, look, resume
+from .protocol import PROTOCOL, QUEUED, AgentError, read_json, run_folder
+from .shelf import DIARY, LOCK, Address, Shelf, open_queue
 
 #: Seconds that a dispatcher gets to come up, and to answer.
 PATIENCE = 30.0
 #: Tries of a call whose dispatcher dies over it.
 TRIES = 3
+#: Seconds that a dispatcher which shows signs of life gets for an answer.
+ANSWER_TIMEOUT_S = 60.0
+#: Seconds between looks at a dispatcher that has not answered yet.
+SILENCE_INTERVAL_S = 1.0
+#: Seconds without an answer, any work and any reply to a ping after which a dispatcher hangs.
+HANG_TIMEOUT_S = 6.0
+#: Seconds that a ping may take before its silence counts.
+PING_TIMEOUT_S = 1.5
+
+T = TypeVar("T")
 
 
 class NoDispatcher(Exception):
     """Nobody listens, or the listener died before it answered."""
+
+
+class Unanswered(Exception):
+    """A live dispatcher has not answered in time. The request may still be served."""
+
+
+class DispatcherHangs(Unanswered):
+    """The dispatcher does nothing at all.
+
+    Attributes
+    ----------
+    record
+        Its identity.
+    """
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        super().__init__("process %s hangs" % record.get("pid"))
+        self.record = record
+
+
+class SilenceWatch:
+    """Looks at a dispatcher while it does not answer; continues one that was stopped.
+
+    Parameters
+    ----------
+    queue
+        The queue folder.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._spent = -1
+        self._idle_since = clock.mono()
+
+    def __call__(self) -> None:
+        """Raise `DispatcherHangs` when waiting is of no use."""
+        try:
+            record = read_json(os.path.join(self._queue, LOCK), "Queue folder")
+        except OSError:
+            return
+        if not record or not alive(record):
+            return
+        row, now = look(record["pid"]), clock.mono()
+        resume(record)
+        # One that starves on a busy machine is runnable; one that waits for its disk can only be waited for.
+        if row is None or row.state in "RD" or row.own_time != self._spent:
+            self._spent, self._idle_since = row.own_time if row else -1, now
+        elif now - self._idle_since >= HANG_TIMEOUT_S and not _answers(self._queue):
+            raise DispatcherHangs(record)
 
 
 class Here(NamedTuple):
@@ -47,13 +108,37 @@ def running(queue: str) -> bool:
         return False
 
 
-def exchange(queue: str, request: Dict[str, Any]) -> Dict[str, Any]:
+def _answers(queue: str) -> bool:
+    try:
+        exchange(queue, {"op": "ping"}, timeout_s=PING_TIMEOUT_S)
+    except Unanswered:
+        return False
+    except NoDispatcher:  # the call itself notices
+        pass
+    return True
+
+
+def exchange(
+    queue: str,
+    request: Dict[str, Any],
+    on_silence: Optional[Callable[[], None]] = None,
+    timeout_s: Optional[float] = None,
+) -> Dict[str, Any]:
     """Send one request to a live dispatcher and return its answer.
+
+    Parameters
+    ----------
+    on_silence
+        Called about once a second while there is no answer; what it raises ends the wait.
+    timeout_s
+        Seconds to wait for the answer; ``None`` takes `ANSWER_TIMEOUT_S`.
 
     Raises
     ------
     NoDispatcher
         There is none, or it died over the request.
+    Unanswered
+        It did not answer in time.
     AgentError
         ``SubmitError`` for a request longer than a dispatcher reads.
     """
@@ -65,15 +150,33 @@ def exchange(queue: str, request: Dict[str, Any]) -> Dict[str, Any]:
             " environment together). Put large data into a file that the script reads; files that travel with the"
             " job are named by --source." % (len(line) / (1 << 20), LONGEST_REQUEST >> 20),
         )
+    limit = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
+    until = clock.mono() + limit
+
+    def repeat(step: Callable[[], T]) -> T:
+        while True:
+            try:
+                return step()
+            except BlockingIOError:  # its backlog is full
+                time.sleep(0.05)
+            except socket.timeout:
+                pass
+            if clock.mono() >= until:
+                raise Unanswered("no answer within %g s" % limit)
+            if on_silence is not None:
+                on_silence()
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(min(SILENCE_INTERVAL_S, limit))
         try:
             with Address(queue) as path:
-                connection.connect(path)
-            connection.sendall(line)
+                repeat(lambda: connection.connect(path))
+            rest = memoryview(line)
+            while rest:
+                rest = rest[repeat(partial(connection.send, rest)) :]
             data = b""
             while not data.endswith(b"\n"):
-                piece = connection.recv(1 << 16)
+                piece = repeat(lambda: connection.recv(1 << 16))
                 if not piece:
                     raise NoDispatcher("it died over the call")
                 data += piece
@@ -92,17 +195,103 @@ def ask(queue: str, home: str, agent: Optional[str], op: str, payload: Dict[str,
         ``StateError`` when no dispatcher comes up, ``ProtocolError`` for one of another version.
     """
     request = {"op": op, "payload": payload, "home": home, "protocol": PROTOCOL}
-    for _ in range(TRIES):
+    missing = False
+    for attempt in range(TRIES + 1):
+        last = attempt == TRIES
         try:
-            if op == "submit":
+            if missing:
+                spawn(queue, home, agent)
+            if op in ("submit", "cancel"):
                 _same_version(queue)
-            return exchange(queue, request)
-        except NoDispatcher:
-            spawn(queue, home, agent)
+            return exchange(queue, request, SilenceWatch(queue))
+        except NoDispatcher as error:
+            if last:
+                raise _not_up(queue, str(error)) from error
+            missing = True
+        except DispatcherHangs as error:
+            if last or not _end_hanging(queue, error.record, payload.get("submission")):
+                raise _silent(queue, error) from error
+        except Unanswered as error:
+            raise _silent(queue, error) from error
+    raise AssertionError("the last try returns or raises")
+
+
+def submit(here: Here, payload: Dict[str, Any]) -> Dict[str, Any]:
+    """Hand in a job: the answer, or an error that says what is known.
+
+    Parameters
+    ----------
+    payload
+        See `calls`; its ``submission`` names this call and no other.
+
+    Raises
+    ------
+    AgentError
+        ``SubmitUnsure`` when it cannot be told whether the job was accepted; with any other type it was
+        not, and never will be.
+    """
+    name, run = payload["submission"], payload.get("run", "")
     try:
-        return exchange(queue, request)
-    except NoDispatcher as error:
-        raise _not_up(queue, str(error)) from error
+        answer = here.ask("submit", payload)
+    except AgentError as error:
+        # The request may lie in the socket of a dispatcher that goes on later.
+        try:
+            open_queue(here.queue)
+            decision = claims.decide(here.queue, name, claims.REVOKED)
+        except (AgentError, OSError) as failed:
+            if not running(here.queue):  # then nobody has the request
+                raise error from None
+            why = failed.message if isinstance(failed, AgentError) else "%s" % (failed.strerror or failed)
+            raise AgentError(
+                "SubmitUnsure",
+                "Whether %s was accepted is not known: %s And it cannot be revoked: %s. See %%aml_runs in a"
+                " minute before you submit it again." % (run, error.message, why),
+            ) from error
+        if decision == claims.ACCEPTED:
+            submission.show(here.home, run, name)
+        elif not submission.accepted(here.home, run, name):  # by an earlier dispatcher, whose claims are gone
+            raise
+        return {"run": run, "state": QUEUED, "folder": run_folder(here.home, run), "ticket": 0}
+    claims.forget(here.queue, name)
+    return answer
+
+
+def _end_hanging(queue: str, record: Mapping[str, Any], own: Optional[str]) -> bool:
+    """Kill a dispatcher that hangs where nobody loses by it; whether it is gone.
+
+    Parameters
+    ----------
+    own
+        Submission of the call that noticed: it is sent again to the next dispatcher.
+    """
+    waiting = Shelf(os.path.join(queue, "tickets"))
+    others = [ticket for ticket in waiting.load().values() if not own or ticket.get("submission") != own]
+    if others or waiting.unreadable:  # their environments and secrets are in its memory only
+        return False
+    if alive(record):
+        try:
+            os.kill(record["pid"], signal.SIGKILL)
+        except OSError:
+            return not alive(record)
+    until = clock.mono() + PING_TIMEOUT_S
+    while alive(record):
+        if clock.mono() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _silent(queue: str, error: Unanswered) -> AgentError:
+    record = read_json(os.path.join(queue, LOCK), "Queue folder") or {}
+    waiting = len(list(Shelf(os.path.join(queue, "tickets")).names()))
+    cost = ""
+    if waiting:
+        cost = " %d waiting %s would have to be submitted again." % (waiting, "run" if waiting == 1 else "runs")
+    return AgentError(
+        "StateError",
+        "The agent does not answer: %s. Try again, or end it with: kill -9 %s.%s See %s"
+        % (error, record.get("pid", "?"), cost, os.path.join(queue, DIARY)),
+    )
 
 
 def _same_version(queue: str) -> None:
@@ -117,7 +306,7 @@ def _same_version(queue: str) -> None:
             "The agent of this machine is newer (protocol %s, this one speaks %d)."
             " Upgrade with: pip install -U jupyter-amltrain" % (number, PROTOCOL),
         )
-    answer = exchange(queue, {"op": "retire", "protocol": PROTOCOL})
+    answer = exchange(queue, {"op": "retire", "protocol": PROTOCOL}, SilenceWatch(queue))
     if not answer.get("retired"):
         raise AgentError(
             "ProtocolError",
@@ -172,8 +361,16 @@ def spawn(queue: str, home: str, agent: Optional[str]) -> None:
     """Start a dispatcher, detached, and return when it answers.
 
     Two that start at once are no harm: the lock lets one serve, the other leaves.
+
+    Raises
+    ------
+    AgentError
+        ``StateError`` when none comes up.
+    Unanswered
+        It came up and does not answer.
     """
     open_queue(queue)
+    resume(read_json(os.path.join(queue, LOCK), "Queue folder"))  # it may have been stopped before it listened
     _check_locks(queue)
     diary = os.open(os.path.join(queue, DIARY), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -201,7 +398,7 @@ def spawn(queue: str, home: str, agent: Optional[str]) -> None:
     pause = 0.001
     while clock.mono() < until:
         try:
-            exchange(queue, {"op": "ping"})
+            exchange(queue, {"op": "ping"}, SilenceWatch(queue), max(PING_TIMEOUT_S, until - clock.mono()))
             return
         except NoDispatcher:
             if not running(queue):

@@ -37,6 +37,8 @@ def detach(queue: str, home: str) -> int:
 
         # Ours are private; a job's files are made as its user is used to.
         rank.USER_UMASK = os.umask(0o077)
+        if hasattr(sys.stdout, "reconfigure"):  # a path need not be UTF-8
+            sys.stdout.reconfigure(errors="backslashreplace")
         code = _serve(queue, home, writer)
     except BaseException:  # the body of a process: whatever it is goes to its diary
         import traceback
@@ -60,11 +62,13 @@ def _serve(queue: str, home: str, ready: int) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            from .contact import NoDispatcher, exchange
+            from .contact import PING_TIMEOUT_S, NoDispatcher, Unanswered, exchange
 
             try:
-                exchange(queue, {"op": "ping"})
+                exchange(queue, {"op": "ping"}, timeout_s=PING_TIMEOUT_S)
                 return 0  # another one serves
+            except Unanswered:
+                return 0  # and does not answer: the caller's own call says so
             except NoDispatcher:  # one is leaving or was just killed
                 if clock.mono() > until:
                     return 75

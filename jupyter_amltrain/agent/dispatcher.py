@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any, Callable, Dict, List
 
-from . import clock, failpoints, slots, submission
+from . import claims, clock, failpoints, slots, submission
 from .client import LONGEST_REQUEST, Client
 from .forked import drain, wake_on
 from .gpus import GpuWatch
@@ -56,7 +56,7 @@ class Dispatcher:
         self.wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
         self.selector.register(self.wakeup, selectors.EVENT_READ, self._signalled)
         self.gpus = GpuWatch(self.selector, self._gpus_read)
-        self.scheduler = Scheduler(self.queue, self.gpus, self.say)
+        self.scheduler = Scheduler(self.queue, self.gpus, self.say, self.selector)
         self.clients: Dict[int, Client] = {}
         self.after_probe: List[Callable[[], None]] = []
         self.retiring = False
@@ -67,6 +67,7 @@ class Dispatcher:
         self.queue.adopt(self.say)
         for one in {home} | {ticket["home"] for ticket in self.queue.tickets.values()}:
             submission.sweep(one)
+        claims.sweep(queue)
         self.listen()
 
     def say(self, text: str) -> None:
@@ -130,6 +131,7 @@ class Dispatcher:
             self._forget(client)
         self.gpus.expire()
         self.scheduler.make_spare()
+        self.scheduler.check_starts()
         if now >= self.next_look:
             self.next_look = now + ADOPTED_PERIOD
             self._look_after()
@@ -175,8 +177,9 @@ class Dispatcher:
     def _look_after(self) -> None:
         """Free the slots of jobs that ended, and go on with the queue."""
         freed = False
+        self.scheduler.continue_stopped()
         for number, record in list(self.queue.records.items()):
-            if not self.queue.owned(record):
+            if number not in self.scheduler.starting and not self.queue.owned(record):
                 self.queue.drop_record(number)
                 self.queue.settle(record)
                 if record["devices"]:
@@ -237,11 +240,16 @@ class Dispatcher:
             self.gpus.refresh(5.0)
             self._when_known(lambda: client.answer(self._info()), wait=self.gpus.probing)
         elif op == "retire":
-            self.retiring = not self.queue.tickets
-            client.answer({"retired": self.retiring, "waiting": len(self.queue.tickets)})
+            waiting = len(self.queue.tickets) - len(self.scheduler.starting)
+            self.retiring = not waiting
+            client.answer({"retired": self.retiring, "waiting": waiting})
         elif op == "wake":
             client.answer({})
             self._look_after()
+        elif op == "cancel":
+            self.scheduler.cancel(request["home"], payload["run"])
+            self._look_after()
+            client.answer({})
         elif op == "ping":
             client.answer({"pid": os.getpid(), "protocol": PROTOCOL})
         else:
@@ -277,7 +285,7 @@ class Dispatcher:
             "gpus": [{k: v for k, v in gpu.items() if k != "processes"} for gpu in self.gpus.found],
             "gpu_note": self.gpus.note,
             "slots": slots.totals(self.gpus.found, records, ours, slots.share_gpus()),
-            "queued": len(self.queue.tickets),
+            "queued": len(self.queue.tickets) - len(self.scheduler.starting),
             "running": len(records),
         }
 

@@ -1,7 +1,7 @@
 """Named places where a test can make the agent die, fail or dawdle.
 
 ``AMLTRAIN_FAILPOINT="name[:action],..."`` with the actions ``kill`` (SIGKILL to
-ourselves, the default), ``raise`` and ``sleep=SECONDS``.  With
+ourselves, the default), ``raise``, ``raise-without=FILE`` and ``sleep=SECONDS``.  With
 ``AMLTRAIN_FAILPOINT_ONCE=<folder>`` each fires a single time, over all processes
 and restarts.
 """
@@ -45,7 +45,10 @@ def _act(name: str, action: str) -> None:
         time.sleep(60)  # the signal is on its way; nothing may happen after it
     elif action == "raise":
         raise FailpointError(name)
+    elif action.startswith("raise-without="):
+        if not os.path.exists(action[len("raise-without=") :]):
+            raise FailpointError(name)
     elif action.startswith("sleep="):
         time.sleep(float(action[len("sleep=") :]))
     else:
-        raise ValueError("AMLTRAIN_FAILPOINT: %r is not kill, raise or sleep=S" % (action,))
+        raise ValueError("AMLTRAIN_FAILPOINT: %r is not kill, raise, raise-without=FILE or sleep=S" % (action,))

@@ -13,10 +13,14 @@ from .protocol import AGENT_LOG
 _OURS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
 
 
+# A job may put a FIFO in the file's place: we never wait for its reader.
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
+
+
 def note(folder: str, text: str) -> None:
     """Append a line to the run's diary ``log/agent.txt``; never secrets, never an error."""
     try:
-        handle = os.open(os.path.join(folder, AGENT_LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        handle = os.open(os.path.join(folder, AGENT_LOG), _APPEND, 0o600)
         try:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             os.write(handle, ("%s %s\n" % (stamp, text)).encode("utf-8", "replace"))

@@ -7,8 +7,8 @@ import signal
 import time
 from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional
 
-from . import clock
-from .processes import alive, boot_id, members, node, send
+from . import clock, ownership
+from .processes import alive, boot_id, children, members, node, send
 from .protocol import (
     CANCEL,
     CANCELED,
@@ -25,6 +25,11 @@ from .protocol import (
 State = Dict[str, Any]
 #: Seconds given to processes that were sent SIGKILL before we report them as unkillable.
 KILL_PATIENCE = 20.0
+#: Looks at the process table that must find nobody, where nothing else proves that a run has no process left:
+#: one look misses a process whose parent forks it and leaves while the table is read.
+EMPTY_SCANS = 2
+#: Kills of new children in one go: a chain of forks is faster than the process table is read.
+MAX_CHAIN_KILLS = 1000
 
 
 def enter(state: State, name: str, seconds: Optional[float] = None, now: Optional[float] = None) -> None:
@@ -48,12 +53,39 @@ def enter(state: State, name: str, seconds: Optional[float] = None, now: Optiona
 
 
 def save(folder: str, state: State, durable: bool = False) -> None:
-    """Write `state` with a new version number."""
+    """Write `state` with a new version number; what a job has put in the file's place is moved aside.
+
+    Raises
+    ------
+    OSError
+        It cannot be written now.
+    """
     state["version"] += 1
     state["changed"] = clock.wall()
     if os.path.lexists(os.path.join(folder, CANCEL)):
         state["cancel_requested"] = True
-    write_json(os.path.join(folder, STATE), state, durable)
+    path = os.path.join(folder, STATE)
+    try:
+        write_json(path, state, durable)
+    except OSError:
+        if not _clear(folder):
+            raise
+        write_json(path, state, durable)
+
+
+def _clear(folder: str) -> bool:
+    """Make way for a state file: a folder in its place is moved aside, a closed run folder is opened."""
+    path, done = os.path.join(folder, STATE), False
+    try:
+        if os.stat(folder).st_mode & 0o700 != 0o700:
+            os.chmod(folder, 0o700)
+            done = True
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rename(path, os.path.join(folder, ".%s.%s" % (STATE, os.urandom(6).hex())))
+            done = True
+    except OSError:
+        pass
+    return done
 
 
 def end_in_queue(folder: str, state: State, name: str, reason: str, detail: str, seconds: float) -> None:
@@ -80,6 +112,8 @@ def kill_all(
     spare: FrozenSet[int] = frozenset(),
     gentle: float = 0.0,
     apart: FrozenSet[int] = frozenset(),
+    scans: int = EMPTY_SCANS,
+    tick: Callable[[], None] = lambda: None,
 ) -> str:
     """SIGKILL every process of a run until none is left.
 
@@ -89,36 +123,63 @@ def kill_all(
         As in `processes.members`.
     gentle
         Seconds in which they may still end by themselves.
+    scans
+        Looks in a row that must find nobody, unless we are `root` and have no child at all.
+    tick
+        Called between looks.
 
     Returns
     -------
     str
         What could not be killed; empty when nothing is left.
     """
-    began = clock.mono()
-    pause = 0.001
+    began, pause, empty = clock.mono(), 0.001, 0
+    known: FrozenSet[int] = frozenset()
     while True:
-        if root is not None:
-            reap()
+        tick()
+        childless = root is not None and reap()
         rows = members(mark, root, spare, leader, apart)
-        if not rows:
+        empty = 0 if rows else empty + 1
+        if not rows and (empty >= scans or childless):
             return ""
         spent = clock.mono() - began
         if spent > gentle + KILL_PATIENCE:
             return "could not be killed: pid %s" % ", ".join(str(row.pid) for row in rows)
         if spent >= gentle:
             send(rows, signal.SIGKILL)
+            if root is not None:
+                _kill_orphans(spare | apart)
+        if not rows:
+            continue
         time.sleep(pause)
-        pause = min(pause * 2, 0.1)
+        pids = frozenset(row.pid for row in rows)
+        pause = min(pause * 2, 0.1) if pids == known else 0.001
+        known = pids
 
 
-def reap() -> None:
-    """Collect all ended children."""
+def _kill_orphans(spare: FrozenSet[int]) -> None:
+    """SIGKILL our children, among them every orphan of the run, until no new one comes."""
+    killed = set()
+    for _ in range(MAX_CHAIN_KILLS):
+        new = [pid for pid in children(os.getpid()) if pid not in spare and pid not in killed]
+        if not new:
+            return
+        for pid in new:
+            killed.add(pid)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+
+
+def reap() -> bool:
+    """Collect all ended children; whether no child is left, not even a live one."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
-        pass
+        return True
+    return False
 
 
 def mark_lost(folder: str, state: State, why: str) -> State:
@@ -129,7 +190,7 @@ def mark_lost(folder: str, state: State, why: str) -> State:
     return state
 
 
-def settle(home: str, run: str, state: State, known_dead: bool = False) -> State:
+def settle(home: str, run: str, state: State, known_dead: bool = False, queue: Optional[str] = None) -> State:
     """`state`, or the ``lost`` that it has become.
 
     Only this machine may say so: a state root on a shared disk also holds runs
@@ -139,34 +200,45 @@ def settle(home: str, run: str, state: State, known_dead: bool = False) -> State
     ----------
     known_dead
         Supervisor and guardian are known to be gone, though their pids mean nothing here.
+    queue
+        The queue folder, whose record of the run tells who looks after it when the state was changed by the job.
     """
     if state["state"] in TERMINAL or state["state"] == QUEUED or (state.get("node") != node() and not known_dead):
         return state
     rebooted = state.get("boot") != boot_id()
     if not rebooted and not known_dead and (alive(state.get("supervisor")) or alive(state.get("guardian"))):
         return state
+    record = None if queue is None or known_dead else ownership.records(queue).get((home, run))
+    if record is not None and ownership.supervisors(record, {}):
+        return state
     folder = run_folder(home, run)
     # The supervisor's last act is to write the end: it may have come between.
-    state = read_state(folder) or state
+    mark = state.get("mark", "")
+    try:
+        newer = read_state(folder)
+    except OSError:  # a job put something else in the file's place
+        newer = None
+    if newer is not None and isinstance(newer.get("version"), int) and isinstance(newer.get("phases"), list):
+        state = newer
     if state["state"] in TERMINAL:
         return state
     if rebooted:
         return mark_lost(folder, state, "the machine was restarted while the job ran")
     if known_dead:  # and no pid of its state may be touched
         return mark_lost(folder, state, "supervisor and guardian of the run ended with the container that they ran in")
-    stuck = kill_all(run + ":" + state.get("mark", ""), None, state.get("rank"))
+    stuck = kill_all("%s:%s" % (run, mark), None, state.get("rank"))
     why = "supervisor and guardian of the run were killed; its processes were removed"
     return mark_lost(folder, state, why + (" (%s)" % stuck if stuck else ""))
 
 
-def save_patiently(folder: str, write: Callable[[], Any]) -> None:
-    """Try `write` once a second until the disk takes it; give up when the folder is gone."""
+def save_patiently(gone: Callable[[], bool], write: Callable[[], Any]) -> None:
+    """Try `write` once a second until the disk takes it; give up when `gone` says that the folder is."""
     while True:
         try:
             write()
             return
         except OSError:
-            if not os.path.isdir(folder):
+            if gone():
                 return
             time.sleep(1.0)
 

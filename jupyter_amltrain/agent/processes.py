@@ -102,6 +102,20 @@ def alive(who: Optional[Mapping[str, Any]]) -> bool:
     return found is not None and found["start"] == who.get("start")
 
 
+def resume(who: Optional[Mapping[str, Any]]) -> bool:
+    """Let the process with the identity `who` go on if somebody stopped it; whether it had to."""
+    if not who or not isinstance(who.get("pid"), int):
+        return False
+    row = look(who["pid"])
+    if row is None or row.state not in "Tt" or row.start != who.get("start"):
+        return False
+    try:
+        os.kill(row.pid, signal.SIGCONT)
+    except OSError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=None)
 def boot_id() -> str:
     """Changes with every boot of the machine."""
@@ -221,6 +235,18 @@ def members(
     found -= spare
     found -= {os.getpid(), root or 0}
     return [rows[pid] for pid in sorted(found) if rows[pid].state not in "ZX"]
+
+
+def children(pid: int) -> List[int]:
+    """Live and ended children of a process that is single-threaded, for a quick look without the whole table.
+
+    One that is forked during the look may be missing.
+    """
+    try:
+        with open("/proc/%d/task/%d/children" % (pid, pid)) as file:
+            return [int(word) for word in file.read().split()]
+    except (OSError, ValueError):  # a kernel without CONFIG_PROC_CHILDREN
+        return [row.pid for row in table().values() if row.parent == pid]
 
 
 def send(rows: Iterable[Process], number: int) -> int:

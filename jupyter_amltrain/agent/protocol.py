@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional
 #: Of every file in a run folder and in the queue.
 SCHEMA = 1
 #: Of the conversation with the dispatcher.
-PROTOCOL = 2
+PROTOCOL = 3
 
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
 LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"
@@ -83,9 +83,17 @@ def write_json(path: str, value: Mapping[str, Any], durable: bool = False) -> No
     durable
         Wait for the disk. Only for what nobody can tell again after a power cut.
     """
-    data = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    data = _encoded(value)
     temporary = "%s.%d.%x.tmp" % (path, os.getpid(), threading.get_ident())
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    # What a job may have put there, a link or a FIFO, is not followed.
+    exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        handle = os.open(temporary, exclusive, 0o600)
+    except FileExistsError:
+        _remove(temporary)
+        if os.path.lexists(temporary):
+            temporary = "%s.%s.tmp" % (path, os.urandom(8).hex())
+        handle = os.open(temporary, exclusive, 0o600)
     try:
         view = memoryview(data)
         while view:
@@ -98,6 +106,13 @@ def write_json(path: str, value: Mapping[str, Any], durable: bool = False) -> No
         raise
     os.close(handle)
     os.replace(temporary, path)
+
+
+def _encoded(value: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a path that is not UTF-8 has surrogates, which JSON keeps as escapes
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def open_regular(path: str) -> int:

@@ -7,6 +7,7 @@ import os
 import subprocess
 from typing import Any, Dict, List, Optional
 
+from . import failpoints
 from .guardian import Assignment
 from .inherited import without_kernel
 from .protocol import ARTIFACTS, LOG, MARK, METRICS, OUTPUTS
@@ -17,6 +18,10 @@ USER_UMASK = 0o077
 
 class LaunchFailed(Exception):
     """The job's process could not be started; the message is for people."""
+
+
+class NoProcess(Exception):
+    """The job's process could not be forked: there are too many. It can be tried again."""
 
 
 class SinkPlace:
@@ -100,10 +105,17 @@ def spawn(argv: List[str], cwd: str, env: Dict[str, str], **how: Any) -> subproc
     ------
     LaunchFailed
         Its program or folder is not there, or the like.
+    NoProcess
+        No process can be forked now.
     """
     try:
+        failpoints.hit("before_rank_fork")
         return subprocess.Popen(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, start_new_session=True, **how)
+    except failpoints.FailpointError as error:
+        raise NoProcess(os.strerror(errno.EAGAIN)) from error
     except (OSError, ValueError, subprocess.SubprocessError) as error:
+        if getattr(error, "errno", None) == errno.EAGAIN:
+            raise NoProcess(os.strerror(errno.EAGAIN)) from error
         raise LaunchFailed(_sentence(error, argv[0], cwd)) from error
 
 

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+import selectors
+import signal
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import clock, failpoints, lifecycle, slots
 from .gpus import GpuWatch
 from .guardian import Assignment, Pair
-from .processes import descendants, node, table
+from .processes import alive, descendants, node, resume, table
 from .protocol import CANCEL, JOB, QUEUED, SCHEMA, STATE, AgentError, read_json, run_folder
 from .submission import gone
 from .tickets import Queue
 
 #: Seconds after a start until the next pair is forked: the job's own start goes first.
 SPARE_DELAY = 0.05
+#: Seconds after which a start that is not confirmed is looked at: a stopped process is continued.
+START_CHECK_S = 1.0
+#: Seconds without a confirmation after which the job is given to another pair.
+START_TIMEOUT_S = 4.0
+#: Seconds for the same where the pair could run and gets no processor, or waits for a disk.
+SLOW_START_TIMEOUT_S = 60.0
+#: Tries of a start whose pair dies over it.
+MAX_STARTS = 3
+#: Seconds of looks that find guardian and supervisor of a run stopped after which its job is ended.
+STOPPED_TIMEOUT_S = 15.0
+#: Seconds until another try where no process could be forked.
+FORK_RETRY_S = 1.0
 #: Seconds that a reading of the GPUs may be old when a job waits for one.
 GPU_AGE = 2.0
 #: Seconds until a ticket whose run cannot be read or written now is looked at again.
@@ -25,6 +39,14 @@ ENV_LOST = (
     "could not be started: the environment and the secrets that it was submitted with were lost with an earlier"
     " dispatcher (they are kept in memory only). Submit it again."
 )
+
+
+class Start(NamedTuple):
+    """A job that was handed to a pair which has not confirmed it yet."""
+
+    pair: Pair
+    ticket: Dict[str, Any]
+    since: float
 
 
 class Scheduler:
@@ -38,15 +60,25 @@ class Scheduler:
         What is known of the GPUs.
     say
         Takes a line for the diary.
+    selector
+        The dispatcher's.
     """
 
-    def __init__(self, queue: Queue, gpus: GpuWatch, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, queue: Queue, gpus: GpuWatch, say: Callable[[str], None], selector: selectors.BaseSelector
+    ) -> None:
         self.queue = queue
+        self.selector = selector
         self.gpus = gpus
         self.say = say
         self.spare: Optional[Pair] = None
         self.spare_due: Optional[float] = clock.mono()
-        self.aside: Dict[int, Tuple[float, str]] = {}  #: until when, and why
+        self.aside: Dict[int, Tuple[float, str]] = {}  #: until when, and the detail
+        self.starting: Dict[int, Start] = {}
+        self.failed_starts: Dict[int, int] = {}
+        self.canceled: Set[Tuple[str, str]] = set()  #: home and run: where no file could be made
+        self.stopped: Dict[int, float] = {}  #: since when guardian and supervisor of a run are stopped
+        self.no_process = ""  #: why no process can be forked now
 
     # -- the waiting pair ----------------------------------------------------------
 
@@ -60,15 +92,26 @@ class Scheduler:
         try:
             self.spare = Pair()
         except OSError as error:
-            self.say("cannot fork: %s" % error)
-            self.spare_due = clock.mono() + 1.0
+            self._cannot_fork(error.strerror or str(error))
+
+    def _cannot_fork(self, why: str) -> None:
+        if self.no_process != why:
+            self.say("cannot fork: %s" % why)
+        self.no_process = why
+        self.spare_due = clock.mono() + FORK_RETRY_S
 
     def ended(self, pid: int) -> None:
         """A child of ours ended."""
+        for number, start in list(self.starting.items()):
+            if start.pair.pid == pid:
+                self._heard(number)
         if self.spare is not None and self.spare.pid == pid:
-            self.spare.dismiss()
-            self.spare = None
-            self.spare_due = clock.mono() + 1.0
+            pair, self.spare = self.spare, None
+            pair.news()
+            self.spare_due = clock.mono() + FORK_RETRY_S
+            if pair.failure:
+                self._cannot_fork(pair.failure)
+            pair.dismiss()
 
     def close(self) -> None:
         """Let the waiting pair go."""
@@ -76,6 +119,95 @@ class Scheduler:
             self.spare.dismiss()
             self.spare = None
         self.spare_due = None
+
+    # -- starts that are under way -------------------------------------------------------
+
+    def _await(self, start: Start) -> None:
+        self.starting[start.ticket["number"]] = start
+        self.selector.register(start.pair.ready, selectors.EVENT_READ, lambda: self._heard(start.ticket["number"]))
+
+    def _heard(self, number: int) -> None:
+        """The pair of a start has said something, or has died."""
+        start = self.starting.get(number)
+        if start is None:
+            return
+        ended = start.pair.news()
+        if start.pair.started:
+            self._confirmed(start)
+        elif ended:
+            self._not_started(start, start.pair.failure)
+
+    def _confirmed(self, start: Start) -> None:
+        self._forget_start(start)
+        self.no_process = ""
+        self._drop(start.ticket)
+
+    def _forget_start(self, start: Start) -> None:
+        self.starting.pop(start.ticket["number"], None)
+        self.selector.unregister(start.pair.ready)
+        start.pair.dismiss()
+
+    def _not_started(self, start: Start, why: str) -> None:
+        """Nothing of the job began: it waits on for another pair."""
+        number = start.ticket["number"]
+        self._forget_start(start)
+        self.queue.drop_record(number)
+        if why:  # no process could be forked: it waits until one can
+            self._cannot_fork(why)
+            self.aside[number] = (clock.mono() + FORK_RETRY_S, self._waits_for_process())
+            self.schedule()
+            return
+        tries = self.failed_starts[number] = self.failed_starts.get(number, 0) + 1
+        self.say("run %s was not started by process %d" % (start.ticket["run"], start.pair.pid))
+        if tries >= MAX_STARTS:
+            text = "could not be started: %d supervisors ended or hung before it began" % tries
+            self._end_waiting(start.ticket, lifecycle.fail_in_queue, text)
+        self.schedule()
+
+    def _waits_for_process(self) -> str:
+        return "waits for a process: none can be started now (%s)" % self.no_process
+
+    def check_starts(self) -> None:
+        """Continue pairs that were stopped; give the jobs of those that hang to others."""
+        now = clock.mono()
+        for number, start in list(self.starting.items()):
+            waited = now - start.since
+            if waited < START_CHECK_S:
+                continue
+            self._heard(number)
+            if number not in self.starting:
+                continue
+            start.pair.resume()
+            if waited < START_TIMEOUT_S or (waited < SLOW_START_TIMEOUT_S and not start.pair.hangs()):
+                continue
+            self.say("process %d does not start run %s" % (start.pair.pid, start.ticket["run"]))
+            start.pair.kill()
+            self._heard(number)
+            if number in self.starting:  # nobody is left who could say more
+                self._not_started(start, "")
+
+    def continue_stopped(self) -> None:
+        """Continue guardians and supervisors that somebody stopped; end those of a run that keeps stopping both."""
+        for number, record in self.queue.records.items():
+            both = [record.get("guardian"), record.get("supervisor")]
+            stopped = record.get("node", node()) == node() and [resume(who) for who in both] == [True, True]
+            if not stopped:
+                self.stopped.pop(number, None)
+                continue
+            since = self.stopped.setdefault(number, clock.mono())
+            if clock.mono() - since > STOPPED_TIMEOUT_S:
+                self.say("guardian and supervisor of run %s are kept stopped: ending it" % record["run"])
+                for who in both:
+                    if who and alive(who):
+                        os.kill(who["pid"], signal.SIGKILL)
+
+    def cancel(self, home: str, run: str) -> None:
+        """Cancel a waiting run for which no file can be made."""
+        self.canceled.add((home, run))
+        for start in self.starting.values():
+            who = start.pair.supervisor
+            if (start.ticket["home"], start.ticket["run"]) == (home, run) and who and alive(who):
+                os.kill(who["pid"], signal.SIGTERM)
 
     # -- order -----------------------------------------------------------------------
 
@@ -105,23 +237,31 @@ class Scheduler:
     def _start(self, kinds: Set[bool]) -> None:
         share, ours = slots.share_gpus(), self.our_pids()
         waiting: Dict[str, Dict[str, str]] = {}
-        blocked = {False: 0, True: 0}
-        for _, ticket in sorted(self.queue.tickets.items()):
+        blocked, forkless = {False: 0, True: 0}, False
+        for number, ticket in sorted(self.queue.tickets.items()):
+            if number in self.starting:
+                if clock.mono() - self.starting[number].since > START_CHECK_S:
+                    waiting.setdefault(ticket["home"], {})[ticket["run"]] = "starting; its supervisor is slow"
+                continue
             if self._is_aside(ticket):
-                detail = "set aside: %s" % self.aside[ticket["number"]][1]
-                waiting.setdefault(ticket["home"], {})[ticket["run"]] = detail
+                waiting.setdefault(ticket["home"], {})[ticket["run"]] = self.aside[number][1]
                 continue
             kind = bool(ticket.get("gpus"))
             records: Sequence[Dict[str, Any]] = list(self.queue.records.values())
             gpus = slots.free_gpus(self.gpus.found, records, ours, share) if kind else []
             cpus = [] if kind else slots.free_cpu_slots(slots.cpu_slots(), records)
+            chosen = None
             try:
                 if not blocked[kind] and kind in kinds and self.queue.may_start(ticket):
                     chosen = slots.choose(ticket["gpus"], gpus, cpus)
                     if chosen is not None and self._launch(ticket, *chosen):
                         continue
                 blocked[kind] += 1
-                detail = slots.explain(ticket, blocked[kind], self.gpus.found, records, ours, share)
+                forkless = forkless or (chosen is not None and bool(self.no_process))
+                if forkless:
+                    detail = self._waits_for_process()
+                else:
+                    detail = slots.explain(ticket, blocked[kind], self.gpus.found, records, ours, share)
             except Exception as error:  # this one run is unreadable or damaged; those behind it are not
                 self._cannot_start(ticket, error)
                 continue
@@ -132,11 +272,12 @@ class Scheduler:
 
     def _drop_canceled(self) -> None:
         for ticket in list(self.queue.tickets.values()):
-            if self._is_aside(ticket):
+            if self._is_aside(ticket) or ticket["number"] in self.starting:
                 continue
             folder = run_folder(ticket["home"], ticket["run"])
             try:
-                ends = os.path.lexists(os.path.join(folder, CANCEL)) or gone(folder)
+                ends = (ticket["home"], ticket["run"]) in self.canceled
+                ends = ends or os.path.lexists(os.path.join(folder, CANCEL)) or gone(folder)
             except OSError as error:
                 self._set_aside(ticket, error)
                 continue
@@ -162,11 +303,13 @@ class Scheduler:
     def _drop(self, ticket: Dict[str, Any]) -> None:
         self.queue.drop_ticket(ticket["number"])
         self.aside.pop(ticket["number"], None)
+        self.failed_starts.pop(ticket["number"], None)
+        self.canceled.discard((ticket["home"], ticket["run"]))
 
     def _set_aside(self, ticket: Dict[str, Any], error: Exception) -> None:
-        text = "%s" % (error if str(error) else repr(error))
+        text = "set aside: %s" % (error if str(error) else repr(error))
         if self.aside.get(ticket["number"], (0.0, ""))[1] != text:
-            self.say("run %s is set aside: %s" % (ticket["run"], text))
+            self.say("run %s is %s" % (ticket["run"], text))
         self.aside[ticket["number"]] = (clock.mono() + ASIDE, text)
 
     def _is_aside(self, ticket: Dict[str, Any]) -> bool:
@@ -186,10 +329,16 @@ class Scheduler:
         pair, self.spare = self.spare, None
         if pair is None:
             return False  # no process can be forked now; the job waits on
+        pair.wait_for_supervisor()
+        if pair.failure:
+            self._cannot_fork(pair.failure)
+            pair.dismiss()
+            return False
         record = {
             "schema": SCHEMA, "number": number, "run": ticket["run"], "home": ticket["home"],
             "devices": devices, "cpu_slot": cpu_slot,
-            "guardian": pair.identity, "boot": self.queue.boot, "node": node(),
+            "guardian": pair.identity, "supervisor": pair.supervisor, "boot": self.queue.boot, "node": node(),
+            "mark": task.state["mark"],
         }  # fmt: skip
         self.spare_due = clock.mono() + SPARE_DELAY
         try:
@@ -199,10 +348,11 @@ class Scheduler:
         except (OSError, failpoints.FailpointError) as error:  # a full disk or a dead pair; the job waits on
             self.say("cannot start %s: %s" % (ticket["run"], error))
             pair.dismiss()
+            pair.kill()
             self.queue.drop_record(number)
             return False
         failpoints.hit("after_go")
-        self._drop(ticket)
+        self._await(Start(pair, ticket, clock.mono()))
         return True
 
     def _assignment(self, ticket: Dict[str, Any], devices: List[str], cpu_slot: Optional[int]) -> Optional[Assignment]:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, FrozenSet, List, Optional
 
-from . import clock, lifecycle, service_forward, service_job, service_packs, service_places
+from . import clock, service_forward, service_job, service_packs, service_places
 from .forked import drain, wake_on
 from .guardian import Assignment
 from .helper import dismiss
@@ -208,7 +208,7 @@ class ServiceRank(Crew):
         if not self.who.leads or not self.can_write:
             return
         try:
-            lifecycle.save(self.task.folder, self.state)
+            self.file.save(self.state)
             self.unsaved = None
         except OSError as error:
             if self._unsaid:

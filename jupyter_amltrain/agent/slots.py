@@ -3,7 +3,7 @@
 A *record* is what the dispatcher keeps for a started job::
 
     {"schema", "number", "run", "home", "devices": [GPU uuid], "cpu_slot": int | None,
-     "guardian": {"pid", "start"}, "boot": str}
+     "guardian": {"pid", "start"}, "supervisor": {"pid", "start"} | None, "boot": str}
 
 A *ticket* is a waiting job: ``{"schema", "number", "run", "home", "gpus": int, ...}``.
 """

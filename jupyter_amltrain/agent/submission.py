@@ -13,7 +13,7 @@ import stat
 import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple
 
-from . import clock, failpoints
+from . import claims, clock, failpoints
 from .processes import boot_id, node
 from .protocol import (
     DEFAULT_GPU_GRACE,
@@ -177,7 +177,8 @@ def make_folder(
     Raises
     ------
     AgentError
-        ``StateError`` when the state root cannot be written, ``RunExists`` on a clash.
+        ``StateError`` when the state root cannot be written, ``RunExists`` on a clash, ``SubmitError`` when the
+        submitter has revoked the job.
     """
     job = dict(submitted.job)
     run = job["run"]
@@ -203,14 +204,44 @@ def make_folder(
         write_json(os.path.join(hidden, STATE), first_state(run, queue, now))
         failpoints.hit("after_state_write")
         put_ticket(ticket)
+        failpoints.hit("before_claim")
+        # From here on the ticket is the next dispatcher's work if we die.
+        claim(queue, run, submitted.submission)
+        failpoints.hit("after_claim")
         os.rename(hidden, folder)
-    except OSError as error:
+    except AgentError:
         shutil.rmtree(hidden, ignore_errors=True)
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            repeated(home, submitted)
-        raise not_writable(os.path.join(home, RUNS), error) from error
+        raise
+    except OSError as error:
+        # A submitter that found our claim may have made the folder visible meanwhile.
+        if not accepted(home, run, submitted.submission):
+            shutil.rmtree(hidden, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                repeated(home, submitted)
+            raise not_writable(os.path.join(home, RUNS), error) from error
     failpoints.hit("after_ticket")
     return folder
+
+
+def claim(queue: str, run: str, submission: str) -> None:
+    """Accept a submission for good.
+
+    Raises
+    ------
+    AgentError
+        ``SubmitError`` when its submitter has revoked it.
+    """
+    if submission and claims.decide(queue, submission, claims.ACCEPTED) == claims.REVOKED:
+        raise AgentError("SubmitError", "Run %r was revoked by its submitter, who waited too long." % run)
+
+
+def accepted(home: str, run: str, submission: str) -> bool:
+    """Whether the run folder of this very submission is there."""
+    try:
+        job = read_json(os.path.join(run_folder(home, run), JOB)) or {}
+    except (AgentError, OSError):
+        return False
+    return bool(submission) and job.get("submission") == submission
 
 
 def hidden_folder(home: str, run: str, submission: str) -> str:
@@ -218,14 +249,35 @@ def hidden_folder(home: str, run: str, submission: str) -> str:
     return os.path.join(home, RUNS, "%s%s-%s" % (_HIDDEN, run, submission))
 
 
-def uncover(ticket: Mapping[str, Any]) -> bool:
-    """Finish what a kill between ticket and rename left; whether the run folder is there."""
-    folder = run_folder(ticket["home"], ticket["run"])
+def uncover(ticket: Mapping[str, Any], queue: str) -> bool:
+    """Finish what a kill between ticket and rename left; whether the run folder is there.
+
+    Raises
+    ------
+    OSError
+        It cannot be told.
+    """
+    home, run, submission = ticket["home"], ticket["run"], ticket.get("submission", "")
+    if not gone(run_folder(home, run)):
+        return True
+    hidden = hidden_folder(home, run, submission)
+    if gone(hidden):
+        return False
     try:
-        os.rename(hidden_folder(ticket["home"], ticket["run"], ticket.get("submission", "")), folder)
+        claim(queue, run, submission)
+    except AgentError:
+        shutil.rmtree(hidden, ignore_errors=True)
+        return False
+    show(home, run, submission)
+    return not gone(run_folder(home, run))
+
+
+def show(home: str, run: str, submission: str) -> None:
+    """Make the folder of an accepted run visible, if nobody has done it yet."""
+    try:
+        os.rename(hidden_folder(home, run, submission), run_folder(home, run))
     except OSError:
         pass
-    return not gone(folder)
 
 
 def gone(folder: str) -> bool:

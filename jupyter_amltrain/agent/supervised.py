@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import traceback
 from typing import Any, Dict, Optional
 
+from . import failpoints
 from .forked import stdio_to, wake_on
-from .guardian import receive
+from .guardian import STARTED, receive
+from .heartbeat import Heartbeat
 from .processes import become_subreaper, identity
 from .protocol import AGENT_LOG
 from .shelf import Shelf
 from .supervisor import Supervisor
 
 
-def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: int) -> None:
+def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: int, ready: int) -> None:
     """Body of a forked supervisor; never returns.
 
     Parameters
@@ -29,19 +32,30 @@ def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: 
         Write end of the pipe by which the guardian notices our death.
     guarded
         Read end of the pipe that brings the guardian's go, and its death.
+    ready
+        Write end of the pipe by which the dispatcher hears who we are, and that we have begun.
     """
     try:
         become_subreaper()
         wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
         me = identity(os.getpid())
+        os.write(ready, json.dumps({"supervisor": me}).encode() + b"\n")
         task = receive(assigned)
         if task is None or os.read(guarded, 1) != b"g":
             os._exit(0)
+        failpoints.hit("before_started")
+        try:
+            os.write(ready, STARTED)
+        except BrokenPipeError:  # the dispatcher is gone: the next one adopts us
+            pass
+        os.close(ready)
+        heart = Heartbeat(life)
+        heart.beat()
         stdio_to(os.path.join(task.folder, AGENT_LOG))
         Shelf(os.path.join(task.queue, "slots")).hold(task.number)
         task.state["guardian"], task.state["supervisor"] = guardian, me
-        Supervisor(task, guarded, wakeup).run()
-        os.write(life, b"end")
+        Supervisor(task, guarded, wakeup, heart).run()
+        heart.end()
     except BaseException:  # a forked child must never return into its parent's code
         traceback.print_exc()
         sys.stderr.flush()

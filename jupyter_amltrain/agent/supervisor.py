@@ -17,17 +17,22 @@ from .bystanders import bystanders
 from .forked import drain, note
 from .gate import Gate, Ready
 from .guardian import Assignment
+from .heartbeat import Heartbeat
 from .helper import Helper, dismiss
 from .outcome import GPU_UNUSED, Outcome, classify, oom_counters, oom_happened
-from .processes import boot_id, identity, members, node, send
-from .protocol import CANCEL, CANCELED, FAILED, FINALIZING, RUNNING
-from .rank import LaunchFailed, SinkPlace, serve_sink, start
+from .processes import boot_id, identity, members, node, resume, send
+from .protocol import CANCELED, FAILED, FINALIZING, QUEUED, RUNNING
+from .rank import LaunchFailed, NoProcess, SinkPlace, serve_sink, start
+from .run_state import StateFile
 
 #: Seconds that children get after their rank has ended in a cancel.
 LEFTOVER_GRACE = 1.0
 
 #: The sampler and the sink are forked this long after the job (seconds).
 HELPERS_AFTER = 0.15
+
+#: Seconds between tries to start a job while no process can be forked.
+FORK_RETRY_S = 1.0
 
 
 class Supervisor:
@@ -36,9 +41,13 @@ class Supervisor:
     #: Said of a run that was ended by a signal to its supervisor.
     TOLD = "its supervisor was told to end by SIGTERM, as at a shutdown"
 
-    def __init__(self, task: Assignment, guarded: Optional[int], wakeup: int) -> None:
+    def __init__(
+        self, task: Assignment, guarded: Optional[int], wakeup: int, heart: Optional[Heartbeat] = None
+    ) -> None:
         self.task = task
         self.state = task.state
+        self.heart = heart or Heartbeat(None)
+        self.file = StateFile(task.folder, str(task.job.get("submission") or ""))
         self.guarded = guarded
         self.wakeup = wakeup
         self.poll = select.poll()
@@ -80,9 +89,12 @@ class Supervisor:
                 self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
                 return
         try:
-            self.rank = self._start()
+            self.rank = self._start_patiently()
         except LaunchFailed as error:
             self._end(Outcome(FAILED, "launch", "could not be started: %s" % error, None, None))
+            return
+        if self.rank is None:
+            self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
             return
         before = oom_counters()
         failpoints.hit("after_rank_start")
@@ -101,6 +113,29 @@ class Supervisor:
             self._act()
         oom = oom_happened(before, oom_counters())
         self._end(classify(self.status, self.stopped, self.task.job["timeout"], oom, self.unused))
+
+    def _start_patiently(self) -> Optional[subprocess.Popen[bytes]]:
+        """Start the job; while no process can be forked it waits and says so. ``None`` when it was canceled."""
+        while True:
+            try:
+                process = self._start()
+                break
+            except NoProcess as error:
+                why = "waits for a process: none can be started now (%s)" % error
+            if self.state["detail"] != why:
+                note(self.task.folder, "supervisor: the job %s" % why)
+                self.state["detail"] = why
+                lifecycle.enter(self.state, QUEUED, clock.mono() - self.began)
+                self._save()
+            until = clock.mono() + FORK_RETRY_S
+            while clock.mono() < until:
+                self._listen(until - clock.mono())
+                if self._cancel_asked() or self.told_to_end:
+                    return None
+        if self.state["state"] == QUEUED:
+            self.state["detail"] = ""
+            lifecycle.enter(self.state, RUNNING)
+        return process
 
     def _look_before(self) -> None:
         """Let the sampler read what is on our GPUs before us; a slow driver does not hold up a cancel."""
@@ -132,6 +167,7 @@ class Supervisor:
 
     def _listen(self, pause: float) -> List[int]:
         """Sleep until something happens, `pause` seconds at most; descriptors with news."""
+        self.heart.beat()
         news = [handle for handle, _ in self.poll.poll(pause * 1000 + 1)]
         if self.wakeup in news and signal.SIGTERM in drain(self.wakeup):
             self.told_to_end = True
@@ -145,7 +181,11 @@ class Supervisor:
         now = clock.mono()
         if self.status is not None:
             return
-        if self.gate.look(self.state):
+        resume(self.state["guardian"])
+        changed = self.file.changed()
+        if changed:
+            note(self.task.folder, "supervisor: state.json was changed by somebody else; writing it again")
+        if self.gate.look(self.state) or changed:
             self._save()
         limit = self.task.job["timeout"]
         if self.stopped is None:
@@ -182,7 +222,22 @@ class Supervisor:
 
     # -- processes ---------------------------------------------------------------
 
+    def _tell_status(self) -> None:
+        """Tell the guardian how the rank ended before it is reaped: if we are stopped then, nobody else knows it."""
+        if self.rank is None or self.status is not None or not hasattr(os, "waitid"):
+            return
+        try:
+            ended = os.waitid(os.P_PID, self.rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except OSError:
+            return
+        if ended is not None:
+            status = ended.si_status
+            status = status << 8 if ended.si_code == os.CLD_EXITED else status
+            status |= 0x80 if ended.si_code == os.CLD_DUMPED else 0
+            self.heart.tell(dict(self.state, rank_status=status))
+
     def _reap(self) -> None:
+        self._tell_status()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -250,9 +305,16 @@ class Supervisor:
         gentle = 0.0
         if self.kill_at is not None:
             gentle = max(0.0, min(LEFTOVER_GRACE, self.kill_at - clock.mono()))
-        stuck = lifecycle.kill_all(self.task.mark, os.getpid(), None, self._ours(), gentle, self._apart())
+        tick = self.heart.beat
+        # One look here: what it misses is our child, and no child may be left when the helpers are gone.
+        stuck = lifecycle.kill_all(
+            self.task.mark, os.getpid(), None, self._ours(), gentle, self._apart(), self._scans(), tick
+        )
         for helper in (self.sampler, self.sink):
             dismiss(helper.pid)
+            tick()
+        if not stuck and not lifecycle.reap():
+            stuck = lifecycle.kill_all(self.task.mark, os.getpid(), None, self._ours(), 0.0, self._apart(), tick=tick)
         self.gate.close(state)
         details = [outcome.detail]
         if stuck:
@@ -268,16 +330,21 @@ class Supervisor:
         failpoints.hit("after_final_state")
 
     def _save_last(self) -> None:
-        folder, state = self.task.folder, self.state
-        lifecycle.save_patiently(folder, lambda: lifecycle.save(folder, state, durable=True))
+        self.heart.tell(self.state)
+        self.file.save_patiently(self.state, self.heart.beat)
+        resume(self.state["guardian"])
+
+    def _scans(self) -> int:
+        return 1
 
     def _cancel_asked(self) -> bool:
-        return os.path.lexists(os.path.join(self.task.folder, CANCEL))
+        return self.file.cancel_requested()
 
     def _save(self) -> None:
         """Write the state; with a full disk try again later, the job goes on."""
+        self.heart.tell(self.state)
         try:
-            lifecycle.save(self.task.folder, self.state)
+            self.file.save(self.state)
             self.unsaved = None
         except OSError as error:
             if self.unsaved is None:

@@ -7,9 +7,9 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Set
 
 from . import clock, lifecycle
 from .processes import alive, boot_id, node
-from .protocol import QUEUED, TERMINAL, AgentError, read_state, run_folder, write_json
+from .protocol import QUEUED, RUNNING, TERMINAL, AgentError, read_state, run_folder, write_json
 from .shelf import WAITING, Shelf
-from .submission import Strings, uncover
+from .submission import Strings, first_state, uncover
 
 #: Seconds in which a client whose dispatcher died sends its job to the next one.
 REPEAT_WAIT = 2.0
@@ -97,9 +97,10 @@ class Queue:
             return False
         if record.get("node", node()) != node():  # of another PID namespace, or of this container before its restart
             return self._slots.held(record["number"])
-        if alive(record.get("guardian")):
+        if alive(record.get("guardian")) or alive(record.get("supervisor")):
             return True
-        state = _state(record)
+        # Of a record that was written before its supervisor was known.
+        state = None if record.get("supervisor") else _state(record)
         return state is not None and alive(state.get("supervisor"))
 
     def owner_pids(self) -> Set[int]:
@@ -107,8 +108,8 @@ class Queue:
         found = set()
         for record in self.records.values():
             found.add((record.get("guardian") or {}).get("pid", 0))
-            state = _state(record)
-            found.add(((state or {}).get("supervisor") or {}).get("pid", 0))
+            who = record.get("supervisor") or (_state(record) or {}).get("supervisor")
+            found.add((who or {}).get("pid", 0))
         return found - {0}
 
     def adopt(self, say: Callable[[str], None]) -> None:
@@ -123,7 +124,7 @@ class Queue:
                 self.records.pop(record["number"], None)
         for ticket in list(self.tickets.values()):
             try:
-                if not uncover(ticket):
+                if not uncover(ticket, self.folder):
                     self.drop_ticket(ticket["number"])
             except OSError as error:  # its disk does not answer now; the scheduler tries again
                 say("run %s: %s" % (ticket["run"], error))
@@ -145,8 +146,14 @@ class Queue:
     def settle(self, record: Dict[str, Any]) -> None:
         """Free what a finished job left, and say lost where nobody else can."""
         state = _state(record)
-        if state is None or state["state"] in TERMINAL:
+        if state is None:  # damaged by the job, or removed with its folder
+            if not os.path.isdir(run_folder(record["home"], record["run"])):
+                return
+            state = dict(first_state(record["run"], self.folder, clock.wall()), state=RUNNING, boot=record.get("boot"))
+        if state["state"] in TERMINAL:
             return
+        if isinstance(record.get("mark"), str):
+            state["mark"] = record["mark"]  # the job may have changed the state's
         if state["state"] != QUEUED:
             stray = "node" in record and record["node"] != node()
             lifecycle.settle(record["home"], record["run"], state, known_dead=stray)
@@ -169,6 +176,10 @@ class Queue:
 
 def _state(item: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     try:
-        return read_state(run_folder(item["home"], item["run"]))
+        state = read_state(run_folder(item["home"], item["run"]))
     except (AgentError, OSError):
         return None
+    # What a job has made of it must not stop the queue.
+    if state is None or not isinstance(state.get("state"), str) or not isinstance(state.get("version"), int):
+        return None
+    return state if isinstance(state.get("phases"), list) else None

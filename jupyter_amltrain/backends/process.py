@@ -25,7 +25,7 @@ from jupyter_amltrain.backends.base import (
 from jupyter_amltrain.backends.run_decoding import damaged_run, run_of, status_of
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of, output_of
 from jupyter_amltrain.backends.run_index import Key, RunIndex, listed, tracking_of
-from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing
+from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing, SpecError
 from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot, digest_of
@@ -70,6 +70,9 @@ class ProcessBackend(Backend):
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         """See :meth:`Backend.plan`."""
+        check_path(self._transport.home, "state root", "Set AMLTRAIN_HOME to another folder and restart the kernel.")
+        if spec.tracking != "direct":
+            check_path(spec.project, "notebook's folder", "Rename it, or log to a server: MLFLOW_TRACKING_URI.")
         source = f"{self._folder(run_id)}/source"
         launch = launch_plan(spec, source, self._python)
         job = {
@@ -291,6 +294,23 @@ class LocalBackend(ProcessBackend):
             found.append(run)
         self._index.add(found, keys)
         return found
+
+
+def check_path(path: str, what: str, hint: str) -> None:
+    """Refuse a folder whose name is not UTF-8: MLflow cannot log or store anything there.
+
+    Raises
+    ------
+    SpecError
+        One sentence that names the folder.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise SpecError(
+            f"The {what} {shown} has a name that is not UTF-8, which MLflow cannot use.", hint=hint
+        ) from None
 
 
 def _unreadable(path: str, error: OSError) -> str:

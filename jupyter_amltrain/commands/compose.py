@@ -253,7 +253,7 @@ def _checked(
         match = _FLAG.search(str(error).partition(": ")[0]) or _FLAG.search(str(error))
         name = match[0].lstrip("-") if match else ""
         return {name if name in submit_actions() and _is_of(error) else "": str(error)}, ()
-    return {}, tuple(getattr(spec, "notes", ()))
+    return {}, spec.notes
 
 
 def _as_seen(text: str) -> str:

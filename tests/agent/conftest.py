@@ -34,7 +34,7 @@ def until(check: Callable[[], Any], what: str = "", deadline: float = DEADLINE) 
 
 def processes_of(text: str) -> set[int]:
     """Pids that hold `text` in their command line or environment; zombies do not count."""
-    wanted = text.encode()
+    wanted = os.fsencode(text)
     found = set()
     for pid, row in table().items():
         if pid == os.getpid() or row.state in "ZX":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from jupyter_amltrain.backends.process import LocalBackend, ProcessBackend
 from jupyter_amltrain.backends.run_decoding import status_of
-from jupyter_amltrain.errors import ProtocolError
+from jupyter_amltrain.errors import ProtocolError, SpecError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.snapshot import Snapshot, digest_of, of_yaml, take
@@ -147,3 +148,22 @@ def test_a_live_run_on_a_full_disk_says_so(
     assert (full.state.value, full.reason) == ("running", "not-written") and "no space" in full.detail
     monkeypatch.undo()
     loop.call(backend.cancel(plan.run_id))
+
+
+@pytest.mark.parametrize("odd", ["state root", "notebook's folder"])
+def test_plan_for_a_folder_that_is_not_utf8_is_refused_in_one_sentence(
+    loop: LoopThread, tmp_path: Path, odd: str
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        pytest.skip(f"this file system takes no such name: {error}")
+    home, project = (folder, tmp_path) if odd == "state root" else (tmp_path / "home", folder)
+    backend = LocalBackend(LocalTarget(name="local"), loop, StateRoot(home))
+    spec = JobSpec(name="x", script="pass\n", python=sys.executable, project=str(project))
+    with pytest.raises(SpecError, match="UTF-8") as caught:
+        loop.call(backend.plan(spec, take("x.py", "pass\n", notebook_dir=tmp_path), "x"))
+    loop.call(backend.close())
+    str(caught.value).encode()  # it can be shown
+    assert odd in str(caught.value) and "\n" not in str(caught.value)
