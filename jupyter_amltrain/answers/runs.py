@@ -158,7 +158,7 @@ class RunAnswers:
     async def _again(self, asked: protocol.Again) -> AgainReply:
         """Submit a run's job once more; the environment is the kernel's."""
         controller = self._controller
-        run = controller.entry(await controller.find(asked.handle)).run
+        run = await controller.load(await controller.find(asked.handle))
         spec, secrets = await controller.loop.offload(again, run)
         return AgainReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
 

@@ -29,6 +29,8 @@ def again(run: Run) -> tuple[JobSpec, dict[str, str]]:
     """
     if run.damaged:
         raise CommandError(f"{run.handle} cannot run again: {run.error}")
+    if run.partial:  # its folder was removed after it was listed
+        raise CommandError(f"{run.handle} cannot run again: its job cannot be read any more.")
     spec = _unchanged(run)
     return spec, {name: secret(name) for name in spec.secrets}
 
