@@ -117,7 +117,8 @@ def _put(files: dict[str, bytes | str], folder: Path) -> None:
                 file.write(content)
         else:
             shutil.copyfile(content, path)
-            os.chmod(path, 0o700 if os.access(content, os.X_OK) else 0o600)
+            # As the snapshot's digest has it. What we may execute also depends on mount options, and on being root.
+            os.chmod(path, 0o700 if os.stat(content).st_mode & stat.S_IXUSR else 0o600)
 
 
 def _size(path: str) -> int:

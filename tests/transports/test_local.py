@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_amltrain import errors
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.snapshot import digest_of, take
 from jupyter_amltrain.transports.base import Changes
 from jupyter_amltrain.transports.local import LocalTransport, agent_error
 
@@ -58,6 +59,22 @@ def test_put(loop: LoopThread, local: LocalTransport, tmp_path: Path) -> None:
     assert mode(folder) == mode(folder / "a") == mode(folder / "a" / "b") == 0o700
     assert mode(folder / "script.py") == mode(folder / "plain.txt") == mode(folder / "a/b/data") == 0o600
     assert mode(folder / "tool") == 0o700
+
+
+@pytest.mark.parametrize("rights", [0o611, 0o644, 0o655, 0o700, 0o755])
+def test_put_of_any_rights_gives_a_copy_with_the_digest_of_its_snapshot(
+    loop: LoopThread, local: LocalTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rights: int
+) -> None:
+    """A copy that seems to differ would never be submitted again: its code counts as changed."""
+    script = tmp_path / "code" / "train.py"
+    script.parent.mkdir()
+    script.write_text("pass\n")
+    script.chmod(rights)
+    taken = take("train.py", "", notebook_dir=script.parent, source=script.parent)
+    # On a file system that is mounted without `exec` nothing may be executed, whatever its rights.
+    monkeypatch.setattr(os, "access", lambda path, mode, **how: not mode & os.X_OK)
+    loop.call(local.put(taken.files, str(tmp_path / "copy")))
+    assert digest_of(tmp_path / "copy", taken.files) == taken.digest
 
 
 def test_read_from_and_size(loop: LoopThread, local: LocalTransport, tmp_path: Path) -> None:
