@@ -24,6 +24,8 @@ LOG_CAP = 200_000
 _HEAD = 20_000
 #: Pause between two looks at a followed log (seconds).
 _LOOK = 0.25
+#: Bytes of a followed log that are read again before what is new: they differ where the job has rewritten it.
+_OVERLAP = 64
 #: Runs that a question about many names.
 NAMED = 5
 #: A wait in a terminal says nothing for this time (seconds).
@@ -135,12 +137,18 @@ def no_log(run: TrackedRun) -> str:
 
 def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None) -> None:
     """Write the log as it grows until the run has ended; never raises for how it ended."""
+    from jupyter_amltrain.runs.series import LOG_RESTARTED
+
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    offset = 0
+    offset, last = 0, b""
     if tail is not None:
         text = run.logs(tail=tail)
         path = run.log_path
-        offset = os.path.getsize(path) if path and os.path.isfile(path) else 0
+        if path and os.path.isfile(path):
+            with open(path, "rb") as file:
+                file.seek(max(0, os.path.getsize(path) - _OVERLAP))
+                last = file.read()
+                offset = file.tell()
         if text:
             write(text + "\n")
     while True:
@@ -148,9 +156,14 @@ def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None
         path = run.log_path
         if path and os.path.isfile(path):
             with open(path, "rb") as file:
-                file.seek(offset)
+                file.seek(offset - len(last))
+                if file.read(len(last)) != last:
+                    offset, last = file.seek(0), b""
+                    decoder.reset()
+                    write(LOG_RESTARTED)
                 while block := file.read(1 << 16):
                     offset += len(block)
+                    last = (last + block)[-_OVERLAP:]
                     write(decoder.decode(block))
         if done:
             if not path or not os.path.isfile(path):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,3 +58,27 @@ def test_following_loses_nothing(api: Any) -> None:
     parts.clear()
     runs.follow(run, parts.append, tail=2)
     assert "".join(parts) == "zeile ü 18\nzeile ü 19\n"
+
+
+@pytest.mark.parametrize("tail", [None, 5])
+def test_following_a_log_that_its_job_empties_goes_on_at_its_new_beginning(
+    api: Any, tmp_path: Path, tail: int | None
+) -> None:
+    gate = tmp_path / "go-on"
+    source = """import os, time
+print("old text " * 20, flush=True)
+while not os.path.exists(os.environ["GO_ON"]): time.sleep(0.02)
+os.ftruncate(1, 0)
+print("new", flush=True)
+"""
+    run = api.submit(source, env={"GO_ON": str(gate)})
+    until(lambda: "old text" in run.logs())
+    parts: list[str] = []
+
+    def write(text: str) -> None:
+        parts.append(text)
+        gate.touch()
+
+    runs.follow(run, write, tail=tail)
+    text = "".join(parts)
+    assert text.startswith("old text") and text.endswith("\nnew\n") and text.count("new\n") == 1
