@@ -126,6 +126,20 @@ def test_import_without_a_first_line_has_the_run_all_the_same(tmp_path, first):
     assert (out["loss"], out["name"], out["experiment"]) == ([2, 3], "digits", "numbers")
 
 
+def test_import_with_a_state_that_is_no_object_fails_in_one_sentence(tmp_path):
+    folder = run_folder(tmp_path / "digits-k3f9", [INIT, metric(2)])
+    damage = """
+state = Path(run, "state.json")
+good = state.read_bytes()
+state.write_text("[]")
+go()
+state.write_bytes(good)
+"""
+    out = imported(folder, tmp_path / "project", damage)
+    (bad, _), (last, _) = out["tries"]
+    assert "state.json is damaged" in bad and last == "" and out["loss"] == [2]
+
+
 FULL = """
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

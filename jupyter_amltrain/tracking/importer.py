@@ -154,7 +154,10 @@ def _locked_import(
             result["notes"].append(f"{place} is on a file system without locks; a lock file stands in")
         result["mlflow"] = store.version
         # Read before the journal: what this state knows of is in the journal by now.
-        state = read_json(folder / "state.json") if (folder / "state.json").exists() else {}
+        state: dict[str, Any] = {}
+        if (path := folder / "state.json").exists():
+            state = read_json(path)
+            check_schema(state, path)
         replay = _Import(store, folder, job, result)
         replay.records(chunk)
         note = result["notes"].append
