@@ -12,6 +12,7 @@ import contextlib
 import gc
 import json
 import logging
+import math
 import os
 import tempfile
 import threading
@@ -216,10 +217,21 @@ def _collector_paused() -> Iterator[None]:
 
 
 def listed(run: Run) -> Run:
-    """An ended run with only what lists show of its job; the run as it is where that is long."""
+    """An ended run with only what lists show of its job; the run as it is where that is long or no JSON."""
     fields = {name: getattr(run.spec, name) for name in _LISTED}
     partial = msgspec.structs.replace(run, spec=JobSpec(**fields), partial=True)
+    if _has_no_json(run.spec.params):
+        return run
     return partial if len(_line(partial, ())) <= MAX_ROW_BYTES else run
+
+
+def _has_no_json(value: Any) -> bool:
+    """Whether a value holds ``nan`` or an infinity, which a row would give back as ``null``."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_no_json, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_no_json, value))
 
 
 def tracking_of(folder: str) -> str:

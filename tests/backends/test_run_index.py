@@ -64,6 +64,17 @@ def test_a_list_from_the_index_is_that_from_the_folders(place: tuple[Any, Path])
     assert listed(api) == first
 
 
+def test_parameters_that_json_has_no_numbers_for_stay_in_the_list(place: tuple[Any, Path]) -> None:
+    api, home = place
+    path = write(home, "past-odd", 2e9) / "job.json"
+    job = json.loads(path.read_text())
+    job["spec"]["params"] = {"clip": float("inf"), "more": [{"x": float("nan")}]}
+    path.write_text(json.dumps(job))
+    for _ in range(3):
+        (odd, *_) = listed(api)
+        assert repr(odd[4]) == "{'clip': inf, 'more': [{'x': nan}]}"
+
+
 def test_the_whole_job_of_an_old_run_is_read_when_it_is_asked_for(place: tuple[Any, Path]) -> None:
     api, _ = place
     listed(api)
