@@ -33,9 +33,14 @@ def bystanders(queue: str, home: str, run: str) -> FrozenSet[int]:
     for record in Shelf(os.path.join(queue, "slots")).load().values():
         if (record["home"], record["run"]) == (home, run):
             continue
-        found.append(record.get("guardian"))
-        try:
-            found.append((read_state(run_folder(record["home"], record["run"])) or {}).get("supervisor"))
-        except (OSError, AgentError):
-            pass
+        found += [record.get("guardian"), record.get("supervisor") or _stated_supervisor(record)]
     return frozenset(who["pid"] for who in found if who and alive(who))
+
+
+def _stated_supervisor(record: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
+    """The supervisor by a run's ``state.json``, for a record that was written before it was known."""
+    try:
+        who = (read_state(run_folder(record["home"], record["run"])) or {}).get("supervisor")
+    except (OSError, AgentError):
+        return None
+    return who if isinstance(who, dict) else None  # a job may have written anything

@@ -95,8 +95,8 @@ def identity(pid: int) -> Optional[Dict[str, Any]]:
 
 
 def alive(who: Optional[Mapping[str, Any]]) -> bool:
-    """Whether the process with the identity `who` still runs (a zombie does not)."""
-    if not who or not isinstance(who.get("pid"), int):
+    """Whether the process with the identity `who` still runs (a zombie does not); a job may have written `who`."""
+    if not isinstance(who, dict) or not isinstance(who.get("pid"), int):
         return False
     found = identity(who["pid"])
     return found is not None and found["start"] == who.get("start")
@@ -222,11 +222,11 @@ def members(
     """
     rows = table()
     found = marked(mark, rows)
-    if leader:
+    if isinstance(leader, dict) and isinstance(leader.get("pid"), int):  # a job may have written it
         # A pid is not given out again while a session has its number; but once the
         # session has ended it may, and the next session is not ours.
         now = rows.get(leader["pid"])
-        if now is None or now.start == leader["start"]:
+        if now is None or now.start == leader.get("start"):
             found |= {row.pid for row in rows.values() if row.session == leader["pid"]}
     if root is not None:
         found |= descendants(root, rows, apart)

@@ -109,7 +109,8 @@ class Queue:
         for record in self.records.values():
             found.add((record.get("guardian") or {}).get("pid", 0))
             who = record.get("supervisor") or (_state(record) or {}).get("supervisor")
-            found.add((who or {}).get("pid", 0))
+            pid = who.get("pid") if isinstance(who, dict) else 0  # a job may have written anything
+            found.add(pid if isinstance(pid, int) else 0)
         return found - {0}
 
     def adopt(self, say: Callable[[str], None]) -> None:

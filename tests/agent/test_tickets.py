@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent import dispatcher, processes, shelf
+from jupyter_amltrain.agent import dispatcher, processes, shelf, tickets
+from jupyter_amltrain.agent.bystanders import bystanders
 from jupyter_amltrain.agent.calls import call
 
 from .conftest import Agent, alive, until
@@ -244,3 +245,28 @@ def test_an_error_of_every_turn_makes_no_busy_loop(monkeypatch: pytest.MonkeyPat
 class _Nothing:
     def __getattr__(self, name: str) -> Any:
         return lambda *_: ()
+
+
+@pytest.mark.parametrize("who", ["x", 5, [1], {"pid": "a"}, {"start": 1}, {"pid": 2**80, "start": 1}])
+def test_what_a_job_names_as_its_processes_disturbs_no_other_run(tmp_path: Path, who: Any) -> None:
+    """A supervisor asks at the end of its run who serves the others; the dispatcher frees what has ended."""
+    folder, home = shelf.open_queue(str(tmp_path / "queue")), str(tmp_path / "home")
+    run = Path(home, "runs", "bad-1")
+    run.mkdir(parents=True)
+    phases = [{"name": "running", "start": 1.0, "end": None, "seconds": None}]
+    state = {"schema": 1, "run": "bad-1", "state": "running", "version": 1, "phases": phases, "mark": "no-such-mark"}
+    state |= {"supervisor": who, "guardian": who, "rank": who, "node": processes.node(), "boot": processes.boot_id()}
+    (run / "state.json").write_text(json.dumps(state))
+    me = processes.identity(os.getpid())
+    record = {"schema": 1, "number": 1, "run": "bad-1", "home": home, "devices": [], "cpu_slot": 0}
+    record |= {"guardian": me, "boot": processes.boot_id(), "node": processes.node()}
+    slots = shelf.Shelf(os.path.join(folder, "slots"))
+    for supervisor in (me, None):  # None: of an older dispatcher
+        slots.put(1, {**record, "supervisor": supervisor})
+        assert bystanders(folder, home, "good-1") == {os.getpid()}
+    gone = {"pid": 2**22 + 1, "start": 1}
+    slots.put(1, {**record, "guardian": gone, "supervisor": None})
+    queue = tickets.Queue(folder)
+    assert not queue.owned(record | {"guardian": gone}) and queue.owner_pids()
+    queue.settle(record)
+    assert json.loads((run / "state.json").read_text())["state"] == "lost"
