@@ -38,7 +38,7 @@ _ABOUT = frozenset(
      "COUNT", "LIMIT", "TTL", "SCOPE", "FIELD", "COLUMN", "HEADER", "CLASSIFICATION", "PROMPT", "SEED", "RATE",
      "STRATEGY", "VARIABLE"]
 )  # fmt: skip
-_HARMLESS = re.compile(r"(?:-?[\d.]*|true|false|yes|no|on|off|none|null|<\w*>|\[\w*\]|</?\w+>)", re.I)
+_HARMLESS = re.compile(r"(?:-?[\d.]*|-?[\d.]+e[+-]?\d+|true|false|yes|no|on|off|none|null|<\w*>|\[\w*\]|</?\w+>)", re.I)
 _PIN = re.compile(r"[\d.]{5,}")
 _GENERATED = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+=-]{16,}")
 

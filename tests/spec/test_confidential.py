@@ -100,7 +100,7 @@ def test_environment_variable_that_tells_of_a_secret_is_refused(text: str) -> No
      "auth=basic", "keyboard=us", "monkey=x", "passage=long text", "use_token=true", "note=a;b=c",
      "optimizer=sk-learn-gradient-boosting", "model=multi-task-classification-large-v2",
      "model=risk-assessment-model-version-1", "url=https://host:8080/a@b", "path=/data/tokens/v1",
-     "token_file=/run/secrets/token", "hash=5f4dcc3b5aa765d61d8327deb882cf99"],
+     "secret_weight=1e-05", "token_file=/run/secrets/token", "hash=5f4dcc3b5aa765d61d8327deb882cf99"],
 )  # fmt: skip
 def test_what_only_sounds_like_a_secret_is_accepted(text: str) -> None:
     name, _, value = text.partition("=")
