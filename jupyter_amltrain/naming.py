@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +20,8 @@ def slug(name: str) -> str:
 
 def new_run_id(name: str) -> str:
     """``<slug>-<5 characters>``: 14 million ids for each name."""
+    import secrets  # not at %load_ext: it brings hashlib and base64
+
     return f"{slug(name)}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))}"
 
 

@@ -7,9 +7,11 @@ away those that another thread has set meanwhile. Ours is one filter more, for o
 from __future__ import annotations
 
 import ast
-import symtable
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import symtable
 
 #: What stands in warnings where the file's name would.
 _FILE = "<amltrain: code of a job>"
@@ -36,6 +38,8 @@ def check(tree: ast.Module) -> None:
 
 def table(text: str) -> symtable.SymbolTable:
     """The symbol table of a module's text; raises ``SyntaxError`` as compiling it would."""
+    import symtable  # not at %load_ext
+
     _quiet()
     return symtable.symtable(text, _FILE, "exec")
 

@@ -183,7 +183,7 @@ class TestAzureBackend(BackendContract):
         text = (
             "import json, os, mlflow\n"
             "for i in range(3):\n    mlflow.log_metric('loss', 1 / (i + 1), step=i)\n"
-            "with open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w') as f:\n    json.dump({'value': 0.5}, f)\n"
+            "with open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w') as f:\n    json.dump(0.5, f)\n"
         )
         run = self._run(call, backend, job("metrics", text, out=("acc",)))
         assert call(backend.outputs(run.run_id, ("acc",))) == {"acc": 0.5}
@@ -203,7 +203,7 @@ class TestAzureBackend(BackendContract):
         text = (
             "import json, os, time, mlflow\n"
             "for i in range(8):\n    mlflow.log_metric('loss', i, step=i)\n    time.sleep(0.3)\n"
-            "with open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w') as f:\n    json.dump({'value': 0.5}, f)\n"
+            "with open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w') as f:\n    json.dump(0.5, f)\n"
         )
         run = call(self._launch(backend, job("shy", text, out=("acc",))))
         changes = backend.changes()

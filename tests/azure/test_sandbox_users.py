@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -194,4 +195,6 @@ def test_mlflow_of_the_sandbox_listens_on_no_port():
         finally:
             server.stop()
 
-    assert asyncio.run(started()) == ([], 200, 0o700)
+    # In a thread of its own: Playwright may have left a loop running in this one.
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(asyncio.run, started()).result(120) == ([], 200, 0o700)

@@ -293,7 +293,7 @@ def test_window_pause_and_zoom_are_the_pages(
     folder = folder_of(gpu_lab, notebook)
     notebook.sleeping_cell()  # none of this needs the kernel
     eventually("ticks are drawn", lambda: len(charts.lines(run, "GPU utilization", 100)[-1][2]) > 20)
-    live = run.locator("button", has_text="Live")
+    live = run.get_by_role("button", name="Live", exact=True)
     expect(live).to_have_class(lambda_has("mod-active"))
     area = charts.figure(run, "GPU utilization").locator(".plotarea_background")
     area.scroll_into_view_if_needed()

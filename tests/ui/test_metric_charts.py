@@ -129,7 +129,7 @@ def test_wheel_and_drag_stay_in_the_page(notebook: NotebookPage, lab: LabServer,
         page.mouse.down()
         page.mouse.move(left + width / 2 + 30, top + height / 2, steps=3)
         page.mouse.up()
-    live = run.locator("button", has_text="Live")
+    live = run.get_by_role("button", name="Live", exact=True)
     eventually("the charts hold still", lambda: "mod-active" not in (live.get_attribute("class") or ""))
 
     def inside() -> bool:
