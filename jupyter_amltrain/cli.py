@@ -19,7 +19,8 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
 
-_MAGIC = re.compile(r"%{1,2}aml_(submit|runs|compute|monitor|model)")
+#: A cell magic has no counterpart in a shell.
+_MAGIC = re.compile(r"(?<!%)%aml_(submit|runs|compute|monitor|model)")
 _HELP = """Submit scripts as supervised, tracked runs, and look after them.
 
 Examples::

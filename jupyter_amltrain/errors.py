@@ -210,7 +210,7 @@ class RunLost(RunError):
 
 
 class ResultMissing(RunError):
-    """Values named by ``--out`` did not come home.
+    """Values named by ``--out`` were not returned.
 
     Parameters
     ----------
@@ -226,11 +226,11 @@ class ResultMissing(RunError):
 
     @classmethod
     def of_all(cls, handle: str, missing: Sequence[ResultMissing]) -> ResultMissing:
-        """One error that names every value of a run that did not come home."""
+        """One error that names every value of a run that was not returned."""
         if len(missing) == 1 or not all(one.name for one in missing):
             return missing[0]
         told = "; ".join(f"{one.name}: {one.why}" for one in missing)
-        return cls(f"--out: {len(missing)} values of {handle} did not come home. {told}.")
+        return cls(f"--out: {len(missing)} values of {handle} were not returned. {told}.")
 
 
 class UnrecordedRun(RunError):

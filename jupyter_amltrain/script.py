@@ -415,7 +415,7 @@ def _instead(path: Path) -> str:
         return f"Submit a job of az ml by: %aml_submit {path.name}"
     if suffix in (".sh", ".bash"):
         return "Write a .py file that runs it: subprocess.run([...], check=True)"
-    return f"Name a .py file that reads it; hand it over by --input data={path.name}"
+    return f"Name a .py file that reads it; pass it with --input data={path.name}"
 
 
 def _near_files(path: Path) -> str:

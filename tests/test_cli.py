@@ -179,3 +179,9 @@ def test_export() -> None:
     assert "Telemetry of local/train-" in amltrain("runs", "export", "last", "run.csv").stdout
     assert Path("run.csv").read_text().count("\n") >= 3
     assert "Try: run.csv" in amltrain("runs", "export", "last", "run.cvs", code=2).stderr
+
+
+def test_submit_of_a_notebook_names_the_cell_magic() -> None:
+    Path("train.ipynb").write_text("{}")
+    said = amltrain("submit", "train.ipynb", code=2).stderr
+    assert "%%aml_submit" in said and len(said.splitlines()) == 1

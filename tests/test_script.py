@@ -142,7 +142,7 @@ def test_values_come_home(tmp_path: Path) -> None:
     assert math.isnan(got["nested"]["value"]["loss"][1])
     assert got["big"]["error"].startswith("2000") and got["big"]["file"] == "big.value.json"
     assert "object" in got["model"]["error"] and got["model"]["file"] == "model.pickle"
-    assert "ndarray" in got["many"]["error"] and got["many"]["file"] == "many.npy"
+    assert "an ndarray" in got["many"]["error"] and got["many"]["file"] == "many.npy"
     assert "keys must be" in got["tup"]["error"] and got["tup"]["file"] == "tup.pickle"
     assert "list" in got["loop"]["error"] and got["loop"]["file"] == "loop.pickle"
     assert got["absent"] == {"amltrain": 1, "name": "absent", "error": "never set"}

@@ -99,7 +99,7 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any") -> None:
         return failed
 
     def article(word: "str") -> "str":
-        return ("an " if word[:1].lower() in ("a", "e", "i", "o", "u") else "a ") + word
+        return ("an " if word[:1].lower() in ("a", "e", "i", "o", "u") or word[:2] == "nd" else "a ") + word
 
     found = b.globals()
     for name in names:

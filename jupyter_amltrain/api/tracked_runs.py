@@ -63,7 +63,15 @@ def monitor(
 
 def ui(project: str | os.PathLike[str] | None = None) -> str:
     """URL of MLflow's own pages for a project (default: this folder's); started if need be."""
+    return mlflow_page(project)[0]
+
+
+def mlflow_page(project: str | os.PathLike[str] | None = None) -> tuple[str, str]:
+    """URL of MLflow's own pages for a project, and their path at the Jupyter server (empty without one).
+
+    A link in a cell's output needs the path: only the browser knows under which name and port it reaches the server.
+    """
     c = controller()
     folder = str(Path(project or working_folder()).resolve())
     answer = c.loop.call(c.open_ui(folder), 180)
-    return str(answer["url"])
+    return str(answer["url"]), str(answer["path"])

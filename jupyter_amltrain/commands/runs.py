@@ -347,6 +347,13 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
     return api.ui(project)
 
 
+def mlflow_page(project: str | None = None) -> tuple[str, str]:
+    """Start MLflow's page as :func:`ui` does; returns its address and its path at the Jupyter server, if any."""
+    from jupyter_amltrain.api.tracked_runs import mlflow_page as page
+
+    return page(project)
+
+
 def ui_text(url: str) -> str:
     """One line about the page."""
     note = " (opens for 15 minutes)" if "?token=" in url else ""

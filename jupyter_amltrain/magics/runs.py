@@ -53,7 +53,7 @@ class RunsMagics(Magics):
             path = export.checked(asked.file)
             print(export.export(api.attach(asked.run), path))
         elif asked.verb == "ui":
-            _show_page(runs.ui())
+            _show_page(*runs.mlflow_page())
         else:
             return self._one(asked, api.attach("last" if asked.verb == "last" else asked.run))
         return None
@@ -82,14 +82,14 @@ class RunsMagics(Magics):
         return show_once(self.shell, run, self._config.refresh_rate)
 
 
-def _show_page(url: str) -> None:
+def _show_page(url: str, path: str) -> None:
     from html import escape
 
     from IPython.display import display
 
     from jupyter_amltrain.commands.runs import ui_text
 
-    link = f'MLflow: <a href="{escape(url)}" target="_blank" rel="noopener">{escape(url)}</a>'
+    link = f'MLflow: <a href="{escape(path or url)}" target="_blank" rel="noopener">{escape(url)}</a>'
     display({"text/plain": ui_text(url), "text/html": link}, raw=True)  # type: ignore[no-untyped-call]
 
 

@@ -5,6 +5,7 @@ Every reader takes bytes at any cut: a torn last line waits for its rest.
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -193,21 +194,35 @@ class Shown:
     """Which of the values that are appended to an array are drawn.
 
     Extremes of whole blocks are found once, so that a frame of a long series costs what
-    came since the last one: a million points are as cheap as a thousand.
+    came since the last one: a million points are as cheap as a thousand. Blocks grow with the
+    series: what is kept has the shape of the curve in every part of it.
     """
 
-    BLOCK = 256
+    #: Values of the first blocks, and the most that are kept of whole blocks.
+    FIRST_BLOCK = 4
+    MAX_KEPT = 2048
 
     def __init__(self, values: array[float]) -> None:
         self._values = values
         self._done = 0
         self._kept: list[int] = []
+        self._block = self.FIRST_BLOCK
 
     def indices(self, points: int = POINTS) -> list[int]:
         """As :func:`downsample` of all values so far."""
         n = len(self._values)
-        while n - self._done >= self.BLOCK:
-            block = range(self._done, self._done + self.BLOCK)
-            self._kept += sorted({block[0], *_extremes(self._values, block)})
-            self._done += self.BLOCK
-        return downsample(self._values, points, [*self._kept, *range(self._done, n)])
+        while n - self._done >= self._block:
+            end = self._done + self._block
+            self._kept += self._essence(range(self._done, end))
+            self._done = end
+            if len(self._kept) > self.MAX_KEPT:
+                self._block *= 2
+                blocks = itertools.groupby(self._kept, key=lambda i: i // self._block)
+                self._kept = [i for _, block in blocks for i in self._essence(list(block))]
+        among = [*self._kept, *range(self._done, n)]
+        if among and among[-1] != n - 1:
+            among.append(n - 1)
+        return downsample(self._values, points, among)
+
+    def _essence(self, indices: Sequence[int]) -> list[int]:
+        return sorted({indices[0], *_extremes(self._values, indices)})

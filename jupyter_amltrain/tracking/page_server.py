@@ -50,7 +50,7 @@ _SCRIPT_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decod
 _ENTER = f"<!doctype html><title>MLflow</title><script>{_SCRIPT}</script>"
 _REFUSED = (
     "<!doctype html><title>MLflow</title><p>This page needs the token of its address."
-    " Have the address again with <code>%aml_runs ui</code>, or <code>amltrain runs ui</code> in a terminal.</p>"
+    " Get the address again with <code>%aml_runs ui</code>, or <code>amltrain runs ui</code> in a terminal.</p>"
 )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_amltrain.api import controller
 from jupyter_amltrain.errors import AmlTrainError, CommandError, RunCanceled, UnknownRun
 
 from .conftest import Cell
@@ -105,3 +106,21 @@ def test_compute(cell: Cell, capsys: Any) -> None:
     assert "cpu slots" in shown and "A run survives the end of" in shown and "kernel" in shown
     cell("%aml_compute use local")
     assert "local is the target in use" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", ["/base/amltrain/mlflow/1/", ""])
+def test_ui_links_to_the_server_as_the_browser_knows_it(
+    ip: InteractiveShell, cell: Cell, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    url = "http://localhost:8888/base/amltrain/mlflow/1/"
+
+    async def open_ui(project: str) -> dict[str, Any]:
+        return {"url": url, "path": path, "pid": 1, "reused": False}
+
+    monkeypatch.setattr(controller(), "open_ui", open_ui)
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    cell("%aml_runs ui")
+    (output,) = shown
+    assert f'href="{path or url}"' in output["text/html"]
+    assert url in output["text/plain"]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from array import array
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,6 +114,20 @@ def test_what_is_shown_of_a_growing_series_keeps_ends_and_extremes(values: list[
     if known:
         kept = [values[i] for i in keep if values[i] == values[i]]
         assert max(known) in kept and min(known) in kept
+
+
+@pytest.mark.parametrize("n", [257, 400, 3000, 100_000])
+def test_shown_values_follow_a_falling_curve(n: int) -> None:
+    column = array("d", [1 / (1 + i / 20) for i in range(n)])
+    keep = Shown(column).indices()
+    longest = max(b - a for a, b in itertools.pairwise(keep))
+    assert longest <= max(4, 8 * n // 300)  # no part of the curve is one straight line
+
+
+def test_what_is_kept_of_a_long_series_is_bounded() -> None:
+    shown = Shown(array("d", (i % 977 for i in range(300_000))))
+    assert len(shown.indices()) <= 300
+    assert len(shown._kept) <= Shown.MAX_KEPT
 
 
 def test_a_step_that_no_client_sends_is_stepped_over() -> None:

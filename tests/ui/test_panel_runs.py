@@ -163,6 +163,11 @@ def test_a_narrow_row_never_cuts_a_number(submit: Submit, panel: PanelPage, shot
         expect(number).to_have_text("9.54e-7", timeout=MS)
         expect(panel.row(gpus).locator(".jp-AmlRuns-spark polyline").first).to_be_attached(timeout=MS)
         panel.page.screenshot(path=shots / f"narrow-{name[:4]}.png")
+        # A run without a curve leaves the room of it to the name.
+        expect(panel.row(plain).locator(".jp-AmlRuns-spark")).to_be_hidden(timeout=MS)
+        if name == "loss":
+            caption = panel.row(plain).locator(".jp-AmlRuns-metricCaption")
+            assert caption.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
         for handle, count in ((plain, 2), (gpus, 2)):
             found = panel.row(handle).evaluate(NUMBERS)
             assert len(found) == count and all(each["whole"] and each["inside"] for each in found), found

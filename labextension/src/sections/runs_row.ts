@@ -51,6 +51,7 @@ export class RowView {
     this._spark.setAttribute('viewBox', `0 0 ${SPARK_WIDTH} ${SPARK_HEIGHT}`);
     this._spark.setAttribute('preserveAspectRatio', 'none');
     this._spark.setAttribute('aria-hidden', 'true');
+    this._spark.setAttribute('hidden', '');
     this.node.append(
       this._dot,
       element('div', 'jp-AmlRuns-top', '', this._name, this._target, this._when),
