@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -60,14 +61,16 @@ class StateFile:
         Raises
         ------
         OSError
-            It cannot be written now.
+            It cannot be written now, or the folder was removed: whoever did that wants no run there.
         """
+        if self._handle >= 0 and not self.exists():
+            raise FileNotFoundError(errno.ENOENT, "the run folder was removed", self.folder)
         lifecycle.save(self.place, state, durable)
         self._written = self._signature()
 
     def changed(self) -> bool:
         """Whether somebody else wrote, replaced or removed the file since `save`."""
-        return self._written is not None and self._signature() != self._written
+        return self._written is not None and self._signature() != self._written and self.exists()
 
     def save_patiently(self, state: Dict[str, Any], tick: Callable[[], None]) -> None:
         """Write the last state, once a second until the disk takes it; give up when the folder stays away.

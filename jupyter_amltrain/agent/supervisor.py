@@ -200,8 +200,12 @@ class Supervisor:
             send(self._members(), signal.SIGKILL)
             self.kill_at = now + 0.2
         for helper in self.helpers:
-            if helper.due is not None and now >= helper.due:
+            if helper.due is None or now < helper.due:
+                continue
+            if self.file.exists():
                 self._fork(helper)
+            else:  # it would make the run folder anew
+                helper.died()
         if self.unsaved is not None and now >= self.unsaved:
             self._save()
 

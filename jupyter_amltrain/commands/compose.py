@@ -258,7 +258,7 @@ def _checked(
 
 def _as_seen(text: str) -> str:
     """An error about a cell that has no line yet: its code begins one line higher than it will."""
-    return re.sub(r"\bCell line (\d+)", lambda found: f"Cell line {int(found[1]) - 1}", text, count=1)
+    return re.sub(r"\b(Cell line|line) (\d+)", lambda found: f"{found[1]} {int(found[2]) - 1}", text, count=1)
 
 
 def _is_of(error: AmlTrainError) -> bool:

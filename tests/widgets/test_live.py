@@ -105,7 +105,7 @@ def test_a_hidden_page_gets_nothing_and_then_what_it_lacks(house: House, tmp_pat
     assert house.on(house.live.follow, feed, False, ())
     assert house.sources.lookers[entry.run.handle] == 0
     messages = house.sent(entry, "page")
-    entry.metrics.feed(b'{"seq":1,"op":"init","a":{"id":"r"}}\n')
+    entry.metrics.feed(b'{"seq":1,"op":"init","b":{},"a":{"id":"r"}}\n')
     for line in lines[:5]:
         house.on(entry.telemetry.feed, 0, line)
     assert not messages
@@ -125,7 +125,7 @@ def test_metrics_follow_and_new_ones_get_charts(house: House, tmp_path: Path) ->
         record = {"seq": seq, "op": "runs/log-metric", "b": body}
         entry.metrics.feed(msgspec.json.encode(record) + b"\n")
 
-    house.on(entry.metrics.feed, b'{"seq":1,"op":"init","a":{"id":"r"}}\n')
+    house.on(entry.metrics.feed, b'{"seq":1,"op":"init","b":{},"a":{"id":"r"}}\n')
     for i in range(6):
         house.on(log, 2 + i, f"m{i}", float(i))
     until = time.monotonic() + DEADLINE
