@@ -110,7 +110,7 @@ import json, os, resource, signal, sys, time
 pyz, home = sys.argv[1], sys.argv[2]
 sys.path.insert(0, pyz)
 from amltrain_agent.calls import call
-os.environ.update(AMLTRAIN_CPU_SLOTS="8", AMLTRAIN_DISPATCHER_IDLE="5")
+os.environ.update(AMLTRAIN_CPU_SLOTS="8", AMLTRAIN_DISPATCHER_IDLE="60")
 queue = home + "/queue"
 def ask(op, **payload):
     return call(op, payload, home + "/state", queue, pyz)

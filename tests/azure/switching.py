@@ -134,7 +134,7 @@ mlflow.set_tag("note", "y" * 60)
 pathlib.Path("outputs").mkdir(exist_ok=True)
 pathlib.Path("outputs/f.txt").write_text("left")
 pathlib.Path(os.environ["AML_OUTPUT_MODEL"], "weights.bin").write_bytes(b"12345")
-pathlib.Path(os.environ["AML_OUTPUT_DIR"], "acc.json").write_text('{"value": 0.5}')
+pathlib.Path(os.environ["AML_OUTPUT_DIR"], "acc.json").write_text('0.5')
 print("done", flush=True)
 """
 LOG = ["step 0", "step 1", "step 2", "done"]

@@ -96,6 +96,8 @@ def _change(**fields: Any) -> Callable[[Path], None]:
     return change
 
 
+#: Seconds after which a command counts as one that hangs; a busy machine takes long for an import.
+HANG_S = 120
 DEEP = "[" * 20_000
 WHOLE: dict[str, Callable[[Path], None]] = {
     "missing": _instead(lambda path: None),
@@ -397,7 +399,7 @@ def tried(place: Place, command: Callable[[Place, str], Any], handle: str, wrong
         where = f"{Path(frame.filename).name}:{frame.lineno}"
         print("TRACEBACK", label, type(error).__name__, str(error)[:120], where)
     finally:
-        if (took := time.monotonic() - begin) > 20:
+        if (took := time.monotonic() - begin) > HANG_S:
             wrong["hang"] += 1
             if wrong["hang"] > 3:
                 pytest.exit("too many hangs", 1)
