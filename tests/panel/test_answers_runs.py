@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,29 +200,6 @@ def test_again_of_code_that_has_changed_is_refused_or_taken_from_the_copy(house:
 def test_again_on_a_target_without_a_folder_here(house: House) -> None:
     run = house.ended("pass", target="quick")
     assert house.ask(protocol.Again(handle=run.handle)).handle.startswith("quick/run-")
-
-
-@pytest.mark.parametrize("kind", ["cell", "file"])
-def test_again_of_a_run_that_a_kernel_only_lists_is_the_same_job(tmp_path: Path, kind: str) -> None:
-    """Lists know only part of the job of an ended run: without the rest it would run with other settings."""
-    (tmp_path / "train.py").write_text("import os\nprint(os.environ['DEPTH'])\n")
-    script = "import os\nprint(os.environ['DEPTH'])" if kind == "cell" else tmp_path / "train.py"
-    with api_of(tmp_path) as api:
-        past = House(api).ended(script, env={"DEPTH": "7"}, timeout=300.0, name="past")
-        handle, spec = past.handle, past.spec
-        for _ in range(2):  # the second kernel has the run from the index
-            api.close()
-            house = House(api)
-            listed = house.controller.loop.call(house.controller.runs(), DEADLINE)
-        assert next(run for run in listed if run.handle == handle).partial
-        again = api.attach(house.ask(protocol.Again(handle=handle)).handle)
-        assert again.spec == spec and again.wait(DEADLINE).logs().strip() == "7"
-        api.close()
-        house = House(api)
-        house.controller.loop.call(house.controller.runs(), DEADLINE)
-        shutil.rmtree(tmp_path / "home" / "runs" / handle.partition("/")[2])
-        with pytest.raises(CommandError, match="cannot run again"):
-            house.ask(protocol.Again(handle=handle))
 
 
 # ---- log
