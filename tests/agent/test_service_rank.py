@@ -69,7 +69,8 @@ def test_a_signal_reaches_the_whole_job(tmp_path, zipapp, number):
         "signal.signal(signal.SIGUSR1, lambda n, f: os.write(1, b'save\\n'))\n"
         "os.fork()\n"
         "os.write(1, b'up\\n')\n"
-        "while True: time.sleep(600)\n",
+        # Short sleeps: a signal between Python's last look and the system call does not end a long one.
+        "while True: time.sleep(0.05)\n",
     )
     process = job.start()
     lines = [process.stdout.readline() for _ in range(2)]  # of the command and of its child
