@@ -115,7 +115,8 @@ def test_cancel_lets_a_job_end_by_itself(agent: Agent) -> None:
     code = """
 import signal, sys, time
 def bye(*_): print('saved'); sys.exit(0)
-signal.signal(signal.SIGTERM, bye); print('up'); time.sleep(600)"""
+signal.signal(signal.SIGTERM, bye); print('up')
+while True: time.sleep(0.05)"""
     run = agent.submit(code)
     agent.running(run, "up")
     agent.good("cancel", run=run)
