@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,16 @@ class Page:
         self.live, self.client = live, live.client
         self.events: dict[str, list[dict[str, Any]]] = {}
         self.at: dict[str, list[float]] = {}
+        channel = self.client.iopub_channel
+        take = channel.get_msg
+
+        def recording(*args: Any, **kwargs: Any) -> Any:
+            # Whoever reads: an execution drops the messages that are not its own.
+            message = take(*args, **kwargs)
+            self._record(message)
+            return message
+
+        channel.get_msg = recording
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         message = self.client.session.msg("amltrain_request", {"version": protocol.VERSION, "op": op, **fields})
@@ -47,16 +59,16 @@ class Page:
         """Take what comes until `done()` or for so long."""
         end = time.monotonic() + seconds
         while not done() and time.monotonic() < end:
-            try:
-                message = self.client.get_iopub_msg(timeout=0.1)
-            except Exception:  # queue.Empty
-                continue
-            content = message["content"]
-            if message["msg_type"] == "comm_msg" and "seq" in content["data"]:
-                event = {**content["data"], "buffers": [bytes(b) for b in message["buffers"]]}
-                self.events.setdefault(content["comm_id"], []).append(event)
-                self.at.setdefault(content["comm_id"], []).append(time.monotonic())
-            assert message["msg_type"] not in ("comm_open", "comm_close") or not content["comm_id"].startswith("c")
+            with contextlib.suppress(queue.Empty):
+                self.client.get_iopub_msg(timeout=0.1)
+
+    def _record(self, message: dict[str, Any]) -> None:
+        content = message["content"]
+        if message["msg_type"] == "comm_msg" and "seq" in content["data"]:
+            event = {**content["data"], "buffers": [bytes(b) for b in message["buffers"]]}
+            self.events.setdefault(content["comm_id"], []).append(event)
+            self.at.setdefault(content["comm_id"], []).append(time.monotonic())
+        assert message["msg_type"] not in ("comm_open", "comm_close") or not content["comm_id"].startswith("c")
 
     def until(self, done: Callable[[], Any]) -> None:
         self.listen(DEADLINE, done)
