@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 RECORD_MIME = "application/vnd.amltrain.run+json"
 DEADLINE = float(os.environ.get("AMLTRAIN_UI_DEADLINE", 90))  # seconds, for whatever has to happen on a busy machine
@@ -268,8 +268,10 @@ class NotebookPage:
         return bool(self.page.evaluate("() => !!jupyterapp.shell.currentWidget.sessionContext.session?.kernel"))
 
     def interrupt(self) -> None:
-        """Interrupt the kernel."""
+        """Interrupt the kernel and wait until no cell of this page runs: one sent earlier would be aborted with it."""
         self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt()")
+        prompts = self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-InputPrompt")
+        expect(prompts.filter(has_text="[*]")).to_have_count(0, timeout=MS)
 
     def records(self) -> list[dict[str, Any]]:
         """The records in the notebook's model, as a save would write them."""
