@@ -324,12 +324,21 @@ class _Scan:
             return self._assigned(node)
         if any(self._reads(inner) for inner in node.body):
             self._readers.add(node.name)
+        self.possible += self._global_assignments(node)  # it may be called before anything reads the name
         return _Flow.GOES_ON
+
+    def _global_assignments(self, definition: ast.AST) -> list[ast.AST]:
+        """Assignments to the module's name in functions that declare it ``global``."""
+        inner = list(ast.walk(definition))
+        if not any(isinstance(node, ast.Global) and self.name in node.names for node in inner):
+            return []
+        return [n for n in inner if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id == self.name]
 
     def _class(self, node: ast.ClassDef) -> _Flow:
         flow = self._in_turn(*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords))
         if flow is not _Flow.GOES_ON:
             return flow
+        self.possible += self._global_assignments(node)
         inner = _Scan(self.name, ())  # what a class body assigns is an attribute
         inner._readers = set(self._readers)
         if inner.block(node.body) is _Flow.READ:

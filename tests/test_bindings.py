@@ -106,7 +106,14 @@ def test_assignment_after_a_read_is_no_override(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["if fast:\n    lr = 1\nprint(lr)", "for i in x:\n    lr = 1\nprint(lr)", "y = a and (lr := 1)\nprint(lr)"]
+    "text",
+    [
+        "if fast:\n    lr = 1\nprint(lr)",
+        "for i in x:\n    lr = 1\nprint(lr)",
+        "y = a and (lr := 1)\nprint(lr)",
+        "def f():\n    global lr\n    lr = 1\nf()\nprint(lr)",
+        "class C:\n    def f(self):\n        global lr\n        for lr in x: pass\nC().f()\nprint(lr)",
+    ],
 )
 def test_override_under_a_condition_is_a_note(text: str) -> None:
     made = script.from_cell(text, params={"lr": 0.3})
