@@ -27,7 +27,9 @@ State = Dict[str, Any]
 KILL_PATIENCE = 20.0
 #: Looks at the process table that must find nobody, where nothing else proves that a run has no process left:
 #: one look misses a process whose parent forks it and leaves while the table is read.
-EMPTY_SCANS = 2
+EMPTY_SCANS = 5
+#: The same for a list of children that may not be empty, because others live on.
+CHILD_LOOKS = 5
 #: Kills of new children in one go: a chain of forks is faster than the process table is read.
 MAX_CHAIN_KILLS = 1000
 
@@ -124,7 +126,8 @@ def kill_all(
     gentle
         Seconds in which they may still end by themselves.
     scans
-        Looks in a row that must find nobody, unless we are `root` and have no child at all.
+        Looks in a row that must find nobody, unless we are `root` and have no child at all. As `root` we also look
+        for children, who may be of a chain of forks that no look at the process table meets.
     tick
         Called between looks.
 
@@ -140,11 +143,12 @@ def kill_all(
         childless = root is not None and reap()
         rows = members(mark, root, spare, leader, apart)
         empty = 0 if rows else empty + 1
-        if not rows and (empty >= scans or childless):
+        if not rows and (childless or (empty >= scans and not (root is not None and _has_child(spare | apart)))):
             return ""
         spent = clock.mono() - began
         if spent > gentle + KILL_PATIENCE:
-            return "could not be killed: pid %s" % ", ".join(str(row.pid) for row in rows)
+            pids = [row.pid for row in rows] or [pid for pid in children(os.getpid()) if pid not in spare | apart]
+            return "could not be killed: pid %s" % ", ".join(map(str, pids))
         if spent >= gentle:
             send(rows, signal.SIGKILL)
             if root is not None:
@@ -152,9 +156,15 @@ def kill_all(
         if not rows:
             continue
         time.sleep(pause)
-        pids = frozenset(row.pid for row in rows)
-        pause = min(pause * 2, 0.1) if pids == known else 0.001
-        known = pids
+        seen = frozenset(row.pid for row in rows)
+        pause = min(pause * 2, 0.1) if seen == known else 0.001
+        known = seen
+
+
+def _has_child(spare: FrozenSet[int]) -> bool:
+    """Whether we have another child than these, live or not collected yet."""
+    me = os.getpid()
+    return any(pid not in spare for _ in range(CHILD_LOOKS) for pid in children(me))
 
 
 def _kill_orphans(spare: FrozenSet[int]) -> None:
