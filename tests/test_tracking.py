@@ -20,7 +20,7 @@ from tests.agent.mlflow_jobs import ROOT, RUN_ID, everything, finish_folder
 KILLED = -signal.SIGKILL
 
 
-def python(*arguments: str, interpreter: str = sys.executable, timeout: float = 150.0) -> dict:
+def python(*arguments: str, interpreter: str = sys.executable, timeout: float = 280.0) -> dict:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
     done = subprocess.run([interpreter, *arguments], env=env, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -236,8 +236,8 @@ def test_telemetry_counts_the_runs_processes(agent: Agent) -> None:
     assert [row[0] for row in rows] == list(range(len(rows)))
     cpu = head["columns"].index("cpu")
     assert max(row[cpu] for row in rows) > 20
-    # The last tick may come when the job has just ended.
-    assert all(row[head["columns"].index("processes")] == 1 for row in rows[:-1])
+    # The first ticks may come before the job's process, the last ones when it has ended.
+    assert {row[head["columns"].index("processes")] for row in rows} - {0} == {1}
     assert began < rows[-1][1] < time.time()
 
 
