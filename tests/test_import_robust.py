@@ -15,6 +15,8 @@ from jupyter_amltrain.tracking import copies
 from tests.agent.mlflow_jobs import RUN_ID, Host, finish_folder, points
 from tests.test_tracking import python
 
+pytestmark = pytest.mark.thorough
+
 INIT = {"seq": 1, "t": 1, "op": "init", "b": {}, "a": {"id": RUN_ID, "exp_id": "0", "exp_name": "n", "name": "digits"}}
 
 

@@ -27,6 +27,8 @@ from jupyter_amltrain.tracking import page_proxy, ui
 from tests.agent.conftest import until
 from tests.other_user import needs_root, run_as_other_user
 
+pytestmark = pytest.mark.thorough
+
 DEADLINE = 120.0
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -38,6 +38,7 @@ def killed(tmp_path_factory):
     return python("-m", "tests.import_kills", str(run), str(tmp_path_factory.mktemp("work")))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "point", ["import_before_commit", "import_after_commit", "import_between_copies", "import_new_store"]
 )
@@ -50,6 +51,7 @@ def test_an_import_killed_anywhere_ends_as_a_clean_one(killed, point):
     assert case["left"] == []
 
 
+@pytest.mark.thorough
 def test_a_clean_import_has_everything(killed):
     assert killed["clean"] == killed["one_chunk"] == 0 and killed["one_chunk_equal"]
     rows = killed["rows"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from tools import azure_sdk, azurite, chromium, compiler, frontend
 from tools.environment import BIN, PYTHON, ROOT, TaskError, ensure, must, run, say, surroundings
 
-#: The fast tier; `thorough` tests are left to ``make test-ui`` and ``make test-azure``.
+#: The fast tier; `thorough` tests are left to ``make test-ui``, ``make test-azure`` and ``make test-trust``.
 FAST = "not soak and not gpu and not thorough"
 
 
@@ -53,6 +53,15 @@ def test_azure(arguments: list[str]) -> int:
     azurite.ensure()
     azure_sdk.ensure()
     return _pytest("thorough and not soak and not gpu and not ui", [*_workers(), "tests/azure", *arguments])
+
+
+def test_trust(arguments: list[str]) -> int:
+    """Run the thorough tests of damage, hostile jobs and other users; the core of them is in ``make test``."""
+    ensure(["test"])
+    compiler.ensure()
+    azurite.ensure()
+    where = ["tests", "--ignore=tests/azure", "--ignore=tests/ui"]
+    return _pytest("thorough and not soak and not gpu", [*_workers(), *where, *arguments])
 
 
 def azure_sandbox(arguments: list[str]) -> int:
@@ -163,7 +172,7 @@ def _ui_is_tested() -> bool:
 
 TASKS: dict[str, Callable[[list[str]], int]] = {
     task.__name__.replace("_", "-"): task
-    for task in (demo, test, test_ui, test_azure, azure_sandbox, azure_live, lab, check, soak, bench, build, clean)
+    for task in (demo, test, test_ui, test_azure, test_trust, azure_sandbox, azure_live, lab, check, soak, bench, build, clean)
 }
 
 

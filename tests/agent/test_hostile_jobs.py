@@ -53,6 +53,8 @@ def both(number, *names):
         os.kill(true[name]['pid'], number)
 """
 
+#: Damages that the fast tier tries.
+FAST = ("completed", "moved", "folder")
 DAMAGES = {
     "completed": "write({**true, 'state': 'completed', 'reason': 'exit', 'exit_code': 0})",
     "lost": "write({**true, 'state': 'lost', 'reason': 'lost'})",
@@ -105,7 +107,9 @@ def final(agent: Agent, run: str) -> dict:
     return agent.state(run)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage", [name if name in FAST else pytest.param(name, marks=pytest.mark.thorough) for name in DAMAGES]
+)
 def test_job_that_damages_its_state_ends_as_it_ended(agent: Agent, damage: str) -> None:
     run = agent.submit(PRELUDE + DAMAGES[damage] + "\nraise SystemExit(7)")
     until(lambda: "up" in agent.log(run) or not agent.run_folder(run).exists(), "the job", STEADY)

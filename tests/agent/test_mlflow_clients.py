@@ -12,6 +12,8 @@ import pytest
 from tests.agent import mlflow2
 from tests.agent.mlflow_jobs import RUN_ID, Host, everything, points, records, until
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def logged():

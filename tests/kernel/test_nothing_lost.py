@@ -26,6 +26,8 @@ import pytest
 from .conftest import environ_of
 from .harness import DEADLINE, Kernel, kernel
 
+pytestmark = pytest.mark.thorough
+
 LINES = 80
 CELL = f"""%%aml_submit --name {{name}} --out total
 import mlflow, sys, time

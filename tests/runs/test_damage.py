@@ -28,7 +28,7 @@ from jupyter_amltrain.errors import AmlTrainError
 from ..places import api_of
 from ..telemetry_files import write_node
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "schema-1" / "golden-22222"
 HEALTHY = ("good-first", "good-last")

@@ -12,6 +12,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.ui import charts
 from tests.ui.lab import MS, LabServer, NotebookPage, code_cell, eventually, open_notebook
 
+pytestmark = pytest.mark.thorough
+
 SUBMIT = """%%aml_submit --name charts
 import time
 import mlflow

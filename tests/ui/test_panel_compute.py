@@ -18,6 +18,8 @@ from tests.ui.azure import new as azure_form
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage
 
+pytestmark = pytest.mark.thorough
+
 TARGETS: dict[str, dict[str, Any]] = {
     "box": {"kind": "fake", "size": "gpu-v100", "provisioning": 1.0, "running": 3600.0},
     "cluster": {"kind": "fake", "size": "gpu-8xa100", "max_nodes": 3, "quota": 192, "running": 3600.0},

@@ -15,6 +15,8 @@ from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage, now
 from tests.ui.traffic import Traffic
 
+pytestmark = pytest.mark.thorough
+
 LONG = {"kind": "fake", "queued": 0.1, "running": 3600.0}
 TARGETS = {
     "one": {**LONG, "gpus": 1},

@@ -17,6 +17,8 @@ from tests.past_runs import write_runs
 from tests.ui.lab import MS, LabServer, NotebookPage, attach, eventually, open_notebook
 from tests.ui.panel import PanelPage
 
+pytestmark = pytest.mark.thorough
+
 thorough = pytest.mark.thorough
 
 TARGETS = {

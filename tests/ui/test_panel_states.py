@@ -14,6 +14,8 @@ from tests.conftest import end_all
 from tests.ui.lab import MS, LabServer, NotebookPage, attach, code_cell, eventually, load_page, open_notebook
 from tests.ui.panel import PanelPage
 
+pytestmark = pytest.mark.thorough
+
 #: The package cannot be found, as in an environment that has none.
 WITHOUT = """
 import sys

@@ -11,6 +11,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage
 
+pytestmark = pytest.mark.thorough
+
 TARGETS = {
     "quick": {"kind": "fake", "queued": 0.1, "running": 0.5, "gpus": 8},
     "long": {"kind": "fake", "queued": 0.1, "running": 3600.0},

@@ -15,6 +15,8 @@ from tests.past_runs import write_runs
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage
 
+pytestmark = pytest.mark.thorough
+
 thorough = pytest.mark.thorough
 
 TARGETS = {"long": {"kind": "fake", "queued": 0.1, "running": 3600.0, "gpus": 2, "period": 0.25}}

@@ -12,6 +12,8 @@ from playwright.sync_api import Page, expect
 from tests.ui import hostile
 from tests.ui.lab import MS, RECORD_MIME, LabServer, NotebookPage, code_cell, eventually, open_notebook
 
+pytestmark = pytest.mark.thorough
+
 SECRET = "only-mine-4711"
 
 SUBMIT = f"""%%aml_submit --name mine
