@@ -15,6 +15,8 @@ import pytest
 from tests.fakes import driver as fake
 from tests.fakes.driver import ALL_ONES_32, ALL_ONES_64, Fails, Instance, Process, SwitchableDriver
 
+from .conftest import Agent, until
+
 #: A process that evaluates expressions with pynvml, one a line; errors are their codes.
 CHILD = """
 import json, sys
@@ -149,6 +151,11 @@ def test_code_of_one_gpu_leaves_the_other(driver: SwitchableDriver, start: Start
 def test_function_unknown_to_the_library_is_refused(driver: SwitchableDriver) -> None:
     with pytest.raises(ValueError, match="nvmlDeviceGetNothing"):
         driver.answer("nvmlDeviceGetNothing", 3)
+
+
+def test_value_unknown_to_the_library_is_refused(driver: SwitchableDriver) -> None:
+    with pytest.raises(ValueError, match="powr"):
+        driver.set(0, powr=5)
 
 
 def test_slow_call_ends_when_switched_off(driver: SwitchableDriver, start: Start) -> None:
@@ -355,3 +362,18 @@ def test_many_switches_in_a_row_are_all_seen(driver: SwitchableDriver, start: St
     for power in range(100, 400):  # of the same size, some with the inode of an older one
         driver.set(0, power=power)
         assert child("n.nvmlDeviceGetPowerUsage(g)") == power
+
+
+def test_agent_reads_what_is_switched_while_its_job_runs(
+    driver: SwitchableDriver, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.use(monkeypatch)
+    driver.set(0, power=321_000)
+    assert [gpu["uuid"] for gpu in agent.good("info")["gpus"]] == [driver.uuid(0), driver.uuid(1)]
+    run = agent.gated(gpus=1)
+    assert agent.running(run, "up")["devices"] == [driver.uuid(0)]
+    until(lambda: any(321 in row for row in agent.telemetry(run) if isinstance(row, list)), "the first power")
+    driver.set(0, power=654_000)
+    until(lambda: any(654 in row for row in agent.telemetry(run) if isinstance(row, list)), "the second power")
+    agent.open_gate()
+    assert agent.wait(run)["state"] == "completed"

@@ -102,6 +102,12 @@ def exported() -> frozenset[str]:
     return frozenset(re.findall(r"^(?:int |const char \*|[A-Z_]+\()(nvml\w+)", SOURCE.read_text(), re.MULTILINE))
 
 
+@functools.cache
+def keys() -> frozenset[str]:
+    """Beginnings of the keys that the library looks up, from its source."""
+    return frozenset(re.findall(r'"([a-z]\w*)(?:\.[%.\w]*)?"', SOURCE.read_text()))
+
+
 def functions(pattern: str) -> list[str]:
     """Functions of a name or pattern; a name that is not exported stands for its newest version.
 
@@ -228,6 +234,8 @@ class SwitchableDriver:
             self._write()
 
     def _put(self, scope: str, key: str, value: Value) -> None:
+        if key.partition(".")[0] not in keys():
+            raise ValueError(f"the switchable driver has no value {key!r}. All keys are in {SOURCE.name}.")
         if value is None:
             self._values.pop(f"{scope}.{key}", None)
         else:
@@ -292,7 +300,8 @@ class SwitchableDriver:
         ----------
         function
             Its exported name, or a pattern such as ``"nvmlDeviceGet*"``. A name that is not exported stands for
-            its newest version; one of the three names of ``nvmlInit`` stands for all.
+            its newest version; one of the three names of ``nvmlInit`` stands for all. pynvml calls functions
+            by other names than its own: ``"nvmlDeviceGetComputeRunningProcesses*"`` is what to write.
         gpu, instance
             Only for this GPU or this MIG instance of it; what is set for it counts more than what is set for all.
         """
