@@ -41,7 +41,8 @@ def available() -> bool:
 
 
 def _name(uuid: str) -> str:
-    return "\0amltrain-gpu-%s" % uuid
+    # Tests, which share made-up UUIDs, are apart.
+    return "\0amltrain-gpu-%s%s" % (os.environ.get("AMLTRAIN_GPU_LOCK_SCOPE", ""), uuid)
 
 
 def take(uuid: str) -> Optional[int]:
