@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any, Callable, Dict, List
 
-from . import claims, clock, failpoints, slots, submission
+from . import claims, clock, failpoints, slots, submission, visible_gpus
 from .client import LONGEST_REQUEST, Client
 from .forked import drain, wake_on
 from .gpus import GpuWatch
@@ -291,7 +291,9 @@ class Dispatcher:
 
     def _submit(self, client: Client, payload: Dict[str, Any], home: str) -> None:
         job = submission.checked(payload)
-        job.job["gpus"] = slots.wanted_gpus(job.job["gpus"], self.gpus.found, self.gpus.note)
+        usable = visible_gpus.settle(job.job, job.environ, self.gpus.found)
+        job.job["gpus"] = slots.wanted_gpus(job.job["gpus"], usable, self.gpus.note)
+        visible_gpus.check_variables(job.job)
         run = job.job["run"]
         number = self.queue.number_of(home, run)
         if not submission.repeated(home, job):

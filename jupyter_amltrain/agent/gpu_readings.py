@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from . import clock
 from .gpu_devices import DOWN, LOST, NEVER, NOT_FOUND, OK, Device, Driver, DriverError
+from .gpu_names import gpu_name
 
 #: Name and unit of each column of a GPU.
 COLUMNS: Tuple[Tuple[str, str], ...] = (
@@ -234,7 +235,7 @@ class GpuReadings:
         for i, key, code in trouble:
             if code in LOST and self._handles[i] is not None:
                 self._handles[i] = None
-                self.notes.append("GPU %d fell off the bus" % self.gpus[i]["index"])
+                self.notes.append("%s fell off the bus" % gpu_name(self.gpus[i]))
                 self._retry = clock.mono() + RETRY
                 changed = True
             elif code in NEVER:
@@ -274,7 +275,7 @@ class GpuReadings:
         if back:
             # Another driver may have come back.
             self._refused = {(i, key) for i, key in self._refused if i not in back}
-            who = ["GPU %d" % self.gpus[i]["index"] for i in back]
+            who = [gpu_name(self.gpus[i]) for i in back]
             gpus = ", ".join(who) + (" is" if len(who) == 1 else " are")
             self.notes.append("%s back" % ("the NVIDIA driver is" if self._unloaded else gpus))
             self._unloaded = False

@@ -6,14 +6,12 @@ import ctypes
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from .gpu_devices import NEVER, OK, TOO_SMALL
+from .gpu_devices import NEVER, OK
 from .gpu_readings import GpuReadings, Value
+from .process_lists import ProcessLists, by_pid
 
 #: Seconds in which every GPU is asked once.
 SLOW = 5.0
-_NO_MEMORY = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
-#: Bytes of nvmlProcessInfo_t: pid, memory, two ids of instances.
-_ROW = 24
 #: Name, unit divisor, functions (the first that works is asked) and constants of each value.
 _VALUES: Tuple[Tuple[str, int, Tuple[str, ...], Tuple[int, ...]], ...] = (
     ("mem_clock", 1, ("nvmlDeviceGetClockInfo",), (2,)),
@@ -21,7 +19,6 @@ _VALUES: Tuple[Tuple[str, int, Tuple[str, ...], Tuple[int, ...]], ...] = (
     ("ecc", 1, ("nvmlDeviceGetTotalEccErrors",), (1, 0)),  # uncorrected, since the driver was loaded
     ("power_limit", 1000, ("nvmlDeviceGetEnforcedPowerLimit",), ()),
 )
-_PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
 
 Call = Optional[Callable[[], int]]
 
@@ -33,12 +30,11 @@ class SlowReadings:
         self.readings = readings
         self._refused: Set[Tuple[int, str]] = set()
         self._turn, self._credit = 0, float(len(readings.gpus))
-        self._slot, self._count = ctypes.c_ulonglong(0), ctypes.c_uint(0)
-        self._found = (ctypes.c_ubyte * (_ROW * 64))()
+        self._slot = ctypes.c_ulonglong(0)
+        self._lists = ProcessLists(self._function)
         #: Of each GPU the handle for which its calls were made, and the calls.
         self._bound: List[Any] = [None] * len(readings.gpus)
         self._calls: List[List[Call]] = [[] for _ in readings.gpus]
-        self._listing: List[Call] = [None] * len(readings.gpus)
 
     def due(self, period: float) -> List[int]:
         """Positions of the GPUs whose slow values are to be asked in this tick; all in the first."""
@@ -66,26 +62,19 @@ class SlowReadings:
         return found
 
     def processes(self, i: int) -> Optional[List[Tuple[int, Optional[int]]]]:
-        """Pid and MiB (``None``: not told) of each compute process, as the driver lists them."""
-        self._bind(i)
-        count = self._count
-        for _ in range(4):
-            call = self._listing[i]
-            if call is None:
-                return None
-            count.value = len(self._found) // _ROW
-            code = call()
-            if code == OK:
-                return self._listed(count.value)
-            if code == TOO_SMALL:
-                self._found = (ctypes.c_ubyte * (_ROW * (2 * count.value + 8)))()
-                self._bound = [None] * len(self._bound)
-                self._bind(i)
-            elif code in NEVER:
-                self._refuse(i, _PROCESSES, -1)
-            else:
-                return None
-        return None
+        """Pid and MiB (``None``: not told) of each compute process."""
+        handle = self.readings.handle(i)
+        if handle is None:
+            return None
+        gpu = self.readings.gpus[i]
+        rows = self._lists.of(handle, gpu.get("gpu_instance"), gpu.get("compute_instance"))
+        if rows is None:
+            return None
+        return [(pid, None if size is None else size >> 20) for pid, size in by_pid(rows)]
+
+    def _function(self, name: str) -> Optional[Callable[..., int]]:
+        driver = self.readings.driver
+        return None if driver is None else driver.function(name)
 
     def total_memory(self, i: int) -> Optional[int]:
         """MiB that one GPU or instance has."""
@@ -95,13 +84,6 @@ class SlowReadings:
         if function is None or handle is None or function(handle, ctypes.byref(slots)) != OK:
             return None
         return int(slots[0]) >> 20
-
-    def _listed(self, count: int) -> List[Tuple[int, Optional[int]]]:
-        if not count:
-            return []
-        data = memoryview(bytes(self._found)[: _ROW * count])
-        pids, sizes = data.cast("I")[0::6].tolist(), data.cast("Q")[1::3].tolist()
-        return [(pid, None if size == _NO_MEMORY else size >> 20) for pid, size in zip(pids, sizes)]
 
     def _bind(self, i: int) -> None:
         """Make the calls of one GPU, unless they are made for the handle that it has."""
@@ -114,7 +96,6 @@ class SlowReadings:
             self._call(i, names, *[ctypes.c_uint(number) for number in constants], slot)
             for _, _, names, constants in _VALUES
         ]
-        self._listing[i] = self._call(i, _PROCESSES, ctypes.byref(self._count), ctypes.byref(self._found))
 
     def _call(self, i: int, names: Tuple[str, ...], *args: Any) -> Call:
         handle, driver = self._bound[i], self.readings.driver
@@ -130,7 +111,7 @@ class SlowReadings:
 
     def _refuse(self, i: int, names: Tuple[str, ...], at: int) -> Call:
         """The function that was just asked is not for this GPU: the next one, if there is one."""
-        key = "" if at < 0 else "".join(str(number) for number in _VALUES[at][3])
+        key = "".join(str(number) for number in _VALUES[at][3])
         for name in names:
             driver = self.readings.driver
             if (i, name + key) not in self._refused and driver is not None and driver.function(name) is not None:
@@ -138,4 +119,4 @@ class SlowReadings:
                 break
         self._bound[i] = None
         self._bind(i)
-        return self._listing[i] if at < 0 else self._calls[i][at]
+        return self._calls[i][at]

@@ -68,7 +68,8 @@ def _probe() -> Json:
 
 def _check(wanted: Sequence[int], found: Json) -> None:
     """Refuse GPUs that are not here."""
-    known = {gpu["index"] for gpu in found["gpus"]}
+    # A split GPU is watched with its instances; the probe lists these in its place.
+    known = {gpu.get("parent", gpu["index"]) for gpu in found["gpus"]}
     for index in wanted:
         if index not in known:
             listed = ", ".join(str(number) for number in sorted(known))

@@ -13,6 +13,9 @@ import signal
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import mig
+from .process_lists import ProcessLists, Row, by_pid
+
 LIBRARY = "libnvidia-ml.so.1"
 #: Seconds that a probe may take; a broken driver answers never.
 PATIENCE = 20.0
@@ -48,7 +51,9 @@ def read_gpus() -> Dict[str, Any]:
     """``{"gpus": [...], "note": str}`` of this machine, by initializing NVML here.
 
     Each GPU is ``{"index", "name", "uuid", "memory_total", "memory_used", "processes":
-    [{"pid", "memory"}] | None}``; bytes; ``None`` where the device cannot tell.
+    [{"pid", "memory"}] | None}``; bytes; ``None`` where the device cannot tell. In place of
+    a GPU that is split by MIG there are its instances, which also have ``mig`` (true), ``parent``,
+    ``instance`` (numbers of the GPU and in it), ``parent_uuid``, ``gpu_instance``, ``compute_instance``.
     """
     pynvml, why = library()
     if pynvml is None:
@@ -59,27 +64,51 @@ def read_gpus() -> Dict[str, Any]:
     except Exception as error:  # a broken driver may raise what ctypes raises, too
         return {"gpus": [], "note": "NVML does not work here: %s" % error}
     gpus: List[Dict[str, Any]] = []
+    notes: List[str] = []
+    lists = ProcessLists(lambda name: attempt(pynvml._nvmlGetFunctionPointer, name))
     for index in range(count):
         device = attempt(pynvml.nvmlDeviceGetHandleByIndex, index)
         uuid = None if device is None else as_text(attempt(pynvml.nvmlDeviceGetUUID, device))
         if uuid is None:  # lost from the bus: nobody can be given it
             continue
-        memory = attempt(pynvml.nvmlDeviceGetMemoryInfo, device)
-        running = attempt(pynvml.nvmlDeviceGetComputeRunningProcesses, device)
-        gpus.append(
-            {
-                "index": index,
-                "name": as_text(attempt(pynvml.nvmlDeviceGetName, device)) or "GPU",
-                "uuid": uuid,
-                "memory_total": None if memory is None else int(memory.total),
-                "memory_used": None if memory is None else int(memory.used),
-                "processes": None
-                if running is None
-                else [{"pid": int(p.pid), "memory": p.usedGpuMemory} for p in running],
-            }
-        )
+        if not mig.is_split(pynvml, device):
+            gpus.append(_facts(pynvml, device, index, uuid, lists.of(device)))
+            continue
+        # CUDA takes an instance of a split GPU, never the GPU itself.
+        parts = mig.parts(pynvml, device, index, count)
+        if not parts:
+            notes.append(
+                "GPU %d is in MIG mode and has no instance, so CUDA cannot use it. Create some with"
+                " `nvidia-smi mig -cgi`, or switch MIG off" % index
+            )
+        for part in parts:
+            own = as_text(attempt(pynvml.nvmlDeviceGetUUID, part.handle))
+            if own is not None:
+                ids = (part.gpu_instance, part.compute_instance)
+                rows = lists.of(part.handle, *ids)
+                if rows is None and part.gpu_instance is not None:
+                    # The GPU lists the processes of all its instances; a row without ids may be of this one.
+                    rows = lists.of(device, *ids)
+                facts = _facts(pynvml, part.handle, part.number, own, rows)
+                facts.update(mig=True, parent=index, instance=part.instance, parent_uuid=uuid)
+                facts.update(gpu_instance=part.gpu_instance, compute_instance=part.compute_instance)
+                gpus.append(facts)
     attempt(pynvml.nvmlShutdown)
-    return {"gpus": gpus, "note": "" if gpus else "the NVIDIA driver is here and knows no GPU"}
+    if not gpus and not notes:
+        notes = ["the NVIDIA driver is here and knows no GPU"]
+    return {"gpus": gpus, "note": "; ".join(notes)}
+
+
+def _facts(pynvml: Any, device: Any, index: int, uuid: str, rows: Optional[List[Row]]) -> Dict[str, Any]:
+    memory = attempt(pynvml.nvmlDeviceGetMemoryInfo, device)
+    return {
+        "index": index,
+        "name": as_text(attempt(pynvml.nvmlDeviceGetName, device)) or "GPU",
+        "uuid": uuid,
+        "memory_total": None if memory is None else int(memory.total),
+        "memory_used": None if memory is None else int(memory.used),
+        "processes": None if rows is None else [{"pid": pid, "memory": size} for pid, size in by_pid(rows)],
+    }
 
 
 def start_probe() -> Tuple[int, int]:

@@ -7,7 +7,7 @@ import os
 import subprocess
 from typing import Any, Dict, List, Optional
 
-from . import failpoints
+from . import failpoints, visible_gpus
 from .guardian import Assignment
 from .inherited import without_kernel
 from .protocol import ARTIFACTS, LOG, MARK, METRICS, OUTPUTS
@@ -63,10 +63,14 @@ def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
     env["AML_OUTPUT_DIR"] = os.path.join(task.folder, OUTPUTS)
     if task.job["notebook_dir"]:
         env["AML_NOTEBOOK_DIR"] = task.job["notebook_dir"]
+    outer = visible_gpus.of_submitter(task.environ)
+    env.pop(visible_gpus.OUTER, None)
+    if outer is not None:
+        env[visible_gpus.OUTER] = outer
     if task.devices:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(task.devices)
-    elif task.hide_gpus:
-        env["CUDA_VISIBLE_DEVICES"] = ""
+        env.update(task.gpu_variables or visible_gpus.variables(task.devices, visible_gpus.UUID, ()))
+    elif task.hide_gpus and visible_gpus.VARIABLE not in task.job["env"]:
+        env[visible_gpus.VARIABLE] = ""
     env.update(task.secrets)
     return env
 

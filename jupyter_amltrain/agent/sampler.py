@@ -65,7 +65,7 @@ def find_gpus(
     by_uuid = {device.uuid: device for device in devices}
     if known is not None:
         return GpuReadings(driver, known, by_uuid), note
-    gpus: List[Dict[str, Any]] = [{"index": d.number, "uuid": d.uuid, "name": d.name, "mig": d.mig} for d in devices]
+    gpus: List[Dict[str, Any]] = [device.facts() for device in devices]
     readings = GpuReadings(driver, gpus, by_uuid)
     slow = SlowReadings(readings)
     readings.read()  # a function that this driver lacks is replaced by the next reading

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .gpu_names import gpu_name
 from .protocol import AgentError
 
 Gpu = Mapping[str, Any]
@@ -153,7 +154,7 @@ def explain(
     for gpu in gpus:
         others = foreign(gpu, ours)
         if gpu["uuid"] not in taken and others and not share:
-            parts.append("GPU %d used by %s" % (gpu["index"], _some([_who(p) for p in others])))
+            parts.append("%s used by %s" % (gpu_name(gpu), _some([_who(p) for p in others])))
     count = "%d GPU%s" % (ticket["gpus"], "s" * (ticket["gpus"] > 1))
     return "%s for %s%s" % (place, count, "; " + "; ".join(parts) if parts else "")
 

@@ -34,6 +34,7 @@ from .protocol import (
     valid_run_id,
     write_json,
 )
+from .visible_gpus import GPU_IDS
 
 _HIDDEN = ".new-"
 #: Seconds after which a half-made folder of somebody who never came back is removed.
@@ -57,6 +58,7 @@ _FIELDS: Dict[str, Any] = {
     "gpus": (int, type(None)), "timeout": (int, float, type(None)), "grace": (int, float, type(None)),
     "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
+    "gpu_ids": str,
 }  # fmt: skip
 
 
@@ -103,6 +105,8 @@ def checked(payload: Mapping[str, Any]) -> Submission:
     require, gpu_grace = payload.get("require_gpu", ""), payload.get("gpu_grace")
     if require not in ("", "warn", "stop"):
         raise _bad("require_gpu %r is neither warn nor stop." % require)
+    if payload.get("gpu_ids", "") not in GPU_IDS:
+        raise _bad("gpu_ids %r is neither uuid nor index." % payload["gpu_ids"])
     if gpu_grace is not None and not 0 < gpu_grace < 1e10:
         raise _bad("gpu_grace %r is not a time in seconds." % gpu_grace)
     secrets = _strings("secrets", payload.get("secrets", {}))
@@ -119,6 +123,7 @@ def checked(payload: Mapping[str, Any]) -> Submission:
     job["timeout"] = timeout
     job["grace"] = default_grace() if grace is None else grace
     job["require_gpu"] = require
+    job["gpu_ids"] = payload.get("gpu_ids", "")
     job["gpu_grace"] = default_gpu_grace() if gpu_grace is None else gpu_grace
     environ = _strings("environ", payload.get("environ", {}))
     return Submission(job, environ, secrets, payload.get("submission", ""))
@@ -192,6 +197,7 @@ def make_folder(
     ticket = {
         "schema": SCHEMA, "number": number, "run": run, "home": home, "gpus": job["gpus"], "submitted": now,
         "mono": clock.mono(), "boot": boot_id(), "submission": submitted.submission,
+        "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
     }  # fmt: skip
     try:
         os.makedirs(hidden, mode=0o700, exist_ok=True)

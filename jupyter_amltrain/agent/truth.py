@@ -12,6 +12,7 @@ import os
 from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence
 
 from . import clock, gpu_cause
+from .gpu_names import gpu_name
 from .protocol import DEFAULT_GPU_GRACE, JOB, SCHEMA, TRUTH, AgentError, read_json, read_state, write_json
 
 USED, NOT_USED, CANNOT_TELL = "used", "not used", "cannot tell"
@@ -147,7 +148,7 @@ class Truth:
     def _look(self, readings: Sequence[Reading], slow: Sequence[Reading]) -> str:
         """What proves use now, or nothing; collects what takes away the right to say *not used*."""
         for at, gpu in enumerate(self.gpus):
-            name = "GPU %s" % gpu.get("index", at)
+            name = gpu_name({"index": at, **gpu})
             mine, others = _value(slow, at, "mine"), _value(slow, at, "others")
             if mine or (at < len(slow) and slow[at].get("own")):
                 return "%s has a process of this run" % name + (" with %.0f MiB" % mine if mine else "")
@@ -179,7 +180,7 @@ class Truth:
         # For good: readings lag behind a process that leaves, and its memory was in the baseline.
         if not self._shared[at]:
             self._shared[at], self._dirty = True, True
-        self._doubt("others compute on GPU %s too" % self.gpus[at].get("index", at))
+        self._doubt("others compute on %s too" % gpu_name({"index": at, **self.gpus[at]}))
 
     def _doubt(self, why: str) -> None:
         if not self.doubt:
@@ -187,7 +188,7 @@ class Truth:
 
     def _idle_sentence(self) -> str:
         one = len(self.gpus) == 1
-        who = "GPU %s" % self.gpus[0].get("index", 0) if one else "each of %d GPUs" % len(self.gpus)
+        who = gpu_name(self.gpus[0]) if one else "each of %d GPUs" % len(self.gpus)
         return "%s stayed at %.0f %% utilization and within %.0f MiB of its memory before the run, for %g s" % (
             who, self._most[0], max(1.0, self._most[1]), self.grace,
         )  # fmt: skip
