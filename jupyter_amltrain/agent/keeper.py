@@ -52,7 +52,8 @@ def detach(folder: str) -> int:
 def _probe() -> Json:
     """What NVML knows; asked in a child, so that we fork without its threads."""
     pid, reader = nvml.start_probe()
-    data, until = b"", clock.mono() + nvml.PATIENCE
+    data, began = b"", clock.mono()
+    until = began + nvml.probe_timeout_s()
     while True:
         if not select.select([reader], [], [], max(0.0, until - clock.mono()))[0]:
             os.kill(pid, signal.SIGKILL)
@@ -63,7 +64,7 @@ def _probe() -> Json:
         data += piece
     os.close(reader)
     os.waitpid(pid, 0)
-    return nvml.parse_probe(data)
+    return nvml.parse_probe(data, clock.mono() - began)
 
 
 def _check(wanted: Sequence[int], found: Json) -> None:

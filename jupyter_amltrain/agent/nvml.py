@@ -13,9 +13,19 @@ import signal
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import driver_state
+
 LIBRARY = "libnvidia-ml.so.1"
 #: Seconds that a probe may take; a broken driver answers never.
 PATIENCE = 20.0
+
+
+def probe_timeout_s() -> float:
+    """Seconds that a probe may take: ``$AMLTRAIN_NVML_TIMEOUT``, else 20."""
+    try:
+        return max(0.1, float(os.environ["AMLTRAIN_NVML_TIMEOUT"]))
+    except (KeyError, ValueError):
+        return PATIENCE
 
 
 def attempt(call: Callable[..., Any], *args: Any) -> Any:
@@ -45,41 +55,74 @@ def library() -> Tuple[Any, str]:
 
 
 def read_gpus() -> Dict[str, Any]:
-    """``{"gpus": [...], "note": str}`` of this machine, by initializing NVML here.
+    """GPUs of this machine and the driver's state (see `driver_state.result`), by initializing NVML here.
 
     Each GPU is ``{"index", "name", "uuid", "memory_total", "memory_used", "processes":
-    [{"pid", "memory"}] | None}``; bytes; ``None`` where the device cannot tell.
+    [{"pid", "memory", "instance"}] | None}``; bytes; ``None`` where the device cannot tell.
     """
     pynvml, why = library()
     if pynvml is None:
-        return {"gpus": [], "note": why}
+        broken = "pynvml" in why and driver_state.has_hardware()
+        return driver_state.result(
+            driver_state.BROKEN if broken else driver_state.ABSENT, why, driver_state.NO_BINDING if broken else None
+        )
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
     except Exception as error:  # a broken driver may raise what ctypes raises, too
-        return {"gpus": [], "note": "NVML does not work here: %s" % error}
+        return driver_state.failed_init(error)
     gpus: List[Dict[str, Any]] = []
+    present: List[Dict[str, Any]] = []
+    lost: List[Dict[str, Any]] = []
     for index in range(count):
-        device = attempt(pynvml.nvmlDeviceGetHandleByIndex, index)
-        uuid = None if device is None else as_text(attempt(pynvml.nvmlDeviceGetUUID, device))
-        if uuid is None:  # lost from the bus: nobody can be given it
+        device, uuid, reason = _identified(pynvml, index)
+        if reason:  # nobody can be given it
+            name = None if device is None else as_text(attempt(pynvml.nvmlDeviceGetName, device))
+            lost.append({"index": index, "name": name, "uuid": uuid, "reason": reason})
             continue
+        name = as_text(attempt(pynvml.nvmlDeviceGetName, device)) or "GPU"
+        present.append({"index": index, "name": name, "uuid": uuid})
         memory = attempt(pynvml.nvmlDeviceGetMemoryInfo, device)
         running = attempt(pynvml.nvmlDeviceGetComputeRunningProcesses, device)
         gpus.append(
             {
                 "index": index,
-                "name": as_text(attempt(pynvml.nvmlDeviceGetName, device)) or "GPU",
+                "name": name,
                 "uuid": uuid,
                 "memory_total": None if memory is None else int(memory.total),
                 "memory_used": None if memory is None else int(memory.used),
                 "processes": None
                 if running is None
-                else [{"pid": int(p.pid), "memory": p.usedGpuMemory} for p in running],
+                else [{"pid": int(p.pid), "memory": p.usedGpuMemory, "instance": _instance_of(p)} for p in running],
             }
         )
     attempt(pynvml.nvmlShutdown)
-    return {"gpus": gpus, "note": "" if gpus else "the NVIDIA driver is here and knows no GPU"}
+    note = "" if gpus or lost else "the NVIDIA driver is here and knows no GPU"
+    return driver_state.result(driver_state.WORKS, note, None, gpus, present, lost)
+
+
+def _identified(pynvml: Any, index: int) -> Tuple[Any, Optional[str], str]:
+    """Handle and UUID of a GPU, as far as the driver gives them, and why it cannot be used (empty: it can)."""
+    device: Any = None
+    uuid: Optional[str] = None
+    try:
+        device = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = as_text(pynvml.nvmlDeviceGetUUID(device))
+    except Exception as error:
+        return device, uuid, driver_state.lost_reason(driver_state.code_of(error), error)
+    try:  # a driver may know the name of a GPU that is gone
+        pynvml.nvmlDeviceGetMemoryInfo(device)
+    except Exception as error:
+        code = driver_state.code_of(error)
+        if code in driver_state.LOST_CODES:
+            return device, uuid, driver_state.lost_reason(code, error)
+    return device, uuid, ""
+
+
+def _instance_of(process: Any) -> Optional[int]:
+    """GPU instance of a process; ``None`` where the GPU is not split."""
+    number = getattr(process, "gpuInstanceId", None)
+    return None if number is None or number == 0xFFFFFFFF else int(number)
 
 
 def start_probe() -> Tuple[int, int]:
@@ -104,13 +147,24 @@ def start_probe() -> Tuple[int, int]:
         os._exit(0)
 
 
-def parse_probe(data: bytes) -> Dict[str, Any]:
-    """The answer of a probe; a child that died gives a note."""
+def parse_probe(data: bytes, seconds: float = PATIENCE) -> Dict[str, Any]:
+    """The answer of a probe; one that ended without is a driver that does not work.
+
+    Parameters
+    ----------
+    seconds
+        How long the probe took.
+    """
     try:
         value = json.loads(data.decode())
     except ValueError:
-        return {"gpus": [], "note": "NVML did not answer within %g s" % PATIENCE}
-    return value if isinstance(value, dict) else {"gpus": [], "note": "NVML gave no answer"}
+        value = None
+    if isinstance(value, dict):
+        return value
+    if seconds >= probe_timeout_s():
+        note = "NVML did not answer within %g s" % probe_timeout_s()
+        return driver_state.result(driver_state.BROKEN, note, driver_state.TOO_SLOW)
+    return driver_state.result(driver_state.BROKEN, "NVML crashed", driver_state.NO_ANSWER)
 
 
 def preload() -> None:

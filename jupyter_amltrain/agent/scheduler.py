@@ -8,7 +8,8 @@ import selectors
 import signal
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from . import clock, failpoints, lifecycle, slots
+from . import clock, driver_state, failpoints, lifecycle, queue_settings, queue_text, slots
+from .gpu_users import describe, strangers
 from .gpus import GpuWatch
 from .guardian import Assignment, Pair
 from .processes import alive, descendants, node, resume, table
@@ -235,7 +236,7 @@ class Scheduler:
         self._start(kinds)
 
     def _start(self, kinds: Set[bool]) -> None:
-        share, ours = slots.share_gpus(), self.our_pids()
+        all_share, ours = queue_settings.load(self.queue.folder)["share_gpus"], self.our_pids()
         waiting: Dict[str, Dict[str, str]] = {}
         blocked, forkless = {False: 0, True: 0}, False
         for number, ticket in sorted(self.queue.tickets.items()):
@@ -247,26 +248,46 @@ class Scheduler:
                 waiting.setdefault(ticket["home"], {})[ticket["run"]] = self.aside[number][1]
                 continue
             kind = bool(ticket.get("gpus"))
+            share = all_share or ticket.get("share_gpus") is True
             records: Sequence[Dict[str, Any]] = list(self.queue.records.values())
             gpus = slots.free_gpus(self.gpus.found, records, ours, share) if kind else []
             cpus = [] if kind else slots.free_cpu_slots(slots.cpu_slots(), records)
             chosen = None
             try:
+                if kind and ticket["gpus"] > len(self.gpus.found):  # those behind it are not made to wait
+                    waiting.setdefault(ticket["home"], {})[ticket["run"]] = self._blocked_text(ticket)
+                    continue
                 if not blocked[kind] and kind in kinds and self.queue.may_start(ticket):
                     chosen = slots.choose(ticket["gpus"], gpus, cpus)
-                    if chosen is not None and self._launch(ticket, *chosen):
+                    if chosen is not None and self._launch(ticket, *chosen, self._share_note(share, chosen[0], ours)):
                         continue
                 blocked[kind] += 1
                 forkless = forkless or (chosen is not None and bool(self.no_process))
                 if forkless:
                     detail = self._waits_for_process()
                 else:
-                    detail = slots.explain(ticket, blocked[kind], self.gpus.found, records, ours, share)
+                    detail = queue_text.waiting_text(ticket, blocked[kind], self.gpus.found, records, ours, share)
             except Exception as error:  # this one run is unreadable or damaged; those behind it are not
                 self._cannot_start(ticket, error)
                 continue
             waiting.setdefault(ticket["home"], {})[ticket["run"]] = detail
         self.queue.show(waiting)
+
+    def _blocked_text(self, ticket: Dict[str, Any]) -> str:
+        gpus = self.gpus
+        trouble = gpus.trouble or driver_state.lost_text(gpus.lost)
+        return queue_text.blocked_text(ticket, len(gpus.found), trouble, gpus.note)
+
+    def _share_note(self, share: bool, devices: Sequence[str], ours: Set[int]) -> str:
+        """What the record of a job says of its permission to share GPUs; empty without one."""
+        if not share or not devices:
+            return ""
+        used = [
+            "%s by %s" % (queue_text.gpu_name(gpu), queue_text.some([describe(row) for row in rows]))
+            for gpu in self.gpus.found
+            if gpu["uuid"] in devices and (rows := strangers(gpu, ours))
+        ]
+        return queue_text.shared_text(used)
 
     # -- ends in the queue -------------------------------------------------------------
 
@@ -317,11 +338,19 @@ class Scheduler:
 
     # -- start -----------------------------------------------------------------------
 
-    def _launch(self, ticket: Dict[str, Any], devices: List[str], cpu_slot: Optional[int]) -> bool:
-        """Record a slot, then hand the job to the waiting pair; whether the ticket is done with."""
+    def _launch(self, ticket: Dict[str, Any], devices: List[str], cpu_slot: Optional[int], note: str = "") -> bool:
+        """Record a slot, then hand the job to the waiting pair; whether the ticket is done with.
+
+        Parameters
+        ----------
+        note
+            A sentence for the run's record.
+        """
         task = self._assignment(ticket, devices, cpu_slot)
         if task is None:
             return ticket["number"] not in self.queue.tickets
+        if note:
+            task.state["notes"] = [*task.state.get("notes", []), note]
         number = ticket["number"]
         if self.spare is None:
             self.spare_due = clock.mono()
@@ -371,7 +400,7 @@ class Scheduler:
         if held is None:
             self._end_waiting(ticket, lifecycle.fail_in_queue, ENV_LOST)
             return None
-        hide, waited = bool(self.gpus.found) and not devices, self.queue.waited(ticket)
+        hide, waited = self.gpus.driver != driver_state.ABSENT and not devices, self.queue.waited(ticket)
         return Assignment(
             home, folder, job, state, held.environ, held.secrets, devices, cpu_slot, hide, waited, clock.wall(),
             self.queue.folder, ticket["number"],
