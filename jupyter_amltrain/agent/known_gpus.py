@@ -76,8 +76,3 @@ def _is_sound(gpu: Any) -> bool:
         and isinstance(gpu.get("name"), str)
         and isinstance(gpu.get("uuid"), str)
     )
-
-
-def of_boot(queue: str) -> List[Gpu]:
-    """GPUs of this boot, for a reader that asks the driver itself: ``index, name, uuid``."""
-    return list(KnownGpus(queue).gpus.values())

@@ -394,3 +394,46 @@ def test_damaged_memory_of_gpus_is_ignored(agent: Agent, driver: SwitchableDrive
     Path(agent.queue).mkdir(mode=0o700)
     Path(agent.queue, "gpus.json").write_text(text)
     assert agent.good("info")["gpus_lost"] == []
+
+
+def monitored(agent: Agent) -> tuple[dict[str, Any], dict[int, dict[str, Any]], list[Any]]:
+    """Header, slow values of each GPU, and ticks of a monitor's file, read from its beginning."""
+    path = Path(agent.home, "monitors", "m", "telemetry", "node-0.jsonl")
+    data = path.read_bytes() if path.exists() else b""
+    lines = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    slow: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        for i, values in line.get("gpu", ()) if isinstance(line, dict) else ():
+            slow.setdefault(i, {}).update(values)
+    return lines[0] if lines else {}, slow, [line for line in lines if isinstance(line, list)]
+
+
+@pytest.mark.parametrize("how", [how for how in LOSSES if how != "memory"])
+def test_monitor_shows_a_lost_gpu_until_it_is_back(agent: Agent, driver: SwitchableDriver, how: str) -> None:
+    agent.good("info")
+    LOSSES[how](driver)
+    agent.good("monitor", id="m", gpus=None, period=0.1)
+    until(lambda: monitored(agent)[1].get(1, {}).get("lost") == 1, "the loss in the file")
+    header, slow, ticks = monitored(agent)
+    assert [gpu["index"] for gpu in header["gpus"]] == [0, 1] and header["gpus"][1]["uuid"] == UUID(1)
+    assert "lost" not in slow[0]
+    assert "GPU 1" in header["gpu_note"] and ticks[-1][-1] is None
+    with driver.changes():
+        driver.restore(1)
+        driver.answer("nvmlDeviceGetMemoryInfo", 0, gpu=1)
+        driver.set(1, uuid=UUID(1))
+
+    def back() -> bool:
+        agent.good("monitor", id="m", gpus=None, period=0.1)
+        return monitored(agent)[1][1]["lost"] == 0
+
+    until(back, "its return")
+    agent.good("monitor", id="m", stop=True)
+
+
+def test_monitor_of_a_lost_gpu_alone_is_accepted(agent: Agent, driver: SwitchableDriver) -> None:
+    agent.good("info")
+    driver.lose(1)
+    assert "pid" in agent.good("monitor", id="m", gpus=[1], period=0.1)
+    assert "no GPU 2" in agent("monitor", id="n", gpus=[2], period=0.1)["error"]["message"]
+    agent.good("monitor", id="m", stop=True)
