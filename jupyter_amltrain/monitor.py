@@ -59,7 +59,8 @@ class Monitor:
 
         ``t``: unix seconds of the sample;
         ``gpus``: rows of ``index``, ``name``, ``util`` (percent), ``memory``, ``memory_total`` (MiB),
-        ``power`` (W), ``temperature`` (C); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
+        ``power`` (W), ``temperature`` (C), ``lost`` (the driver has lost it); ``host``: ``cpu`` (percent of
+        all cores), ``memory`` (bytes);
         ``note``: a sentence or empty. ``None`` is what the device cannot tell.
 
         Raises
@@ -108,6 +109,7 @@ def _newest(entry: Entry) -> dict[str, Any]:
         {
             "index": gpu.index,
             "name": gpu.name,
+            "lost": gpu.lost,
             "memory_total": None if gpu.memory_total is None else gpu.memory_total / MIB,
             **{field: value(f"gpu{gpu.index}.{field}") for field in ("util", "memory", "power", "temperature")},
         }

@@ -108,7 +108,7 @@ def _state(seen: Seen) -> tuple[str, str]:
     if found is not None and found.state != "unknown":
         return found.state, found.detail
     if seen.info is not None:
-        return ("ready" if seen.info.reachable else "unreachable"), seen.info.detail
+        return ("ready" if seen.info.reachable else "unreachable"), seen.info.detail or lost_text(seen.info.gpus_lost)
     return "unknown", ""
 
 
@@ -125,9 +125,14 @@ def gpus_text(gpus: Any) -> str:
     return ", ".join(f"{n} x {name}" for name, n in _names(gpus).items())
 
 
+def lost_text(lost: Any) -> str:
+    """``GPU 1 lost``, several with commas; empty for none."""
+    return ", ".join(f"GPU {gpu.get('index')} lost" for gpu in lost)
+
+
 def info_text(info: TargetInfo) -> str:
     """One line: can it run jobs now?"""
-    gpus = gpus_text(info.gpus) or "no GPU"
+    gpus = ", ".join(filter(None, [gpus_text(info.gpus), lost_text(info.gpus_lost)])) or "no GPU"
     cpus = "" if info.cpus is None else f", {info.cpus} CPUs"
     memory = "" if info.memory is None else f", {bytes_text(info.memory)}"
     if not info.reachable:

@@ -87,6 +87,10 @@ class GpuReadings:
         """NVML's handle of the GPU at position `i`; ``None`` while it is away."""
         return self._handles[i]
 
+    def is_lost(self, i: int) -> bool:
+        """Whether the driver works and the GPU at position `i` is away."""
+        return self._handles[i] is None and self.driver is not None and not self._unloaded
+
     # -- calls ---------------------------------------------------------------------
 
     def _bind(self) -> None:

@@ -45,12 +45,17 @@ class Seldom:
         for i in self.slow.due(period):
             listed = self.slow.processes(i)
             rows = None if listed is None else self.owners.tell(listed, members)
-            self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows))
+            self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows), **self._lost(i))
             index = self.readings.gpus[i]["index"]
             self._processes[i] = [
                 [index, pid, owner, memory, self._name(pid) if owner != "unknown" else ""]
                 for pid, owner, memory in rows or ()
             ]
+
+    def _lost(self, i: int) -> Dict[str, int]:
+        """Whether a GPU is lost, where that is news or was once: most never are."""
+        lost = self.readings.is_lost(i)
+        return {"lost": int(lost)} if lost or "lost" in self.values[i] else {}
 
     def forget(self) -> None:
         """Tell everything again: a reader may begin here."""

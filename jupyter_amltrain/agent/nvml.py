@@ -13,12 +13,20 @@ import signal
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import mig
+from . import driver_state, mig
 from .process_lists import ProcessLists, Row, by_pid
 
 LIBRARY = "libnvidia-ml.so.1"
 #: Seconds that a probe may take; a broken driver answers never.
 PATIENCE = 20.0
+
+
+def probe_timeout_s() -> float:
+    """Seconds that a probe may take: ``$AMLTRAIN_NVML_TIMEOUT``, else 20."""
+    try:
+        return max(0.1, float(os.environ["AMLTRAIN_NVML_TIMEOUT"]))
+    except (KeyError, ValueError):
+        return PATIENCE
 
 
 def attempt(call: Callable[..., Any], *args: Any) -> Any:
@@ -48,7 +56,7 @@ def library() -> Tuple[Any, str]:
 
 
 def read_gpus() -> Dict[str, Any]:
-    """``{"gpus": [...], "note": str}`` of this machine, by initializing NVML here.
+    """GPUs of this machine and the driver's state (see `driver_state.result`), by initializing NVML here.
 
     Each GPU is ``{"index", "name", "uuid", "memory_total", "memory_used", "processes":
     [{"pid", "memory"}] | None}``; bytes; ``None`` where the device cannot tell. In place of
@@ -57,20 +65,28 @@ def read_gpus() -> Dict[str, Any]:
     """
     pynvml, why = library()
     if pynvml is None:
-        return {"gpus": [], "note": why}
+        broken = "pynvml" in why and driver_state.has_hardware()
+        return driver_state.result(
+            driver_state.BROKEN if broken else driver_state.ABSENT, why, driver_state.NO_BINDING if broken else None
+        )
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
     except Exception as error:  # a broken driver may raise what ctypes raises, too
-        return {"gpus": [], "note": "NVML does not work here: %s" % error}
+        return driver_state.failed_init(error)
     gpus: List[Dict[str, Any]] = []
     notes: List[str] = []
+    present: List[Dict[str, Any]] = []
+    lost: List[Dict[str, Any]] = []
     lists = ProcessLists(lambda name: attempt(pynvml._nvmlGetFunctionPointer, name))
     for index in range(count):
-        device = attempt(pynvml.nvmlDeviceGetHandleByIndex, index)
-        uuid = None if device is None else as_text(attempt(pynvml.nvmlDeviceGetUUID, device))
-        if uuid is None:  # lost from the bus: nobody can be given it
+        device, uuid, reason = _identified(pynvml, index)
+        if reason:  # nobody can be given it
+            name = None if device is None else as_text(attempt(pynvml.nvmlDeviceGetName, device))
+            lost.append({"index": index, "name": name, "uuid": uuid, "reason": reason})
             continue
+        name = as_text(attempt(pynvml.nvmlDeviceGetName, device)) or "GPU"
+        present.append({"index": index, "name": name, "uuid": uuid})
         if not mig.is_split(pynvml, device):
             gpus.append(_facts(pynvml, device, index, uuid, lists.of(device)))
             continue
@@ -94,9 +110,9 @@ def read_gpus() -> Dict[str, Any]:
                 facts.update(gpu_instance=part.gpu_instance, compute_instance=part.compute_instance)
                 gpus.append(facts)
     attempt(pynvml.nvmlShutdown)
-    if not gpus and not notes:
+    if not gpus and not notes and not lost:
         notes = ["the NVIDIA driver is here and knows no GPU"]
-    return {"gpus": gpus, "note": "; ".join(notes)}
+    return driver_state.result(driver_state.WORKS, "; ".join(notes), None, gpus, present, lost)
 
 
 def _facts(pynvml: Any, device: Any, index: int, uuid: str, rows: Optional[List[Row]]) -> Dict[str, Any]:
@@ -109,6 +125,24 @@ def _facts(pynvml: Any, device: Any, index: int, uuid: str, rows: Optional[List[
         "memory_used": None if memory is None else int(memory.used),
         "processes": None if rows is None else [{"pid": pid, "memory": size} for pid, size in by_pid(rows)],
     }
+
+
+def _identified(pynvml: Any, index: int) -> Tuple[Any, Optional[str], str]:
+    """Handle and UUID of a GPU, as far as the driver gives them, and why it cannot be used (empty: it can)."""
+    device: Any = None
+    uuid: Optional[str] = None
+    try:
+        device = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = as_text(pynvml.nvmlDeviceGetUUID(device))
+    except Exception as error:
+        return device, uuid, driver_state.lost_reason(driver_state.code_of(error), error)
+    try:  # a driver may know the name of a GPU that is gone
+        pynvml.nvmlDeviceGetMemoryInfo(device)
+    except Exception as error:
+        code = driver_state.code_of(error)
+        if code in driver_state.LOST_CODES:
+            return device, uuid, driver_state.lost_reason(code, error)
+    return device, uuid, ""
 
 
 def start_probe() -> Tuple[int, int]:
@@ -133,13 +167,24 @@ def start_probe() -> Tuple[int, int]:
         os._exit(0)
 
 
-def parse_probe(data: bytes) -> Dict[str, Any]:
-    """The answer of a probe; a child that died gives a note."""
+def parse_probe(data: bytes, seconds: float = PATIENCE) -> Dict[str, Any]:
+    """The answer of a probe; one that ended without is a driver that does not work.
+
+    Parameters
+    ----------
+    seconds
+        How long the probe took.
+    """
     try:
         value = json.loads(data.decode())
     except ValueError:
-        return {"gpus": [], "note": "NVML did not answer within %g s" % PATIENCE}
-    return value if isinstance(value, dict) else {"gpus": [], "note": "NVML gave no answer"}
+        value = None
+    if isinstance(value, dict):
+        return value
+    if seconds >= probe_timeout_s():
+        note = "NVML did not answer within %g s" % probe_timeout_s()
+        return driver_state.result(driver_state.BROKEN, note, driver_state.TOO_SLOW)
+    return driver_state.result(driver_state.BROKEN, "NVML crashed", driver_state.NO_ANSWER)
 
 
 def preload() -> None:

@@ -9,9 +9,9 @@ import os
 import select
 import signal
 import socket
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from . import clock, failpoints, host, truth
+from . import clock, driver_state, failpoints, host, truth
 from .forked import wake_on
 from .gpu_devices import Device, Driver, DriverError
 from .gpu_readings import COLUMNS, WIDTH, GpuReadings
@@ -32,7 +32,10 @@ def period() -> float:
 
 
 def find_gpus(
-    uuids: Optional[Sequence[str]], indices: Optional[Sequence[int]], known: Optional[List[Dict[str, Any]]]
+    uuids: Optional[Sequence[str]],
+    indices: Optional[Sequence[int]],
+    known: Optional[List[Dict[str, Any]]],
+    lost: Sequence[Mapping[str, Any]] = (),
 ) -> Tuple[GpuReadings, str]:
     """Open the GPUs, and say in one sentence why some or all cannot be read.
 
@@ -44,6 +47,8 @@ def find_gpus(
         Which GPUs of a watched machine; ``None`` for all.
     known
         The header's ``gpus`` of an earlier sampler of this file.
+    lost
+        GPUs of a watched machine that cannot be used now (see `known_gpus`): they are shown, and looked for.
     """
     driver: Optional[Driver] = None
     devices: List[Device] = []
@@ -59,13 +64,16 @@ def find_gpus(
             note = "the driver does not know %s" % ", ".join(away) if away else ""
         else:
             devices = driver.devices(indices)
-            note = "" if devices else "the NVIDIA driver is here and knows no GPU"
+            lost = [gpu for gpu in lost if indices is None or gpu["index"] in indices]
+            note = driver_state.lost_text(lost) or ("" if devices else "the NVIDIA driver is here and knows no GPU")
     except DriverError as error:
         note = str(error)
     by_uuid = {device.uuid: device for device in devices}
     if known is not None:
         return GpuReadings(driver, known, by_uuid), note
     gpus: List[Dict[str, Any]] = [device.facts() for device in devices]
+    if uuids is None and driver is not None:
+        _add_lost(gpus, lost)
     readings = GpuReadings(driver, gpus, by_uuid)
     slow = SlowReadings(readings)
     readings.read()  # a function that this driver lacks is replaced by the next reading
@@ -74,6 +82,18 @@ def find_gpus(
         gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), slow.read(i)["power_limit"]
         gpu["baseline"] = first[WIDTH * i + 2]
     return readings, note
+
+
+def _add_lost(gpus: List[Dict[str, Any]], lost: Sequence[Mapping[str, Any]]) -> None:
+    """Add GPUs that the driver does not show, in their places; one whose number another GPU has now is left out."""
+    numbers = {gpu["index"] for gpu in gpus}
+    gpus += [
+        {"index": gpu["index"], "uuid": gpu["uuid"] or "", "name": gpu["name"], "mig": False}
+        for gpu in lost
+        if gpu["index"] not in numbers
+    ]
+    # Instances follow their GPU.
+    gpus.sort(key=lambda gpu: (gpu["index"], -1) if gpu["index"] < 100 else (gpu["index"] // 100 - 1, gpu["index"]))
 
 
 class Share(NamedTuple):
@@ -99,6 +119,8 @@ class Sampler:
         See :func:`find_gpus`; no GPU is looked for with an empty list of either.
     share
         Where this machine stands in a run that a service has started.
+    lost
+        See :func:`find_gpus`.
 
     Raises
     ------
@@ -114,6 +136,7 @@ class Sampler:
         uuids: Optional[Sequence[str]],
         indices: Optional[Sequence[int]] = None,
         share: Optional[Share] = None,
+        lost: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.every = every
         self.node = share.node if share else 0
@@ -124,7 +147,7 @@ class Sampler:
         if (uuids if uuids is not None else indices) == [] or known == []:
             self.readings, note = GpuReadings(None, [], {}), ""
         else:
-            self.readings, note = find_gpus(uuids, indices, known)
+            self.readings, note = find_gpus(uuids, indices, known, lost)
         if not header:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
@@ -233,7 +256,13 @@ def run(
     return _loop(sampler, lambda: os.getppid() == root, wakeup)
 
 
-def watch(folder: str, indices: Optional[Sequence[int]], every: float, alive: Callable[[], bool]) -> int:
+def watch(
+    folder: str,
+    indices: Optional[Sequence[int]],
+    every: float,
+    alive: Callable[[], bool],
+    lost: Sequence[Mapping[str, Any]] = (),
+) -> int:
     """Body of a sampler of a machine, without a run.
 
     Parameters
@@ -246,9 +275,11 @@ def watch(folder: str, indices: Optional[Sequence[int]], every: float, alive: Ca
         Seconds between ticks.
     alive
         Asked at each tick whether to go on.
+    lost
+        See :func:`find_gpus`.
     """
     wakeup, _ = wake_on(signal.SIGTERM)
-    return _loop(Sampler(folder, None, every, None, indices), alive, wakeup)
+    return _loop(Sampler(folder, None, every, None, indices, lost=lost), alive, wakeup)
 
 
 def _loop(sampler: Sampler, alive: Callable[[], bool], wakeup: int) -> int:

@@ -42,7 +42,7 @@ def _row(gpu: Mapping[str, Any]) -> Sequence[str]:
     return [
         str(gpu.get("index", "")),
         str(gpu.get("name") or ""),
-        _number(gpu.get("util"), "%"),
+        "lost" if gpu.get("lost") else _number(gpu.get("util"), "%"),
         memory if total is None else f"{memory} of {total:,.0f} MiB",
         _number(gpu.get("power"), "W"),
         _number(gpu.get("temperature"), "°C"),

@@ -60,7 +60,7 @@ class GpuTicks:
         behind = nodes[0].ticks - self._sent  # of the first node; the others may tick a little more often
         self._sent = max(self._sent, nodes[0].ticks - nodes[0].held) + len(t)
         self._shape = shape
-        fields: dict[str, Any] = {"n": len(t), "first": first, "period": _period(nodes[0])}
+        fields: dict[str, Any] = {"n": len(t), "first": first, "period": _period(nodes[0]), "lost": _lost(nodes)}
         if first:
             fields |= _facts(nodes)
         return fields, self._packed(nodes, t, own, behind + 60)
@@ -150,6 +150,12 @@ def _host(node: NodeTelemetry, values: Float32, kind: str) -> list[Any]:
         return [_row(node, values, "cpu"), _row(node, values, "memory")]
     cores = known(node.header.get("cpus")) or 1.0
     return [_row(node, values, "host_cpu") * cores, _row(node, values, "host_memory")]
+
+
+def _lost(nodes: list[NodeTelemetry]) -> tuple[int, ...]:
+    """Places of lost GPUs among those of all nodes."""
+    flags = [node.is_lost(i) for node in nodes for i in range(len(node.gpus))]
+    return tuple(place for place, lost in enumerate(flags) if lost)
 
 
 def _facts(nodes: list[NodeTelemetry]) -> dict[str, Any]:

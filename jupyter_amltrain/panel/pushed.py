@@ -77,6 +77,8 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="gpu
         Of the GPUs, in the same order; only with `first`.
     memory
         Bytes of each GPU; only with `first`. `None` where unknown.
+    lost
+        Places, in `labels`, of the GPUs that the driver has lost.
     cpus, host_memory
         Of the first node; only with `first`.
     period
@@ -94,6 +96,7 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="gpu
     labels: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     memory: tuple[float | None, ...] = ()
+    lost: tuple[int, ...] = ()
     cpus: int | None = None
     host_memory: float | None = None
     period: float = 1.0

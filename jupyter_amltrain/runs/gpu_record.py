@@ -91,6 +91,7 @@ def _facts(node: NodeTelemetry, i: int) -> GpuSeries:
         uuid=str(gpu.get("uuid") or ""),
         memory_total=None if total is None else total * MIB,
         power_limit=known(limit if limit is not None else gpu.get("power_limit")),
+        lost=node.is_lost(i),
     )
 
 

@@ -98,6 +98,10 @@ class NodeTelemetry:
         """Unix seconds of the newest tick."""
         return float(self.t[(self.ticks - 1) % len(self.t)]) if self.ticks else None
 
+    def is_lost(self, i: int) -> bool:
+        """Whether the driver has lost the GPU at position `i`."""
+        return bool(self.slow[i].get("lost"))
+
     @property
     def held(self) -> int:
         """Ticks in the ring."""

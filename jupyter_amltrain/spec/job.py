@@ -55,6 +55,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         empty: only say so.
     gpu_grace
         Seconds of run time after which that may be said; ``None`` takes the target's 60.
+    share_gpus
+        It may be given GPUs on which processes of others compute.
     notebook_dir
         Folder of the notebook: the job's working folder, and ``$AML_NOTEBOOK_DIR``.
     project
@@ -108,6 +110,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     require_gpu: str = ""
     gpu_grace: float | None = None
+    share_gpus: bool = False
     notebook_dir: str = ""
     project: str = ""
     tracking: str = "sink"

@@ -61,6 +61,8 @@ class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
         Bytes used on the device (by anybody), and its size.
     power, power_limit
         Watts.
+    lost
+        The driver has lost it: there are no readings now.
     """
 
     node: int
@@ -73,6 +75,7 @@ class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
     peak: tuple[float | None, ...] = ()
     memory: tuple[float | None, ...] = ()
     power: tuple[float | None, ...] = ()
+    lost: bool = False
 
 
 class GpuBand(msgspec.Struct, frozen=True, kw_only=True):

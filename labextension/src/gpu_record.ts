@@ -21,7 +21,8 @@ function gpu(x: unknown, i: number, n: number): IGpuSeries {
     util: series(g.util, n),
     peak: series(g.peak, n),
     memory: series(g.memory, n),
-    power: series(g.power, n)
+    power: series(g.power, n),
+    lost: g.lost === true
   };
 }
 

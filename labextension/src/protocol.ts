@@ -174,6 +174,7 @@ export interface IGpus {
   labels: string[];
   names: string[];
   memory: (number | null)[];
+  lost: number[];
   cpus: number | null;
   host_memory: number | null;
   period: number;
@@ -413,6 +414,7 @@ export interface IGpuSeries {
   peak: (number | null)[];
   memory: (number | null)[];
   power: (number | null)[];
+  lost: boolean;
 }
 
 export interface IGpuBand {

@@ -139,6 +139,10 @@ def check(spec: JobSpec, place: Place) -> None:
             f"--python {spec.python}: a job of Azure ML has the interpreter of its environment.",
             hint="Leave it out, and choose one by: --env conda.yml",
         )
+    if spec.share_gpus:
+        raise SpecError(
+            "--share-gpus is for GPUs of this machine: a job of Azure ML has its GPUs to itself.", hint="Leave it out."
+        )
     wanted = spec.resources.gpus
     if wanted and place.gpus is not None and wanted > place.gpus:
         what = f"{place.gpus} GPU{'s' * (place.gpus != 1)}" if place.gpus else "no GPU"

@@ -64,7 +64,8 @@ export class GpuView {
         const chip = element('span', 'gpuChip');
         const colour = element('i', 'hoverKey');
         colour.dataset.colour = String(i);
-        chip.append(colour, gpuLabel(part, gpu.node, gpu.index));
+        const label = gpuLabel(part, gpu.node, gpu.index);
+        chip.append(colour, gpu.lost ? this._trans.__('%1 lost', label) : label);
         chip.title = [gpu.name, gpu.uuid].filter(Boolean).join(', ');
         nodes.push(chip);
       });

@@ -54,6 +54,8 @@ export class GpuStore {
   names: readonly string[] = [];
   /** Bytes of each GPU. */
   sizes: readonly (number | null)[] = [];
+  /** Places of the GPUs that the driver has lost. */
+  lost: readonly number[] = [];
   cpus: number | null = null;
   hostSize: number | null = null;
   period = 1;
@@ -73,7 +75,7 @@ export class GpuStore {
 
   /** Forget everything. */
   clear(source = ''): void {
-    Object.assign(this, { source, labels: [], names: [], sizes: [], cpus: null, hostSize: null });
+    Object.assign(this, { source, labels: [], names: [], sizes: [], lost: [], cpus: null, hostSize: null });
     Object.assign(this, { period: 1, note: '', ended: false, total: 0, length: 0 });
     this.epoch += 1;
     this._allot(0);
@@ -99,6 +101,7 @@ export class GpuStore {
       return false;
     }
     this.note = head.note;
+    this.lost = head.lost ?? [];
     this.ended = head.ended;
     const count = this.count;
     if (frame.util.length >= head.n * count) {
