@@ -28,6 +28,7 @@ class Seldom:
         self.slow = SlowReadings(readings)
         self.owners = owners or Owners()
         self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
+        self._energy: Dict[int, Optional[int]] = {}
         self._processes: List[List[Any]] = [[] for _ in readings.gpus]
         self._told: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._told_processes: Optional[List[List[Any]]] = None
@@ -46,11 +47,17 @@ class Seldom:
             listed = self.slow.processes(i)
             rows = None if listed is None else self.owners.tell(listed, members)
             self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows))
+            self._energy[i] = self.slow.energy(i)
             index = self.readings.gpus[i]["index"]
             self._processes[i] = [
                 [index, pid, owner, memory, self._name(pid) if owner != "unknown" else ""]
                 for pid, owner, memory in rows or ()
             ]
+
+    def take_energy(self) -> Dict[int, Optional[int]]:
+        """The energy counters (mJ) that were read since the last call, by the GPU's position."""
+        found, self._energy = self._energy, {}
+        return found
 
     def forget(self) -> None:
         """Tell everything again: a reader may begin here."""
