@@ -10,8 +10,8 @@ from jupyter_amltrain.agent.gpu_slow import UNITS as SLOW_UNITS
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.runs.lines import decode_line
-from jupyter_amltrain.runs.slow_columns import SlowColumns
 from jupyter_amltrain.runs.telemetry import MIB, cleaned_header, flat_names, ticks_table
+from jupyter_amltrain.tracking.slow_columns import SlowColumns
 
 if TYPE_CHECKING:
     import pandas

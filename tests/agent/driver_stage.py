@@ -77,7 +77,9 @@ class LiveSampler:
     def notes(self) -> list[str]:
         """Sentences in the file so far."""
         data = (self.folder / "telemetry" / "node-0.jsonl").read_text()
-        return [line["note"] for line in map(json.loads, data.splitlines()) if isinstance(line, dict) and "note" in line]
+        return [
+            line["note"] for line in map(json.loads, data.splitlines()) if isinstance(line, dict) and "note" in line
+        ]
 
 
 def main() -> None:
@@ -93,7 +95,20 @@ def main() -> None:
     now[0] = start["t"]
     one = sampler.Sampler(start["folder"], None, 1.0, start["uuids"])
     one.seldom.owners = Owners(true=start["true"])
-    one.usage.read = lambda: setattr(one.usage, "rows", members) or [None] * len(one.names)  # type: ignore
+
+    def usage() -> list[Any]:
+        one.usage.rows = members  # type: ignore[assignment]
+        return [None] * len(one.names)
+
+    one.usage.read = usage  # type: ignore[method-assign]
+    values: list[Any] = []
+    read = one.readings.read
+
+    def kept() -> list[Any]:
+        values[:] = read()
+        return list(values)
+
+    one.readings.read = kept  # type: ignore[method-assign]
     columns = [name for name, _ in sampler.COLUMNS]
     print(json.dumps({"gpus": one.readings.gpus}), flush=True)
     for line in sys.stdin:
@@ -113,15 +128,11 @@ def main() -> None:
             print(json.dumps(nvml.parse_probe(data)), flush=True)
             continue
         now[0] = what["tick"]
-        rows: list[Any] = []
-        read = one.readings.read
-        one.readings.read = lambda read=read: rows.append(read()) or rows[0]  # type: ignore
         one.tick()
-        one.readings.read = read  # type: ignore
-        wide = [rows[0][k : k + len(columns)] for k in range(0, len(rows[0]), len(columns))]
+        width = len(columns)
         gpus = [
-            dict(zip(columns, values), **slow, processes=listed)
-            for values, slow, listed in zip(wide, one.seldom.values, one.seldom._processes)
+            dict(zip(columns, values[width * i : width * (i + 1)], strict=True), **slow, processes=listed)
+            for i, (slow, listed) in enumerate(zip(one.seldom.values, one.seldom._processes, strict=True))
         ]
         print(json.dumps({"gpus": gpus}), flush=True)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent.gpu_slow import UNITS
-from jupyter_amltrain.runs.telemetry import MIB, known
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+MIB = 1024.0 * 1024.0
 #: Names of columns that are believed: a file of a job may say anything.
 MAX_NAMES = 200
 
@@ -77,10 +78,11 @@ class SlowColumns:
             plain = all(value is None or isinstance(value, (bool, int, float)) for value in values)
             if plain:
                 scale = MIB if UNITS.get(name.partition("_")[2]) == "MiB" else 1.0
-                numbers = [known(value) for value in values]
-                table: Any = np.array([np.nan, *(np.nan if v is None else scale * v for v in numbers)])
+                table: Any = np.array([np.nan, *(scale * _number(value) for value in values)])
             else:
-                table = np.array([None, *(v if v is None or isinstance(v, str) else json.dumps(v) for v in values)], object)
+                table = np.array(
+                    [None, *(v if v is None or isinstance(v, str) else json.dumps(v) for v in values)], object
+                )
             at = np.searchsorted(np.array([first for first, _ in changes]), seq, side="right")
             found[name] = table[at]
         for name in sorted(self._texts, reverse=True):
@@ -92,3 +94,11 @@ class SlowColumns:
                     column[k] = "; ".join([*before, *texts])
             found[name] = column
         return found
+
+
+def _number(value: Any) -> float:
+    """A float; NaN for none, and for what is too large for one."""
+    try:
+        return math.nan if value is None else float(value)
+    except OverflowError:
+        return math.nan
