@@ -5,7 +5,7 @@ A driver that has no value answers with all bits set, or with rubbish while it i
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 #: "No value" in 32 and in 64 bits (NVML_VALUE_NOT_AVAILABLE).
 ALL_ONES_32, ALL_ONES_64 = (1 << 32) - 1, (1 << 64) - 1
@@ -56,3 +56,10 @@ def mebibytes(used: int, total: int) -> Optional[int]:
 def size_mebibytes(size: int) -> Optional[int]:
     """A size in MiB, from bytes."""
     return size >> 20 if 0 <= size <= MAX_BYTES else None
+
+
+def memory(total: Optional[int], used: Optional[int]) -> Tuple[Optional[int], Optional[int]]:
+    """Size and use of a device's memory, bytes; ``None`` each where it cannot be."""
+    if total is None or not 0 < total <= MAX_BYTES:
+        return None, None
+    return total, used if used is not None and 0 <= used <= total else None

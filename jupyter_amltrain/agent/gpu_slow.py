@@ -14,6 +14,7 @@ from .gpu_readings import REFUSED_RETRY_S, GpuReadings, Value
 SLOW = 5.0
 #: Bytes of nvmlProcessInfo_t: pid, memory, two ids of instances.
 _ROW = 24
+_MAX_PROCESSES = 1 << 16
 #: Unit of each value as it is written down; a reader takes them from the header.
 UNITS = {
     "mem_clock": "MHz", "throttle": "bits", "ecc": "errors", "power_limit": "W", "mine": "MiB", "others": "MiB",
@@ -100,6 +101,8 @@ class SlowReadings:
             if code == OK:
                 return self._listed(count.value)
             if code == TOO_SMALL:
+                if not len(self._found) // _ROW < count.value <= _MAX_PROCESSES:
+                    return None  # it wants no more room, or an impossible amount
                 self._found = (ctypes.c_ubyte * (_ROW * (2 * count.value + 8)))()
                 self._bound = [None] * len(self._bound)
                 self._bind(i)

@@ -13,6 +13,8 @@ import signal
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import gpu_sentinels
+
 LIBRARY = "libnvidia-ml.so.1"
 #: Seconds that a probe may take; a broken driver answers never.
 PATIENCE = 20.0
@@ -110,7 +112,11 @@ def parse_probe(data: bytes) -> Dict[str, Any]:
         value = json.loads(data.decode())
     except ValueError:
         return {"gpus": [], "note": "NVML did not answer within %g s" % PATIENCE}
-    return value if isinstance(value, dict) else {"gpus": [], "note": "NVML gave no answer"}
+    if not isinstance(value, dict):
+        return {"gpus": [], "note": "NVML gave no answer"}
+    for gpu in value["gpus"]:
+        gpu["memory_total"], gpu["memory_used"] = gpu_sentinels.memory(gpu["memory_total"], gpu["memory_used"])
+    return value
 
 
 def preload() -> None:
