@@ -63,7 +63,7 @@ class Play:
 
     def heal(self) -> None:
         """A driver without a fault, with other values than before."""
-        driver, dice = self.driver, self.dice
+        driver = self.driver
         self.now, self.samples = [{} for _ in range(GPUS)], [set() for _ in range(GPUS)]
         self.busy, self.hidden, self.story = [set() for _ in range(GPUS)], [False] * GPUS, []
         with driver.changes():
