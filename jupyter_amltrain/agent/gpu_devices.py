@@ -15,7 +15,7 @@ OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL =
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 9, 12, 13, 15, 16
 VERSION_MISMATCH, GPU_NOT_FOUND = 25, 28
 
-#: A function that answers this will do so for ever.
+#: A function that answers this is not for this device, as it is now set up.
 NEVER = frozenset({INVALID, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, VERSION_MISMATCH})
 #: The whole driver is away.
 DOWN = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND})
@@ -78,6 +78,10 @@ class Driver:
     def stop(self) -> None:
         """Let the driver go; an error changes nothing."""
         attempt(self.nvml.nvmlShutdown)
+
+    def error_text(self, code: int) -> str:
+        """What NVML calls a return code: ``Unknown Error``."""
+        return str(attempt(self.nvml.NVMLError, code) or "error %d" % code)
 
     def function(self, *names: str) -> Optional[Callable[..., int]]:
         """The first of these functions that the library has."""

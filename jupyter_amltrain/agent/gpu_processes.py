@@ -28,6 +28,15 @@ def pids_are_true() -> bool:
         return False
 
 
+def one_per_pid(listed: Sequence[Listed]) -> List[Listed]:
+    """Each process once: drivers in containers may list one twice, with the same memory."""
+    found: Dict[int, Optional[int]] = {}
+    for pid, memory in listed:
+        before = found.get(pid)
+        found[pid] = memory if before is None else max(before, memory or 0)
+    return list(found.items())
+
+
 def _is_here(pid: int) -> bool:
     row = look(pid)
     return row is not None and row.state not in "ZX"
@@ -82,7 +91,7 @@ class Owners:
         rows = []
         # One of ours under its own pid: this driver translates, at least where it can.
         translated = self.true or any(pid in members for pid, _ in listed)
-        for pid, memory in listed:
+        for pid, memory in one_per_pid(listed):
             if pid in members:
                 owner = MINE
             elif self.here(pid) and (translated or self.holds(pid)):

@@ -28,6 +28,7 @@ class Seldom:
         self.slow = SlowReadings(readings)
         self.owners = owners or Owners()
         self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
+        self._energy: Dict[int, Optional[int]] = {}
         self._processes: List[List[Any]] = [[] for _ in readings.gpus]
         self._told: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._told_processes: Optional[List[List[Any]]] = None
@@ -46,6 +47,7 @@ class Seldom:
             listed = self.slow.processes(i)
             rows = None if listed is None else self.owners.tell(listed, members)
             self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows), **self._lost(i))
+            self._energy[i] = self.slow.energy(i)
             index = self.readings.gpus[i]["index"]
             self._processes[i] = [
                 [index, pid, owner, memory, self._name(pid) if owner != "unknown" else ""]
@@ -56,6 +58,11 @@ class Seldom:
         """Whether a GPU is lost, where that is news or was once: most never are."""
         lost = self.readings.is_lost(i)
         return {"lost": int(lost)} if lost or "lost" in self.values[i] else {}
+
+    def take_energy(self) -> Dict[int, Optional[int]]:
+        """The energy counters (mJ) that were read since the last call, by the GPU's position."""
+        found, self._energy = self._energy, {}
+        return found
 
     def forget(self) -> None:
         """Tell everything again: a reader may begin here."""

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ctypes
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import gpu_sentinels
 from .gpu_devices import NEVER, OK
-from .gpu_readings import GpuReadings, Value
+from .gpu_readings import REFUSED_RETRY_S, GpuReadings, Value
 from .process_lists import ProcessLists, by_pid
 
 #: Seconds in which every GPU is asked once.
 SLOW = 5.0
+#: Unit of each value as it is written down; a reader takes them from the header.
+UNITS = {
+    "mem_clock": "MHz", "throttle": "bits", "ecc": "errors", "power_limit": "W", "mine": "MiB", "others": "MiB",
+}  # fmt: skip
+#: What no device exceeds; more is a sentinel.
+_MOST = {"mem_clock": gpu_sentinels.MAX_MHZ, "power_limit": gpu_sentinels.MAX_WATTS}
 #: Name, unit divisor, functions (the first that works is asked) and constants of each value.
 _VALUES: Tuple[Tuple[str, int, Tuple[str, ...], Tuple[int, ...]], ...] = (
     ("mem_clock", 1, ("nvmlDeviceGetClockInfo",), (2,)),
@@ -19,6 +26,7 @@ _VALUES: Tuple[Tuple[str, int, Tuple[str, ...], Tuple[int, ...]], ...] = (
     ("ecc", 1, ("nvmlDeviceGetTotalEccErrors",), (1, 0)),  # uncorrected, since the driver was loaded
     ("power_limit", 1000, ("nvmlDeviceGetEnforcedPowerLimit",), ()),
 )
+_ENERGY, _AT_ENERGY = ("nvmlDeviceGetTotalEnergyConsumption",), -1
 
 Call = Optional[Callable[[], int]]
 
@@ -28,7 +36,9 @@ class SlowReadings:
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
-        self._refused: Set[Tuple[int, str]] = set()
+        #: When a function was refused for a GPU, monotonic seconds.
+        self._refused: Dict[Tuple[int, str], float] = {}
+        self._energy: List[Call] = [None] * len(readings.gpus)
         self._turn, self._credit = 0, float(len(readings.gpus))
         self._slot = ctypes.c_ulonglong(0)
         self._lists = ProcessLists(self._function)
@@ -58,8 +68,21 @@ class SlowReadings:
                 if code not in NEVER:
                     break
                 call = self._refuse(i, names, at)
-            found[key] = slot.value // unit if call is not None and code == OK else None
+            value = gpu_sentinels.number(slot.value) if call is not None and code == OK else None
+            found[key] = None if value is None else gpu_sentinels.number(value // unit, _MOST.get(key))
         return found
+
+    def energy(self, i: int) -> Optional[int]:
+        """The counter of the energy that one GPU has used, mJ since the driver was loaded."""
+        self._bind(i)
+        call = self._energy[i]
+        if call is None:
+            return None
+        self._slot.value = 0
+        code = call()
+        if code in NEVER:
+            self._refuse(i, _ENERGY, _AT_ENERGY)
+        return gpu_sentinels.number(self._slot.value) if code == OK else None
 
     def processes(self, i: int) -> Optional[List[Tuple[int, Optional[int]]]]:
         """Pid and MiB (``None``: not told) of each compute process."""
@@ -70,7 +93,7 @@ class SlowReadings:
         rows = self._lists.of(handle, gpu.get("gpu_instance"), gpu.get("compute_instance"))
         if rows is None:
             return None
-        return [(pid, None if size is None else size >> 20) for pid, size in by_pid(rows)]
+        return [(pid, None if size is None else gpu_sentinels.size_mebibytes(size)) for pid, size in by_pid(rows)]
 
     def _function(self, name: str) -> Optional[Callable[..., int]]:
         driver = self.readings.driver
@@ -83,19 +106,23 @@ class SlowReadings:
         slots = (ctypes.c_ulonglong * 3)()
         if function is None or handle is None or function(handle, ctypes.byref(slots)) != OK:
             return None
-        return int(slots[0]) >> 20
+        return gpu_sentinels.size_mebibytes(int(slots[0]))
 
     def _bind(self, i: int) -> None:
         """Make the calls of one GPU, unless they are made for the handle that it has."""
         handle = self.readings.handle(i)
-        if handle is self._bound[i] and self._calls[i]:
+        again = [key for key, t in self._refused.items() if key[0] == i and clock.mono() - t >= REFUSED_RETRY_S]
+        if handle is self._bound[i] and self._calls[i] and not again:
             return
+        for key in again:  # MIG and permissions change while we run
+            del self._refused[key]
         self._bound[i] = handle
         slot = ctypes.byref(self._slot)
         self._calls[i] = [
             self._call(i, names, *[ctypes.c_uint(number) for number in constants], slot)
             for _, _, names, constants in _VALUES
         ]
+        self._energy[i] = self._call(i, _ENERGY, slot)
 
     def _call(self, i: int, names: Tuple[str, ...], *args: Any) -> Call:
         handle, driver = self._bound[i], self.readings.driver
@@ -111,12 +138,12 @@ class SlowReadings:
 
     def _refuse(self, i: int, names: Tuple[str, ...], at: int) -> Call:
         """The function that was just asked is not for this GPU: the next one, if there is one."""
-        key = "".join(str(number) for number in _VALUES[at][3])
+        key = "" if at == _AT_ENERGY else "".join(str(number) for number in _VALUES[at][3])
         for name in names:
             driver = self.readings.driver
             if (i, name + key) not in self._refused and driver is not None and driver.function(name) is not None:
-                self._refused.add((i, name + key))
+                self._refused[i, name + key] = clock.mono()
                 break
         self._bound[i] = None
         self._bind(i)
-        return self._calls[i][at]
+        return self._energy[i] if at == _AT_ENERGY else self._calls[i][at]

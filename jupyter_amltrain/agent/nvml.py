@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import driver_state, mig
+from . import driver_state, gpu_sentinels, mig
 from .process_lists import ProcessLists, Row, by_pid
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -180,6 +180,8 @@ def parse_probe(data: bytes, seconds: float = PATIENCE) -> Dict[str, Any]:
     except ValueError:
         value = None
     if isinstance(value, dict):
+        for gpu in value["gpus"]:
+            gpu["memory_total"], gpu["memory_used"] = gpu_sentinels.memory(gpu["memory_total"], gpu["memory_used"])
         return value
     if seconds >= probe_timeout_s():
         note = "NVML did not answer within %g s" % probe_timeout_s()

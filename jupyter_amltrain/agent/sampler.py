@@ -80,7 +80,12 @@ def find_gpus(
     first = readings.read()
     for i, gpu in enumerate(gpus):
         gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), slow.read(i)["power_limit"]
-        gpu["baseline"] = first[WIDTH * i + 2]
+        gpu["baseline"], gpu["reserved"] = first[WIDTH * i + 2], readings.reserved(i)
+        known_busy = [value for value in first[WIDTH * i : WIDTH * i + 2] if value is not None]
+        gpu["baseline_util"] = max(known_busy, default=None)
+        energy = slow.energy(i)
+        if energy is not None:
+            gpu["energy"] = energy
     return readings, note
 
 
@@ -155,14 +160,16 @@ class Sampler:
         self.truth: Optional[truth.Truth] = None
         if root is not None and uuids:
             baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
-            self.truth = truth.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note)
+            busy = [gpu.get("baseline_util") for gpu in self.readings.gpus]
+            self.truth = truth.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note, busy)
         elif share and share.grace is not None and self.readings.gpus:
             # What is on them while a process of the run is there may be its own.
             free = not self.usage.members()
             baselines = [gpu.get("baseline") if free else None for gpu in self.readings.gpus]
+            busy = [gpu.get("baseline_util") if free else None for gpu in self.readings.gpus]
             self.truth = truth.Truth(
-                folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node
-            )  # fmt: skip
+                folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node, busy=busy
+            )
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
         self.summary = Summary(folder, self.file.header)
@@ -203,11 +210,17 @@ class Sampler:
             self.summary.add(self.minutes.close())
             self.summary.save()
             self.seldom.forget()
+        for i, count in self.seldom.take_energy().items():
+            self.summary.energy(i, t, count)
         told, what = self.seldom.news()
+        told = [dict(one, t=t) if "note" in one else one for one in told]
         tick = self.file.add(t, values, gpus, told)
         if tick is not None:
             self.seldom.written(what)
             self.minutes.add(tick)
+            notes = [one["note"] for one in told if "note" in one]
+            if notes:
+                self.summary.note(t, notes)
         if self.truth is not None:
             rows = [{"util": gpus[k], "peak": gpus[k + 1], "memory": gpus[k + 2]} for k in range(0, len(gpus), WIDTH)]
             self.truth.tick(clock.mono(), rows, self.seldom.values, members)
@@ -215,6 +228,8 @@ class Sampler:
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""
         self.summary.add(self.minutes.ticks)
+        for i in range(len(self.readings.gpus)):
+            self.summary.energy(i, clock.wall(), self.seldom.slow.energy(i))
         self.summary.save()
         if self.truth is not None:
             self.truth.close()

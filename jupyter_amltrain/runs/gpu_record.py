@@ -21,16 +21,25 @@ LINES = 8
 #: Points of a series, columns of the heat map, rows of the process table.
 POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
 
-# nvml.h, nvmlClocksEventReasons: what a person can act on, in words.
+# nvml.h, nvmlClocksEventReasons, in words; 0x1 is a GPU that idles.
 _THROTTLE = {
+    0x2: "app clocks",
     0x4: "power cap",
-    0x8: "hardware slowdown",
+    0x8: "hw slowdown",
     0x10: "sync boost",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
+    0x20: "sw thermal",
+    0x40: "hw thermal",
     0x80: "power brake",
-    0x100: "display clock",
+    0x100: "display",
 }
+_THROTTLE_IDLE = 0x1
+
+
+def throttle_text(mask: int) -> str:
+    """What holds the clocks down, separated by commas; bits that we do not know as a number."""
+    words = [word for bit, word in _THROTTLE.items() if mask & bit]
+    rest = mask & ~(sum(_THROTTLE) | _THROTTLE_IDLE)
+    return ", ".join(words + ([f"0x{rest:x}"] if rest else []))
 
 
 def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
@@ -179,13 +188,12 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
         column = node.index.get(f"gpu{node.gpus[i].get('index', i)}.{name}")
         return None if column is None or newest is None else known(node.ring[column, newest])
 
-    mask = slow.get("throttle")
-    words = None if mask is None else ", ".join(word for bit, word in _THROTTLE.items() if int(mask) & bit)
+    mask = known(slow.get("throttle"))
     return {
         "temperature": reading("temperature"),
         "sm_clock": reading("sm_clock"),
         "mem_clock": known(slow.get("mem_clock")),
-        "throttle": words,
+        "throttle": None if mask is None else throttle_text(int(mask)),
         "ecc": known(slow.get("ecc")),
         "mine": _bytes(slow.get("mine")),
         "others": _bytes(slow.get("others")),

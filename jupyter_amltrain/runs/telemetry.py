@@ -15,6 +15,7 @@ import msgspec
 
 from jupyter_amltrain.runs.lines import Lines
 from jupyter_amltrain.runs.pyramid import Pyramid
+from jupyter_amltrain.runs.text import seconds_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +37,8 @@ _LISTS = ("columns", "gpu_columns", "units", "gpu_units")
 #: Columns of a tick that are no series.
 _HEAD = ("seq", "t")
 MIB = 1024.0 * 1024.0
+#: Notes of a node that are kept, characters of each, and how many a text shows.
+MAX_NOTES, MAX_NOTE_CHARS, SHOWN_NOTES = 200, 200, 20
 
 Listener = Callable[["NodeTelemetry", int], None]
 
@@ -69,8 +72,8 @@ class NodeTelemetry:
         Of each GPU what changes rarely: ``mem_clock``, ``throttle``, ``ecc``, ``mine``, ``others``...
     processes
         ``[gpu, pid, owner, MiB or None, name]`` each.
-    note
-        What the sampler said last about the driver.
+    notes
+        What happened to the GPUs and the driver: unix seconds (``None`` in files of earlier versions) and sentence.
     changes
         Grows before and after every change of ring and history, so it is odd meanwhile: who reads
         on another thread reads until it was even and stayed (``widgets/feed.py``, snapshots).
@@ -84,7 +87,8 @@ class NodeTelemetry:
         self.gpus: list[dict[str, Any]] = []
         self.slow: list[dict[str, Any]] = []
         self.processes: list[list[Any]] = []
-        self.note = ""
+        self.notes: list[tuple[float | None, str]] = []
+        self.first_t: float | None = None  #: unix seconds of the first tick of all
         self.ticks = 0
         self.changes = 0
         self.seq = -1
@@ -92,6 +96,25 @@ class NodeTelemetry:
         self.caught_up = False
         self._lines = Lines()
         self._skip_to = -1
+
+    @property
+    def note(self) -> str:
+        """Why there is nothing, then what happened and how long after the first tick; the newest of many."""
+        hidden = len(self.notes) - SHOWN_NOTES
+        words = [str(self.header.get("gpu_note") or "")]
+        words += [f"{hidden} earlier notes"] if hidden > 0 else []
+        for t, text in self.notes[-SHOWN_NOTES:]:
+            after = None if t is None or self.first_t is None else t - self.first_t
+            words.append(f"after {seconds_text(after)}: {text}" if after is not None and after >= 0 else text)
+        return "; ".join(word for word in words if word)
+
+    def add_note(self, t: Any, text: Any) -> None:
+        """Keep what happened at a time (unix seconds, if known); what is known already is no news."""
+        note = (known(t), str(text)[:MAX_NOTE_CHARS])
+        if note not in self.notes:
+            self.notes.append(note)
+            self.notes.sort(key=lambda one: one[0] or 0.0)
+            del self.notes[:-MAX_NOTES]
 
     @property
     def last_t(self) -> float | None:
@@ -144,7 +167,6 @@ class NodeTelemetry:
         self.header = header
         self.gpus = [dict(gpu) for gpu in header["gpus"]]
         self.slow = [{"power_limit": gpu.get("power_limit")} for gpu in self.gpus]
-        self.note = str(header.get("gpu_note") or "")
         if names == self.columns:  # a sampler that came back says it again
             return
         with self._changing():
@@ -165,7 +187,7 @@ class NodeTelemetry:
                 for index, pid, owner, memory, *name in value["processes"]
             ]
         if "note" in value:
-            self.note = str(value["note"])
+            self.add_note(value.get("t"), value["note"])
 
     def _take(self, rows: list[list[Any]]) -> int:
         if not rows:
@@ -177,6 +199,8 @@ class NodeTelemetry:
             return 0
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
             t, values = table[:, 1], table[:, 2:].astype(np.float32)
+        if self.first_t is None:
+            self.first_t = float(t[0])
         with self._changing():
             self.pyramid.add(t, values)
             self._grow(len(t))
@@ -229,6 +253,8 @@ class NodeTelemetry:
                 rows.append(value)
         if not self.columns or names != self.columns:
             return 0
+        if rows and self.first_t is None:
+            self.first_t = known(rows[0][1])
         with self._changing():
             for row in rows[: max(0, len(rows) - keep)]:
                 seq, t, _, ticks, end, *stats = row

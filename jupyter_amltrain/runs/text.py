@@ -66,7 +66,8 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
     elif record.detail and not record.done:
         lines.append(record.detail)
     if record.truth is not None and record.truth.verdict == "not used":
-        lines.append(_one_line(f"GPU IDLE: {record.truth.detail} {record.truth.cause}"))
+        cause = f"; likely cause: {record.truth.cause}" if record.truth.cause else ""
+        lines.append(_one_line(f"GPU IDLE: {record.truth.detail}{cause}"))
     if record.metrics:
         lines.append("  ".join(f"{name} {_number(m.last)}" for name, m in record.metrics.items()))
     lines += [f"{name} = {value!r}" for name, value in record.outputs.items()]
@@ -129,7 +130,8 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
         words.append(f"p95 {_percent(_values(summed, 'util_p95'))}")
         words.append(f"under 10 % for {_percent([100 * v for v in _values(summed, 'idle_share')])} of the time")
         energy = _values(summed, "energy_wh")
-        words.append(_energy(sum(energy)) if len(energy) == count else "energy n/a")
+        sources = {str(gpu.get("energy_source") or "") for gpu in summed}
+        words.append(_energy(sum(energy)) + _source(sources) if len(energy) == count else "energy n/a")
         first = _values(summed, "first_use")
         words += [f"first used after {seconds_text(min(first))}"] if first else []
     if gpu.get("note"):
@@ -139,6 +141,13 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
 
 def _energy(hours: float) -> str:
     return f"{hours:.3g} Wh" if hours < 999.5 else f"{hours / 1000:.3g} kWh"
+
+
+def _source(sources: set[str]) -> str:
+    """Whence an energy is; earlier versions did not say it."""
+    if sources == {"counter"}:
+        return " by the driver's counter"
+    return " summed from power" if sources == {"power"} else ""
 
 
 def _values(gpus: Iterable[Mapping[str, Any]], name: str) -> list[float]:

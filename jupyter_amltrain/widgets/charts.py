@@ -186,6 +186,10 @@ def _per_node(chart: Chart, layout: Layout, field: str, **style: Any) -> None:
         )
 
 
+#: Dashed lines of sizes and limits in one chart, where GPUs have different ones.
+MAX_LEVELS = 4
+
+
 def _most(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value), default=None)
 
@@ -204,8 +208,8 @@ def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
     limit = _most([gpu.power_limit for gpu in gpus])
     watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
     power = Chart("GPU power (W)", x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
-    for chart, value in ((memory, total), (power, limit)):
-        if value:
+    for chart, values in ((memory, [gpu.memory_total for gpu in gpus]), (power, [gpu.power_limit for gpu in gpus])):
+        for value in sorted({value for value in values if value})[:MAX_LEVELS]:
             chart.level(value)
     for chart, field in ((util, "util"), (memory, "memory"), (power, "power")):
         if layout.many:

@@ -154,7 +154,10 @@ def _lines(record: Record) -> list[tuple[str, str]]:
     summed = gpu_words(record.get("gpu") or {}, summary) if summary else []
     if summed:
         # its name is said above the charts; a figure stays with its unit
-        text = "GPU:  " + ", ".join(word.replace(" ", "\xa0") for word in summed[1:])
+        # (notes of what happened are sentences)
+        text = "GPU:  " + ", ".join(
+            word.replace(" ", "\xa0") if len(word) < 40 else clip(word, 400) for word in summed[1:]
+        )
         lines += [(line, INK) for line in textwrap.wrap(text, 130, subsequent_indent=" " * 10)]
     hint = str(summary.get("hint") or "")
     if hint:

@@ -44,7 +44,8 @@ def gpu_charts(gpu: Record, span: Span | None) -> list[Chart]:
 
 def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, title: str, unit: str) -> Chart:
     totals = {"memory": "memory_total", "power": "power_limit"}
-    total = max((number(g.get(totals.get(field, ""))) for g in gpus), default=math.nan, key=lambda v: (v == v, v))
+    sizes = {size for g in gpus if not math.isnan(size := number(g.get(totals.get(field, ""))))}
+    total = max(sizes, default=math.nan)
     band = None
     color = GPUS[0] if len(gpus) == 1 else INK
     if gpu.get(field):
@@ -65,7 +66,8 @@ def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, ti
         lines,
         color=color,
         band=band,
-        total=None if math.isnan(total) else total,
+        # One line for all of them would be wrong of some.
+        total=total if len(sizes) == 1 else None,
         top=100.0 if unit == "percent" else None,
     )
 

@@ -37,7 +37,7 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
                 _unit(now.get("temperature"), " °C"),
                 _unit(now.get("sm_clock"), " MHz"),
                 _unit(now.get("mem_clock"), " MHz"),
-                "n/a" if now.get("throttle") is None else (now["throttle"] or "nothing"),
+                "n/a" if now.get("throttle") is None else (_few(now["throttle"]) or "nothing"),
                 _unit(now.get("ecc"), ""),
                 *([_size(now.get("mine"))] if run else []),
                 _size(now.get("others")),
@@ -61,6 +61,12 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
 
 
 _OWNERS = {"mine": "this run", "other": "others", "unknown": "cannot tell"}
+
+
+def _few(words: str, most: int = 2) -> str:
+    """The first of some words, and how many more: a wide cell pushes others out of the output."""
+    parts = words.split(", ")
+    return ", ".join(parts[:most]) + (f" +{len(parts) - most}" if len(parts) > most else "")
 
 
 def _unit(value: Any, unit: str) -> str:

@@ -48,7 +48,7 @@ def test_header_and_rows(stage: Stage) -> None:
     ]  # fmt: skip
     assert head["gpus"][1] == {
         "index": 1, "uuid": UUIDS[1], "name": "Fake H100 80GB", "mig": False,
-        "memory_total": 81920, "power_limit": 700, "baseline": 2000,
+        "memory_total": 81920, "power_limit": 700, "baseline": 2000, "baseline_util": 40, "reserved": 0,
     }  # fmt: skip
     assert slow["seq"] == 0 and slow["gpu"][0] == [
         0, {"mem_clock": 2619, "throttle": 0, "ecc": 0, "power_limit": 700, "mine": 0, "others": 0},
@@ -71,7 +71,10 @@ def test_notes_are_told_once(stage: Stage) -> None:
     stage.switch(LOST="0:2.5:7")
     stage.play(range(1, 70), sampler=True, uuids=UUIDS[:1])
     notes = [line for line in stage.lines()[1:] if isinstance(line, dict) and "note" in line]
-    assert notes == [{"seq": 2, "note": "GPU 0 fell off the bus"}, {"seq": 7, "note": "GPU 0 is back"}]
+    assert [(line["seq"], line["t"], line["note"]) for line in notes] == [
+        (2, EPOCH + 3, "GPU 0 fell off the bus"), (7, EPOCH + 8, "GPU 0 is back"),
+    ]  # fmt: skip
+    assert stage.summary()["notes"] == [[line["t"], line["note"]] for line in notes]
 
 
 def test_slow_values_when_they_change_and_each_minute(stage: Stage) -> None:

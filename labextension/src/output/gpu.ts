@@ -6,6 +6,9 @@ import { bytes, clock } from '../format';
 import { IGpuBand, IGpuSeries, IGpuTelemetry, IRunRecord } from '../protocol';
 import { TERMINAL } from '../record';
 
+/** Dashed lines of sizes and limits in one chart. */
+const LEVELS = 4;
+
 type Field = 'util' | 'memory' | 'power';
 
 /** `GPU 3`, or `GPU 0 MIG 1`: the agent numbers the instances of GPU g from 100 (g + 1). */
@@ -38,9 +41,6 @@ const lastOf = (values: readonly (number | null)[]): number | null => {
   }
   return null;
 };
-
-const most = (values: (number | null)[]): number | null =>
-  values.reduce((a, b) => (b !== null && b > 0 && (a === null || b > a) ? b : a), null);
 
 /** `at most` of one or many GPUs now; `n/a` where none of them can tell. */
 function now(trans: TranslationBundle, values: (number | null)[], format: (value: number) => string): string {
@@ -93,12 +93,17 @@ export function gpuCharts(record: IRunRecord, trans: TranslationBundle): Map<str
         );
     found.set(`gpu ${field}`, { ...common, title, last, yKind, yFormat, series, band, ...more });
   };
-  const level = (name: string, value: number | null): ILevel[] => (value === null ? [] : [{ name, value }]);
-  const total = most(part.gpus.map(gpu => gpu.memory_total));
-  const limit = most(part.gpus.map(gpu => gpu.power_limit));
+  // GPUs may have different sizes and limits: a line for each.
+  const levels = (name: string, values: (number | null)[]): ILevel[] =>
+    [...new Set(values.filter((value): value is number => value !== null && value > 0))]
+      .sort((a, b) => a - b)
+      .slice(-LEVELS)
+      .map(value => ({ name, value }));
+  const totals = part.gpus.map(gpu => gpu.memory_total);
+  const limits = part.gpus.map(gpu => gpu.power_limit);
   add('util', trans.__('GPU utilization'), 'number', percent, { yMax: 100 });
-  add('memory', trans.__('GPU memory'), 'bytes', size, { levels: level(trans.__('size'), total) });
-  add('power', trans.__('GPU power'), 'number', watts, { levels: level(trans.__('limit'), limit) });
+  add('memory', trans.__('GPU memory'), 'bytes', size, { levels: levels(trans.__('size'), totals) });
+  add('power', trans.__('GPU power'), 'number', watts, { levels: levels(trans.__('limit'), limits) });
   return found;
 }
 
