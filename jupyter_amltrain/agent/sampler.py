@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from . import clock, failpoints, host, truth
 from .forked import wake_on
 from .gpu_devices import Device, Driver, DriverError
+from .gpu_errors import GpuErrors
 from .gpu_readings import COLUMNS, WIDTH, GpuReadings
 from .gpu_seldom import Seldom
 from .gpu_slow import SlowReadings
@@ -129,6 +130,7 @@ class Sampler:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
         self.seldom = Seldom(self.readings)
+        self.errors = GpuErrors(folder, self.readings, self.node)
         self.truth: Optional[truth.Truth] = None
         if root is not None and uuids:
             baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
@@ -142,7 +144,7 @@ class Sampler:
             )  # fmt: skip
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
-        self.summary = Summary(folder, self.file.header)
+        self.summary = Summary(folder, self.file.header, self.errors.figures)
         self._go_on()
         # The first differences need a tick before them.
         self.usage.read()
@@ -170,10 +172,12 @@ class Sampler:
     def tick(self) -> None:
         """Take one sample."""
         values = shortened(self.names, self.usage.read())
+        self.errors.before_reading()
         gpus = self.readings.read()
         members = self.usage.rows
         if self.readings.gpus:
             self.seldom.read(self.every, members)
+            self.errors.after_reading(self.seldom.processes())
         # To 10 ms: nobody sees more of a tick a second.
         t = round(clock.wall(), 2 if self.every >= 1 else 3)
         if self.minutes.closes(t):
@@ -191,6 +195,7 @@ class Sampler:
 
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""
+        self.errors.close()
         self.summary.add(self.minutes.ticks)
         self.summary.save()
         if self.truth is not None:
