@@ -50,7 +50,7 @@ class CudaOom(NamedTuple):
     gpu
         As the process counts them.
     own
-        What the process itself held.
+        What the process itself held; only what PyTorch had reserved where not `own_is_whole`.
     others
         Bytes by pid, of other processes as far as the message names them.
     allocated, unallocated
@@ -65,6 +65,7 @@ class CudaOom(NamedTuple):
     others: Dict[int, int] = {}
     allocated: Optional[int] = None
     unallocated: Optional[int] = None
+    own_is_whole: bool = True
 
 
 def last_oom(log: str) -> Optional[CudaOom]:
@@ -99,6 +100,7 @@ def parse(message: str) -> CudaOom:
     if total is not None:  # under WSL2 the driver gives sizes that no board has
         others = {pid: size for pid, size in others.items() if size <= total}
         own = own if own is None or own <= total else None
+    whole = True
     if own is None and allocated is not None:
         # In a container PyTorch does not find itself by its pid, and names itself like any other.
         least = allocated + (unallocated or 0)
@@ -106,14 +108,22 @@ def parse(message: str) -> CudaOom:
         if len(large) == 1:
             own = others.pop(large[0])
         elif not others:
-            own = least
+            own, whole = least, False
     tried = _bytes(_TRIED.search(message))
     if tried is None:
         plain = _BYTES.search(message)
         tried = int(plain[1]) if plain else None
     gpu = _GPU.search(message)
     return CudaOom(
-        tried, int(gpu[1]) if gpu else None, total, _bytes(_FREE.search(message)), own, others, allocated, unallocated
+        tried,
+        int(gpu[1]) if gpu else None,
+        total,
+        _bytes(_FREE.search(message)),
+        own,
+        others,
+        allocated,
+        unallocated,
+        whole,
     )
 
 

@@ -23,6 +23,10 @@ APPLICATION_ERROR_S = 60.0
 CLOSING_S = 10.0
 #: Part of a GPU's memory that others must hold to be named as those who filled it.
 OTHERS_SHARE = 0.05
+#: Part of a GPU's memory that must be missing to say that processes hold it whom nobody lists.
+HIDDEN_SHARE = 0.1
+#: Memory that CUDA itself takes in a process that PyTorch does not count, at most.
+CONTEXT_BYTES = 3 << 29
 #: Bytes at the beginning of a telemetry file in which its header ends.
 _HEADER_BYTES = 1 << 20
 _LOST_ACTION = "Look at the kernel's messages (sudo dmesg | grep -i xid); a reboot may bring it back"
@@ -155,7 +159,7 @@ def _of_oom(
         of = " of %s" % in_size(oom.total) if oom.total else ""
         facts.append("%s%s was free" % (in_size(oom.free), of))
     if oom.own is not None:
-        facts.append("this process held %s" % in_size(oom.own))
+        facts.append("%s held %s" % ("this process" if oom.own_is_whole else "PyTorch", in_size(oom.own)))
     others, strangers = _others(oom, listed)
     facts += others
     text += ": " + ", ".join(facts) if facts else ""
@@ -181,7 +185,7 @@ def _others(oom: CudaOom, listed: Sequence[Mapping[str, Any]]) -> Tuple[List[str
         words.append("%d more processes" % (len(sizes) - 3))
     if oom.total and oom.free is not None and oom.own is not None:
         rest = oom.total - oom.free - oom.own - named
-        if rest > OTHERS_SHARE * oom.total:
+        if rest > max(HIDDEN_SHARE * oom.total, 0 if oom.own_is_whole else CONTEXT_BYTES):
             words.append("%s was held by processes that are not visible from here" % in_size(rest))
             strangers += rest
     return words, strangers

@@ -22,6 +22,7 @@ from .minutes import Minutes
 from .slots import usable_cpus
 from .summary import Summary
 from .telemetry_file import Telemetry, shortened
+from .torch_memory import TorchMemory
 
 
 def period() -> float:
@@ -131,6 +132,7 @@ class Sampler:
         self.names = [name for name, _ in host.COLUMNS]
         self.seldom = Seldom(self.readings)
         self.errors = GpuErrors(folder, self.readings, self.node)
+        self.torch = TorchMemory(folder, self.readings.gpus)
         self.truth: Optional[truth.Truth] = None
         if root is not None and uuids:
             baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
@@ -144,7 +146,7 @@ class Sampler:
             )  # fmt: skip
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
-        self.summary = Summary(folder, self.file.header, self.errors.figures)
+        self.summary = Summary(folder, self.file.header, self._figures)
         self._go_on()
         # The first differences need a tick before them.
         self.usage.read()
@@ -159,6 +161,10 @@ class Sampler:
             gpus=self.readings.gpus,
             gpu_note=note,
         )
+
+    def _figures(self, i: int) -> Dict[str, Any]:
+        """What the summary says of one GPU beside its ticks."""
+        return {**self.errors.figures(i), **self.torch.figures(i)}
 
     def _go_on(self) -> None:
         """Take in what an earlier sampler has written since its last minute."""
@@ -178,16 +184,20 @@ class Sampler:
         if self.readings.gpus:
             self.seldom.read(self.every, members)
             self.errors.after_reading(self.seldom.processes())
+            self.torch.read(members)
         # To 10 ms: nobody sees more of a tick a second.
         t = round(clock.wall(), 2 if self.every >= 1 else 3)
         if self.minutes.closes(t):
             self.summary.add(self.minutes.close())
             self.summary.save()
             self.seldom.forget()
+            self.torch.forget()
         told, what = self.seldom.news()
-        tick = self.file.add(t, values, gpus, told)
+        torch = self.torch.news()
+        tick = self.file.add(t, values, gpus, told + torch)
         if tick is not None:
             self.seldom.written(what)
+            self.torch.written(torch)
             self.minutes.add(tick)
         if self.truth is not None:
             rows = [{"util": gpus[k], "peak": gpus[k + 1], "memory": gpus[k + 2]} for k in range(0, len(gpus), WIDTH)]
@@ -196,6 +206,7 @@ class Sampler:
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""
         self.errors.close()
+        self.torch.read((), final=True)
         self.summary.add(self.minutes.ticks)
         self.summary.save()
         if self.truth is not None:
