@@ -21,6 +21,9 @@ LINES = 8
 #: Points of a series, columns of the heat map, rows of the process table.
 POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
 
+#: Memory of PyTorch's allocator (MiB), where a run's processes tell it.
+_TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")
+
 # nvml.h, nvmlClocksEventReasons: what a person can act on, in words.
 _THROTTLE = {
     0x4: "power cap",
@@ -188,6 +191,7 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
         "ecc": known(slow.get("ecc")),
         "mine": _bytes(slow.get("mine")),
         "others": _bytes(slow.get("others")),
+        **{name: value for name in _TORCH if (value := known(slow.get(name))) is not None},
     }
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_amltrain.runs.text import gpu_words, seconds_text
+from jupyter_amltrain.runs.throughput import throughput_words
 from jupyter_amltrain.widgets import picture_gpus
 from jupyter_amltrain.widgets.palette import INK, SOFT, STATES
 from jupyter_amltrain.widgets.picture_charts import (
@@ -151,7 +152,10 @@ def _lines(record: Record) -> list[tuple[str, str]]:
     """Summary, parameters and results below the charts: text and colour."""
     lines = []
     summary = record.get("summary") or {}
-    summed = gpu_words(record.get("gpu") or {}, summary) if summary else []
+    rate = throughput_words(
+        {name: (metric or {}).get("last") for name, metric in (record.get("metrics") or {}).items()}
+    )
+    summed = gpu_words(record.get("gpu") or {}, summary, rate) if summary else []
     if summed:
         # its name is said above the charts; a figure stays with its unit
         text = "GPU:  " + ", ".join(word.replace(" ", "\xa0") for word in summed[1:])
