@@ -71,7 +71,7 @@ def find_cause(
         if life.stopped is not None:
             return None
         return _of_errors([one for one in errors if one["kind"] == XID], errors, gpus, life)
-    except (KeyError, TypeError, ValueError, AttributeError):  # a job can write into its folder
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):  # a job can write into its folder
         return None
 
 

@@ -240,14 +240,30 @@ class GpuErrors:
         self._dirty = False
 
     def _resume(self) -> None:
-        """Go on where a killed sampler of this run stopped."""
+        """Go on where a killed sampler of this run stopped; what a job wrote into the file is left out."""
         found = read_errors(self.path)
-        try:
-            self.errors = [dict(one) for one in found.get("errors") or ()]
-            self._base = {str(k): dict(v) for k, v in (found.get("base") or {}).items()}
-            self._rises = {str(k): dict(v) for k, v in (found.get("rises") or {}).items()}
-        except (TypeError, ValueError, AttributeError):  # a job can write into its folder
-            self.errors, self._base, self._rises = [], {}, {}
+        errors, base, rises = found.get("errors"), found.get("base"), found.get("rises")
+        if isinstance(errors, list):
+            self.errors = [one for one in errors if _is_error(one)][:MAX_ERRORS]
+        if _is_counters(base) and _is_counters(rises):
+            self._base, self._rises = base, rises
+
+
+def _is_error(value: Any) -> bool:
+    """Whether a value of the file is an error as we write it."""
+    if not isinstance(value, dict):
+        return False
+    whole = all(isinstance(value.get(key), int) for key in ("gpu", "number", "count"))
+    return whole and isinstance(value.get("kind"), str) and all(_is_time(value.get(key)) for key in ("first", "last"))
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < 1e12
+
+
+def _is_counters(value: Any) -> bool:
+    rows = list(value.values()) if isinstance(value, dict) else [None]
+    return all(isinstance(row, dict) and all(isinstance(number, int) for number in row.values()) for row in rows)
 
 
 def gpu_name(gpu: Any) -> str:

@@ -18,6 +18,8 @@ from .torch_hook import FOLDER
 HOOK = "hook"
 #: Seconds between looks, and files that are read: a process of the job writes one.
 READ_EVERY_S, MAX_FILES = 2.0, 256
+#: More than any GPU has.
+MAX_BYTES = 1 << 50
 #: A value that changed by less (share) is not told anew.
 SAME_SHARE = 0.01
 _FILE = re.compile(r"torch-(\d+)\.json\Z")
@@ -82,17 +84,24 @@ class TorchMemory:
         self._due = clock.mono() + READ_EVERY_S
         sums: List[Dict[str, int]] = [{} for _ in self.gpus]
         for pid, value in self._files():
-            for row in value.get("devices") or ():
+            rows = value.get("devices")
+            for row in rows if isinstance(rows, list) else ():
                 try:
                     i = self._position(row, value.get("visible"))
-                    if i is None:
+                    if i is None or max(row[name + "_peak"] for name in _NAMES) > MAX_BYTES:
                         continue
                     for name in _NAMES:
                         peak = int(row[name + "_peak"]) >> 20
                         self._peaks[i][name] = max(peak, self._peaks[i].get(name, 0))
                         if members is None or pid in members:
                             sums[i][name] = sums[i].get(name, 0) + (int(row[name]) >> 20)
-                except (KeyError, TypeError, ValueError, AttributeError):  # a job can write into its folder
+                except (
+                    KeyError,
+                    TypeError,
+                    ValueError,
+                    AttributeError,
+                    ArithmeticError,
+                ):  # a job can write into its folder
                     continue
         for i, found in enumerate(sums):
             for name, size in found.items():  # of several processes together

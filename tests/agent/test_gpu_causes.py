@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from tests.fakes import driver as fake
 from tests.fakes.driver import Fails, Instance, SwitchableDriver
 
-from .conftest import Agent, until
+from .conftest import Agent, processes_of, until
 
 
 class Job:
@@ -250,3 +252,56 @@ def test_events_of_instances_reach_the_run_that_has_them(tmp_path: Path, monkeyp
         assert take() == [[0, 31], [0, 79]]
         assert process.stdin is not None
         process.stdin.close()
+
+
+def users_of_the_driver(agent: Agent) -> set[int]:
+    """Processes of the agent that have the driver's library loaded."""
+    found = set()
+    for pid in processes_of(agent.home):
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text()
+        except OSError:
+            continue
+        if "libnvidia-ml" in maps:
+            found.add(pid)
+    return found
+
+
+def test_driver_is_let_go_when_no_run_lives(job: Job) -> None:
+    run = job.start()
+    assert users_of_the_driver(job.agent)  # its sampler
+    job.end(run, "sys.exit(0)")
+    dispatcher = job.agent.dispatcher()
+    job.agent.good("info")
+    until(lambda: not users_of_the_driver(job.agent), "every process of ours to let the driver go")
+    assert dispatcher in processes_of(job.agent.home)  # it lives on, without the driver
+
+
+def test_driver_is_let_go_when_a_monitor_is_stopped(job: Job) -> None:
+    job.agent.good("monitor", id="w", gpus=None, period=0.1)
+    until(lambda: users_of_the_driver(job.agent), "the monitor to read the driver")
+    job.agent.good("monitor", id="w", stop=True)
+    until(lambda: not users_of_the_driver(job.agent), "the driver to be let go")
+
+
+def test_spoiled_file_of_errors_stops_nobody(job: Job, driver: SwitchableDriver) -> None:
+    """A job can write into its run folder."""
+    run = job.start()
+    path = job.agent.run_folder(run) / "telemetry" / "gpu-errors-0.json"
+    spoiled = '{"errors": [{"gpu": []}, 7, {"gpu": 0, "kind": "xid", "first": 1e999}], "base": 3, "processes": [1]}'
+    path.write_text(spoiled)
+    job.ticked(run)
+    driver.xid(0, 79)
+    until(lambda: job.notes(run), "a note")
+    assert "Xid 79" in job.end(run)["detail"]
+
+
+def test_sampler_that_was_killed_goes_on_with_its_errors(job: Job, driver: SwitchableDriver) -> None:
+    run = job.start()
+    driver.xid(0, 79)
+    until(lambda: job.notes(run), "a note")
+    (sampler,) = users_of_the_driver(job.agent)
+    os.kill(sampler, signal.SIGKILL)
+    until(lambda: users_of_the_driver(job.agent) - {sampler}, "another sampler")
+    job.ticked(run)
+    assert "Xid 79" in job.end(run)["cause"]["text"] and job.summary(run)[0]["xids"] == "79"
