@@ -64,6 +64,7 @@ class GpuErrors:
         self._base: Dict[str, Dict[str, int]] = {}
         self._rises: Dict[str, Dict[str, int]] = {}
         self._processes: List[Dict[str, Any]] = []
+        self._listed: Sequence[Sequence[Any]] = []
         self._shared: Collection[int] = frozenset()
         self._lost = [readings.handle(i) is None for i in range(len(readings.gpus))]
         self._refused: Dict[Tuple[int, str], float] = {}
@@ -200,6 +201,9 @@ class GpuErrors:
 
     def _others(self, processes: Sequence[Sequence[Any]]) -> None:
         """Remember who is on the GPUs: by the end of the run they may be gone."""
+        if processes == self._listed:
+            return
+        self._listed = processes
         listed = sorted(processes, key=lambda row: bool(row[2] == "mine"))[:MAX_PROCESSES]  # a stable order
         self._shared = frozenset(int(row[0]) for row in listed if row[2] != "mine")
         before = {(one["gpu"], one["pid"]): one for one in self._processes}

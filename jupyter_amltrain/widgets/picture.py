@@ -40,6 +40,8 @@ SCALE = 2
 MAX_BYTES = 120_000
 
 _HEAD, _LINE = 54, 17
+#: Characters of a line of text.
+_LINE_CHARS = 130
 #: Height and what draws it at its top.
 Part = tuple[float, Callable[[Sheet, float], None]]
 
@@ -151,6 +153,9 @@ def _foot(sheet: Sheet, top: float, lines: list[tuple[str, str]]) -> None:
 def _lines(record: Record) -> list[tuple[str, str]]:
     """Summary, parameters and results below the charts: text and colour."""
     lines = []
+    error = " ".join(str(record.get("error") or "").split())
+    if len(error) > _LINE_CHARS:  # the head shows its beginning
+        lines += [(line, STATES["failed"]) for line in textwrap.wrap(clip(error, 4 * _LINE_CHARS), _LINE_CHARS)]
     summary = record.get("summary") or {}
     rate = throughput_words(
         {name: (metric or {}).get("last") for name, metric in (record.get("metrics") or {}).items()}
