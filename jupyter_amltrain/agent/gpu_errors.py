@@ -250,7 +250,7 @@ class GpuErrors:
         if isinstance(errors, list):
             self.errors = [one for one in errors if _is_error(one)][:MAX_ERRORS]
         if _is_counters(base) and _is_counters(rises):
-            self._base, self._rises = base, rises
+            self._base, self._rises = dict(base or {}), dict(rises or {})
 
 
 def _is_error(value: Any) -> bool:
