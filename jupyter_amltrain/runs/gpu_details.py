@@ -39,7 +39,7 @@ def allocator_words(gpus: Iterable[Mapping[str, Any]], size: Callable[[float | N
 def error_words(gpus: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return ``Xid 79, 45`` and what the counters of memory errors have counted, summed over the GPUs."""
     gpus = list(gpus)
-    numbers = dict.fromkeys(text for gpu in gpus for text in str(gpu.get("xids") or "").split(", ") if text)
+    numbers = dict.fromkeys(text for gpu in gpus for text in str(gpu.get("xids") or "")[:100].split(", ") if text)
     words = [f"Xid {' and '.join(numbers)}"] if numbers else []
     for name, one, several in _ERRORS:
         count = sum(int(gpu[name]) for gpu in gpus if isinstance(gpu.get(name), int | float))
