@@ -53,9 +53,15 @@ class Driver:
     ------
     DriverError
         There is none, or it does not work.
+
+    Attributes
+    ----------
+    starts
+        How often it was initialized here; what was made before the last time is gone.
     """
 
     def __init__(self) -> None:
+        self.starts = 0
         pynvml, why = library()
         if pynvml is None:
             raise DriverError(why)
@@ -74,6 +80,7 @@ class Driver:
             self.nvml.nvmlInit()
         except Exception as error:  # a broken driver may raise what ctypes raises, too
             raise DriverError("NVML does not work here: %s" % error) from error
+        self.starts += 1
 
     def stop(self) -> None:
         """Let the driver go; an error changes nothing."""

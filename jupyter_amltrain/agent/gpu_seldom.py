@@ -64,6 +64,10 @@ class Seldom:
         found, self._energy = self._energy, {}
         return found
 
+    def processes(self) -> List[List[Any]]:
+        """``[GPU's index, pid, owner, MiB, name]`` of every process, as listed last."""
+        return [row for rows in self._processes for row in rows]
+
     def forget(self) -> None:
         """Tell everything again: a reader may begin here."""
         self._told = [{} for _ in self.values]

@@ -6,7 +6,7 @@ import ctypes
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import gpu_sentinels
+from . import clock, gpu_sentinels
 from .gpu_devices import NEVER, OK
 from .gpu_readings import REFUSED_RETRY_S, GpuReadings, Value
 from .process_lists import ProcessLists, by_pid

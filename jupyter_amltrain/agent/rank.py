@@ -7,7 +7,7 @@ import os
 import subprocess
 from typing import Any, Dict, List, Optional
 
-from . import failpoints, visible_gpus
+from . import failpoints, torch_hook, torch_memory, visible_gpus
 from .guardian import Assignment
 from .inherited import without_kernel
 from .protocol import ARTIFACTS, LOG, MARK, METRICS, OUTPUTS
@@ -50,6 +50,7 @@ class SinkPlace:
 def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
     """The environment of the rank: submitter's, then the job's, then ours, then secrets."""
     env = without_kernel(task.environ)
+    env.pop(torch_hook.FOLDER, None)  # of a job that submits jobs
     env.update(task.job["env"])
     if sink is not None:
         from . import mlflow_sink
@@ -84,6 +85,8 @@ def start(task: Assignment, sink: Optional[SinkPlace]) -> subprocess.Popen[bytes
         Its program or folder is not there, or the like.
     """
     env = environment(task, sink)
+    if task.devices:
+        torch_memory.add_hook(env, task.folder)
     _make_outputs(task, env)
     try:
         log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

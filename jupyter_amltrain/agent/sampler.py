@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from . import clock, driver_state, failpoints, host, truth
 from .forked import wake_on
 from .gpu_devices import Device, Driver, DriverError
+from .gpu_errors import GpuErrors
 from .gpu_readings import COLUMNS, WIDTH, GpuReadings
 from .gpu_seldom import Seldom
 from .gpu_slow import SlowReadings
@@ -21,6 +22,7 @@ from .minutes import Minutes
 from .slots import usable_cpus
 from .summary import Summary
 from .telemetry_file import Telemetry, shortened
+from .torch_memory import TorchMemory
 
 
 def period() -> float:
@@ -157,6 +159,8 @@ class Sampler:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
         self.seldom = Seldom(self.readings)
+        self.errors = GpuErrors(folder, self.readings, self.node)
+        self.torch = TorchMemory(folder, self.readings.gpus)
         self.truth: Optional[truth.Truth] = None
         if root is not None and uuids:
             baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
@@ -172,7 +176,7 @@ class Sampler:
             )
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
-        self.summary = Summary(folder, self.file.header)
+        self.summary = Summary(folder, self.file.header, self._figures)
         self._go_on()
         # The first differences need a tick before them.
         self.usage.read()
@@ -188,6 +192,10 @@ class Sampler:
             gpu_note=note,
         )
 
+    def _figures(self, i: int) -> Dict[str, Any]:
+        """What the summary says of one GPU beside its ticks."""
+        return {**self.errors.figures(i), **self.torch.figures(i)}
+
     def _go_on(self) -> None:
         """Take in what an earlier sampler has written since its last minute."""
         minutes, summary = self.minutes, self.summary
@@ -200,23 +208,29 @@ class Sampler:
     def tick(self) -> None:
         """Take one sample."""
         values = shortened(self.names, self.usage.read())
+        self.errors.before_reading()
         gpus = self.readings.read()
         members = self.usage.rows
         if self.readings.gpus:
             self.seldom.read(self.every, members)
+            self.errors.after_reading(self.seldom.processes())
+            self.torch.read(members)
         # To 10 ms: nobody sees more of a tick a second.
         t = round(clock.wall(), 2 if self.every >= 1 else 3)
         if self.minutes.closes(t):
             self.summary.add(self.minutes.close())
             self.summary.save()
             self.seldom.forget()
+            self.torch.forget()
         for i, count in self.seldom.take_energy().items():
             self.summary.energy(i, t, count)
         told, what = self.seldom.news()
         told = [dict(one, t=t) if "note" in one else one for one in told]
-        tick = self.file.add(t, values, gpus, told)
+        torch = self.torch.news()
+        tick = self.file.add(t, values, gpus, told + torch)
         if tick is not None:
             self.seldom.written(what)
+            self.torch.written(torch)
             self.minutes.add(tick)
             notes = [one["note"] for one in told if "note" in one]
             if notes:
@@ -227,6 +241,8 @@ class Sampler:
 
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""
+        self.errors.close()
+        self.torch.read((), final=True)
         self.summary.add(self.minutes.ticks)
         for i in range(len(self.readings.gpus)):
             self.summary.energy(i, clock.wall(), self.seldom.slow.energy(i))

@@ -6,7 +6,7 @@ Taken minute by minute from the ticks; what is kept between is of one size for e
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .gpu_sentinels import MAX_WATTS
 from .minutes import Tick
@@ -128,6 +128,8 @@ class Summary:
         Folder that holds ``telemetry``.
     header
         First line of the telemetry file; its ``node`` names ours.
+    more
+        Further figures of the GPU at a position.
 
     Attributes
     ----------
@@ -135,8 +137,11 @@ class Summary:
         Number of the last tick in the figures, -1 for none, and the byte after it among the ticks.
     """
 
-    def __init__(self, folder: str, header: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: str, header: Mapping[str, Any], more: Optional[Callable[[int], Mapping[str, Any]]] = None
+    ) -> None:
         self.path = os.path.join(folder, SUMMARY % (header.get("node") or 0))
+        self.more = more or (lambda i: {})
         self.header = header
         self.gpus: List[Dict[str, Any]] = list(header.get("gpus") or ())
         self.names = list(header["columns"])[2:]
@@ -204,8 +209,9 @@ class Summary:
                 name=gpu.get("name"),
                 memory_total=gpu.get("memory_total"),
                 **x.figures(self.began),
+                **self.more(i),
             )
-            for gpu, x in zip(self.gpus, self.sums)
+            for i, (gpu, x) in enumerate(zip(self.gpus, self.sums))
         ]
         cpu_mean = round(self.cpu[0] / self.cpu[1], 1) if self.cpu[1] else None
         kept = ("seq", "offset", "began", "last", "seconds", "cpu", "memory")

@@ -82,6 +82,7 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
         cancel_requested=bool(state.get("cancel_requested")),
         version=int(state.get("version") or 0),
         truth={_text(key): _text(value) for key, value in (state.get("truth") or {}).items()},
+        cause={_text(key): _text(value) for key, value in (state.get("cause") or {}).items()},
         nodes=int(state.get("nodes") or 1),
         notes=tuple(map(_text, list(state.get("notes") or ())[:_MAX_NOTES])),
     )

@@ -21,6 +21,9 @@ LINES = 8
 #: Points of a series, columns of the heat map, rows of the process table.
 POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
 
+#: Memory of PyTorch's allocator (MiB), where a run's processes tell it.
+_TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")
+
 # nvml.h, nvmlClocksEventReasons, in words; 0x1 is a GPU that idles.
 _THROTTLE = {
     0x2: "app clocks",
@@ -197,6 +200,7 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
         "ecc": known(slow.get("ecc")),
         "mine": _bytes(slow.get("mine")),
         "others": _bytes(slow.get("others")),
+        **{name: value for name in _TORCH if (value := known(slow.get(name))) is not None},
     }
 
 

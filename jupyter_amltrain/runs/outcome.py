@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from jupyter_amltrain.errors import AmlTrainError, RunCanceled, RunFailed, RunLost, SubmitError
-from jupyter_amltrain.spec.run import Run, RunState
+from jupyter_amltrain.spec.run import Run, RunState, RunStatus
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _ERROR = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
@@ -68,7 +68,20 @@ def why(run: Run, log: str) -> str | None:
         line = cell_line(run, log)
         place = f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""
         what = f"raised {_short(error)}{place}"
+        if status.cause.get("text"):
+            what = _with_cause(status, error, place)
+    if status.cause.get("action"):
+        what = f"{what.rstrip('.')}. {status.cause['action']}"
     return f"{handle} failed: {what.rstrip('.')}. See: %aml_runs logs {handle}"
+
+
+def _with_cause(status: RunStatus, error: str, place: str) -> str:
+    """How a run ended whose GPUs are the cause: that first, for the beginning of a sentence is read."""
+    text = status.cause["text"]
+    if status.cause.get("kind") == "cuda-oom":  # the error itself, in better words
+        head, colon, figures = text.partition(":")
+        return f"{head}{place}{colon}{figures}"
+    return f"exit code {status.exit_code}; {text} (raised {_short(error)}{place})"
 
 
 def as_error(run: Run, log: str) -> AmlTrainError | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.runs.gpu_details import allocator_words, error_words
+from jupyter_amltrain.runs.throughput import throughput_words
 from jupyter_amltrain.spec.record import RunRecord
 from jupyter_amltrain.spec.run import DAMAGED
 
@@ -78,7 +80,8 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
         if peaks and busy:
             mean = sum(busy) / len(busy)
             lines.append(f"host: cpu mean {mean:.0f} %, memory peak {bytes_text(max(peaks))}")
-    gpus = gpu_line(msgspec.to_builtins(record.gpu) or {}, record.summary)
+    rate = throughput_words({name: metric.last for name, metric in record.metrics.items()})
+    gpus = gpu_line(msgspec.to_builtins(record.gpu) or {}, record.summary, rate)
     hint = _one_line(str(record.summary.get("hint") or ""))
     lines += [line for line in (gpus, hint and f"hint: {hint}") if line]
     tail = record.log.tail.splitlines()[-log_lines:]
@@ -88,20 +91,22 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
     return "\n".join(lines)
 
 
-def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> str:
     """:func:`gpu_words` in one line; empty without GPUs."""
-    words = gpu_words(gpu, summary)
+    words = gpu_words(gpu, summary, rate)
     several = max(len(gpu.get("gpus") or ()), len(summary.get("gpus") or ())) > 1
     return f"GPU{'s' if several else ''}: " + ", ".join(words) if words else ""
 
 
-def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
+def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> list[str]:
     """What a run did with its GPUs: of its summary where it has ended, else of what is known so far.
 
     Parameters
     ----------
     gpu, summary
         Those fields of a record, as JSON. Of several GPUs, least and most are said.
+    rate
+        How fast it trains, in words.
 
     Returns
     -------
@@ -125,7 +130,9 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
         means = [sum(found) / len(found) for values in series if (found := _known(values))]
     of = f" of {bytes_text(max(totals))}" if totals else ""
     words.append("memory peak " + (_span(bytes_text(min(peaks)), bytes_text(max(peaks))) + of if peaks else "n/a"))
+    words += allocator_words(summed or gpu.get("now") or (), bytes_text)
     words.append("utilization mean " + _percent(means))
+    words += [rate] if rate else []
     if summed:
         words.append(f"p95 {_percent(_values(summed, 'util_p95'))}")
         words.append(f"under 10 % for {_percent([100 * v for v in _values(summed, 'idle_share')])} of the time")
@@ -134,6 +141,7 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
         words.append(_energy(sum(energy)) + _source(sources) if len(energy) == count else "energy n/a")
         first = _values(summed, "first_use")
         words += [f"first used after {seconds_text(min(first))}"] if first else []
+        words += error_words(summed)
     if gpu.get("note"):
         words.append(_one_line(str(gpu["note"])))
     return words

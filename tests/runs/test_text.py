@@ -166,3 +166,13 @@ def test_gpus_that_lie_idle_are_said_at_once() -> None:
     assert lines[1].startswith("GPU IDLE: GPU 0 had 0 % for 60 s.; ") and lines[1].endswith("A CPU-only wheel?")
     for verdict in ("", "used", "cannot tell"):
         assert len(record_text(record(truth=GpuTruth(verdict=verdict, detail="x"))).splitlines()) == 1
+
+
+def test_allocator_errors_and_rate_stand_beside_the_driver() -> None:
+    errors = {"xids": "79, 45", "ecc_correctable": 3, "rows_remapped": 1}
+    one = summed(0, torch_allocated_peak=30 * 1024, torch_reserved_peak=36 * 1024, **errors)
+    rate = {"samples_per_second": MetricSeries(step=(1,), value=(412.0,), last=412.0, n=1)}
+    text = record_text(record(summary={"gpus": [one]}, metrics=rate))
+    for part in ("PyTorch peak 30.0 GiB allocated, 36.0 GiB reserved", "412 samples/s", "Xid 79 and 45", "1 replaced"):
+        assert part in text, part
+    assert "PyTorch" not in record_text(record(summary={"gpus": [summed(0)]}))

@@ -18,6 +18,22 @@ function element(tag: string, name: string, content = ''): HTMLElement {
   return node;
 }
 
+/** Xid numbers and memory errors of a GPU of a summary; empty for none. */
+function gpuErrors(gpu: Record<string, unknown>, trans: TranslationBundle): string {
+  const counted: [string, unknown][] = [
+    [trans.__('uncorrectable memory errors: %1'), gpu.ecc_uncorrectable],
+    [trans.__('correctable memory errors: %1'), gpu.ecc_correctable],
+    [trans.__('replaced memory rows: %1'), gpu.rows_remapped],
+    [trans.__('memory rows not replaced: %1'), gpu.remap_failures],
+    [trans.__('retired memory pages: %1'), gpu.pages_retired]
+  ];
+  const xids = text(gpu.xids);
+  return [
+    ...(xids ? [trans.__('Xid %1', xids)] : []),
+    ...counted.filter(([, n]) => count(n)).map(([words, n]) => words.replace('%1', number(count(n)!)))
+  ].join(', ');
+}
+
 export class VerdictView {
   constructor(private readonly _trans: TranslationBundle) {
     this.node = element('div', 'unused');
@@ -119,6 +135,16 @@ export class SummaryView {
       [trans.__('power'), gpu => put(gpu.power_mean, value => `${Math.round(value)} W`)],
       [trans.__('first use after'), gpu => put(gpu.first_use, duration)]
     ];
+    if (gpus.some(gpu => count(gpu.torch_reserved_peak) !== null)) {
+      columns.push([
+        trans.__('PyTorch peak'),
+        gpu => trans.__('%1 allocated, %2 reserved', put(gpu.torch_allocated_peak, size), put(gpu.torch_reserved_peak, size))
+      ]);
+    }
+    const errors = (gpu: Record<string, unknown>) => gpuErrors(gpu, trans);
+    if (gpus.some(gpu => errors(gpu))) {
+      columns.push([trans.__('errors'), errors]);
+    }
     const table = element('table', 'table');
     const head = document.createElement('tr');
     for (const [title] of columns) {
