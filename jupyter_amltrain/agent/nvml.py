@@ -81,7 +81,7 @@ def read_gpus() -> Dict[str, Any]:
     lists = ProcessLists(lambda name: attempt(pynvml._nvmlGetFunctionPointer, name))
     for index in range(count):
         device, uuid, reason = _identified(pynvml, index)
-        if reason:  # nobody can be given it
+        if reason or uuid is None:  # nobody can be given it
             name = None if device is None else as_text(attempt(pynvml.nvmlDeviceGetName, device))
             lost.append({"index": index, "name": name, "uuid": uuid, "reason": reason})
             continue
