@@ -58,7 +58,7 @@ class Monitor:
         """The newest sample, or the first one when there is none yet; of a monitor that is over the last.
 
         ``t``: unix seconds of the sample;
-        ``gpus``: rows of ``index``, ``name``, ``util`` (percent), ``memory``, ``memory_total`` (MiB),
+        ``gpus``: rows of ``index``, ``label`` (``GPU 0 MIG 1``), ``name``, ``util`` (percent), ``memory``, ``memory_total`` (MiB),
         ``power`` (W), ``temperature`` (C); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
         ``note``: a sentence or empty. ``None`` is what the device cannot tell.
 
@@ -107,6 +107,7 @@ def _newest(entry: Entry) -> dict[str, Any]:
     gpus = [
         {
             "index": gpu.index,
+            "label": gpu.label,
             "name": gpu.name,
             "memory_total": None if gpu.memory_total is None else gpu.memory_total / MIB,
             **{field: value(f"gpu{gpu.index}.{field}") for field in ("util", "memory", "power", "temperature")},

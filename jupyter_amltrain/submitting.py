@@ -51,6 +51,7 @@ def submit(
     gpus: int | None = None,
     require_gpu: str = "",
     gpu_grace: float | None = None,
+    gpu_ids: str = "",
     name: str | None = None,
     experiment: str | None = None,
     tags: Mapping[str, str] | None = None,
@@ -86,6 +87,9 @@ def submit(
         When the run leaves its GPUs unused: ``"stop"`` ends it, ``"warn"`` (as ``""``) says so.
     gpu_grace
         Seconds that it has to begin to use them; default 60.
+    gpu_ids
+        What ``CUDA_VISIBLE_DEVICES`` of the run holds: ``"uuid"`` (as ``""``), or ``"index"`` for tools that parse
+        numbers (DeepSpeed's launcher, vLLM).
     experiment
         Of MLflow; default the notebook's name, as with the magic, else ``default``.
     timeout
@@ -157,6 +161,7 @@ def submit(
         tier=tier,
         require_gpu=require_gpu,
         gpu_grace=gpu_grace,
+        gpu_ids=gpu_ids,
         experiment=experiment or notebook_name() or "default",
         tags=dict(tags or {}),
         timeout=timeout,

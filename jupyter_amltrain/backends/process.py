@@ -85,6 +85,7 @@ class ProcessBackend(Backend):
             "timeout": spec.timeout,
             "require_gpu": spec.require_gpu,
             "gpu_grace": spec.gpu_grace,
+            **({"gpu_ids": spec.gpu_ids} if spec.gpu_ids else {}),
             "out": list(spec.out),
             "experiment": spec.experiment,
             "notebook_dir": spec.notebook_dir,

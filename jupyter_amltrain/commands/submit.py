@@ -170,6 +170,7 @@ def _spec(
             secrets=tuple(dict.fromkeys(asked.secret)),
             require_gpu=asked.require_gpu or "",
             gpu_grace=asked.gpu_grace,
+            gpu_ids=asked.gpu_ids or "",
             experiment=asked.experiment or defaults.experiment or notebook or "default",
             tags=dict(asked.tag),
             timeout=timeout,

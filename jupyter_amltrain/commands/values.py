@@ -66,6 +66,7 @@ class OneOf:
 
 
 require_gpu = OneOf("--require-gpu", stop="end a run that leaves its GPUs unused", warn="say so only")
+gpu_ids = OneOf("--gpu-ids", uuid="the default", index="numbers as nvidia-smi has them, PCI order")
 priority = OneOf("--priority", low="", medium="", high="")
 tier = OneOf("--tier", spot="low priority, cheaper, may be taken away", basic="", standard="", premium="")
 

@@ -61,10 +61,13 @@ class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
         Bytes used on the device (by anybody), and its size.
     power, power_limit
         Watts.
+    label
+        ``GPU 3``, ``GPU 0 MIG 1``; the numbers of instances in `index` mean nothing else.
     """
 
     node: int
     index: int
+    label: str = ""
     name: str = ""
     uuid: str = ""
     memory_total: float | None = None
@@ -118,6 +121,7 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     memory: float | None = None
     name: str = ""
+    label: str = ""  #: of its GPU
 
 
 class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True):
