@@ -58,8 +58,8 @@ class Monitor:
         """The newest sample, or the first one when there is none yet; of a monitor that is over the last.
 
         ``t``: unix seconds of the sample;
-        ``gpus``: rows of ``index``, ``label`` (``GPU 0 MIG 1``), ``name``, ``util`` (percent), ``memory``, ``memory_total`` (MiB),
-        ``power`` (W), ``temperature`` (C); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
+        ``gpus``: rows of ``index``, ``label`` (``GPU 0 MIG 1``), ``name``, ``util`` (percent), ``memory``,
+        ``memory_total`` (MiB), ``power`` (W), ``temperature`` (C); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
         ``note``: a sentence or empty. ``None`` is what the device cannot tell.
 
         Raises

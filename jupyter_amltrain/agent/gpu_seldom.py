@@ -28,7 +28,7 @@ class Seldom:
         self.slow = SlowReadings(readings)
         self.owners = owners or Owners()
         self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
-        self._processes: List[List[Any]] = [[] for _ in readings.gpus]
+        self.processes: List[List[Any]] = [[] for _ in readings.gpus]  #: index, pid, owner, MiB, name
         self._told: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._told_processes: Optional[List[List[Any]]] = None
         self._told_at = 0.0
@@ -47,7 +47,7 @@ class Seldom:
             rows = None if listed is None else self.owners.tell(listed, members)
             self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows))
             index = self.readings.gpus[i]["index"]
-            self._processes[i] = [
+            self.processes[i] = [
                 [index, pid, owner, memory, self._name(pid) if owner != "unknown" else ""]
                 for pid, owner, memory in rows or ()
             ]
@@ -64,7 +64,7 @@ class Seldom:
         changes = [(i, change) for i, change in changes if change]
         if changes:
             told.append({"gpu": [[i, change] for i, change in changes]})
-        rows = [row for rows in self._processes for row in rows]
+        rows = [row for rows in self.processes for row in rows]
         now = clock.mono()
         if not self._same(rows, now):
             told.append({"processes": rows})

@@ -9,9 +9,9 @@ import os
 import select
 import signal
 import socket
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import clock, failpoints, host, truth
+from . import clock, failpoints, gpu_sharing, host, truth
 from .forked import wake_on
 from .gpu_devices import Device, Driver, DriverError
 from .gpu_readings import COLUMNS, WIDTH, GpuReadings
@@ -140,6 +140,7 @@ class Sampler:
             self.truth = truth.Truth(
                 folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node
             )  # fmt: skip
+        self.sharing = gpu_sharing.Sharing(self.readings.gpus) if self.truth is not None else None
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
         self.summary = Summary(folder, self.file.header)
@@ -174,6 +175,7 @@ class Sampler:
         members = self.usage.rows
         if self.readings.gpus:
             self.seldom.read(self.every, members)
+        self._tell_sharing(members)
         # To 10 ms: nobody sees more of a tick a second.
         t = round(clock.wall(), 2 if self.every >= 1 else 3)
         if self.minutes.closes(t):
@@ -188,6 +190,14 @@ class Sampler:
         if self.truth is not None:
             rows = [{"util": gpus[k], "peak": gpus[k + 1], "memory": gpus[k + 2]} for k in range(0, len(gpus), WIDTH)]
             self.truth.tick(clock.mono(), rows, self.seldom.values, members)
+
+    def _tell_sharing(self, members: Collection[int]) -> None:
+        """Note that others have come to the run's GPUs, whatever is known of its own use of them."""
+        if self.sharing is None or self.truth is None:
+            return
+        for at, text in self.sharing.look(self.seldom.processes, members).items():
+            self.readings.notes.append(text)
+            self.truth.share(at)
 
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""
