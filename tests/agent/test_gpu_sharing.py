@@ -61,7 +61,7 @@ def test_others_that_come_to_a_used_gpu_are_in_the_runs_record(
             driver.processes(0, [Process(rank, 1 << 30), Process(other.pid, 4 << 30)])
 
             def told() -> bool:
-                notes = [str(line["note"]) for line in agent.telemetry(run) if isinstance(line, dict) and "note" in line]
+                notes = [str(line.get("note")) for line in agent.telemetry(run) if isinstance(line, dict)]
                 return any("others compute on GPU 0 too" in note and f"pid {other.pid}" in note for note in notes)
 
             until(told, "the note")

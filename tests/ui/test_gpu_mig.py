@@ -64,6 +64,6 @@ def test_instances_are_named_and_counted_everywhere(
     panel.section("GPUs")
     for name in ("GPU 0 MIG 0", "GPU 0 MIG 1", "GPU 0 MIG 2"):
         expect(panel.gpus.locator("li", has_text=name)).to_be_visible(timeout=MS)
-    expect(panel.gpus.locator("li", has_text="GPU 0 MIG 0")).to_contain_text("7.0 GiB", timeout=MS)
+    expect(panel.gpus.locator("li", has_text="GPU 0 MIG 0")).to_contain_text("7.00 GiB", timeout=MS)
     panel.settle()
     notebook.page.screenshot(path=shots / "gpu-mig.png")
