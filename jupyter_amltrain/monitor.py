@@ -58,9 +58,9 @@ class Monitor:
         """The newest sample, or the first one when there is none yet; of a monitor that is over the last.
 
         ``t``: unix seconds of the sample;
-        ``gpus``: rows of ``index``, ``name``, ``util`` (percent), ``memory``, ``memory_total`` (MiB),
-        ``power`` (W), ``temperature`` (C), ``lost`` (the driver has lost it); ``host``: ``cpu`` (percent of
-        all cores), ``memory`` (bytes);
+        ``gpus``: rows of ``index``, ``label`` (``GPU 0 MIG 1``), ``name``, ``util`` (percent), ``memory``,
+        ``memory_total`` (MiB), ``power`` (W), ``temperature`` (C), ``lost`` (the driver has lost it); ``host``:
+        ``cpu`` (percent of all cores), ``memory`` (bytes);
         ``note``: a sentence or empty. ``None`` is what the device cannot tell.
 
         Raises
@@ -108,6 +108,7 @@ def _newest(entry: Entry) -> dict[str, Any]:
     gpus = [
         {
             "index": gpu.index,
+            "label": gpu.label,
             "name": gpu.name,
             "lost": gpu.lost,
             "memory_total": None if gpu.memory_total is None else gpu.memory_total / MIB,

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.gpu_names import gpu_counts
 from jupyter_amltrain.backends.lifecycle import ProvisionState
 from jupyter_amltrain.backends.registry import kind_of
 from jupyter_amltrain.runs.text import bytes_text
@@ -84,6 +85,8 @@ def row_of(seen: Seen, current: str, acts: tuple[Act, ...], running: int, queued
         memory=found.memory if found.memory is not None else info.memory if info is not None else None,
         gpus=found.gpus if found.gpus is not None else sum(gpus.values()) if info is not None else None,
         gpu_name=found.gpu_name or ", ".join(gpus),
+        # Of several kinds, as the instances of a split GPU beside whole ones, each has its own number.
+        gpus_text=gpus_text(info.gpus) if info is not None and not found.gpu_name and len(gpus) > 1 else "",
         price=found.price,
         price_node=found.price_node,
         currency=found.currency,
@@ -122,7 +125,7 @@ def _names(gpus: Any) -> dict[str, int]:
 
 def gpus_text(gpus: Any) -> str:
     """``2 x NVIDIA A100``; empty for none."""
-    return ", ".join(f"{n} x {name}" for name, n in _names(gpus).items())
+    return gpu_counts(gpus)
 
 
 def lost_text(lost: Any) -> str:

@@ -37,6 +37,7 @@ Calls
      "gpu_grace": seconds | None,  # until that may be said: default 60, $AMLTRAIN_GPU_GRACE
      "share_gpus": bool,           # also GPUs on which others compute (or AMLTRAIN_SHARE_GPUS=1 in environ or env)
      "submitter": [{"pid", "start"}, ...],  # optional: the submitting process and its ancestors (made when absent)
+     "gpu_ids": "" | "uuid" | "index",  # what CUDA_VISIBLE_DEVICES of the job holds: UUIDs by default
      "out": [str], "spec": {..}, "snapshot": {..}, "project": str, "experiment": str,
      "tracking": {"run_id": 32 hex, "mode": "sink" | "direct"}, "notebook_dir": str,
      "submission": str}            # optional; equal values make a repeated submit harmless
@@ -51,6 +52,9 @@ Calls
   Environment of the job's process: environ < env < ours (AMLTRAIN_RUN, PYTHONUNBUFFERED,
   AML_NOTEBOOK_DIR, AML_OUTPUT_DIR = <folder>/outputs, CUDA_VISIBLE_DEVICES, MLflow client
   variables unless tracking.mode is "direct") < secrets.
+  CUDA_VISIBLE_DEVICES in environ says which GPUs the job may be given (see `visible_gpus`); in env or secrets it
+  is the job's own with "gpus": 0, and refused (``SpecError``) where the job gets GPUs. What a person should know of
+  an accepted job is in job.json and state.json, ``notes``, one sentence each.
 
 ``cancel`` {"run": id} -> {"run": id, "state": str}
     Idempotent; returns when requested, not when dead. UnknownRun.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Dict, Iterable, Mapping
 
 #: Machines with fewer GPUs number the instances of GPU g from 100 (g + 1); others from 10,000 (g + 1).
 _FEW = 100
@@ -39,3 +39,22 @@ def gpu_name(gpu: Mapping[str, Any]) -> str:
     if gpu.get("mig", True) and isinstance(index, int) and index >= _STEPS[0]:
         return "GPU %d MIG %d" % (index // _STEPS[0] - 1, index % _STEPS[0])
     return "GPU %s" % (0 if index is None else index)
+
+
+def gpu_counts(gpus: Iterable[Mapping[str, Any]], times: str = "x") -> str:
+    """Return ``2 x NVIDIA A100, 3 x NVIDIA A100 MIG 1g.10gb``, GPUs and instances counted apart; empty for none.
+
+    Parameters
+    ----------
+    gpus
+        With ``name``, and what `gpu_name` needs.
+    times
+        What stands between number and name.
+    """
+    counts: Dict[str, int] = {}
+    for gpu in gpus:
+        name = str(gpu.get("name") or "GPU")
+        if " MIG " in gpu_name(gpu) and " MIG" not in name:
+            name += " MIG instance"
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join("%d %s %s" % (count, times, name) for name, count in counts.items())

@@ -29,7 +29,7 @@ class Seldom:
         self.owners = owners or Owners()
         self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._energy: Dict[int, Optional[int]] = {}
-        self._processes: List[List[Any]] = [[] for _ in readings.gpus]
+        self.processes: List[List[Any]] = [[] for _ in readings.gpus]  #: index, pid, owner, MiB, name
         self._told: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._told_processes: Optional[List[List[Any]]] = None
         self._told_at = 0.0
@@ -49,7 +49,7 @@ class Seldom:
             self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows), **self._lost(i))
             self._energy[i] = self.slow.energy(i)
             index = self.readings.gpus[i]["index"]
-            self._processes[i] = [
+            self.processes[i] = [
                 [index, pid, owner, memory, self._name(pid) if owner != "unknown" else ""]
                 for pid, owner, memory in rows or ()
             ]
@@ -64,10 +64,6 @@ class Seldom:
         found, self._energy = self._energy, {}
         return found
 
-    def processes(self) -> List[List[Any]]:
-        """``[GPU's index, pid, owner, MiB, name]`` of every process, as listed last."""
-        return [row for rows in self._processes for row in rows]
-
     def forget(self) -> None:
         """Tell everything again: a reader may begin here."""
         self._told = [{} for _ in self.values]
@@ -80,7 +76,7 @@ class Seldom:
         changes = [(i, change) for i, change in changes if change]
         if changes:
             told.append({"gpu": [[i, change] for i, change in changes]})
-        rows = [row for rows in self._processes for row in rows]
+        rows = [row for rows in self.processes for row in rows]
         now = clock.mono()
         if not self._same(rows, now):
             told.append({"processes": rows})

@@ -9,9 +9,9 @@ import os
 import select
 import signal
 import socket
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from . import clock, driver_state, failpoints, host, truth
+from . import clock, driver_state, failpoints, gpu_sharing, host, truth
 from .forked import wake_on
 from .gpu_devices import Device, Driver, DriverError
 from .gpu_errors import GpuErrors
@@ -174,6 +174,7 @@ class Sampler:
             self.truth = truth.Truth(
                 folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node, busy=busy
             )
+        self.sharing = gpu_sharing.Sharing(self.readings.gpus) if self.truth is not None else None
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
         self.summary = Summary(folder, self.file.header, self._figures)
@@ -213,8 +214,9 @@ class Sampler:
         members = self.usage.rows
         if self.readings.gpus:
             self.seldom.read(self.every, members)
-            self.errors.after_reading(self.seldom.processes())
+            self.errors.after_reading([row for rows in self.seldom.processes for row in rows])
             self.torch.read(members)
+        self._tell_sharing(members)
         # To 10 ms: nobody sees more of a tick a second.
         t = round(clock.wall(), 2 if self.every >= 1 else 3)
         if self.minutes.closes(t):
@@ -238,6 +240,14 @@ class Sampler:
         if self.truth is not None:
             rows = [{"util": gpus[k], "peak": gpus[k + 1], "memory": gpus[k + 2]} for k in range(0, len(gpus), WIDTH)]
             self.truth.tick(clock.mono(), rows, self.seldom.values, members)
+
+    def _tell_sharing(self, members: Collection[int]) -> None:
+        """Note that others have come to the run's GPUs, whatever is known of its own use of them."""
+        if self.sharing is None or self.truth is None:
+            return
+        for at, text in self.sharing.look(self.seldom.processes, members).items():
+            self.readings.notes.append(text)
+            self.truth.share(at)
 
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""

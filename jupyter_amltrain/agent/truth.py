@@ -140,6 +140,15 @@ class Truth:
         if self._dirty:
             self._save()
 
+    def share(self, at: int) -> None:
+        """Others compute on a GPU too, also where the run is known to use it already."""
+        if self._shared[at]:
+            return
+        self._share(at)
+        if self.verdict == USED:
+            self.detail = "%s; others compute on %s too" % (self.detail, gpu_name({"index": at, **self.gpus[at]}))
+            self._save()
+
     def close(self) -> None:
         """The run has ended: what was not proved by now cannot be told."""
         if not self.verdict:

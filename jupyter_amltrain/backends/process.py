@@ -90,6 +90,7 @@ class ProcessBackend(Backend):
             "require_gpu": spec.require_gpu,
             "gpu_grace": spec.gpu_grace,
             "share_gpus": spec.share_gpus,
+            **({"gpu_ids": spec.gpu_ids} if spec.gpu_ids else {}),
             "out": list(spec.out),
             "experiment": spec.experiment,
             "notebook_dir": spec.notebook_dir,

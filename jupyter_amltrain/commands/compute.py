@@ -51,7 +51,7 @@ def listing_text(rows: list[dict[str, Any]]) -> str:
                 "" if nodes is None else f"{nodes} of {most}",
                 "" if row["cpus"] is None else str(row["cpus"]),
                 "" if row["memory"] is None else bytes_text(row["memory"]),
-                "" if row["gpus"] is None else f"{row['gpus']} x {name}" if row["gpus"] else "none",
+                "" if row["gpus"] is None else row["gpus_text"] or f"{row['gpus']} x {name}" if row["gpus"] else "none",
                 _price(row),
                 _now(row),
             ]

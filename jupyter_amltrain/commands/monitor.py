@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.commands.tables import table
 from jupyter_amltrain.runs.text import bytes_text
 
@@ -20,13 +21,13 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
     Parameters
     ----------
     snapshot
-        ``gpus``: rows of index, name, util (percent), memory and memory_total (MiB), power (W),
+        ``gpus``: rows of index, label, name, util (percent), memory and memory_total (MiB), power (W),
         temperature (°C); ``host``: cpu (percent of all cores), memory (bytes); ``note``: a sentence or "".
     """
     parts = []
     rows = [_row(gpu) for gpu in snapshot.get("gpus", ())]
     if rows:
-        parts.append(table(["GPU", "name", "util", "memory", "power", "temperature"], rows))
+        parts.append(table(["", "name", "util", "memory", "power", "temperature"], rows))
     host = snapshot.get("host") or {}
     if host:
         cpu, memory = _number(host.get("cpu"), "%"), host.get("memory")
@@ -40,7 +41,7 @@ def _row(gpu: Mapping[str, Any]) -> Sequence[str]:
     memory = _number(gpu.get("memory"), "MiB")
     total = gpu.get("memory_total")
     return [
-        str(gpu.get("index", "")),
+        gpu_name(gpu),
         str(gpu.get("name") or ""),
         "lost" if gpu.get("lost") else _number(gpu.get("util"), "%"),
         memory if total is None else f"{memory} of {total:,.0f} MiB",

@@ -171,6 +171,7 @@ def _spec(
             require_gpu=asked.require_gpu or "",
             gpu_grace=asked.gpu_grace,
             share_gpus=asked.share_gpus,
+            gpu_ids=asked.gpu_ids or "",
             experiment=asked.experiment or defaults.experiment or notebook or "default",
             tags=dict(asked.tag),
             timeout=timeout,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.telemetry import MIB, NodeTelemetry, known
 
@@ -164,6 +165,7 @@ def _facts(nodes: list[NodeTelemetry]) -> dict[str, Any]:
     cpus = known(nodes[0].header.get("cpus"))
     return {
         "labels": tuple(f"{node.node}:{gpu.get('index', i)}" for node, i, gpu in gpus),
+        "titles": tuple(gpu_name({"index": i, **gpu}) for _, i, gpu in gpus),
         "names": tuple(str(gpu.get("name") or "") for _, _, gpu in gpus),
         "memory": tuple(None if total is None else total * MIB for total in totals),
         "cpus": None if cpus is None else int(cpus),

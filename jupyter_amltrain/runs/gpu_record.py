@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.runs.stretches import grid, on_grid
 from jupyter_amltrain.runs.telemetry import MIB, NodeTelemetry, RunTelemetry, known
 from jupyter_amltrain.spec.record import GpuBand, GpuHeat, GpuProcess, GpuSeries, GpuTelemetry
@@ -99,6 +100,7 @@ def _facts(node: NodeTelemetry, i: int) -> GpuSeries:
     return GpuSeries(
         node=node.node,
         index=int(gpu.get("index", i)),
+        label=gpu_name({"index": i, **gpu}),
         name=str(gpu.get("name") or ""),
         uuid=str(gpu.get("uuid") or ""),
         memory_total=None if total is None else total * MIB,
@@ -166,6 +168,7 @@ def _heat(nodes: Sequence[NodeTelemetry], labels: Sequence[tuple[int, int]]) -> 
 def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
     found = []
     for node in nodes:
+        labels = {gpu.get("index"): gpu_name(gpu) for gpu in node.gpus}
         for index, pid, owner, memory, *name in node.processes:
             size = known(memory)
             found.append(
@@ -176,6 +179,7 @@ def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
                     owner=str(owner),
                     memory=None if size is None else size * MIB,
                     name=str(name[0])[:60] if name else "",
+                    label=labels.get(index) or gpu_name({"index": index}),
                 )
             )
     found.sort(key=lambda p: (p.owner != "mine", -(p.memory or 0)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.gpu_names import gpu_counts
 from jupyter_amltrain.runs.gpu_details import allocator_words, error_words
 from jupyter_amltrain.runs.throughput import throughput_words
 from jupyter_amltrain.spec.record import RunRecord
@@ -39,11 +40,6 @@ def bytes_text(size: float | None) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     raise AssertionError("unreachable")
-
-
-def gpu_text(index: int) -> str:
-    """``GPU 3``, or ``GPU 0 MIG 1``: the agent numbers the instances of GPU `g` from ``100 * (g + 1)``."""
-    return f"GPU {index}" if index < 100 else f"GPU {index // 100 - 1} MIG {index % 100}"
 
 
 def state_line(record: RunRecord) -> str:
@@ -117,8 +113,9 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
     count = max(len(drawn), len(summed))
     if not count:
         return []
-    names = dict.fromkeys(str(g.get("name") or "GPU") for g in (*drawn, *summed))
-    words = [("" if count == 1 else f"{count} x ") + "/".join(names)]
+    words = [gpu_counts(drawn if len(drawn) >= len(summed) else summed)]
+    if count == 1:
+        words = [words[0].removeprefix("1 x ")]
     totals = _known(g.get("memory_total") for g in drawn) or [2**20 * v for v in _values(summed, "memory_total")]
     if summed:
         peaks = [2**20 * v for v in _values(summed, "memory_peak")]

@@ -63,10 +63,13 @@ class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
         Watts.
     lost
         The driver has lost it: there are no readings now.
+    label
+        ``GPU 3``, ``GPU 0 MIG 1``; the numbers of instances in `index` mean nothing else.
     """
 
     node: int
     index: int
+    label: str = ""
     name: str = ""
     uuid: str = ""
     memory_total: float | None = None
@@ -121,6 +124,7 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     memory: float | None = None
     name: str = ""
+    label: str = ""  #: of its GPU
 
 
 class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,9 @@ import warnings
 from typing import Any
 
 import ipywidgets
+import msgspec
 
+from jupyter_amltrain.agent.gpu_names import gpu_counts
 from jupyter_amltrain.runs.pyramid import BUCKETS
 from jupyter_amltrain.runs.telemetry import RunTelemetry
 from jupyter_amltrain.widgets import charts
@@ -147,8 +149,7 @@ def _legend(layout: Layout, note: str = "", metrics: str = "") -> str:
         text = note or layout.note or "No GPU is used: the charts show the host."
         text = " · ".join(filter(None, (text, metrics)))
         return f'<span class="jp-AmlDashboard-note">{html.escape(text)}</span>'
-    names = sorted({gpu.name for gpu in layout.gpus})
-    what = f"{len(layout.gpus)} × {', '.join(names)}"
+    what = gpu_counts((msgspec.to_builtins(gpu) for gpu in layout.gpus), "×")
     if layout.many:
         what += f" on {len(layout.nodes)} nodes" if len(layout.nodes) > 1 else ""
         what += ": mean, least to most"

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.runs.gpu_record import LINES
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.telemetry import NodeTelemetry
-from jupyter_amltrain.runs.text import gpu_text
 
 #: Series of each GPU that a page gets with every tick.
 PER_GPU = ("util", "peak", "memory", "power")
@@ -156,7 +156,7 @@ def _gpu(node: NodeTelemetry, i: int, several: bool) -> Gpu:
     return Gpu(
         node=node.node,
         index=index,
-        label=(f"n{node.node} " if several else "") + gpu_text(index),
+        label=(f"n{node.node} " if several else "") + gpu_name({"index": i, **gpu}),
         name=str(gpu.get("name") or "GPU"),
         memory_total=gpu.get("memory_total"),
         power_limit=node.slow[i].get("power_limit") or gpu.get("power_limit"),

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from jupyter_amltrain.runs.text import gpu_text
+from jupyter_amltrain.agent.gpu_names import gpu_counts, gpu_name
 from jupyter_amltrain.widgets.palette import BLUE, GPUS, HEAT, INK, RED, RED_GROUND, SOFT
 from jupyter_amltrain.widgets.picture_charts import (
     MARGIN,
@@ -94,16 +94,13 @@ def draw_names(sheet: Sheet, top: float, gpu: Record) -> None:
     gpus = gpu.get("gpus") or []
     middle = top + NAMES / 2
     nodes = len({g.get("node") for g in gpus})
-    names = list(dict.fromkeys(str(g.get("name") or "GPU") for g in gpus))
-    what = clip(names[0], 30) + (" and others" if len(names) > 1 else "")
+    what = gpu_counts(gpus, "×").removeprefix("1 × " if len(gpus) == 1 else "")
     lines = not gpu.get("util") and 1 < len(gpus) <= len(GPUS)
-    what = (
-        (f"{len(gpus)} × " if len(gpus) > 1 else "") + what + (f" on {nodes} nodes" if nodes > 1 and not lines else "")
-    )
+    what = clip(what, 60) + (f" on {nodes} nodes" if nodes > 1 and not lines else "")
     _, x = sheet.text(MARGIN, middle, what, 8, INK, weight="bold")
     if not lines:
         return
-    labels = [(f"n{g.get('node')} " if nodes > 1 else "") + gpu_text(int(g.get("index") or 0)) for g in gpus]
+    labels = [(f"n{g.get('node')} " if nodes > 1 else "") + gpu_name(g) for g in gpus]
     step = min(76.0, (WIDTH - MARGIN - x - 16) / len(labels))
     for i, label in enumerate(labels):
         left = x + 18 + i * step

@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from jupyter_amltrain.runs.text import bytes_text, gpu_text
-from jupyter_amltrain.spec.record import GpuTelemetry
+from jupyter_amltrain.agent.gpu_names import gpu_name
+from jupyter_amltrain.runs.text import bytes_text
+from jupyter_amltrain.spec.record import GpuProcess, GpuSeries, GpuTelemetry
 
 #: GPUs whose readings are listed one by one.
 LISTED = 8
@@ -24,8 +25,8 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
         return ""
     several = len(part.nodes) > 1
 
-    def where(node: int, index: int) -> str:
-        return (f"n{node} " if several else "") + gpu_text(index)
+    def where(gpu: GpuSeries | GpuProcess) -> str:
+        return (f"n{gpu.node} " if several else "") + gpu_name({"index": gpu.index, "label": gpu.label})
 
     tables = []
     if len(part.gpus) <= LISTED and any(part.now):
@@ -33,7 +34,7 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
         head = ("", "temperature", "SM clock", "memory clock", "throttled by", "ECC errors", *whose)
         rows = [
             (
-                where(gpu.node, gpu.index),
+                where(gpu),
                 _unit(now.get("temperature"), " °C"),
                 _unit(now.get("sm_clock"), " MHz"),
                 _unit(now.get("mem_clock"), " MHz"),
@@ -48,7 +49,7 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
     if part.processes:
         rows_ = [
             (
-                where(p.node, p.index),
+                where(p),
                 str(p.pid),
                 p.name or "n/a",
                 *([_OWNERS.get(p.owner, p.owner)] if run else []),

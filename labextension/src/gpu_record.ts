@@ -14,6 +14,7 @@ function gpu(x: unknown, i: number, n: number): IGpuSeries {
   return {
     node: count(g.node) ?? 0,
     index: count(g.index) ?? i,
+    label: text(g.label),
     name: text(g.name),
     uuid: text(g.uuid),
     memory_total: count(g.memory_total),
@@ -49,7 +50,8 @@ function process(x: unknown): IGpuProcess {
     pid: count(p.pid) ?? 0,
     owner: text(p.owner, 'unknown'),
     memory: count(p.memory),
-    name: text(p.name)
+    name: text(p.name),
+    label: text(p.label)
   };
 }
 

@@ -172,6 +172,7 @@ export interface IGpus {
   n: number;
   first: boolean;
   labels: string[];
+  titles: string[];
   names: string[];
   memory: (number | null)[];
   lost: number[];
@@ -276,6 +277,7 @@ export interface ITargetRow {
   memory: number | null;
   gpus: number | null;
   gpu_name: string;
+  gpus_text: string;
   price: number | null;
   price_node: number | null;
   currency: string;
@@ -406,6 +408,7 @@ export interface IWork {
 export interface IGpuSeries {
   node: number;
   index: number;
+  label: string;
   name: string;
   uuid: string;
   memory_total: number | null;
@@ -436,6 +439,7 @@ export interface IGpuProcess {
   owner: string;
   memory: number | null;
   name: string;
+  label: string;
 }
 
 /** What comes on the events' comm. */

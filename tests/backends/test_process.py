@@ -74,9 +74,9 @@ def test_a_status_holds_the_truth_about_gpus_and_the_number_of_nodes() -> None:
 
 def test_the_gate_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> None:
     spec, snapshot = TestLocalBackend().short()
-    asked = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0)
+    asked = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0, gpu_ids="index")
     request = loop.call(backend.plan(asked, snapshot, "planned-1")).request
-    assert (request["require_gpu"], request["gpu_grace"]) == ("stop", 5.0)
+    assert (request["require_gpu"], request["gpu_grace"], request["gpu_ids"]) == ("stop", 5.0, "index")
 
 
 @pytest.mark.parametrize("old", [False, True])

@@ -127,6 +127,11 @@ def check(spec: JobSpec, place: Place) -> None:
             hint="Put it in the workspace's Key Vault and read it in the script with azure-keyvault-secrets and"
             " --identity managed.",
         )
+    if spec.gpu_ids:
+        raise SpecError(
+            f"--gpu-ids {spec.gpu_ids}: a job of Azure ML has all GPUs of its machine and sees them by index.",
+            hint="Leave it out.",
+        )
     for name, given in spec.inputs.items():
         if given.local:
             raise SpecError(

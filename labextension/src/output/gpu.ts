@@ -11,15 +11,27 @@ const LEVELS = 4;
 
 type Field = 'util' | 'memory' | 'power';
 
-/** `GPU 3`, or `GPU 0 MIG 1`: the agent numbers the instances of GPU g from 100 (g + 1). */
-export function gpuName(index: number): string {
-  return index < 100 ? `GPU ${index}` : `GPU ${Math.floor(index / 100) - 1} MIG ${index % 100}`;
+/** `GPU 3`, or `GPU 0 MIG 1`: what the kernel calls it. Records of earlier versions have a number only. */
+export function gpuName(index: number, label = ''): string {
+  return label || (index < 100 ? `GPU ${index}` : `GPU ${Math.floor(index / 100) - 1} MIG ${index % 100}`);
 }
 
 /** `GPU 3`, or `n1 GPU 3` where there are several nodes. */
 export function gpuLabel(part: IGpuTelemetry, node: number, index: number): string {
   const several = part.nodes.length > 1 || part.gpus.some(gpu => gpu.node !== part.gpus[0].node);
-  return several ? `n${node} ${gpuName(index)}` : gpuName(index);
+  const name = gpuName(index, part.gpus.find(gpu => gpu.node === node && gpu.index === index)?.label);
+  return several ? `n${node} ${name}` : name;
+}
+
+/** `2 × NVIDIA A100, 3 × NVIDIA A100 MIG 1g.10gb`: GPUs and instances counted apart. */
+export function gpuCounts(gpus: readonly IGpuSeries[], trans: TranslationBundle): string {
+  const counts = new Map<string, number>();
+  for (const gpu of gpus) {
+    const name = gpu.name || trans.__('GPU');
+    const kind = gpuName(gpu.index, gpu.label).includes(' MIG ') && !name.includes(' MIG') ? `${name} MIG` : name;
+    counts.set(kind, (counts.get(kind) ?? 0) + 1);
+  }
+  return [...counts].map(([name, count]) => `${count} × ${name}`).join(', ');
 }
 
 /** Phases other than *running*, in seconds since `start`. */

@@ -5,7 +5,7 @@ import { ago, bytes } from '../format';
 import { heatCells, heatRow } from '../gpu_record';
 import { IGpuProcess, IRunRecord } from '../protocol';
 import { HeatStrip } from '../widgets/heat';
-import { gpuLabel, gpuName } from './gpu';
+import { gpuCounts, gpuLabel } from './gpu';
 
 /** Rows of the list of processes. */
 const PROCESSES = 20;
@@ -72,8 +72,7 @@ export class GpuView {
     }
     const words: string[] = [];
     if (part.gpus.length) {
-      const names = [...new Set(part.gpus.map(gpu => gpu.name || this._trans.__('GPU')))].join(', ');
-      words.push(`${part.gpus.length} × ${names}`);
+      words.push(gpuCounts(part.gpus, this._trans));
       if (part.gpus.length > LINES) {
         words.push(this._trans.__('mean, with the range from the least to the most'));
       }
@@ -109,9 +108,8 @@ export class GpuView {
       this.node.prepend(this._heat.node);
     }
     const rows = map.labels.map(heatRow);
-    const several = new Set(rows.map(row => row.node)).size > 1;
     this._heat.update({
-      rows: rows.map(({ node, index }) => ({ node, label: several ? `n${node} ${gpuName(index)}` : gpuName(index) })),
+      rows: rows.map(({ node, index }) => ({ node, label: gpuLabel(part, node, index) })),
       cells: heatCells(map),
       columns: map.columns,
       span: [part.t[0], part.t[part.t.length - 1]],

@@ -4,6 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, duration, number } from '../format';
 import { count, list, object, text } from '../loose';
 import { IRunRecord } from '../protocol';
+import { gpuLabel, gpuName } from './gpu';
 
 /** GPUs that are listed one by one. */
 const LISTED = 16;
@@ -91,7 +92,7 @@ export class SummaryView {
     this.node.hidden = !gpus.length && !hint && !unknown;
     const parts: HTMLElement[] = [];
     if (gpus.length) {
-      parts.push(this._table(gpus));
+      parts.push(this._table(gpus, record));
     }
     if (gpus.length > LISTED) {
       parts.push(element('div', 'gpuSource', this._trans.__('and %1 more', gpus.length - LISTED)));
@@ -105,7 +106,7 @@ export class SummaryView {
     this.node.replaceChildren(...parts);
   }
 
-  private _table(gpus: Record<string, unknown>[]): HTMLElement {
+  private _table(gpus: Record<string, unknown>[], record: IRunRecord): HTMLElement {
     const trans = this._trans;
     const na = trans.__('n/a');
     const put = (x: unknown, format: (value: number) => string): string => {
@@ -118,7 +119,11 @@ export class SummaryView {
     const columns: [string, (gpu: Record<string, unknown>) => string][] = [
       [
         trans.__('GPU'),
-        gpu => [several ? `n${put(gpu.node, String)}` : '', put(gpu.index, String), text(gpu.name)].join(' ').trim()
+        gpu => {
+          const [node, index] = [count(gpu.node) ?? 0, count(gpu.index) ?? 0];
+          const label = record.gpu ? gpuLabel(record.gpu, node, index) : gpuName(index);
+          return [several && !label.startsWith('n') ? `n${node}` : '', label.replace('GPU ', ''), text(gpu.name)].join(' ').trim();
+        }
       ],
       [trans.__('utilization'), gpu => put(gpu.util_mean, percent)],
       [trans.__('median, 95th'), gpu => `${put(gpu.util_p50, percent)}, ${put(gpu.util_p95, percent)}`],

@@ -22,7 +22,8 @@ export const percent = (value: number): string => `${Math.round(value)} %`;
 export function labelOf(store: GpuStore, gpu: number): string {
   const { node, index } = heatRow(store.labels[gpu] ?? '');
   const several = store.labels.some(label => heatRow(label).node !== heatRow(store.labels[0]).node);
-  return several ? `n${node} ${gpuName(index)}` : gpuName(index);
+  const name = gpuName(index, store.titles[gpu]);
+  return several ? `n${node} ${name}` : name;
 }
 
 type Get = (i: number) => number;
