@@ -51,7 +51,8 @@ def test_lost_gpu_is_shown_as_lost(notebook: NotebookPage, driver: SwitchableDri
     notebook.cell("import time, jupyter_amltrain.api as api\nwhile not api.compute().gpus_lost: time.sleep(0.2)")
     notebook.cell("%aml_compute show")
     expect(notebook.page.get_by_text(re.compile("free of 2, 1 lost")).first).to_be_visible(timeout=MS)
-    panel = PanelPage(notebook.page).open().connect()
+    panel = PanelPage(notebook.page).open()
+    panel.wait_state("ready")
     for title in ("Runs", "Submit"):
         panel.section(title, open=False)
     panel.section("GPUs")
