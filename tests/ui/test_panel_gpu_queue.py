@@ -70,11 +70,12 @@ def test_queue_names_the_notebook_that_holds_the_gpu(
     notebook.cell("import os; print(f'kernel={os.getpid()}')")
     pid = int(str(eventually("the pid", lambda: re.search(r"kernel=(\d+)", notebook.outputs_text())[1])))  # type: ignore[index]
     driver.processes(0, [Process(pid, 6 * GIB)])
-    notebook.cell("%%aml_submit --gpus 1 --name digits --wait\nimport torch", wait=False)
+    notebook.cell("%%aml_submit --gpus 1 --name digits --wait\nprint('trained')", wait=False)
     run = notebook.runs.first
     expect(run).to_contain_text("this notebook's kernel", timeout=MS)
     expect(run).to_contain_text("--share-gpus")
     run.scroll_into_view_if_needed()
     notebook.page.screenshot(path=shots / "gpu-queue.png")
-    notebook.interrupt()
-    notebook.cancel(run, "digits")
+    driver.processes(0, [])
+    expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
+    expect(run).not_to_contain_text("in line")
