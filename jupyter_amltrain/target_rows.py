@@ -71,6 +71,7 @@ def row_of(seen: Seen, current: str, acts: tuple[Act, ...], running: int, queued
     found = seen.state or ProvisionState()
     state, detail = _state(seen)
     gpus = _names(info.gpus) if info is not None else {}
+    lost = lost_text(info.gpus_lost) if info is not None else ""
     return TargetRow(
         name=target.name,
         kind=kind_of(target),
@@ -84,7 +85,7 @@ def row_of(seen: Seen, current: str, acts: tuple[Act, ...], running: int, queued
         cpus=found.cpus if found.cpus is not None else info.cpus if info is not None else None,
         memory=found.memory if found.memory is not None else info.memory if info is not None else None,
         gpus=found.gpus if found.gpus is not None else sum(gpus.values()) if info is not None else None,
-        gpu_name=found.gpu_name or ", ".join(gpus),
+        gpu_name=found.gpu_name or ", ".join([*gpus, *([lost] if gpus and lost else [])]),
         # Of several kinds, as the instances of a split GPU beside whole ones, each has its own number.
         gpus_text=gpus_text(info.gpus) if info is not None and not found.gpu_name and len(gpus) > 1 else "",
         price=found.price,

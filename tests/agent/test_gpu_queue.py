@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.gpu_users import lineage
+from jupyter_amltrain.agent.gpu_users import lineage, strangers
 from tests.fakes import driver as fake
 from tests.fakes.driver import Process, SwitchableDriver
 
@@ -248,6 +248,12 @@ def test_gpu_with_a_process_that_is_always_there_is_free(agent: Agent, driver: S
         driver.processes(0, [Process(pid)])
         assert agent.good("info")["slots"]["gpu"]["free"] == 1
         assert agent.wait(agent.submit(SHOW, gpus=1))["devices"] == [UUID(0)]
+
+
+@pytest.mark.parametrize(("own", "row", "count"), [(None, None, 1), (3, 3, 1), (3, 5, 0), (3, None, 1), (None, 3, 1)])
+def test_process_of_another_mig_instance_does_not_count(own: int | None, row: int | None, count: int) -> None:
+    gpu = {"gpu_instance": own, "processes": [{"pid": 1 << 22, "instance": row}]}
+    assert len(strangers(gpu, set())) == count
 
 
 # -- sharing -------------------------------------------------------------------------------

@@ -79,6 +79,21 @@ def test_the_gate_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> 
     assert (request["require_gpu"], request["gpu_grace"], request["gpu_ids"]) == ("stop", 5.0, "index")
 
 
+def test_sharing_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> None:
+    spec, snapshot = TestLocalBackend().short()
+    for share in (False, True):
+        request = loop.call(
+            backend.plan(msgspec.structs.replace(spec, share_gpus=share), snapshot, "planned-1")
+        ).request
+        assert request["share_gpus"] is share
+
+
+@pytest.mark.parametrize("notes", [None, [], "text", ["a", 3, "\ud800", {}], [["x"]] * 100])
+def test_notes_of_a_state_are_texts(notes: object) -> None:
+    found = status_of({"state": "running", "notes": notes}).notes
+    assert len(found) <= 8 and all(isinstance(note, str) and note.encode() for note in found)
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_a_list_but_what_is_known_also_of_an_agent_that_cannot_leave_out(
     loop: LoopThread, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, old: bool
