@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.runs.text import bytes_text, record_text, seconds_text, state_line
+from jupyter_amltrain.runs.text import gpu_words, bytes_text, record_text, seconds_text, state_line
 from jupyter_amltrain.spec.record import (
     GpuBand,
     GpuSeries,
@@ -166,3 +166,14 @@ def test_gpus_that_lie_idle_are_said_at_once() -> None:
     assert lines[1].startswith("GPU IDLE: GPU 0 had 0 % for 60 s.; ") and lines[1].endswith("A CPU-only wheel?")
     for verdict in ("", "used", "cannot tell"):
         assert len(record_text(record(truth=GpuTruth(verdict=verdict, detail="x"))).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("sources", "word"),
+    [(("counter", "counter"), "driver's counter"), (("power", "power"), "summed from power"), (("power", "counter"), "")],
+)
+def test_energy_says_whence_it_is(sources: tuple[str, str], word: str) -> None:
+    summary = {"gpus": [summed(k, energy_source=source) for k, source in enumerate(sources)]}
+    words = gpu_words({}, summary)
+    energy = next(text for text in words if "Wh" in text)
+    assert word in energy and ("by" in energy or "from" in energy) == bool(word)
