@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.runs.text import gpu_words, bytes_text, record_text, seconds_text, state_line
+from jupyter_amltrain.runs.text import bytes_text, gpu_words, record_text, seconds_text, state_line
 from jupyter_amltrain.spec.record import (
     GpuBand,
     GpuSeries,
@@ -170,7 +170,11 @@ def test_gpus_that_lie_idle_are_said_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("sources", "word"),
-    [(("counter", "counter"), "driver's counter"), (("power", "power"), "summed from power"), (("power", "counter"), "")],
+    [
+        (("counter", "counter"), "driver's counter"),
+        (("power", "power"), "summed from power"),
+        (("power", "counter"), ""),
+    ],
 )
 def test_energy_says_whence_it_is(sources: tuple[str, str], word: str) -> None:
     summary = {"gpus": [summed(k, energy_source=source) for k, source in enumerate(sources)]}
