@@ -262,14 +262,15 @@ class GpuReadings:
                 at = times[0 : 2 * k : 2].tolist()
                 since = last[i]
                 seen = since.value
-                real = [moment for moment in at if 0 < moment < gpu_sentinels.ALL_ONES_64]
-                newest = max(real, default=seen)
+                newest, rubbish = max(at), gpu_sentinels.ALL_ONES_64
+                if min(at) <= seen or newest == rubbish or max(values) > gpu_sentinels.MAX_PERCENT:
+                    # A driver may give what we have had, slots that it never filled, and rubbish in trouble.
+                    newest = max((moment for moment in at if 0 < moment < rubbish), default=seen)
+                    values = [
+                        value for value, moment in zip(values, at)
+                        if seen < moment < rubbish and value <= gpu_sentinels.MAX_PERCENT
+                    ]  # fmt: skip
                 since.value = newest  # also back: the clock of the samples was set, or began anew
-                # A driver may give what we have had, slots that it never filled, and rubbish in trouble.
-                values = [
-                    value for value, moment in zip(values, at)
-                    if seen < moment < gpu_sentinels.ALL_ONES_64 and value <= gpu_sentinels.MAX_PERCENT
-                ]  # fmt: skip
                 if values and seen:  # the first answer is of the time before us
                     k = len(values)
                     out[WIDTH * i] = (2 * sum(values) + k) // (2 * k)

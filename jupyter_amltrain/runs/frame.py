@@ -93,7 +93,7 @@ class _Stretch:
     def _unit(self, name: str) -> str:
         names, units = self.header.get("gpu_columns", ()), self.header.get("gpu_units", ())
         column = name.partition(".")[2]
-        return dict(zip(names, units, strict=False)).get(column, "MiB" if column == "memory" else "")
+        return str(dict(zip(names, units, strict=False)).get(column, "MiB" if column == "memory" else ""))
 
 
 def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:

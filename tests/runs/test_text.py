@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.runs.text import bytes_text, record_text, seconds_text, state_line
+from jupyter_amltrain.runs.text import bytes_text, gpu_words, record_text, seconds_text, state_line
 from jupyter_amltrain.spec.record import (
     GpuBand,
     GpuSeries,
@@ -176,3 +176,18 @@ def test_allocator_errors_and_rate_stand_beside_the_driver() -> None:
     for part in ("PyTorch peak 30.0 GiB allocated, 36.0 GiB reserved", "412 samples/s", "Xid 79 and 45", "1 replaced"):
         assert part in text, part
     assert "PyTorch" not in record_text(record(summary={"gpus": [summed(0)]}))
+
+
+@pytest.mark.parametrize(
+    ("sources", "word"),
+    [
+        (("counter", "counter"), "driver's counter"),
+        (("power", "power"), "summed from power"),
+        (("power", "counter"), ""),
+    ],
+)
+def test_energy_says_whence_it_is(sources: tuple[str, str], word: str) -> None:
+    summary = {"gpus": [summed(k, energy_source=source) for k, source in enumerate(sources)]}
+    words = gpu_words({}, summary)
+    energy = next(text for text in words if "Wh" in text)
+    assert word in energy and ("by" in energy or "from" in energy) == bool(word)

@@ -136,7 +136,14 @@ export class SummaryView {
         }
       ],
       [trans.__('memory mean'), gpu => put(gpu.memory_mean, size)],
-      [trans.__('energy'), gpu => put(gpu.energy_wh, value => `${number(value)} Wh`)],
+      [
+        trans.__('energy'),
+        gpu => {
+          const energy = put(gpu.energy_wh, value => `${number(value)} Wh`);
+          // Else it is the driver's counter, or a record of an earlier version.
+          return text(gpu.energy_source) === 'power' ? trans.__('%1 (sum of power)', energy) : energy;
+        }
+      ],
       [trans.__('power'), gpu => put(gpu.power_mean, value => `${Math.round(value)} W`)],
       [trans.__('first use after'), gpu => put(gpu.first_use, duration)]
     ];
