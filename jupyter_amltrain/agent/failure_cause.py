@@ -10,7 +10,7 @@ import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .cuda_oom import TAIL_BYTES, CudaOom, in_size, last_oom
-from .gpu_errors import GPU_ERRORS, LOST, XID, gpu_name, read_errors
+from .gpu_incidents import GPU_INCIDENTS, LOST, XID, gpu_name, read_incidents
 from .outcome import Outcome
 from .protocol import FAILED, LOG, TELEMETRY, open_regular
 from .xids import APPLICATION, CLEANUP, RECORD, in_words, xid
@@ -57,7 +57,7 @@ def find_cause(
     """
     if outcome.state != FAILED or outcome.reason in ("launch", "gpu-unused"):
         return None
-    found = read_errors(os.path.join(folder, GPU_ERRORS % number))
+    found = read_incidents(os.path.join(folder, GPU_INCIDENTS % number))
     try:
         errors = [one for one in found.get("errors") or () if _counts(one, life)]
         gpus = _gpus(folder, number)
