@@ -208,7 +208,8 @@ class GpuIncidents:
         self._shared = frozenset(int(row[0]) for row in listed if row[2] != "mine")
         before = {(one["gpu"], one["pid"]): one for one in self._processes}
         now: List[Dict[str, Any]] = []
-        for index, pid, owner, memory, name in (row[:5] for row in listed):
+        for row in listed:
+            index, pid, owner, memory, name = row[:5]
             known = before.get((index, pid)) or {}
             if owner == "mine":
                 now.append({"gpu": index, "pid": pid, "memory": None, "owner": owner})
@@ -221,6 +222,10 @@ class GpuIncidents:
                     "program": known.get("program") or (program_of(pid) or name if translated else name),
                 }
             )  # fmt: skip
+        # An error may name a process that has ended meanwhile: it is still known by its pid.
+        here = {(one["gpu"], one["pid"]) for one in now}
+        gone = [one for key, one in before.items() if key not in here and one["owner"] != "mine"]
+        now += [dict(one, memory=None) for one in gone[: MAX_PROCESSES - len(here)]]
         changed = len(now) != len(self._processes) or any(
             (new["gpu"], new["pid"]) != (old["gpu"], old["pid"])
             or abs((new["memory"] or 0) - (old["memory"] or 0)) > SAME_SHARE * (old["memory"] or 0)
