@@ -75,6 +75,12 @@ def find_cause(
         return None
 
 
+def cause_in_log(log: str) -> Optional[Dict[str, str]]:
+    """Return the cause that the end of a log tells by itself, like :func:`find_cause`; ``None`` for none."""
+    oom = last_oom(log[-TAIL_BYTES:])
+    return None if oom is None else _of_oom(oom, (), (), ())
+
+
 def _counts(error: Mapping[str, Any], life: Life) -> bool:
     """Whether an error is of this run's time."""
     return life.began <= _moment(error, life) <= life.ended + CLOSING_S
@@ -182,11 +188,12 @@ def _others(oom: CudaOom, listed: Sequence[Mapping[str, Any]]) -> Tuple[List[str
         if len(words) < 3:
             words.append("%s held %s" % (_who(pid, one), in_size(size)))
     if len(sizes) > 3:
-        words.append("%d more processes" % (len(sizes) - 3))
+        words.append("%d more process%s" % (len(sizes) - 3, "es" if len(sizes) > 4 else ""))
     if oom.total and oom.free is not None and oom.own is not None:
         rest = oom.total - oom.free - oom.own - named
         if rest > max(HIDDEN_SHARE * oom.total, 0 if oom.own_is_whole else CONTEXT_BYTES):
-            words.append("%s was held by processes that are not visible from here" % in_size(rest))
+            outside = "" if oom.own_is_whole else "outside of PyTorch, or "
+            words.append("%s was held %sby processes that are not visible from here" % (in_size(rest), outside))
             strangers += rest
     return words, strangers
 
