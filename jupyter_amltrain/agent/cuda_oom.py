@@ -7,7 +7,7 @@ figures (1.x to 2.0), sentences that also name the processes on the GPU (2.1 and
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Match, NamedTuple, Optional, Tuple
 
 #: Bytes of a log's end in which the error is looked for.
 TAIL_BYTES = 64 << 10
@@ -154,7 +154,7 @@ def _message(log: str, start: int) -> str:
     return text if end < 0 else text[:end]
 
 
-def _bytes(found: Optional[re.Match[str]]) -> Optional[int]:
+def _bytes(found: Optional[Match[str]]) -> Optional[int]:
     if found is None:
         return None
     number, unit = [group for group in found.groups() if group is not None][:2]

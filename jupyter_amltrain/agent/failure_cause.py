@@ -10,7 +10,7 @@ import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .cuda_oom import TAIL_BYTES, CudaOom, in_size, last_oom
-from .gpu_errors import GPU_ERRORS, LOST, XID, gpu_name, read_errors
+from .gpu_incidents import GPU_INCIDENTS, LOST, XID, gpu_name, read_incidents
 from .outcome import Outcome
 from .protocol import FAILED, LOG, TELEMETRY, open_regular
 from .xids import APPLICATION, CLEANUP, RECORD, in_words, xid
@@ -57,7 +57,7 @@ def find_cause(
     """
     if outcome.state != FAILED or outcome.reason in ("launch", "gpu-unused"):
         return None
-    found = read_errors(os.path.join(folder, GPU_ERRORS % number))
+    found = read_incidents(os.path.join(folder, GPU_INCIDENTS % number))
     try:
         errors = [one for one in found.get("errors") or () if _counts(one, life)]
         gpus = _gpus(folder, number)
@@ -73,6 +73,12 @@ def find_cause(
         return _of_errors([one for one in errors if one["kind"] == XID], errors, gpus, life)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):  # a job can write into its folder
         return None
+
+
+def cause_in_log(log: str) -> Optional[Dict[str, str]]:
+    """Return the cause that the end of a log tells by itself, like :func:`find_cause`; ``None`` for none."""
+    oom = last_oom(log[-TAIL_BYTES:])
+    return None if oom is None else _of_oom(oom, (), (), ())
 
 
 def _counts(error: Mapping[str, Any], life: Life) -> bool:
@@ -182,11 +188,12 @@ def _others(oom: CudaOom, listed: Sequence[Mapping[str, Any]]) -> Tuple[List[str
         if len(words) < 3:
             words.append("%s held %s" % (_who(pid, one), in_size(size)))
     if len(sizes) > 3:
-        words.append("%d more processes" % (len(sizes) - 3))
+        words.append("%d more process%s" % (len(sizes) - 3, "es" if len(sizes) > 4 else ""))
     if oom.total and oom.free is not None and oom.own is not None:
         rest = oom.total - oom.free - oom.own - named
         if rest > max(HIDDEN_SHARE * oom.total, 0 if oom.own_is_whole else CONTEXT_BYTES):
-            words.append("%s was held by processes that are not visible from here" % in_size(rest))
+            outside = "" if oom.own_is_whole else "outside of PyTorch, or "
+            words.append("%s was held %sby processes that are not visible from here" % (in_size(rest), outside))
             strangers += rest
     return words, strangers
 

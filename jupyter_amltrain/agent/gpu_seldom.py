@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, Dict, List, Optional, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import clock
 from .gpu_processes import Owners, name_of
 from .gpu_readings import GpuReadings
 from .gpu_slow import SlowReadings
+from .torch_memory import TORCH
 
 #: A memory that changed by less (share) is the same, and a longer list comes this rarely (seconds).
 SAME, PROCESSES_EVERY = 0.01, 5.0
-_MEMORIES = ("mine", "others")
+_MEMORIES = ("mine", "others", *TORCH)
 
 
 class Seldom:
@@ -109,6 +110,11 @@ class Seldom:
             return False
         alike = all(_alike(old[3], new[3], SAME) for old, new in zip(before, rows))
         return alike or now - self._told_at < PROCESSES_EVERY
+
+    def add(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Add values of each GPU that are not the driver's; they are told like the others when they change."""
+        for mine, more in zip(self.values, values):
+            mine.update(more)
 
     def _name(self, pid: int) -> str:
         if len(self._names) > 1000:

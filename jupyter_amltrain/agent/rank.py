@@ -7,10 +7,12 @@ import os
 import subprocess
 from typing import Any, Dict, List, Optional
 
-from . import failpoints, torch_hook, torch_memory, visible_gpus
+from . import failpoints, visible_gpus
 from .guardian import Assignment
 from .inherited import without_kernel
 from .protocol import ARTIFACTS, LOG, MARK, METRICS, OUTPUTS
+from .torch_hook import FOLDER as TORCH_FOLDER
+from .torch_memory import add_hook
 
 #: What jobs start with; the dispatcher sets it to what it was started with.
 USER_UMASK = 0o077
@@ -50,7 +52,7 @@ class SinkPlace:
 def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
     """The environment of the rank: submitter's, then the job's, then ours, then secrets."""
     env = without_kernel(task.environ)
-    env.pop(torch_hook.FOLDER, None)  # of a job that submits jobs
+    env.pop(TORCH_FOLDER, None)  # of a job that submits jobs
     env.update(task.job["env"])
     if sink is not None:
         from . import mlflow_sink
@@ -86,7 +88,7 @@ def start(task: Assignment, sink: Optional[SinkPlace]) -> subprocess.Popen[bytes
     """
     env = environment(task, sink)
     if task.devices:
-        torch_memory.add_hook(env, task.folder)
+        add_hook(env, task.folder)
     _make_outputs(task, env)
     try:
         log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

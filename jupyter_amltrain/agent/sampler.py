@@ -14,7 +14,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, O
 from . import clock, driver_state, failpoints, gpu_sharing, host, truth
 from .forked import wake_on
 from .gpu_devices import Device, Driver, DriverError
-from .gpu_errors import GpuErrors
+from .gpu_incidents import GpuIncidents
 from .gpu_readings import COLUMNS, WIDTH, GpuReadings
 from .gpu_seldom import Seldom
 from .gpu_slow import SlowReadings
@@ -159,7 +159,7 @@ class Sampler:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
         self.seldom = Seldom(self.readings)
-        self.errors = GpuErrors(folder, self.readings, self.node)
+        self.incidents = GpuIncidents(folder, self.readings, self.node)
         self.torch = TorchMemory(folder, self.readings.gpus)
         self.truth: Optional[truth.Truth] = None
         if root is not None and uuids:
@@ -195,7 +195,7 @@ class Sampler:
 
     def _figures(self, i: int) -> Dict[str, Any]:
         """What the summary says of one GPU beside its ticks."""
-        return {**self.errors.figures(i), **self.torch.figures(i)}
+        return {**self.incidents.figures(i), **self.torch.figures(i)}
 
     def _go_on(self) -> None:
         """Take in what an earlier sampler has written since its last minute."""
@@ -209,13 +209,14 @@ class Sampler:
     def tick(self) -> None:
         """Take one sample."""
         values = shortened(self.names, self.usage.read())
-        self.errors.before_reading()
+        self.incidents.before_reading()
         gpus = self.readings.read()
         members = self.usage.rows
         if self.readings.gpus:
             self.seldom.read(self.every, members)
-            self.errors.after_reading([row for rows in self.seldom.processes for row in rows])
+            self.incidents.after_reading([row for rows in self.seldom.processes for row in rows])
             self.torch.read(members)
+            self.seldom.add(self.torch.values)
         self._tell_sharing(members)
         # To 10 ms: nobody sees more of a tick a second.
         t = round(clock.wall(), 2 if self.every >= 1 else 3)
@@ -223,16 +224,13 @@ class Sampler:
             self.summary.add(self.minutes.close())
             self.summary.save()
             self.seldom.forget()
-            self.torch.forget()
         for i, count in self.seldom.take_energy().items():
             self.summary.energy(i, t, count)
         told, what = self.seldom.news()
         told = [dict(one, t=t) if "note" in one else one for one in told]
-        torch = self.torch.news()
-        tick = self.file.add(t, values, gpus, told + torch)
+        tick = self.file.add(t, values, gpus, told)
         if tick is not None:
             self.seldom.written(what)
-            self.torch.written(torch)
             self.minutes.add(tick)
             notes = [one["note"] for one in told if "note" in one]
             if notes:
@@ -251,7 +249,7 @@ class Sampler:
 
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""
-        self.errors.close()
+        self.incidents.close()
         self.torch.read((), final=True)
         self.summary.add(self.minutes.ticks)
         for i in range(len(self.readings.gpus)):

@@ -6,7 +6,7 @@ Taken minute by minute from the ticks; what is kept between is of one size for e
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .gpu_sentinels import MAX_WATTS
 from .minutes import Tick
@@ -129,7 +129,7 @@ class Summary:
     header
         First line of the telemetry file; its ``node`` names ours.
     more
-        Further figures of the GPU at a position.
+        Called with the position of a GPU, returns further figures of it; ``None``: there are none.
 
     Attributes
     ----------
@@ -137,11 +137,9 @@ class Summary:
         Number of the last tick in the figures, -1 for none, and the byte after it among the ticks.
     """
 
-    def __init__(
-        self, folder: str, header: Mapping[str, Any], more: Optional[Callable[[int], Mapping[str, Any]]] = None
-    ) -> None:
+    def __init__(self, folder: str, header: Mapping[str, Any], more: Any = None) -> None:
         self.path = os.path.join(folder, SUMMARY % (header.get("node") or 0))
-        self.more = more or (lambda i: {})
+        self.more: Any = more or (lambda i: {})
         self.header = header
         self.gpus: List[Dict[str, Any]] = list(header.get("gpus") or ())
         self.names = list(header["columns"])[2:]

@@ -105,7 +105,7 @@ def _install() -> None:
             import os
 
             self.torch = torch
-            self.peaks: dict[int, Any] = {}
+            self.peaks: Any = {}
             self.last: Any = None
             self.path = os.path.join(folder, "torch-%d.json" % pid)
 

@@ -20,10 +20,10 @@ HOOK = "hook"
 READ_EVERY_S, MAX_FILES = 2.0, 256
 #: More than any GPU has.
 MAX_BYTES = 1 << 50
-#: A value that changed by less (share) is not told anew.
-SAME_SHARE = 0.01
 _FILE = re.compile(r"torch-(\d+)\.json\Z")
 _NAMES = ("allocated", "reserved")
+#: Names of the values: memory of all processes of the run on a GPU now, and the most that was seen.
+TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")
 
 
 def add_hook(env: Dict[str, str], folder: str) -> None:
@@ -59,6 +59,11 @@ class TorchMemory:
         The run folder.
     gpus
         Of the telemetry header.
+
+    Attributes
+    ----------
+    values
+        :data:`TORCH` of each GPU (MiB), empty where no process tells them.
     """
 
     def __init__(self, folder: str, gpus: Sequence[Mapping[str, Any]]) -> None:
@@ -66,8 +71,7 @@ class TorchMemory:
         self.gpus = gpus
         self._due = clock.mono()
         self._peaks: List[Dict[str, int]] = [{} for _ in gpus]
-        self._now: List[Dict[str, int]] = [{} for _ in gpus]
-        self._told: List[Dict[str, int]] = [{} for _ in gpus]
+        self.values: List[Dict[str, int]] = [{} for _ in gpus]
 
     def read(self, members: Optional[Collection[int]], final: bool = False) -> None:
         """Read what the processes have written.
@@ -106,28 +110,9 @@ class TorchMemory:
         for i, found in enumerate(sums):
             for name, size in found.items():  # of several processes together
                 self._peaks[i][name] = max(size, self._peaks[i].get(name, 0))
-            self._now[i] = {"torch_" + name: size for name, size in found.items()}
-            self._now[i].update(("torch_%s_peak" % name, peak) for name, peak in self._peaks[i].items())
-
-    def news(self) -> List[Dict[str, Any]]:
-        """Objects for the telemetry file: MiB that have changed since :meth:`written`."""
-        changes = []
-        for i, now in enumerate(self._now):
-            told = self._told[i]
-            new = {k: v for k, v in now.items() if k not in told or abs(v - told[k]) > SAME_SHARE * abs(told[k])}
-            new.update({k: 0 for k, v in told.items() if v and k not in now})
-            if new:
-                changes.append([i, new])
-        return [{"gpu": changes}] if changes else []
-
-    def written(self, news: Sequence[Mapping[str, Any]]) -> None:
-        """What :meth:`news` gave is in the file."""
-        for i, new in (change for one in news for change in one["gpu"]):
-            self._told[i].update(new)
-
-    def forget(self) -> None:
-        """Tell everything again: a reader may begin here."""
-        self._told = [{} for _ in self.gpus]
+            for name, peak in self._peaks[i].items():
+                self.values[i]["torch_" + name] = found.get(name, 0)
+                self.values[i]["torch_%s_peak" % name] = peak
 
     def figures(self, i: int) -> Dict[str, int]:
         """What the summary says of one GPU (MiB)."""

@@ -22,9 +22,6 @@ LINES = 8
 #: Points of a series, columns of the heat map, rows of the process table.
 POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
 
-#: Memory of PyTorch's allocator (MiB), where a run's processes tell it.
-_TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")
-
 # nvml.h, nvmlClocksEventReasons, in words; 0x1 is a GPU that idles.
 _THROTTLE = {
     0x2: "app clocks",
@@ -211,3 +208,7 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
 def _bytes(mib: Any) -> float | None:
     value = known(mib)
     return None if value is None else value * MIB
+
+
+#: Memory of PyTorch's allocator (MiB), where a run's processes tell it.
+_TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")

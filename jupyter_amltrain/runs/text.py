@@ -126,6 +126,7 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
         series = [g.get("util") or () for g in drawn] + [(gpu.get("util") or {}).get("mean") or ()]
         means = [sum(found) / len(found) for values in series if (found := _known(values))]
     of = f" of {bytes_text(max(totals))}" if totals else ""
+    words += error_words(summed)
     words.append("memory peak " + (_span(bytes_text(min(peaks)), bytes_text(max(peaks))) + of if peaks else "n/a"))
     words += allocator_words(summed or gpu.get("now") or (), bytes_text)
     words.append("utilization mean " + _percent(means))
@@ -138,7 +139,6 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
         words.append(_energy(sum(energy)) + _source(sources) if len(energy) == count else "energy n/a")
         first = _values(summed, "first_use")
         words += [f"first used after {seconds_text(min(first))}"] if first else []
-        words += error_words(summed)
     if gpu.get("note"):
         words.append(_one_line(str(gpu["note"])))
     return words

@@ -148,8 +148,7 @@ class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True):
         Why there is nothing, or what happened to the driver; one sentence.
     now
         Slow readings of each GPU, in the order of `gpus`: ``temperature`` (C), ``sm_clock``,
-        ``mem_clock`` (MHz), ``throttle`` (words), ``ecc`` (uncorrected errors), ``mine``, ``others`` (bytes);
-        of PyTorch's allocator, where it is told, ``torch_allocated``, ``torch_reserved`` and both ``_peak`` (MiB).
+        ``mem_clock`` (MHz), ``throttle`` (words), ``ecc`` (uncorrected errors), ``mine``, ``others`` (bytes).
     """
 
     t: tuple[float, ...] = ()

@@ -30,7 +30,7 @@ def cause(
         gpus = [{"index": i, "uuid": f"GPU-{i}"} for i in range(4)]
         (folder / "telemetry" / "node-0.jsonl").write_text(json.dumps({"gpus": gpus, "columns": []}) + "\n")
         value = {"errors": errors, "processes": processes}
-        (folder / "telemetry" / "gpu-errors-0.json").write_text(json.dumps(value))
+        (folder / "telemetry" / "gpu-incidents-0.json").write_text(json.dumps(value))
         return find_cause(name, outcome, life, ["GPU-2", "GPU-1"])
 
 

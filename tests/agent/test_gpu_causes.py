@@ -287,7 +287,7 @@ def test_driver_is_let_go_when_a_monitor_is_stopped(job: Job) -> None:
 def test_spoiled_file_of_errors_stops_nobody(job: Job, driver: SwitchableDriver) -> None:
     """A job can write into its run folder."""
     run = job.start()
-    path = job.agent.run_folder(run) / "telemetry" / "gpu-errors-0.json"
+    path = job.agent.run_folder(run) / "telemetry" / "gpu-incidents-0.json"
     spoiled = '{"errors": [{"gpu": []}, 7, {"gpu": 0, "kind": "xid", "first": 1e999}], "base": 3, "processes": [1]}'
     path.write_text(spoiled)
     job.ticked(run)

@@ -146,12 +146,9 @@ def test_figures_of_several_processes_are_put_together(tmp_path: Path) -> None:
     torch.read({1, 2, 3, 4, 5})
     assert torch.figures(0) == {"torch_allocated_peak": 150, "torch_reserved_peak": 300}
     assert torch.figures(1) == {"torch_allocated_peak": 300, "torch_reserved_peak": 600}
-    (news,) = torch.news()
-    assert dict(news["gpu"])[0]["torch_allocated"] == 110
-    torch.written([news])
-    assert torch.news() == []
+    assert torch.values[0]["torch_allocated"] == 110
     torch.read(set(), final=True)  # they have ended: peaks stay
-    assert dict(torch.news()[0]["gpu"])[1] == {"torch_allocated": 0, "torch_reserved": 0}
+    assert torch.values[1]["torch_allocated"] == 0 and torch.values[1]["torch_reserved_peak"] == 600
     assert torch.figures(1)["torch_allocated_peak"] == 300
 
 

@@ -19,22 +19,6 @@ function element(tag: string, name: string, content = ''): HTMLElement {
   return node;
 }
 
-/** Xid numbers and memory errors of a GPU of a summary; empty for none. */
-function gpuErrors(gpu: Record<string, unknown>, trans: TranslationBundle): string {
-  const counted: [string, unknown][] = [
-    [trans.__('uncorrectable memory errors: %1'), gpu.ecc_uncorrectable],
-    [trans.__('correctable memory errors: %1'), gpu.ecc_correctable],
-    [trans.__('replaced memory rows: %1'), gpu.rows_remapped],
-    [trans.__('memory rows not replaced: %1'), gpu.remap_failures],
-    [trans.__('retired memory pages: %1'), gpu.pages_retired]
-  ];
-  const xids = text(gpu.xids);
-  return [
-    ...(xids ? [trans.__('Xid %1', xids)] : []),
-    ...counted.filter(([, n]) => count(n)).map(([words, n]) => words.replace('%1', number(count(n)!)))
-  ].join(', ');
-}
-
 export class VerdictView {
   constructor(private readonly _trans: TranslationBundle) {
     this.node = element('div', 'unused');
@@ -174,4 +158,20 @@ export class SummaryView {
   }
 
   private _key = '';
+}
+
+/** Xid numbers and memory errors of a GPU of a summary; empty for none. */
+function gpuErrors(gpu: Record<string, unknown>, trans: TranslationBundle): string {
+  const counted: [string, unknown][] = [
+    [trans.__('uncorrectable memory errors: %1'), gpu.ecc_uncorrectable],
+    [trans.__('correctable memory errors: %1'), gpu.ecc_correctable],
+    [trans.__('replaced memory rows: %1'), gpu.rows_remapped],
+    [trans.__('memory rows not replaced: %1'), gpu.remap_failures],
+    [trans.__('retired memory pages: %1'), gpu.pages_retired]
+  ];
+  const xids = text(gpu.xids);
+  return [
+    ...(xids ? [trans.__('Xid %1', xids)] : []),
+    ...counted.filter(([, n]) => count(n)).map(([words, n]) => words.replace('%1', number(count(n)!)))
+  ].join(', ');
 }

@@ -1,4 +1,4 @@
-"""``telemetry/gpu-errors-<node>.json``: what went wrong with the GPUs of a run, and when.
+"""``telemetry/gpu-incidents-<node>.json``: what went wrong with the GPUs of a run, and when.
 
 Xid errors, GPUs that were lost, memory errors and replaced memory rows or pages since the sampler
 began, and the processes on them. The file appears with the first of these; the supervisor
@@ -19,7 +19,7 @@ from .processes import owner_of, program_of
 from .protocol import SCHEMA, AgentError, read_json, write_json
 from .xids import in_words
 
-GPU_ERRORS = "telemetry/gpu-errors-%d.json"
+GPU_INCIDENTS = "telemetry/gpu-incidents-%d.json"
 XID, LOST = "xid", "lost"
 #: Counters of a GPU: key, and what a rise of it is in words (one, several).
 COUNTERS: Tuple[Tuple[str, str, str], ...] = (
@@ -39,7 +39,7 @@ NOTE_EVERY_S = 60.0
 MAX_PROCESSES, SAME_SHARE = 32, 0.05
 
 
-class GpuErrors:
+class GpuIncidents:
     """The record of one sampler, and of those before it in the same run.
 
     Parameters
@@ -57,7 +57,7 @@ class GpuErrors:
     """
 
     def __init__(self, folder: str, readings: GpuReadings, number: int = 0) -> None:
-        self.path = os.path.join(folder, GPU_ERRORS % number)
+        self.path = os.path.join(folder, GPU_INCIDENTS % number)
         self.readings = readings
         self.events = GpuEvents(readings)
         self.errors: List[Dict[str, Any]] = []
@@ -208,7 +208,8 @@ class GpuErrors:
         self._shared = frozenset(int(row[0]) for row in listed if row[2] != "mine")
         before = {(one["gpu"], one["pid"]): one for one in self._processes}
         now: List[Dict[str, Any]] = []
-        for index, pid, owner, memory, name in (row[:5] for row in listed):
+        for row in listed:
+            index, pid, owner, memory, name = row[:5]
             known = before.get((index, pid)) or {}
             if owner == "mine":
                 now.append({"gpu": index, "pid": pid, "memory": None, "owner": owner})
@@ -221,6 +222,10 @@ class GpuErrors:
                     "program": known.get("program") or (program_of(pid) or name if translated else name),
                 }
             )  # fmt: skip
+        # An error may name a process that has ended meanwhile: it is still known by its pid.
+        here = {(one["gpu"], one["pid"]) for one in now}
+        gone = [one for key, one in before.items() if key not in here and one["owner"] != "mine"]
+        now += [dict(one, memory=None) for one in gone[: MAX_PROCESSES - len(here)]]
         changed = len(now) != len(self._processes) or any(
             (new["gpu"], new["pid"]) != (old["gpu"], old["pid"])
             or abs((new["memory"] or 0) - (old["memory"] or 0)) > SAME_SHARE * (old["memory"] or 0)
@@ -245,7 +250,7 @@ class GpuErrors:
 
     def _resume(self) -> None:
         """Go on where a killed sampler of this run stopped; what a job wrote into the file is left out."""
-        found = read_errors(self.path)
+        found = read_incidents(self.path)
         errors, base, rises = found.get("errors"), found.get("base"), found.get("rises")
         if isinstance(errors, list):
             self.errors = [one for one in errors if _is_error(one)][:MAX_ERRORS]
@@ -276,7 +281,7 @@ def gpu_name(gpu: Any) -> str:
     return "GPU %d MIG %d" % (index // 100 - 1, index % 100) if gpu.get("mig") else "GPU %d" % index
 
 
-def read_errors(path: str) -> Dict[str, Any]:
+def read_incidents(path: str) -> Dict[str, Any]:
     """What a file of errors says; empty while there is none."""
     try:
         return read_json(path) or {}
