@@ -71,6 +71,16 @@ def test_submit_after_a_driver_has_come_back_gets_a_gpu(agent: Agent, driver: Sw
     assert agent.wait(first)["devices"] and agent.wait(second)["devices"]
 
 
+def test_submit_where_no_device_was_seen_asks_the_driver_again(
+    agent: Agent, driver: SwitchableDriver, tmp_path: Path
+) -> None:
+    hardware(tmp_path, there=False)
+    driver.answer("nvmlInit", 9)
+    assert refused(agent, gpus=1)["type"] == "CapacityError"
+    driver.answer("nvmlInit", 0)
+    assert agent.wait(agent.submit(SHOW))["devices"] == [UUID(0)]
+
+
 def test_submit_after_a_driver_was_installed_gets_a_gpu(agent: Agent, driver: SwitchableDriver) -> None:
     driver.uninstall()
     assert agent.wait(agent.submit(SHOW))["devices"] == []
