@@ -340,7 +340,8 @@ class Dispatcher:
 
     def _submit(self, client: Client, payload: Dict[str, Any], home: str) -> None:
         job = submission.checked(payload)
-        driver_state.check_request(job.job["gpus"], self.gpus)
+        if job.job["gpus"] is not None or not visible_gpus.hides_all(visible_gpus.of_submitter(job.environ)):
+            driver_state.check_request(job.job["gpus"], self.gpus)
         if job.job["gpus"] == 0 and self.gpus.trouble:
             job.job["notes"] = ["This run has no GPU: %s." % self.gpus.trouble.rstrip(".")]
         usable = visible_gpus.settle(job.job, job.environ, self.gpus.found)

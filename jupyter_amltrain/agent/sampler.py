@@ -250,6 +250,7 @@ class Sampler:
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""
         self.incidents.close()
+        self.summary.note(clock.wall(), self.readings.notes)
         self.torch.read((), final=True)
         self.summary.add(self.minutes.ticks)
         for i in range(len(self.readings.gpus)):

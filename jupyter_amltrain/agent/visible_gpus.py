@@ -36,6 +36,15 @@ def of_submitter(environ: Mapping[str, str]) -> Optional[str]:
     return environ.get(OUTER if MARK in environ else VARIABLE)
 
 
+def hides_all(value: Optional[str]) -> bool:
+    """Return whether a value of the variable allows no GPU on any machine (empty, ``-1``, ``NoDevFiles``)."""
+    if value is None:
+        return False
+    first = value.split(",")[0].strip()
+    number = _NUMBER.match(first)
+    return int(number.group(1)) < 0 if number else not first.startswith(("GPU-", "MIG-"))
+
+
 def allowed(value: Optional[str], gpus: Sequence[Gpu]) -> List[Gpu]:
     """Return the GPUs that a value of the variable names, in its order.
 

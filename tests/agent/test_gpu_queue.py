@@ -131,6 +131,12 @@ def test_submit_with_a_broken_driver_is_refused_with_a_remedy(
     assert remedy in agent.good("info")["gpu_note"]
 
 
+def test_submitter_that_wants_no_gpu_is_not_refused_for_the_driver(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.answer("nvmlInit", 18)
+    run = agent.submit("pass", environ={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert agent.wait(run)["state"] == "completed"
+
+
 def test_run_without_gpus_beside_a_broken_driver_says_so(agent: Agent, driver: SwitchableDriver) -> None:
     driver.answer("nvmlInit", 18)
     state = agent.wait(agent.submit(SHOW, gpus=0))

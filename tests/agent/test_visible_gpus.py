@@ -103,6 +103,15 @@ def test_any_value_is_read_as_cuda_reads_it(value: str, uuids: list[str]) -> Non
     assert [gpu["index"] for gpu in allowed(value, gpus)] == cuda(value, uuids)
 
 
+@pytest.mark.parametrize(
+    ("value", "hides"),
+    [(None, False), ("", True), (" ", True), ("-1", True), ("-1,0", True), ("NoDevFiles", True)]
+    + [(value, False) for value in ("0", "3,1", "GPU-0", "MIG-7")],
+)
+def test_value_that_hides_all_is_known_without_a_driver(value: str | None, hides: bool) -> None:
+    assert visible_gpus.hides_all(value) is hides
+
+
 def test_job_of_a_run_is_not_restricted_to_its_parents_gpus() -> None:
     inside = {"AMLTRAIN_RUN": "outer:1", "CUDA_VISIBLE_DEVICES": "GPU-aa10"}
     assert visible_gpus.of_submitter(inside) is None
