@@ -208,6 +208,7 @@ def test_columns_of_the_header_have_names_of_their_unit(tmp_path):
     (table,) = tables(tmp_path, True)[1]
     table.header["gpu_columns"] += ["sm_active", "nvlink_rx", "throttled_seconds"]
     table.header["gpu_units"] += ["percent", "MiB/s", "s"]
+    table.names += ["gpu0.sm_active", "gpu0.nvlink_rx", "gpu0.throttled_seconds"]
     names = {name: factor for name, _, factor in _series(table)}
     assert names["gpu_0_sm_active_percentage"] == 1.0 and names["gpu_0_throttled_seconds"] == 1.0
     assert names["gpu_0_nvlink_rx_megabytes_per_second"] == pytest.approx(1.048576)

@@ -91,9 +91,9 @@ class _Stretch:
         return pandas.DataFrame(parts)
 
     def _unit(self, name: str) -> str:
-        names, units = self.header.get("gpu_columns", ()), self.header.get("gpu_units", ())
-        column = name.partition(".")[2]
-        return str(dict(zip(names, units, strict=False)).get(column, "MiB" if column == "memory" else ""))
+        units = {"memory": "MiB"}  # a header of a job may leave it out
+        units.update(zip(self.header.get("gpu_columns", ()), self.header.get("gpu_units", ()), strict=False))
+        return units.get(name.partition(".")[2], "")
 
 
 def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:

@@ -213,11 +213,14 @@ def _series(table: NodeTable) -> Iterator[tuple[str, str, float]]:
     """MLflow's name (without prefix), our column, factor."""
     for column, (name, factor) in _HOST.items():
         yield name, column, factor
-    units = dict(zip(table.header.get("gpu_columns") or (), table.header.get("gpu_units") or (), strict=False))
-    for gpu in table.header.get("gpus") or ():
+    header = table.header
+    units: dict[str, str] = {}
+    for listed, of in (("gpu_columns", "gpu_units"), ("gpu_figures", "gpu_figure_units")):
+        units.update(zip(header.get(listed) or (), header.get(of) or (), strict=False))
+    for gpu in header.get("gpus") or ():
         index, size, limit = gpu["index"], gpu.get("memory_total"), gpu.get("power_limit")
-        names = [str(name) for name in table.header.get("gpu_columns") or ()]
-        names += [name.partition(".")[2] for name in table.slow if name.startswith(f"gpu{index}.")]
+        columns = [name.partition(".") for name in (*table.names, *table.slow)]
+        names = [name for place, dot, name in columns if dot and place == f"gpu{index}"]
         for name in dict.fromkeys(names):
             own, factor = _GPU.get(name) or _named(name, units.get(name) or SLOW_UNITS.get(name, ""))
             yield f"gpu_{index}_{own}", f"gpu{index}.{name}", factor
