@@ -59,7 +59,8 @@ class Monitor:
 
         ``t``: unix seconds of the sample;
         ``gpus``: rows of ``index``, ``label`` (``GPU 0 MIG 1``), ``name``, ``util`` (percent), ``memory``,
-        ``memory_total`` (MiB), ``power`` (W), ``temperature`` (C); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
+        ``memory_total`` (MiB), ``power`` (W), ``temperature`` (C); ``host``: ``cpu`` (percent of all cores),
+        ``memory`` (bytes);
         ``note``: a sentence or empty. ``None`` is what the device cannot tell.
 
         Raises
