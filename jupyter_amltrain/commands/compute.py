@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.commands.tables import pairs, table
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.naming import tilde
@@ -98,7 +99,7 @@ def show_text(info: TargetInfo) -> str:
         ("GPUs", ", ".join(filter(None, [gpus_text(info.gpus), lost_text(info.gpus_lost)])) or info.gpu_note or "none"),
     ]
     facts += [
-        (f"  {gpu.get('index', '')}", f"{gpu.get('name')}  {bytes_text(gpu.get('memory_total'))}  {gpu.get('uuid')}")
+        (f"  {gpu_name(gpu)}", f"{gpu.get('name')}  {bytes_text(gpu.get('memory_total'))}  {gpu.get('uuid')}")
         for gpu in info.gpus
     ]
     facts += [

@@ -65,5 +65,10 @@ def test_instances_are_named_and_counted_everywhere(
     for name in ("GPU 0 MIG 0", "GPU 0 MIG 1", "GPU 0 MIG 2"):
         expect(panel.gpus.locator("li", has_text=name)).to_be_visible(timeout=MS)
     expect(panel.gpus.locator("li", has_text="GPU 0 MIG 0")).to_contain_text("7.00 GiB", timeout=MS)
+    # Instances are not added to the GPU whose memory they have.
+    expect(panel.gpus).to_contain_text("of 160 GiB", timeout=MS)
+    expect(notebook.page.locator("#jupyter-amltrain-panel")).to_contain_text(
+        "3 × NVIDIA H100 80GB HBM3 MIG 1g.10gb, 1 × NVIDIA H100 80GB HBM3", timeout=MS
+    )
     panel.settle()
     notebook.page.screenshot(path=shots / "gpu-mig.png")
