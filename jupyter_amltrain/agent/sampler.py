@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from . import clock, failpoints, host, truth
 from .forked import wake_on
 from .gpu_devices import Device, Driver, DriverError
+from .gpu_figures import GpuFigures
 from .gpu_readings import COLUMNS, WIDTH, GpuReadings
 from .gpu_seldom import Seldom
 from .gpu_slow import SlowReadings
@@ -125,6 +126,7 @@ class Sampler:
             self.readings, note = GpuReadings(None, [], {}), ""
         else:
             self.readings, note = find_gpus(uuids, indices, known)
+        self.figures = GpuFigures(self.readings, header.get("gpu_figures", []) if header else None)
         if not header:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
@@ -141,6 +143,7 @@ class Sampler:
                 folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node
             )  # fmt: skip
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
+        per_gpu += ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in self.figures.columns]
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
         self.summary = Summary(folder, self.file.header)
         self._go_on()
@@ -154,6 +157,8 @@ class Sampler:
             host=socket.gethostname(),
             gpu_columns=[name for name, _ in COLUMNS],
             gpu_units=[unit for _, unit in COLUMNS],
+            gpu_figures=[name for name, _ in self.figures.columns],
+            gpu_figure_units=[unit for _, unit in self.figures.columns],
             gpus=self.readings.gpus,
             gpu_note=note,
         )
@@ -181,7 +186,10 @@ class Sampler:
             self.summary.save()
             self.seldom.forget()
         told, what = self.seldom.news()
-        tick = self.file.add(t, values, gpus, told)
+        figures = self.figures.read()
+        if figures is not None:
+            told.append({"figures": figures})
+        tick = self.file.add(t, values, gpus, told, self.figures.held())
         if tick is not None:
             self.seldom.written(what)
             self.minutes.add(tick)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.runs.lines import decode_line
-from jupyter_amltrain.runs.telemetry import MIB, cleaned_header, flat_names, ticks_table
+from jupyter_amltrain.runs.telemetry import MIB, cleaned_header, flat_names, held_figures, ticks_table
 
 if TYPE_CHECKING:
     import pandas
@@ -68,20 +68,24 @@ def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
     rows: list[list[Any]] = []
     frames: list[pandas.DataFrame] = []
     last = -1
+    held = held_figures(header)
     for line in data.split(b"\n"):
         if not line.startswith((b"[", b"{")):
             continue
         value = decode_line(line)
         if isinstance(value, list):
-            if len(value) == len(names) + 2 > 2 and isinstance(value[0], int) and value[0] > last:
-                rows.append(value)
+            whole = len(value) == len(names) - held.count + 2 > 2
+            if whole and isinstance(value[0], int) and isinstance(value[1], int | float) and value[0] > last:
+                rows.append(value + held.at(value[1]))
                 last = value[0]
         elif isinstance(value, dict) and "columns" in value:
             value = cleaned_header(value)
             if rows and names != flat_names(value):
                 frames.append(_stretch(rows, names))
                 rows = []
-            header, names = value, flat_names(value)
+            header, names, held = value, flat_names(value), held_figures(value)
+        elif isinstance(value, dict) and "figures" in value:
+            held.take(value["figures"])
     if rows:
         frames.append(_stretch(rows, names))
     if not frames:
@@ -108,7 +112,8 @@ def _units(header: Mapping[str, Any]) -> dict[str, str]:
     units = dict(zip(header.get("columns", ()), header.get("units", ()), strict=False))
     units.pop("t", None)
     for gpu in header.get("gpus", ()):
-        for name, unit in zip(header.get("gpu_columns", ()), header.get("gpu_units", ()), strict=False):
+        figures = zip(header.get("gpu_figures", ()), header.get("gpu_figure_units", ()), strict=False)
+        for name, unit in (*zip(header.get("gpu_columns", ()), header.get("gpu_units", ()), strict=False), *figures):
             units[f"gpu{gpu.get('index')}_{name}"] = "bytes" if unit == "MiB" else unit
     return units
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_amltrain.agent.gpu_held import HeldFigures
 from jupyter_amltrain.runs.lines import Lines
 from jupyter_amltrain.runs.pyramid import Pyramid
 
@@ -32,7 +33,7 @@ MAX_TIME = 1e11
 #: Larger integers are no float64.
 _MAX_FLOAT = int(1e308)
 #: Lists of names in a header.
-_LISTS = ("columns", "gpu_columns", "units", "gpu_units")
+_LISTS = ("columns", "gpu_columns", "units", "gpu_units", "gpu_figures", "gpu_figure_units")
 #: Columns of a tick that are no series.
 _HEAD = ("seq", "t")
 MIB = 1024.0 * 1024.0
@@ -41,12 +42,21 @@ Listener = Callable[["NodeTelemetry", int], None]
 
 
 def flat_names(header: dict[str, Any]) -> list[str]:
-    """Names of a tick's series in their order: host columns, then ``gpu<index>.<column>``."""
+    """Names of a tick's series in their order: host columns, then ``gpu<index>.<column>``, then figures.
+
+    Figures (``gpu_figures`` of the header) are written seldom and hold for the ticks after them;
+    see :mod:`jupyter_amltrain.agent.gpu_held`.
+    """
     host = [str(name) for name in header.get("columns", ()) if name not in _HEAD]
     per_gpu = [str(name) for name in header.get("gpu_columns", ())]
-    return host + [
-        f"gpu{gpu.get('index', i)}.{name}" for i, gpu in enumerate(header.get("gpus", ())) for name in per_gpu
-    ]
+    figures = [str(name) for name in header.get("gpu_figures", ())]
+    indices = [gpu.get("index", i) for i, gpu in enumerate(header.get("gpus", ()))]
+    return host + [f"gpu{index}.{name}" for names in (per_gpu, figures) for index in indices for name in names]
+
+
+def held_figures(header: dict[str, Any]) -> HeldFigures:
+    """Where the figures of a file with this header are kept while its ticks are read."""
+    return HeldFigures(len(header.get("gpu_figures", ())) * len(header.get("gpus", ())))
 
 
 class NodeTelemetry:
@@ -91,6 +101,7 @@ class NodeTelemetry:
         self.offset = 0  #: bytes of the file read so far
         self.caught_up = False
         self._lines = Lines()
+        self._figures = HeldFigures(0)
         self._skip_to = -1
 
     @property
@@ -112,9 +123,11 @@ class NodeTelemetry:
             try:
                 value = msgspec.json.decode(line)
                 if isinstance(value, list):
-                    if len(value) == len(self.columns) + 2 > 2 and value[0] > self.seq:
+                    width = len(self.columns) - self._figures.count + 2
+                    if len(value) == width > 2 and value[0] > self.seq:
+                        held = self._figures.at(float(value[1]))
                         self.seq = int(value[0])
-                        rows.append(value)
+                        rows.append(value + held)
                 elif isinstance(value, dict) and "columns" in value:
                     came += self._take(rows)
                     rows = []
@@ -138,6 +151,7 @@ class NodeTelemetry:
         if len(names) > MAX_COLUMNS:
             return
         self.header = header
+        self._figures = held_figures(header)
         self.gpus = [dict(gpu) for gpu in header["gpus"]]
         self.slow = [{"power_limit": gpu.get("power_limit")} for gpu in self.gpus]
         self.note = str(header.get("gpu_note") or "")
@@ -160,6 +174,8 @@ class NodeTelemetry:
                 [int(index), int(pid), str(owner), known(memory), *map(str, name[:1])]
                 for index, pid, owner, memory, *name in value["processes"]
             ]
+        if "figures" in value:
+            self._figures.take(value["figures"])
         if "note" in value:
             self.note = str(value["note"])
 
