@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any, List, Optional, Sequence, Tuple
 
 from . import clock, gpu_activity, gpu_throttling, gpu_transfers
-from .gpu_held import FIGURES_HOLD_S
 from .gpu_readings import GpuReadings, Value
 
 #: Seconds between two readings.
@@ -45,24 +44,30 @@ class GpuFigures:
         self._at = [names.index(name) if name in names else -1 for name in columns]
         self._sources = sources if self.columns else []
         self._due = clock.mono() + _FIRST_S
-        self._values: List[Value] = []
-        self._read_at = 0.0
+        self._values: List[Value] = [None] * (len(self.columns) * count)
+        self._written: Optional[List[Value]] = list(self._values)
 
     def read(self) -> Optional[List[Value]]:
-        """The values of every GPU, one list, when they are due."""
+        """The values of every GPU, one list, when they are due and one has changed since they were written."""
         now = clock.mono()
         if not self._sources or now < self._due:
-            return None
+            return self._values if self._written is None else None
         self._due = now + FIGURES_PERIOD_S - 0.05  # a tick comes a little early or late
         values: List[Value] = []
         for i in range(len(self.readings.gpus)):
             row = [value for source in self._sources for value in source.read(i)]
             values += [row[at] if at >= 0 else None for at in self._at]
-        self._values, self._read_at = values, now
-        return values
+        self._values = values
+        return None if values == self._written else values
 
     def held(self) -> List[Value]:
-        """What counts now: the last values, or nothing where they are too old."""
-        if self._values and clock.mono() - self._read_at <= FIGURES_HOLD_S:
-            return self._values
-        return [None] * (len(self.columns) * len(self.readings.gpus))
+        """What counts now."""
+        return self._values
+
+    def written(self, values: Sequence[Value]) -> None:
+        """These values are in the file."""
+        self._written = list(values)
+
+    def forget(self) -> None:
+        """Tell the values again: a reader may begin here."""
+        self._written = None

@@ -10,8 +10,8 @@ from typing import Any, List, Optional
 
 Value = Optional[float]
 
-#: Seconds until a figure is too old to be shown.
-FIGURES_HOLD_S = 12.0
+#: Seconds until a figure is too old to be shown: they are written when one changes, and each minute.
+FIGURES_HOLD_S = 70.0
 _MAX_VALUE = 1e15
 
 

@@ -48,7 +48,7 @@ def read_gpus() -> Dict[str, Any]:
     """``{"gpus": [...], "note": str}`` of this machine, by initializing NVML here.
 
     Each GPU is ``{"index", "name", "uuid", "memory_total", "memory_used", "processes":
-    [{"pid", "memory"}] | None}``; bytes; ``None`` where the device cannot tell.
+    [{"pid", "memory"}] | None, "driver", "cuda"}``; bytes and versions; ``None`` where the device cannot tell.
     """
     pynvml, why = library()
     if pynvml is None:
@@ -78,6 +78,11 @@ def read_gpus() -> Dict[str, Any]:
                 else [{"pid": int(p.pid), "memory": p.usedGpuMemory} for p in running],
             }
         )
+    from .driver_version import versions
+
+    told = versions(pynvml)
+    for gpu in gpus:
+        gpu.update(told)
     attempt(pynvml.nvmlShutdown)
     return {"gpus": gpus, "note": "" if gpus else "the NVIDIA driver is here and knows no GPU"}
 

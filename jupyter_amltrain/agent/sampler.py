@@ -185,6 +185,7 @@ class Sampler:
             self.summary.add(self.minutes.close())
             self.summary.save()
             self.seldom.forget()
+            self.figures.forget()
         told, what = self.seldom.news()
         figures = self.figures.read()
         if figures is not None:
@@ -192,6 +193,8 @@ class Sampler:
         tick = self.file.add(t, values, gpus, told, self.figures.held())
         if tick is not None:
             self.seldom.written(what)
+            if figures is not None:
+                self.figures.written(figures)
             self.minutes.add(tick)
         if self.truth is not None:
             rows = [{"util": gpus[k], "peak": gpus[k + 1], "memory": gpus[k + 2]} for k in range(0, len(gpus), WIDTH)]

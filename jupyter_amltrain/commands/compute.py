@@ -12,7 +12,7 @@ from jupyter_amltrain.target_rows import PAST, gpus_text, info_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from jupyter_amltrain.spec.target import TargetInfo
 
@@ -87,6 +87,12 @@ def show(name: str | None = None) -> TargetInfo:
     return api.compute(name)
 
 
+def driver_text(gpus: Sequence[Mapping[str, Any]]) -> str:
+    """``580.65.06, CUDA 13.0 at most``; empty where nobody told."""
+    driver, cuda = (next((str(gpu[key]) for gpu in gpus if gpu.get(key)), "") for key in ("driver", "cuda"))
+    return ", ".join(filter(None, (driver, cuda and f"CUDA {cuda} at most")))
+
+
 def show_text(info: TargetInfo) -> str:
     """All that a check found."""
     facts = [
@@ -101,6 +107,8 @@ def show_text(info: TargetInfo) -> str:
         (f"  {gpu.get('index', '')}", f"{gpu.get('name')}  {bytes_text(gpu.get('memory_total'))}  {gpu.get('uuid')}")
         for gpu in info.gpus
     ]
+    if driver := driver_text(info.gpus):
+        facts.append(("driver", driver))
     facts += [(f"{kind} slots", f"{s['free']} free of {s['total']}") for kind, s in info.slots.items()]
     facts += [
         ("runs", f"{info.running} running, {info.queued} queued"),

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
     Float32 = NDArray[np.float32]
 
+#: What is drawn beside the utilization.
+ACTIVITY = "sm_activity"
+#: Newest figures that the table shows, where the device tells them.
+FIGURES = (
+    ACTIVITY, "tensor_activity", "dram_bandwidth", "memory_busy", "pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx",
+)  # fmt: skip
 #: GPUs that are drawn as lines of their own.
 LINES = 8
 #: Points of a series, columns of the heat map, rows of the process table.
@@ -52,7 +58,7 @@ def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
     if not gpus:
         return GpuTelemetry(**common)
     begins = grid(nodes, POINTS)
-    tables = {field: _table(nodes, field, begins) for field in ("util", "peak", "memory", "power")}
+    tables = {field: _table(nodes, field, begins) for field in ("util", "peak", "memory", "power", ACTIVITY)}
     times = tuple(round(float(t), 2) for t in begins)
     if len(gpus) <= LINES:
         return GpuTelemetry(t=times, gpus=tuple(_with_series(f, k, tables) for k, f in enumerate(facts)), **common)
@@ -109,7 +115,9 @@ def _table(nodes: Sequence[NodeTelemetry], field: str, begins: Any) -> Float32:
 
 def _with_series(facts: GpuSeries, k: int, tables: dict[str, Float32]) -> GpuSeries:
     import msgspec
+    import numpy as np
 
+    activity = tables[ACTIVITY][1, k]
     peak = tables["peak"][2, k]
     return msgspec.structs.replace(
         facts,
@@ -117,6 +125,7 @@ def _with_series(facts: GpuSeries, k: int, tables: dict[str, Float32]) -> GpuSer
         peak=_tuple(peak, 0),
         memory=_tuple(tables["memory"][2, k], 0, MIB),
         power=_tuple(tables["power"][1, k], 1),
+        sm_activity=() if np.isnan(activity).all() else _tuple(activity, 0),
     )
 
 
@@ -153,7 +162,8 @@ def _heat(nodes: Sequence[NodeTelemetry], labels: Sequence[tuple[int, int]]) -> 
 def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
     found = []
     for node in nodes:
-        for index, pid, owner, memory, *name in node.processes:
+        shares = [*node.shares, *[None] * len(node.processes)]
+        for (index, pid, owner, memory, *name), share in zip(node.processes, shares, strict=False):
             size = known(memory)
             found.append(
                 GpuProcess(
@@ -163,6 +173,8 @@ def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
                     owner=str(owner),
                     memory=None if size is None else size * MIB,
                     name=str(name[0])[:60] if name else "",
+                    user=str(name[1])[:60] if len(name) > 1 else "",
+                    sm=share,
                 )
             )
     found.sort(key=lambda p: (p.owner != "mine", -(p.memory or 0)))
@@ -180,7 +192,12 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
 
     mask = slow.get("throttle")
     words = None if mask is None else ", ".join(word for bit, word in _THROTTLE.items() if int(mask) & bit)
+    figures = {name: value for name in FIGURES if (value := reading(name)) is not None}
     return {
+        "util": reading("util"),
+        "memory": _bytes(reading("memory")),
+        "power": reading("power"),
+        **figures,
         "temperature": reading("temperature"),
         "sm_clock": reading("sm_clock"),
         "mem_clock": known(slow.get("mem_clock")),

@@ -78,7 +78,9 @@ class NodeTelemetry:
     slow
         Of each GPU what changes rarely: ``mem_clock``, ``throttle``, ``ecc``, ``mine``, ``others``...
     processes
-        ``[gpu, pid, owner, MiB or None, name]`` each.
+        ``[gpu, pid, owner, MiB or None, command, user]`` each; older files have no user.
+    shares
+        Percent of the SMs that each of `processes` uses; may be shorter.
     note
         What the sampler said last about the driver.
     changes
@@ -94,6 +96,7 @@ class NodeTelemetry:
         self.gpus: list[dict[str, Any]] = []
         self.slow: list[dict[str, Any]] = []
         self.processes: list[list[Any]] = []
+        self.shares: list[float | None] = []
         self.note = ""
         self.ticks = 0
         self.changes = 0
@@ -171,9 +174,12 @@ class NodeTelemetry:
                 self.slow[i].update((name, known(of)) for name, of in changes.items() if isinstance(name, str))
         if "processes" in value:
             self.processes = [
-                [int(index), int(pid), str(owner), known(memory), *map(str, name[:1])]
+                [int(index), int(pid), str(owner), known(memory), *map(str, name[:2])]
                 for index, pid, owner, memory, *name in value["processes"]
             ]
+            self.shares = []
+        if "sm" in value:
+            self.shares = [known(share) for share in value["sm"]]
         if "figures" in value:
             self._figures.take(value["figures"])
         if "note" in value:

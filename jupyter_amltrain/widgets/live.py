@@ -53,6 +53,7 @@ class _Live:
         self.dashboard: Dashboard | None = None
         self.shown = False
         self.why = ""
+        self.view = ""
         self.stop: Callable[[], None] | None = None
         self.sent: dict[str, int] = {}
         self.table = ""
@@ -149,11 +150,20 @@ class LiveDashboards:
         elif live.shown:
             feed.push(node)
 
-    def follow(self, feed_id: str, shown: bool, seen: Sequence[int]) -> bool:
-        """A page shows its feed or has hidden it; False for a feed that is gone."""
+    def follow(self, feed_id: str, shown: bool, seen: Sequence[int], view: str = "") -> bool:
+        """A page shows its feed or has hidden it; False for a feed that is gone.
+
+        Parameters
+        ----------
+        view
+            The GPU charts that the reader has chosen; empty for those that are shown.
+        """
         live = next((live for live in self._all.values() if live.id == feed_id), None)
         if live is None or live.dashboard is None or live.dashboard.feed is None:
             return False
+        if view and view != live.view:
+            live.view = view
+            self._sources.loop.start(self._switch(live), f"view of {live.entry.run.handle}")
         if shown:
             if not live.shown:
                 live.shown = True
@@ -165,6 +175,19 @@ class LiveDashboards:
         else:
             self._hide(live)
         return True
+
+    async def _switch(self, live: _Live) -> None:
+        """Show the charts that were chosen last."""
+        dashboard, view = live.dashboard, live.view
+        if dashboard is None:
+            return
+        layout = layout_of(live.entry, dashboard.plan.window, view)
+        if layout is None or layout.view == dashboard.plan.view:
+            return
+        built = await self._sources.loop.offload(dashboard.prepare, layout)
+        if live.dashboard is dashboard and live.view == view:
+            old = dashboard.switch(layout, built, live.entry.telemetry)
+            await self._sources.loop.offload(_close_all, old)
 
     def _hide(self, live: _Live) -> None:
         if live.shown:
@@ -252,6 +275,12 @@ class LiveDashboards:
         """Close every dashboard of a run."""
         for key in [key for key in self._all if key[0] == handle]:
             self._close(self._all.pop(key))
+
+
+def _close_all(widgets: Sequence[Any]) -> None:
+    for widget in widgets:
+        if widget.comm is not None:
+            widget.close()
 
 
 def _build(layout: Layout, metrics: tuple[str, ...]) -> Dashboard:

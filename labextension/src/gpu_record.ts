@@ -21,7 +21,8 @@ function gpu(x: unknown, i: number, n: number): IGpuSeries {
     util: series(g.util, n),
     peak: series(g.peak, n),
     memory: series(g.memory, n),
-    power: series(g.power, n)
+    power: series(g.power, n),
+    sm_activity: series(g.sm_activity, n)
   };
 }
 
@@ -48,7 +49,9 @@ function process(x: unknown): IGpuProcess {
     pid: count(p.pid) ?? 0,
     owner: text(p.owner, 'unknown'),
     memory: count(p.memory),
-    name: text(p.name)
+    name: text(p.name),
+    user: text(p.user),
+    sm: count(p.sm)
   };
 }
 

@@ -413,6 +413,7 @@ export interface IGpuSeries {
   peak: (number | null)[];
   memory: (number | null)[];
   power: (number | null)[];
+  sm_activity: (number | null)[];
 }
 
 export interface IGpuBand {
@@ -434,6 +435,8 @@ export interface IGpuProcess {
   owner: string;
   memory: number | null;
   name: string;
+  user: string;
+  sm: number | null;
 }
 
 /** What comes on the events' comm. */
@@ -446,7 +449,7 @@ export interface IOperations {
   run: { payload: { handle: string }; reply: IRunReply };
   cancel: { payload: { handle: string }; reply: ICancelReply };
   dashboard: { payload: { handle: string; page: string; window: number }; reply: IDashboardReply };
-  follow: { payload: { feed: string; shown: boolean; seen: number[] }; reply: IFollowReply };
+  follow: { payload: { feed: string; shown: boolean; seen: number[]; view: string }; reply: IFollowReply };
   events: { payload: { comm: string; shown: string; seq: number; gpus: string; looks: string[]; details: string[]; meter: number }; reply: IEventsReply };
   kinds: { payload: Record<string, never>; reply: IKindsReply };
   act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: IActReply };

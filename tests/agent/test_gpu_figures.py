@@ -32,10 +32,12 @@ print(json.dumps(names), flush=True)
 for line in sys.stdin:
     now[0] = 1000 + float(line)
     readings.read()
-    found = figures.read() or []
-    rows = [dict(zip(names, found[k:k + len(names)])) for k in range(0, len(found), len(names) or 1)]
+    told = figures.read()
+    if told is not None:
+        figures.written(told)
     held = figures.held()
-    print(json.dumps({"rows": rows, "held": held}), flush=True)
+    rows = [dict(zip(names, held[k:k + len(names)])) for k in range(0, len(held), len(names) or 1)]
+    print(json.dumps({"rows": rows, "told": told is not None}), flush=True)
 """
 SM, TENSOR, DRAM = 2, 5, 10
 BUSY = {SM: 87.4, TENSOR: 45.5, DRAM: 61.0}
@@ -58,11 +60,12 @@ class Reader:
         return json.loads(self.process.stdout.readline())
 
     def at(self, seconds: float) -> list[dict[str, Any]]:
-        """Rows of the GPUs; empty when nothing is due."""
+        """Rows of the GPUs, as they count then."""
         return self._ask(seconds)["rows"]
 
-    def held(self, seconds: float) -> list[Any]:
-        return self._ask(seconds)["held"]
+    def told(self, seconds: float) -> bool:
+        """Whether the file gets them then."""
+        return self._ask(seconds)["told"]
 
     def _ask(self, seconds: float) -> Any:
         assert self.process.stdin is not None
@@ -103,8 +106,8 @@ def test_activity_of_a_hopper_is_gpm(driver: SwitchableDriver, start: Start) -> 
     assert "memory_busy" not in reader.columns
     row = reader.at(1)[0]
     assert (row["sm_activity"], row["tensor_activity"], row["dram_bandwidth"]) == (87, 46, 61)
-    assert reader.at(2) == []  # every few ticks only
     driver.gpm(0, {SM: 12})
+    assert reader.at(2)[0]["sm_activity"] == 87  # read every few ticks only, and held
     assert reader.at(6)[0]["sm_activity"] == 12
 
 
@@ -225,25 +228,34 @@ def test_throttling_without_counters_is_by_reasons(
 
 def test_nothing_is_asked_of_a_device_that_tells_nothing(tmp_path: Path, start: Start) -> None:
     driver = fake.needed(tmp_path)
-    for name in ("nvmlGpm*", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetFieldValues", "nvmlDeviceGetViolationStatus"):
+    for name in (
+        "nvmlGpm*",
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetViolationStatus",
+    ):
         driver.answer(name, 3)
     driver.answer("nvmlDeviceGetCurrentClocksEventReasons", 3)
     driver.answer("nvmlDeviceGetCurrentClocksThrottleReasons", 3)
     reader = start(driver)
-    assert reader.columns == [] and reader.at(1) == [] and reader.at(60) == []
+    assert reader.columns == [] and reader.at(1) == [] and not reader.told(60)
+    driver.forget_calls()
+    assert reader.at(120) == [] and "nvmlDeviceGetFieldValues" not in driver.calls()
 
 
-def test_held_figures_end_when_they_are_old(driver: SwitchableDriver, start: Start) -> None:
+def test_figures_are_written_when_they_change(driver: SwitchableDriver, start: Start) -> None:
     driver.gpm(0, BUSY)
     reader = start(driver)
-    assert reader.held(1)[0] == 87 and reader.held(3)[0] == 87
+    assert [reader.told(t) for t in (1, 2, 6, 11)] == [True, False, False, False]
+    driver.gpm(0, {SM: 88.4})
+    assert [reader.told(t) for t in (12, 16, 21)] == [False, True, False]
 
 
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(
         st.one_of(
-            st.floats(0, 40, allow_nan=False).map(lambda pause: ("tick", pause)),
+            st.floats(0, 100, allow_nan=False).map(lambda pause: ("tick", pause)),
             st.lists(st.one_of(st.none(), st.integers(0, 100)), min_size=1, max_size=3).map(lambda x: ("figures", x)),
             st.sampled_from([("figures", "x"), ("figures", None), ("figures", [1, "x"])]),
         )
