@@ -34,21 +34,25 @@ class Load(threading.Thread):
         step = 0
         while not self.stopped.wait(0.1):
             step += 1
-            t = step / 10
-            with self.driver.changes():
-                for gpu in range(GPUS):
-                    wave = math.sin(t / 4 + 2 * gpu)
-                    moved = int(t * (3 + gpu) * GIB)
-                    self.driver.set(
-                        gpu, utilization=(97 - gpu, 40), memory=(80 * GIB, 512 << 20, int((38 + gpu + wave) * GIB)),
-                        power=int(610_000 + 70_000 * wave), temperature=int(61 + 6 * wave), clock_reasons=4,
-                        sm_clock=int(1755 + 120 * wave),
-                    )  # fmt: skip
-                    self.driver.gpm(gpu, {2: 71 + 12 * wave, 5: 38 + 9 * wave, 10: 55 + 20 * wave})
-                    self.driver.fields(gpu, {198: moved, 197: moved // 9, LINK_RX: moved >> 9, LINK_TX: moved >> 9})
-                    self.driver.violation(gpu, 0, int(t * 3e8))
-                    self.driver.processes(gpu, self.rows)
-                    self.driver.process_utilization(gpu, [(row.pid, step * 100_000, 93 - gpu) for row in self.rows])
+            self.play(step)
+
+    def play(self, step: int) -> None:
+        """Set the values of a tenth of a second."""
+        t = step / 10
+        with self.driver.changes():
+            for gpu in range(GPUS):
+                wave = math.sin(t / 4 + 2 * gpu)
+                moved = int(t * (3 + gpu) * GIB)
+                self.driver.set(
+                    gpu, utilization=(97 - gpu, 40), memory=(80 * GIB, 512 << 20, int((38 + gpu + wave) * GIB)),
+                    power=int(610_000 + 70_000 * wave), temperature=int(61 + 6 * wave), clock_reasons=4,
+                    sm_clock=int(1755 + 120 * wave),
+                )  # fmt: skip
+                self.driver.gpm(gpu, {2: 71 + 12 * wave, 5: 38 + 9 * wave, 10: 55 + 20 * wave})
+                self.driver.fields(gpu, {198: moved, 197: moved // 9, LINK_RX: moved >> 9, LINK_TX: moved >> 9})
+                self.driver.violation(gpu, 0, int(t * 3e8))
+                self.driver.processes(gpu, self.rows)
+                self.driver.process_utilization(gpu, [(row.pid, step * 100_000, 93 - gpu) for row in self.rows])
 
     def stop(self) -> None:
         self.stopped.set()
@@ -58,6 +62,7 @@ class Load(threading.Thread):
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     found = Load(fake.needed(tmp_path_factory.mktemp("driver"), gpus=GPUS))
+    found.play(0)  # what a device can tell is asked once
     yield found
     found.stop()
 
