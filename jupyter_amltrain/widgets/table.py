@@ -32,17 +32,17 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
         whose = ("this run", "others") if run else ("in processes",)
         told = [figure for figure in _FIGURES if any(name in now for now in part.now for name in figure[1])]
         head = (
-            "GPU", "utilization", *(title for title, _, _ in told), "memory", "power", "temperature", "SM clock",
+            "GPU", "utilization", "memory", "power", "temperature", *(title for title, _, _ in told), "SM clock",
             "memory clock", "throttled by", "ECC errors", *whose,
         )  # fmt: skip
         rows = [
             (
                 where(gpu.node, gpu.index),
                 _unit(now.get("util"), " %"),
-                *(_pair([now.get(name) for name in names], unit) for _, names, unit in told),
                 _of(_size(now.get("memory")), None if gpu.memory_total is None else bytes_text(gpu.memory_total)),
                 _of(_unit(now.get("power"), " W"), None if gpu.power_limit is None else f"{gpu.power_limit:.0f} W"),
                 _unit(now.get("temperature"), " °C"),
+                *(_pair([now.get(name) for name in names], unit) for _, names, unit in told),
                 _unit(now.get("sm_clock"), " MHz"),
                 _unit(now.get("mem_clock"), " MHz"),
                 "n/a" if now.get("throttle") is None else (now["throttle"] or "nothing"),
