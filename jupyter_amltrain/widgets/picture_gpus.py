@@ -64,7 +64,7 @@ def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, ti
             band = (rows[0], _padded(gpus[0].get("peak"), len(seconds)), GPUS[0])
     return Chart(
         title,
-        _value(field, known, most, total) + _activity(dashed),
+        _with_activity(_value(field, known, most, total), dashed),
         unit,
         seconds,
         lines,
@@ -76,10 +76,11 @@ def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, ti
     )
 
 
-def _activity(dashed: Sequence[tuple[list[float], str]]) -> str:
-    """What the dashed lines are, and their mean."""
+def _with_activity(value: str, dashed: Sequence[tuple[list[float], str]]) -> str:
+    """The value of a chart, with what its dashed lines are, and their mean."""
     known = [value for values, _ in dashed for value in values if not math.isnan(value)]
-    return f", SM (- -) {sum(known) / len(known):.0f} %" if known else ""
+    # Shorter, for both have to stand beside the title.
+    return f"{value.removeprefix('mean ')}, SM - - {sum(known) / len(known):.0f} %" if known else value
 
 
 def _value(field: str, mean: Sequence[float], most: Sequence[float], total: float) -> str:

@@ -74,8 +74,8 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
 #: Title, readings and unit of figures that not every device tells.
 _FIGURES = (
     ("SM activity", ("sm_activity",), " %"),
-    ("tensor activity", ("tensor_activity",), " %"),
-    ("DRAM bandwidth", ("dram_bandwidth",), " %"),
+    ("tensor", ("tensor_activity",), " %"),
+    ("DRAM", ("dram_bandwidth",), " %"),
     ("memory busy", ("memory_busy",), " %"),
     ("PCIe in, out", ("pcie_rx", "pcie_tx"), " MiB/s"),
     ("NVLink in, out", ("nvlink_rx", "nvlink_tx"), " MiB/s"),
@@ -84,8 +84,8 @@ _FIGURES = (
 _MEANINGS = {
     "utilization": "Share of the time in which any kernel ran. One small kernel makes it 100 %.",
     "SM activity": "Share of the streaming multiprocessors that were working, averaged over time.",
-    "tensor activity": "Share of the time in which the tensor cores worked: mixed-precision matrix products.",
-    "DRAM bandwidth": "Share of the memory bandwidth that was used. Near 80 % the memory is the limit.",
+    "tensor": "Share of the time in which the tensor cores worked: mixed-precision matrix products.",
+    "DRAM": "Share of the memory bandwidth that was used. Near 80 % the memory is the limit.",
     "memory busy": "Share of the time in which the memory was read or written, however little.",
     "PCIe in, out": "Data that came over PCIe from the host, and went to it.",
     "NVLink in, out": "Data that came from other GPUs over NVLink, and went to them.",
