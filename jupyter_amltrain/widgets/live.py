@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 OF_A_RUN, IN_ALL = 3, 12
 #: Seconds between looks at what changes rarely: table, metrics.
 _SLOW = 1.0
+#: Seconds between two versions of the table.
+TABLE_INTERVAL_S = 3.0
 #: Points of a metric that a page gets when it connects.
 _POINTS = 600
 
@@ -57,6 +60,7 @@ class _Live:
         self.stop: Callable[[], None] | None = None
         self.sent: dict[str, int] = {}
         self.table = ""
+        self.table_at = 0.0
         self.ended = False
         self.changed_at = 0.0
 
@@ -245,7 +249,10 @@ class LiveDashboards:
         part = gpu_record(entry.telemetry, ended)
         dashboard.say(part.note if part is not None else "", len(metrics))
         text = table_html(part, entry.kind == "run") if dashboard.plan.gpus else ""
-        if text != live.table:
+        now = time.monotonic()
+        # Its figures change with every tick, and it is larger than all of the tick.
+        if text != live.table and (whole or ended or now - live.table_at >= TABLE_INTERVAL_S):
+            live.table_at = now
             live.table = dashboard.table.value = text
         if ended and not live.ended:
             live.ended = True
