@@ -10,7 +10,8 @@ import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .cuda_oom import TAIL_BYTES, CudaOom, in_size, last_oom
-from .gpu_incidents import GPU_INCIDENTS, LOST, XID, gpu_name, read_incidents
+from .gpu_incidents import GPU_INCIDENTS, LOST, XID, read_incidents
+from .gpu_names import gpu_name
 from .outcome import Outcome
 from .protocol import FAILED, LOG, TELEMETRY, open_regular
 from .xids import APPLICATION, CLEANUP, RECORD, in_words, xid

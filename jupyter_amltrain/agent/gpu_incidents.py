@@ -14,8 +14,9 @@ from typing import Any, Callable, Collection, Dict, List, Sequence, Tuple
 from . import clock
 from .gpu_devices import OK, TOO_SMALL
 from .gpu_events import GpuEvents
+from .gpu_names import gpu_name
 from .gpu_readings import GpuReadings
-from .processes import owner_of, program_of
+from .process_names import command_of, user_of
 from .protocol import SCHEMA, AgentError, read_json, write_json
 from .xids import in_words
 
@@ -209,7 +210,7 @@ class GpuIncidents:
         before = {(one["gpu"], one["pid"]): one for one in self._processes}
         now: List[Dict[str, Any]] = []
         for row in listed:
-            index, pid, owner, memory, name = row[:5]
+            index, pid, owner, memory, name, user = row[:6]
             known = before.get((index, pid)) or {}
             if owner == "mine":
                 now.append({"gpu": index, "pid": pid, "memory": None, "owner": owner})
@@ -218,8 +219,8 @@ class GpuIncidents:
             now.append(
                 {
                     "gpu": index, "pid": pid, "memory": memory, "owner": owner,
-                    "user": known.get("user") or (owner_of(pid) if translated else ""),
-                    "program": known.get("program") or (program_of(pid) or name if translated else name),
+                    "user": known.get("user") or user or (user_of(pid) if translated else ""),
+                    "program": known.get("program") or (command_of(pid) or name if translated else name),
                 }
             )  # fmt: skip
         # An error may name a process that has ended meanwhile: it is still known by its pid.
@@ -273,12 +274,6 @@ def _is_time(value: Any) -> bool:
 def _is_counters(value: Any) -> bool:
     rows = list(value.values()) if isinstance(value, dict) else [None]
     return all(isinstance(row, dict) and all(isinstance(number, int) for number in row.values()) for row in rows)
-
-
-def gpu_name(gpu: Any) -> str:
-    """``GPU 0``, or ``GPU 0 MIG 1``, of a GPU of a telemetry header."""
-    index = int(gpu["index"])
-    return "GPU %d MIG %d" % (index // 100 - 1, index % 100) if gpu.get("mig") else "GPU %d" % index
 
 
 def read_incidents(path: str) -> Dict[str, Any]:

@@ -51,15 +51,6 @@ def holds_gpu(pid: int) -> bool:
         return False
 
 
-def name_of(pid: int) -> str:
-    """Command name of a process here, empty for another."""
-    try:
-        with open("/proc/%d/comm" % pid, "rb") as file:
-            return file.read().decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
-
-
 class Owners:
     """Tells whose the listed processes are.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, Sequence, Set
 
-from .gpu_processes import name_of
+from .process_names import comm_of, command_of, user_of
 from .processes import Process, descendants, look, table
 
 #: Command names (15 characters, as the kernel cuts them) of processes that hold a GPU as long as it is on:
@@ -33,7 +32,7 @@ def _counts(gpu: Mapping[str, Any], row: Row) -> bool:
     own, instance = gpu.get("gpu_instance"), row.get("instance")
     if instance is not None and own is not None and instance != own:
         return False
-    return name_of(row["pid"]) not in ALWAYS_THERE
+    return comm_of(row["pid"]) not in ALWAYS_THERE
 
 
 def lineage(pid: int) -> List[Dict[str, Any]]:
@@ -101,22 +100,9 @@ def _is_identity(who: Any) -> bool:
 
 
 def describe(row: Row) -> str:
-    """``pid 123 (ann: python)``; what is not visible from here is left out."""
+    """``pid 123 (ann: python train.py)``; what is not visible from here is left out."""
     pid = row["pid"]
-    user = _owner(pid)
-    if user is None:
+    user = user_of(pid)
+    if not user:
         return "pid %d (not visible from here)" % pid
-    return "pid %d (%s: %s)" % (pid, user, name_of(pid) or "?")
-
-
-def _owner(pid: int) -> Optional[str]:
-    try:
-        import pwd
-
-        uid = os.stat("/proc/%d" % pid).st_uid
-    except (OSError, ImportError):
-        return None
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return "uid %d" % uid
+    return "pid %d (%s: %s)" % (pid, user if not user.isdigit() else "uid " + user, command_of(pid) or "?")

@@ -59,8 +59,8 @@ def read_gpus() -> Dict[str, Any]:
     """GPUs of this machine and the driver's state (see `driver_state.result`), by initializing NVML here.
 
     Each GPU is ``{"index", "name", "uuid", "memory_total", "memory_used", "processes":
-    [{"pid", "memory"}] | None}``; bytes; ``None`` where the device cannot tell. In place of
-    a GPU that is split by MIG there are its instances, which also have ``mig`` (true), ``parent``,
+    [{"pid", "memory"}] | None, "driver", "cuda"}``; bytes and versions; ``None`` where the device cannot tell.
+    In place of a GPU that is split by MIG there are its instances, which also have ``mig`` (true), ``parent``,
     ``instance`` (numbers of the GPU and in it), ``parent_uuid``, ``gpu_instance``, ``compute_instance``.
     """
     pynvml, why = library()
@@ -109,6 +109,11 @@ def read_gpus() -> Dict[str, Any]:
                 facts.update(mig=True, parent=index, instance=part.instance, parent_uuid=uuid)
                 facts.update(gpu_instance=part.gpu_instance, compute_instance=part.compute_instance)
                 gpus.append(facts)
+    from .driver_version import versions
+
+    told = versions(pynvml)
+    for gpu in gpus:
+        gpu.update(told)
     attempt(pynvml.nvmlShutdown)
     if not gpus and not notes and not lost:
         notes = ["the NVIDIA driver is here and knows no GPU"]

@@ -264,39 +264,6 @@ def send(rows: Iterable[Process], number: int) -> int:
     return count
 
 
-def owner_of(pid: int) -> str:
-    """Name of the user whose process it is, or the number of one without a name; empty for no process."""
-    try:
-        uid = os.stat("/proc/%d" % pid).st_uid
-    except OSError:
-        return ""
-    try:
-        import pwd
-
-        return pwd.getpwuid(uid).pw_name
-    except (ImportError, KeyError):
-        return str(uid)
-
-
-def program_of(pid: int) -> str:
-    """Program and script of a process, ``python train.py``, without its arguments: they may hold secrets."""
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            words = [os.path.basename(word.decode("utf-8", "replace")) for word in file.read(4096).split(b"\0")]
-    except OSError:
-        return ""
-    program = words[0][:40]
-    if not program.startswith("python"):
-        return program
-    rest = words[1:]
-    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
-        rest = rest[1:]
-    if rest and rest[0] == "-m":
-        rest = [" ".join(rest[:2])]
-    script = "" if not rest or rest[0] == "-c" else rest[0]
-    return ("%s %s" % (program, script[:60])).strip()
-
-
 def signal_name(number: int) -> str:
     """``SIGSEGV`` for 11."""
     try:

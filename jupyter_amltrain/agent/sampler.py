@@ -14,6 +14,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, O
 from . import clock, driver_state, failpoints, gpu_sharing, host, truth
 from .forked import wake_on
 from .gpu_devices import Device, Driver, DriverError
+from .gpu_figures import GpuFigures
 from .gpu_incidents import GpuIncidents
 from .gpu_readings import COLUMNS, WIDTH, GpuReadings
 from .gpu_seldom import Seldom
@@ -155,6 +156,7 @@ class Sampler:
             self.readings, note = GpuReadings(None, [], {}), ""
         else:
             self.readings, note = find_gpus(uuids, indices, known, lost)
+        self.figures = GpuFigures(self.readings, header.get("gpu_figures", []) if header else None)
         if not header:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
@@ -176,6 +178,7 @@ class Sampler:
             )
         self.sharing = gpu_sharing.Sharing(self.readings.gpus) if self.truth is not None else None
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
+        per_gpu += ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in self.figures.columns]
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
         self.summary = Summary(folder, self.file.header, self._figures)
         self._go_on()
@@ -189,6 +192,8 @@ class Sampler:
             host=socket.gethostname(),
             gpu_columns=[name for name, _ in COLUMNS],
             gpu_units=[unit for _, unit in COLUMNS],
+            gpu_figures=[name for name, _ in self.figures.columns],
+            gpu_figure_units=[unit for _, unit in self.figures.columns],
             gpus=self.readings.gpus,
             gpu_note=note,
         )
@@ -224,13 +229,19 @@ class Sampler:
             self.summary.add(self.minutes.close())
             self.summary.save()
             self.seldom.forget()
+            self.figures.forget()
         for i, count in self.seldom.take_energy().items():
             self.summary.energy(i, t, count)
         told, what = self.seldom.news()
         told = [dict(one, t=t) if "note" in one else one for one in told]
-        tick = self.file.add(t, values, gpus, told)
+        figures = self.figures.read()
+        if figures is not None:
+            told.append({"figures": figures})
+        tick = self.file.add(t, values, gpus, told, self.figures.held())
         if tick is not None:
             self.seldom.written(what)
+            if figures is not None:
+                self.figures.written(figures)
             self.minutes.add(tick)
             notes = [one["note"] for one in told if "note" in one]
             if notes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from . import gpu_figure_sums
 from .gpu_sentinels import MAX_WATTS
 from .minutes import Tick
 from .protocol import SCHEMA, SUMMARY, AgentError, read_json, write_json
@@ -40,6 +41,7 @@ class _Gpu:
         self.first: Optional[float] = None
         #: The driver's counter of energy: first and last mJ, unix seconds of the last, whether it only grew.
         self.counter: Optional[List[Any]] = None
+        self.figures_sums: gpu_figure_sums.Sums = {}
         if state:
             self.__dict__.update(state)
 
@@ -116,6 +118,7 @@ class _Gpu:
             "power_mean": round((self.joules or 0.0) / self.powered, 1) if self.powered else None,
             "first_use": None if self.first is None or began is None else round(max(0.0, self.first - began), 1),
             "temperature_max": self.hot,
+            **gpu_figure_sums.results(self.figures_sums),
         }
 
 
@@ -143,6 +146,7 @@ class Summary:
         self.header = header
         self.gpus: List[Dict[str, Any]] = list(header.get("gpus") or ())
         self.names = list(header["columns"])[2:]
+        self.figures: List[str] = list(header.get("gpu_figures") or ())
         self.seq, self.offset = -1, 0
         self.began: Optional[float] = None
         self.last: Optional[float] = None
@@ -172,7 +176,8 @@ class Summary:
         host = dict(zip(self.names, columns))
         # One time more than ticks: the pause before each.
         t = [self.last if self.last is not None else ticks[0].t] + [tick.t for tick in ticks]
-        self.seconds += sum(pause for pause in (b - a for a, b in zip(t, t[1:])) if 0 < pause < LONGEST)
+        pauses = [b - a if 0 < b - a < LONGEST else 0.0 for a, b in zip(t, t[1:])]
+        self.seconds += sum(pauses)
         if self.began is None:
             present = (tick.t for tick, count in zip(ticks, host["processes"]) if count)
             self.began = next(present, None)
@@ -182,9 +187,10 @@ class Summary:
         self.memory = max((x for x in (self.memory, *host["memory"]) if x is not None), default=None)
         for i, gpu in enumerate(self.gpus):
             start = len(self.names) + _WIDTH * i
-            self.sums[i].add(
-                t, columns[start : start + _WIDTH], gpu.get("baseline"), gpu.get("baseline_util")
-            )  # fmt: skip
+            mine = columns[start : start + _WIDTH]
+            self.sums[i].add(t, mine, gpu.get("baseline"), gpu.get("baseline_util"))
+            start = len(self.names) + _WIDTH * len(self.gpus) + len(self.figures) * i
+            gpu_figure_sums.add(self.sums[i].figures_sums, pauses, dict(zip(self.figures, columns[start:])))
         self.seq, self.offset, self.last = ticks[-1].seq, ticks[-1].end, ticks[-1].t
 
     def energy(self, i: int, t: float, count: Optional[int]) -> None:

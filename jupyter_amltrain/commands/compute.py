@@ -13,7 +13,7 @@ from jupyter_amltrain.target_rows import PAST, gpus_text, info_text, lost_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from jupyter_amltrain.spec.target import TargetInfo
 
@@ -88,6 +88,12 @@ def show(name: str | None = None) -> TargetInfo:
     return api.compute(name)
 
 
+def driver_text(gpus: Sequence[Mapping[str, Any]]) -> str:
+    """``580.65.06, CUDA 13.0 at most``; empty where nobody told."""
+    driver, cuda = (next((str(gpu[key]) for gpu in gpus if gpu.get(key)), "") for key in ("driver", "cuda"))
+    return ", ".join(filter(None, (driver, cuda and f"CUDA {cuda} at most")))
+
+
 def show_text(info: TargetInfo) -> str:
     """All that a check found."""
     facts = [
@@ -103,9 +109,11 @@ def show_text(info: TargetInfo) -> str:
         for gpu in info.gpus
     ]
     facts += [
-        (f"  {gpu.get('index', '')}", f"{gpu.get('name')}  lost: {gpu.get('reason')}  {gpu.get('uuid') or ''}".rstrip())
+        (f"  {gpu_name(gpu)}", f"{gpu.get('name')}  lost: {gpu.get('reason')}  {gpu.get('uuid') or ''}".rstrip())
         for gpu in info.gpus_lost
     ]
+    if driver := driver_text(info.gpus):
+        facts.append(("driver", driver))
     facts += [(f"{kind} slots", _slots_text(slots)) for kind, slots in info.slots.items()]
     facts += [("GPU sharing", "allowed for every run (%aml_compute edit)" if info.share_gpus else "")]
     facts += [

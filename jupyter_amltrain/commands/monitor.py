@@ -22,12 +22,20 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
     ----------
     snapshot
         ``gpus``: rows of index, label, name, util (percent), memory and memory_total (MiB), power (W),
-        temperature (°C); ``host``: cpu (percent of all cores), memory (bytes); ``note``: a sentence or "".
+        temperature (°C) and, where the device tells it, power_limit, sm_activity, lost; ``processes``: rows of gpu,
+        label, pid, user, command, memory (MiB), sm (percent); ``host``: cpu (percent of all cores), memory (bytes);
+        ``note``: a sentence or "".
     """
     parts = []
-    rows = [_row(gpu) for gpu in snapshot.get("gpus", ())]
+    gpus = snapshot.get("gpus", ())
+    activity = any(gpu.get("sm_activity") is not None for gpu in gpus)
+    rows = [_row(gpu, activity) for gpu in gpus]
     if rows:
-        parts.append(table(["", "name", "util", "memory", "power", "temperature"], rows))
+        extra = ["SM activity"] if activity else []
+        parts.append(table(["", "name", "util", *extra, "memory", "power", "temperature"], rows))
+    processes = [_process_row(process) for process in snapshot.get("processes", ())]
+    if processes:
+        parts.append(table(["", "pid", "user", "command", "SM", "GPU memory"], processes))
     host = snapshot.get("host") or {}
     if host:
         cpu, memory = _number(host.get("cpu"), "%"), host.get("memory")
@@ -37,15 +45,28 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
     return "\n".join(parts) or "Nothing measured yet."
 
 
-def _row(gpu: Mapping[str, Any]) -> Sequence[str]:
+def _process_row(process: Mapping[str, Any]) -> Sequence[str]:
+    return [
+        gpu_name({"index": process.get("gpu"), "label": process.get("label")}),
+        str(process.get("pid", "")),
+        str(process.get("user") or _UNKNOWN),
+        str(process.get("command") or _UNKNOWN),
+        _number(process.get("sm"), "%"),
+        _number(process.get("memory"), "MiB"),
+    ]
+
+
+def _row(gpu: Mapping[str, Any], activity: bool) -> Sequence[str]:
     memory = _number(gpu.get("memory"), "MiB")
-    total = gpu.get("memory_total")
+    total, limit = gpu.get("memory_total"), gpu.get("power_limit")
+    power = _number(gpu.get("power"), "W")
     return [
         gpu_name(gpu),
         str(gpu.get("name") or ""),
         "lost" if gpu.get("lost") else _number(gpu.get("util"), "%"),
+        *([_number(gpu.get("sm_activity"), "%")] if activity else []),
         memory if total is None else f"{memory} of {total:,.0f} MiB",
-        _number(gpu.get("power"), "W"),
+        power if limit is None else f"{power} of {limit:,.0f} W",
         _number(gpu.get("temperature"), "°C"),
     ]
 

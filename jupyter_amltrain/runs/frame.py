@@ -10,7 +10,7 @@ from jupyter_amltrain.agent.gpu_slow import UNITS as SLOW_UNITS
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.runs.lines import decode_line
-from jupyter_amltrain.runs.telemetry import MIB, cleaned_header, flat_names, ticks_table
+from jupyter_amltrain.runs.telemetry import MIB, cleaned_header, flat_names, held_figures, ticks_table
 from jupyter_amltrain.tracking.slow_columns import SlowColumns
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class _Stretch:
     def __init__(self, header: dict[str, Any]) -> None:
         self.header, self.names = header, flat_names(header)
         self.rows: list[list[Any]] = []
+        self.held = held_figures(header)
         self.slow = SlowColumns([int(gpu["index"]) for gpu in header.get("gpus", ())])
 
     def frame(self) -> pandas.DataFrame:
@@ -107,8 +108,9 @@ def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
             continue
         value = decode_line(line)
         if isinstance(value, list):
-            if len(value) == len(one.names) + 2 > 2 and isinstance(value[0], int) and value[0] > last:
-                one.rows.append(value)
+            whole = len(value) == len(one.names) - one.held.count + 2 > 2
+            if whole and isinstance(value[0], int) and isinstance(value[1], int | float) and value[0] > last:
+                one.rows.append(value + one.held.at(value[1]))
                 last = value[0]
         elif isinstance(value, dict) and "columns" in value:
             value = cleaned_header(value)
@@ -117,7 +119,9 @@ def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
                 one = _Stretch(value)
             elif not one.rows:
                 one = _Stretch(value)
-            one.header = value
+            one.header, one.held = value, held_figures(value)
+        elif isinstance(value, dict) and "figures" in value:
+            one.held.take(value["figures"])
         elif isinstance(value, dict):
             one.slow.add(last + 1, value)
     done += [one] if one.rows else []
@@ -132,7 +136,9 @@ def _units(header: Mapping[str, Any], columns: Iterable[str]) -> dict[str, str]:
     units.pop("t", None)
     for gpu in header.get("gpus", ()):
         name = f"gpu{gpu.get('index')}"
-        for column, unit in zip(header.get("gpu_columns", ()), header.get("gpu_units", ()), strict=False):
+        figures = zip(header.get("gpu_figures", ()), header.get("gpu_figure_units", ()), strict=False)
+        known = zip(header.get("gpu_columns", ()), header.get("gpu_units", ()), strict=False)
+        for column, unit in (*known, *figures):
             units[f"{name}_{column}"] = "bytes" if unit == "MiB" else unit
         for column, unit in SLOW_UNITS.items():
             if f"{name}_{column}" in columns:

@@ -17,10 +17,19 @@ if TYPE_CHECKING:
 
     Float32 = NDArray[np.float32]
 
+#: What is drawn beside the utilization.
+ACTIVITY = "sm_activity"
+#: Newest figures that the table shows, where the device tells them.
+FIGURES = (
+    ACTIVITY, "tensor_activity", "dram_bandwidth", "memory_busy", "pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx",
+)  # fmt: skip
 #: GPUs that are drawn as lines of their own.
 LINES = 8
 #: Points of a series, columns of the heat map, rows of the process table.
 POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
+
+#: Memory of PyTorch's allocator (MiB), where a run's processes tell it.
+_TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")
 
 # nvml.h, nvmlClocksEventReasons, in words; 0x1 is a GPU that idles.
 _THROTTLE = {
@@ -62,7 +71,7 @@ def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
     if not gpus:
         return GpuTelemetry(**common)
     begins = grid(nodes, POINTS)
-    tables = {field: _table(nodes, field, begins) for field in ("util", "peak", "memory", "power")}
+    tables = {field: _table(nodes, field, begins) for field in ("util", "peak", "memory", "power", ACTIVITY)}
     times = tuple(round(float(t), 2) for t in begins)
     if len(gpus) <= LINES:
         return GpuTelemetry(t=times, gpus=tuple(_with_series(f, k, tables) for k, f in enumerate(facts)), **common)
@@ -121,7 +130,9 @@ def _table(nodes: Sequence[NodeTelemetry], field: str, begins: Any) -> Float32:
 
 def _with_series(facts: GpuSeries, k: int, tables: dict[str, Float32]) -> GpuSeries:
     import msgspec
+    import numpy as np
 
+    activity = tables[ACTIVITY][1, k]
     peak = tables["peak"][2, k]
     return msgspec.structs.replace(
         facts,
@@ -129,6 +140,7 @@ def _with_series(facts: GpuSeries, k: int, tables: dict[str, Float32]) -> GpuSer
         peak=_tuple(peak, 0),
         memory=_tuple(tables["memory"][2, k], 0, MIB),
         power=_tuple(tables["power"][1, k], 1),
+        sm_activity=() if np.isnan(activity).all() else _tuple(activity, 0),
     )
 
 
@@ -166,7 +178,8 @@ def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
     found = []
     for node in nodes:
         labels = {gpu.get("index"): gpu_name(gpu) for gpu in node.gpus}
-        for index, pid, owner, memory, *name in node.processes:
+        shares = [*node.shares, *[None] * len(node.processes)]
+        for (index, pid, owner, memory, *name), share in zip(node.processes, shares, strict=False):
             size = known(memory)
             found.append(
                 GpuProcess(
@@ -177,6 +190,8 @@ def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
                     memory=None if size is None else size * MIB,
                     name=str(name[0])[:60] if name else "",
                     label=labels.get(index) or gpu_name({"index": index}),
+                    user=str(name[1])[:60] if len(name) > 1 else "",
+                    sm=share,
                 )
             )
     found.sort(key=lambda p: (p.owner != "mine", -(p.memory or 0)))
@@ -193,7 +208,12 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
         return None if column is None or newest is None else known(node.ring[column, newest])
 
     mask = known(slow.get("throttle"))
+    figures = {name: value for name in FIGURES if (value := reading(name)) is not None}
     return {
+        "util": reading("util"),
+        "memory": _bytes(reading("memory")),
+        "power": reading("power"),
+        **figures,
         "temperature": reading("temperature"),
         "sm_clock": reading("sm_clock"),
         "mem_clock": known(slow.get("mem_clock")),
@@ -208,7 +228,3 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
 def _bytes(mib: Any) -> float | None:
     value = known(mib)
     return None if value is None else value * MIB
-
-
-#: Memory of PyTorch's allocator (MiB), where a run's processes tell it.
-_TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_amltrain.agent.gpu_held import HeldFigures
 from jupyter_amltrain.runs.lines import Lines
 from jupyter_amltrain.runs.pyramid import Pyramid
 from jupyter_amltrain.runs.text import seconds_text
@@ -33,7 +34,7 @@ MAX_TIME = 1e11
 #: Larger integers are no float64.
 _MAX_FLOAT = int(1e308)
 #: Lists of names in a header.
-_LISTS = ("columns", "gpu_columns", "units", "gpu_units")
+_LISTS = ("columns", "gpu_columns", "units", "gpu_units", "gpu_figures", "gpu_figure_units")
 #: Columns of a tick that are no series.
 _HEAD = ("seq", "t")
 MIB = 1024.0 * 1024.0
@@ -44,12 +45,21 @@ Listener = Callable[["NodeTelemetry", int], None]
 
 
 def flat_names(header: dict[str, Any]) -> list[str]:
-    """Names of a tick's series in their order: host columns, then ``gpu<index>.<column>``."""
+    """Names of a tick's series in their order: host columns, then ``gpu<index>.<column>``, then figures.
+
+    Figures (``gpu_figures`` of the header) are written seldom and hold for the ticks after them;
+    see :mod:`jupyter_amltrain.agent.gpu_held`.
+    """
     host = [str(name) for name in header.get("columns", ()) if name not in _HEAD]
     per_gpu = [str(name) for name in header.get("gpu_columns", ())]
-    return host + [
-        f"gpu{gpu.get('index', i)}.{name}" for i, gpu in enumerate(header.get("gpus", ())) for name in per_gpu
-    ]
+    figures = [str(name) for name in header.get("gpu_figures", ())]
+    indices = [gpu.get("index", i) for i, gpu in enumerate(header.get("gpus", ()))]
+    return host + [f"gpu{index}.{name}" for names in (per_gpu, figures) for index in indices for name in names]
+
+
+def held_figures(header: dict[str, Any]) -> HeldFigures:
+    """Where the figures of a file with this header are kept while its ticks are read."""
+    return HeldFigures(len(header.get("gpu_figures", ())) * len(header.get("gpus", ())))
 
 
 class NodeTelemetry:
@@ -71,7 +81,9 @@ class NodeTelemetry:
     slow
         Of each GPU what changes rarely: ``mem_clock``, ``throttle``, ``ecc``, ``mine``, ``others``...
     processes
-        ``[gpu, pid, owner, MiB or None, name]`` each.
+        ``[gpu, pid, owner, MiB or None, command, user]`` each; older files have no user.
+    shares
+        Percent of the SMs that each of `processes` uses; may be shorter.
     notes
         What happened to the GPUs and the driver: unix seconds (``None`` in files of earlier versions) and sentence.
     changes
@@ -87,6 +99,7 @@ class NodeTelemetry:
         self.gpus: list[dict[str, Any]] = []
         self.slow: list[dict[str, Any]] = []
         self.processes: list[list[Any]] = []
+        self.shares: list[float | None] = []
         self.notes: list[tuple[float | None, str]] = []
         self.first_t: float | None = None  #: unix seconds of the first tick of all
         self.ticks = 0
@@ -95,6 +108,7 @@ class NodeTelemetry:
         self.offset = 0  #: bytes of the file read so far
         self.caught_up = False
         self._lines = Lines()
+        self._figures = HeldFigures(0)
         self._skip_to = -1
 
     @property
@@ -139,9 +153,11 @@ class NodeTelemetry:
             try:
                 value = msgspec.json.decode(line)
                 if isinstance(value, list):
-                    if len(value) == len(self.columns) + 2 > 2 and value[0] > self.seq:
+                    width = len(self.columns) - self._figures.count + 2
+                    if len(value) == width > 2 and value[0] > self.seq:
+                        held = self._figures.at(float(value[1]))
                         self.seq = int(value[0])
-                        rows.append(value)
+                        rows.append(value + held)
                 elif isinstance(value, dict) and "columns" in value:
                     came += self._take(rows)
                     rows = []
@@ -165,6 +181,7 @@ class NodeTelemetry:
         if len(names) > MAX_COLUMNS:
             return
         self.header = header
+        self._figures = held_figures(header)
         self.gpus = [dict(gpu) for gpu in header["gpus"]]
         self.slow = [{"power_limit": gpu.get("power_limit")} for gpu in self.gpus]
         if names == self.columns:  # a sampler that came back says it again
@@ -183,9 +200,14 @@ class NodeTelemetry:
                 self.slow[i].update((name, known(of)) for name, of in changes.items() if isinstance(name, str))
         if "processes" in value:
             self.processes = [
-                [int(index), int(pid), str(owner), known(memory), *map(str, name[:1])]
+                [int(index), int(pid), str(owner), known(memory), *map(str, name[:2])]
                 for index, pid, owner, memory, *name in value["processes"]
             ]
+            self.shares = []
+        if "sm" in value:
+            self.shares = [known(share) for share in value["sm"]]
+        if "figures" in value:
+            self._figures.take(value["figures"])
         if "note" in value:
             self.add_note(value.get("t"), value["note"])
 

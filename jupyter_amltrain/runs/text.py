@@ -133,15 +133,29 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = ""
     words += [rate] if rate else []
     if summed:
         words.append(f"p95 {_percent(_values(summed, 'util_p95'))}")
+        words += [f"{title} mean {_percent(found)}" for key, title in _ACTIVITY if (found := _values(summed, key))]
         words.append(f"under 10 % for {_percent([100 * v for v in _values(summed, 'idle_share')])} of the time")
         energy = _values(summed, "energy_wh")
         sources = {str(gpu.get("energy_source") or "") for gpu in summed}
         words.append(_energy(sum(energy)) + _source(sources) if len(energy) == count else "energy n/a")
         first = _values(summed, "first_use")
         words += [f"first used after {seconds_text(min(first))}"] if first else []
+        for key, title in _THROTTLED:
+            seconds = max(_values(summed, key), default=0.0)
+            words += [f"throttled by {title} for {seconds_text(seconds)}"] if seconds >= 0.5 else []
     if gpu.get("note"):
         words.append(_one_line(str(gpu["note"])))
     return words
+
+
+#: Of a summary: means, and seconds in which something kept the clocks down.
+_ACTIVITY = (
+    ("sm_activity_mean", "SM activity"),
+    ("tensor_activity_mean", "tensor activity"),
+    ("dram_bandwidth_mean", "DRAM bandwidth"),
+    ("memory_busy_mean", "memory busy"),
+)
+_THROTTLED = (("throttled_power_s", "the power limit"), ("throttled_heat_s", "heat"))
 
 
 def _energy(hours: float) -> str:

@@ -53,7 +53,7 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
         Bytes of main memory.
     gpus
         One mapping a GPU: ``index, name, uuid, memory_total, memory_used``
-        (bytes; ``None`` where the device cannot tell).
+        (bytes; ``None`` where the device cannot tell), and ``driver``, ``cuda``: their versions.
     gpus_lost
         GPUs of this boot that cannot be used now: ``index, name, uuid`` (``None`` where nobody knows it), ``reason``.
     share_gpus

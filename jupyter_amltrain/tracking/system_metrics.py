@@ -74,6 +74,12 @@ _GPU_SUMMARY = {
     "idle_share": ("idle_share", 1.0),
     "first_use": ("first_use_seconds", 1.0),
     "temperature_max": ("temperature_max_celsius", 1.0),
+    "sm_activity_mean": ("sm_activity_percentage_mean", 1.0),
+    "tensor_activity_mean": ("tensor_activity_percentage_mean", 1.0),
+    "dram_bandwidth_mean": ("dram_bandwidth_percentage_mean", 1.0),
+    "memory_busy_mean": ("memory_busy_percentage_mean", 1.0),
+    "throttled_power_s": ("throttled_by_power_seconds", 1.0),
+    "throttled_heat_s": ("throttled_by_heat_seconds", 1.0),
 }
 _HOST_SUMMARY = {
     "cpu_mean": ("run_cpu_utilization_percentage_mean", 1.0),

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from jupyter_amltrain.agent.gpu_held import HeldFigures
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.tracking.slow_columns import SlowColumns
 
@@ -194,15 +195,19 @@ def _header(path: Path) -> dict[str, Any]:
 def _names(header: dict[str, Any]) -> list[str]:
     gpus = [gpu["index"] for gpu in header.get("gpus") or ()]
     host = [str(name) for name in header.get("columns") or ()][2:]
-    return host + [f"gpu{index}.{name}" for index in gpus for name in header.get("gpu_columns") or ()]
+    parts = (header.get("gpu_columns") or (), header.get("gpu_figures") or ())
+    return host + [f"gpu{index}.{name}" for names in parts for index in gpus for name in names]
 
 
 def _ticks(path: Path, header: dict[str, Any], offset: int = 0) -> Iterator[tuple[int, float, Values]]:
     """Number, unix seconds and values of each tick."""
     least = len(header.get("columns") or ()) or 3
+    held = HeldFigures(len(header.get("gpu_figures") or ()) * len(header.get("gpus") or ()))
     for row in _lines(path, offset):
         if isinstance(row, list) and len(row) >= least and isinstance(row[1], (int, float)):
-            yield row[0] if isinstance(row[0], int) else -1, row[1], row[2:]
+            yield row[0] if isinstance(row[0], int) else -1, row[1], [*row[2:], *held.at(row[1])]
+        elif isinstance(row, dict) and "figures" in row:
+            held.take(row["figures"])
 
 
 def _minutes(path: Path) -> tuple[list[str], list[list[Any]]]:

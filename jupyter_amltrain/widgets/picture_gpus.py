@@ -29,6 +29,8 @@ NAMES, HEAT_LEAST, HEAT_MOST, HEAT_HEAD, HEAT_FOOT = 20, 24, 200, 24, 26
 #: Left end of the charts.
 _LEFT = 44
 
+#: Series that is drawn beside the utilization.
+ACTIVITY = "sm_activity"
 _FIELDS = (("util", "Utilization", "percent"), ("memory", "Memory", "bytes"), ("power", "Power", "watts"))
 
 
@@ -47,6 +49,7 @@ def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, ti
     sizes = {size for g in gpus if not math.isnan(size := number(g.get(totals.get(field, ""))))}
     total = max(sizes, default=math.nan)
     band = None
+    dashed: tuple[tuple[list[float], str], ...] = ()
     color = GPUS[0] if len(gpus) == 1 else INK
     if gpu.get(field):
         mean, low, high = (_padded(gpu[field].get(name), len(seconds)) for name in ("mean", "low", "high"))
@@ -56,11 +59,13 @@ def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, ti
         rows = [_padded(g.get(field), len(seconds)) for g in gpus[: len(GPUS)]]
         lines = tuple(zip(rows, GPUS, strict=False))
         known = most = [value for row in rows for value in row]
+        if field == "util" and any(g.get(ACTIVITY) for g in gpus):
+            dashed = tuple((_padded(g.get(ACTIVITY), len(seconds)), c) for g, c in zip(gpus, GPUS, strict=False))
         if len(gpus) == 1 and field == "util":  # bursts between two samples
             band = (rows[0], _padded(gpus[0].get("peak"), len(seconds)), GPUS[0])
     return Chart(
         title,
-        _value(field, known, most, total),
+        _with_activity(_value(field, known, most, total), dashed),
         unit,
         seconds,
         lines,
@@ -69,7 +74,15 @@ def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, ti
         # One line for all of them would be wrong of some.
         total=total if len(sizes) == 1 else None,
         top=100.0 if unit == "percent" else None,
+        dashed=dashed,
     )
+
+
+def _with_activity(value: str, dashed: Sequence[tuple[list[float], str]]) -> str:
+    """The value of a chart, with what its dashed lines are, and their mean."""
+    known = [value for values, _ in dashed for value in values if not math.isnan(value)]
+    # Shorter, for both have to stand beside the title.
+    return f"{value.removeprefix('mean ')}, SM - - {sum(known) / len(known):.0f} %" if known else value
 
 
 def _value(field: str, mean: Sequence[float], most: Sequence[float], total: float) -> str:

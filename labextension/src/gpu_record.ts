@@ -23,7 +23,8 @@ function gpu(x: unknown, i: number, n: number): IGpuSeries {
     peak: series(g.peak, n),
     memory: series(g.memory, n),
     power: series(g.power, n),
-    lost: g.lost === true
+    lost: g.lost === true,
+    sm_activity: series(g.sm_activity, n)
   };
 }
 
@@ -51,7 +52,9 @@ function process(x: unknown): IGpuProcess {
     owner: text(p.owner, 'unknown'),
     memory: count(p.memory),
     name: text(p.name),
-    label: text(p.label)
+    label: text(p.label),
+    user: text(p.user),
+    sm: count(p.sm)
   };
 }
 

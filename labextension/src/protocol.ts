@@ -418,6 +418,7 @@ export interface IGpuSeries {
   memory: (number | null)[];
   power: (number | null)[];
   lost: boolean;
+  sm_activity: (number | null)[];
 }
 
 export interface IGpuBand {
@@ -440,6 +441,8 @@ export interface IGpuProcess {
   memory: number | null;
   name: string;
   label: string;
+  user: string;
+  sm: number | null;
 }
 
 /** What comes on the events' comm. */
@@ -452,7 +455,7 @@ export interface IOperations {
   run: { payload: { handle: string }; reply: IRunReply };
   cancel: { payload: { handle: string }; reply: ICancelReply };
   dashboard: { payload: { handle: string; page: string; window: number }; reply: IDashboardReply };
-  follow: { payload: { feed: string; shown: boolean; seen: number[] }; reply: IFollowReply };
+  follow: { payload: { feed: string; shown: boolean; seen: number[]; view: string }; reply: IFollowReply };
   events: { payload: { comm: string; shown: string; seq: number; gpus: string; looks: string[]; details: string[]; meter: number }; reply: IEventsReply };
   kinds: { payload: Record<string, never>; reply: IKindsReply };
   act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: IActReply };

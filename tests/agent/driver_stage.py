@@ -132,7 +132,7 @@ def main() -> None:
         width = len(columns)
         gpus = [
             dict(zip(columns, values[width * i : width * (i + 1)], strict=True), **slow, processes=listed)
-            for i, (slow, listed) in enumerate(zip(one.seldom.values, one.seldom._processes, strict=True))
+            for i, (slow, listed) in enumerate(zip(one.seldom.values, one.seldom.processes, strict=True))
         ]
         print(json.dumps({"gpus": gpus}), flush=True)
 

@@ -113,7 +113,9 @@ export function gpuCharts(record: IRunRecord, trans: TranslationBundle): Map<str
       .map(value => ({ name, value }));
   const totals = part.gpus.map(gpu => gpu.memory_total);
   const limits = part.gpus.map(gpu => gpu.power_limit);
-  add('util', trans.__('GPU utilization'), 'number', percent, { yMax: 100 });
+  const activity = part.gpus.some(gpu => gpu.sm_activity.some(value => value !== null));
+  const util = activity ? trans.__('GPU utilization, dashed: SM activity') : trans.__('GPU utilization');
+  add('util', util, 'number', percent, { yMax: 100 });
   add('memory', trans.__('GPU memory'), 'bytes', size, { levels: levels(trans.__('size'), totals) });
   add('power', trans.__('GPU power'), 'number', watts, { levels: levels(trans.__('limit'), limits) });
   return found;
@@ -131,6 +133,10 @@ function lines(
     const line: ISeries = { name, y: gpu[field], colour };
     // Between two points the device may have been busier than their mean says.
     const peaks = field === 'util' && gpu.peak.some((value, i) => value !== gpu.util[i]);
-    return peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, colour, faint: true }, line] : [line];
+    const found: ISeries[] = peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, colour, faint: true }, line] : [line];
+    if (field === 'util' && gpu.sm_activity.some(value => value !== null)) {
+      found.push({ name: trans.__('%1 SM activity', name), y: gpu.sm_activity, colour, dashed: true });
+    }
+    return found;
   });
 }

@@ -9,6 +9,8 @@ import { gpuCounts, gpuLabel } from './gpu';
 
 /** Rows of the list of processes. */
 const PROCESSES = 20;
+/** Columns of that list which are set flush right. */
+const NUMBERS = new Set([1, 5, 6]);
 /** More GPUs than this have no line, so no colour, of their own. */
 const LINES = 8;
 
@@ -132,9 +134,18 @@ export class GpuView {
     const trans = this._trans;
     const table = element('table', 'table');
     const head = document.createElement('tr');
-    const titles = [trans.__('GPU'), trans.__('pid'), trans.__('process'), trans.__('whose'), trans.__('GPU memory')];
-    for (const title of titles) {
+    const titles = [
+      trans.__('GPU'),
+      trans.__('pid'),
+      trans.__('user'),
+      trans.__('command'),
+      trans.__('whose'),
+      trans.__('SM'),
+      trans.__('GPU memory')
+    ];
+    for (const [i, title] of titles.entries()) {
       const cell = document.createElement('th');
+      cell.classList.toggle('jp-mod-number', NUMBERS.has(i));
       cell.scope = 'col';
       cell.textContent = title;
       head.append(cell);
@@ -154,12 +165,15 @@ export class GpuView {
     const texts = [
       where,
       String(process.pid),
+      process.user || trans.__('n/a'),
       process.name || trans.__('n/a'),
       owners[process.owner] ?? trans.__('cannot tell'),
+      process.sm === null ? trans.__('n/a') : `${Math.round(process.sm)} %`,
       process.memory === null ? trans.__('n/a') : bytes(process.memory)
     ];
-    for (const text of texts) {
+    for (const [i, text] of texts.entries()) {
       const cell = document.createElement('td');
+      cell.classList.toggle('jp-mod-number', NUMBERS.has(i));
       cell.textContent = text;
       row.append(cell);
     }

@@ -19,6 +19,8 @@ function element(tag: string, name: string, content = ''): HTMLElement {
   return node;
 }
 
+type Columns = [string, (gpu: Record<string, unknown>) => string][];
+
 export class VerdictView {
   constructor(private readonly _trans: TranslationBundle) {
     this.node = element('div', 'unused');
@@ -100,7 +102,7 @@ export class SummaryView {
     const percent = (value: number) => `${Math.round(value)} %`;
     const size = (value: number) => bytes(value * MIB);
     const several = new Set(gpus.map(gpu => count(gpu.node) ?? 0)).size > 1;
-    const columns: [string, (gpu: Record<string, unknown>) => string][] = [
+    const columns: Columns = [
       [
         trans.__('GPU'),
         gpu => {
@@ -111,6 +113,9 @@ export class SummaryView {
       ],
       [trans.__('utilization'), gpu => put(gpu.util_mean, percent)],
       [trans.__('median, 95th'), gpu => `${put(gpu.util_p50, percent)}, ${put(gpu.util_p95, percent)}`],
+      ...(gpus.some(gpu => count(gpu.sm_activity_mean) !== null)
+        ? ([[trans.__('SM activity'), gpu => put(gpu.sm_activity_mean, percent)]] as Columns)
+        : []),
       [trans.__('idle'), gpu => put(gpu.idle_share, share => percent(100 * share))],
       [
         trans.__('memory peak'),
@@ -129,7 +134,15 @@ export class SummaryView {
         }
       ],
       [trans.__('power'), gpu => put(gpu.power_mean, value => `${Math.round(value)} W`)],
-      [trans.__('first use after'), gpu => put(gpu.first_use, duration)]
+      [trans.__('first use after'), gpu => put(gpu.first_use, duration)],
+      ...(gpus.some(gpu => (count(gpu.throttled_power_s) ?? 0) >= 0.5 || (count(gpu.throttled_heat_s) ?? 0) >= 0.5)
+        ? ([
+            [
+              trans.__('throttled by power, heat'),
+              gpu => `${put(gpu.throttled_power_s, duration)}, ${put(gpu.throttled_heat_s, duration)}`
+            ]
+          ] as Columns)
+        : [])
     ];
     if (gpus.some(gpu => count(gpu.torch_reserved_peak) !== null)) {
       columns.push([
