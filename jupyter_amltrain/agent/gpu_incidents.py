@@ -210,7 +210,8 @@ class GpuIncidents:
         before = {(one["gpu"], one["pid"]): one for one in self._processes}
         now: List[Dict[str, Any]] = []
         for row in listed:
-            index, pid, owner, memory, name, user = row[:6]
+            index, pid, owner, memory, name, *more = row
+            user = more[0] if more else ""
             known = before.get((index, pid)) or {}
             if owner == "mine":
                 now.append({"gpu": index, "pid": pid, "memory": None, "owner": owner})
