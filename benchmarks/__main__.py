@@ -11,6 +11,7 @@ for name in (
     "log_lines",
     "many_runs",
     "gpu_sample",
+    "gpu_figures",
     "sample_age",
     "feed_bytes",
     "attach",

@@ -194,6 +194,9 @@ def _compute(words: list[str]) -> int:
     elif asked.verb == "use":
         text = compute.use(asked.target)
         value = {"current": asked.target}
+    elif asked.verb == "edit":
+        text = compute.edit(asked.target, asked.share_gpus)
+        value = {"target": asked.target, "share_gpus": asked.share_gpus == "yes"}
     elif asked.verb in WORKS:  # this process holds the one who does it, so it waits
         try:
             text = compute.carry_out(asked, wait=True, write=lambda line: print(line, file=sys.stderr, flush=True))

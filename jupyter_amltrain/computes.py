@@ -168,6 +168,13 @@ class Computes(Works):
             seen.target = backend.target
             await self._write(self._targets.replace, backend.target)
 
+    async def configure(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change settings of a target's queue; see :meth:`Backend.configure`."""
+        await self.refresh()
+        if name not in self._seen:
+            self._targets.get(name)  # names the near matches
+        return await self._places.backend(name).configure(settings)
+
     async def _make(self, seen: Seen, progress: Progress, kept: asyncio.Event) -> None:
         name = seen.target.name
         past: ComputeTarget | None = None

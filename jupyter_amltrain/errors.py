@@ -6,7 +6,7 @@
      ├ CommandError                    a bad magic line or spec
      │   ├ UnknownTarget  UnknownRun  UnknownModel  SpecError  MissingDependency  PreflightError
      ├ TargetError
-     │   ├ TargetUnreachable  AuthenticationError  QuotaExceeded  CapacityError
+     │   ├ TargetUnreachable  AuthenticationError  QuotaExceeded  CapacityError  GpuDriverError
      │   │   ├ SubmitUnsure            whether the job was accepted is not known
      │   │   └ CreateUnsure            whether the compute is made is not known
      │   ├ WorkspaceGone               somebody has deleted the workspace
@@ -35,6 +35,7 @@ __all__ = [
     "CommandError",
     "CreateUnsure",
     "EnvironmentFailed",
+    "GpuDriverError",
     "MissingDependency",
     "PreflightError",
     "ProtocolError",
@@ -149,6 +150,10 @@ class QuotaExceeded(TargetError):
 
 class CapacityError(TargetError):
     """The target has no device of that kind or number."""
+
+
+class GpuDriverError(TargetError):
+    """The target's GPU driver does not work, or the GPUs asked for are lost; the message says what repairs it."""
 
 
 class SubmitError(AmlTrainError):

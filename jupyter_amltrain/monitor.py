@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from jupyter_amltrain.errors import TargetUnreachable, UnknownRun
-from jupyter_amltrain.runs.gpu_record import gpu_record
+from jupyter_amltrain.runs.gpu_record import FIGURES, gpu_record
 from jupyter_amltrain.runs.painters import Paint
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.runs.store import Entry
@@ -58,8 +58,12 @@ class Monitor:
         """The newest sample, or the first one when there is none yet; of a monitor that is over the last.
 
         ``t``: unix seconds of the sample;
-        ``gpus``: rows of ``index``, ``name``, ``util`` (percent), ``memory``, ``memory_total`` (MiB),
-        ``power`` (W), ``temperature`` (C); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
+        ``gpus``: rows of ``index``, ``label`` (``GPU 0 MIG 1``), ``name``, ``util`` (percent), ``memory``,
+        ``memory_total`` (MiB), ``power``, ``power_limit`` (W), ``temperature`` (C), ``throttle`` (words), ``lost``
+        (the driver has lost it), and of the figures that the device tells ``sm_activity``, ``tensor_activity``,
+        ``dram_bandwidth``, ``memory_busy`` (percent), ``pcie_rx``, ``pcie_tx``, ``nvlink_rx``, ``nvlink_tx``
+        (MiB/s); ``processes``: rows of ``gpu``, ``label``, ``pid``, ``user``, ``command``, ``memory`` (MiB),
+        ``sm`` (percent); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
         ``note``: a sentence or empty. ``None`` is what the device cannot tell.
 
         Raises
@@ -107,11 +111,27 @@ def _newest(entry: Entry) -> dict[str, Any]:
     gpus = [
         {
             "index": gpu.index,
+            "label": gpu.label,
             "name": gpu.name,
+            "lost": gpu.lost,
             "memory_total": None if gpu.memory_total is None else gpu.memory_total / MIB,
+            "power_limit": gpu.power_limit,
             **{field: value(f"gpu{gpu.index}.{field}") for field in ("util", "memory", "power", "temperature")},
+            **{field: now[field] for field in FIGURES if field in now},
+            "throttle": now.get("throttle"),
         }
-        for gpu in (part.gpus if part is not None else ())
+        for gpu, now in (zip(part.gpus, part.now, strict=False) if part is not None else ())
+    ]
+    processes = [
+        {
+            "gpu": process.index,
+            "pid": process.pid,
+            "user": process.user,
+            "command": process.name,
+            "memory": None if process.memory is None else process.memory / MIB,
+            "sm": process.sm,
+        }
+        for process in (part.processes if part is not None else ())
     ]
     host = {"cpu": value("host_cpu"), "memory": value("host_memory")}
-    return {"t": node.last_t, "gpus": gpus, "host": host, "note": node.note}
+    return {"t": node.last_t, "gpus": gpus, "processes": processes, "host": host, "note": node.note}

@@ -51,6 +51,8 @@ def submit(
     gpus: int | None = None,
     require_gpu: str = "",
     gpu_grace: float | None = None,
+    share_gpus: bool = False,
+    gpu_ids: str = "",
     name: str | None = None,
     experiment: str | None = None,
     tags: Mapping[str, str] | None = None,
@@ -86,6 +88,11 @@ def submit(
         When the run leaves its GPUs unused: ``"stop"`` ends it, ``"warn"`` (as ``""``) says so.
     gpu_grace
         Seconds that it has to begin to use them; default 60.
+    share_gpus
+        Also GPUs on which other processes compute.
+    gpu_ids
+        What ``CUDA_VISIBLE_DEVICES`` of the run holds: ``"uuid"`` (as ``""``), or ``"index"`` for tools that parse
+        numbers (DeepSpeed's launcher, vLLM).
     experiment
         Of MLflow; default the notebook's name, as with the magic, else ``default``.
     timeout
@@ -157,6 +164,8 @@ def submit(
         tier=tier,
         require_gpu=require_gpu,
         gpu_grace=gpu_grace,
+        share_gpus=share_gpus,
+        gpu_ids=gpu_ids,
         experiment=experiment or notebook_name() or "default",
         tags=dict(tags or {}),
         timeout=timeout,

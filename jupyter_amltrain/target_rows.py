@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.gpu_names import gpu_counts
 from jupyter_amltrain.backends.lifecycle import ProvisionState
 from jupyter_amltrain.backends.registry import kind_of
 from jupyter_amltrain.runs.text import bytes_text
@@ -70,6 +71,7 @@ def row_of(seen: Seen, current: str, acts: tuple[Act, ...], running: int, queued
     found = seen.state or ProvisionState()
     state, detail = _state(seen)
     gpus = _names(info.gpus) if info is not None else {}
+    lost = lost_text(info.gpus_lost) if info is not None else ""
     return TargetRow(
         name=target.name,
         kind=kind_of(target),
@@ -83,7 +85,9 @@ def row_of(seen: Seen, current: str, acts: tuple[Act, ...], running: int, queued
         cpus=found.cpus if found.cpus is not None else info.cpus if info is not None else None,
         memory=found.memory if found.memory is not None else info.memory if info is not None else None,
         gpus=found.gpus if found.gpus is not None else sum(gpus.values()) if info is not None else None,
-        gpu_name=found.gpu_name or ", ".join(gpus),
+        gpu_name=found.gpu_name or ", ".join([*gpus, *([lost] if gpus and lost else [])]),
+        # Of several kinds, as the instances of a split GPU beside whole ones, each has its own number.
+        gpus_text=gpus_text(info.gpus) if info is not None and not found.gpu_name and len(gpus) > 1 else "",
         price=found.price,
         price_node=found.price_node,
         currency=found.currency,
@@ -108,7 +112,7 @@ def _state(seen: Seen) -> tuple[str, str]:
     if found is not None and found.state != "unknown":
         return found.state, found.detail
     if seen.info is not None:
-        return ("ready" if seen.info.reachable else "unreachable"), seen.info.detail
+        return ("ready" if seen.info.reachable else "unreachable"), seen.info.detail or lost_text(seen.info.gpus_lost)
     return "unknown", ""
 
 
@@ -122,12 +126,17 @@ def _names(gpus: Any) -> dict[str, int]:
 
 def gpus_text(gpus: Any) -> str:
     """``2 x NVIDIA A100``; empty for none."""
-    return ", ".join(f"{n} x {name}" for name, n in _names(gpus).items())
+    return gpu_counts(gpus)
+
+
+def lost_text(lost: Any) -> str:
+    """``GPU 1 lost``, several with commas; empty for none."""
+    return ", ".join(f"GPU {gpu.get('index')} lost" for gpu in lost)
 
 
 def info_text(info: TargetInfo) -> str:
     """One line: can it run jobs now?"""
-    gpus = gpus_text(info.gpus) or "no GPU"
+    gpus = ", ".join(filter(None, [gpus_text(info.gpus), lost_text(info.gpus_lost)])) or "no GPU"
     cpus = "" if info.cpus is None else f", {info.cpus} CPUs"
     memory = "" if info.memory is None else f", {bytes_text(info.memory)}"
     if not info.reachable:

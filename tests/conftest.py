@@ -21,6 +21,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("fast", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
+# The fake GPUs of tests that run side by side have the same UUIDs, and their locks are the whole machine's.
+os.environ["AMLTRAIN_GPU_LOCK_SCOPE"] = f"test-{os.getpid()}-"
+
 
 def processes_of(home: Path) -> list[psutil.Process]:
     """Every process that works for the state root `home`, by its environment."""

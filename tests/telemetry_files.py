@@ -137,6 +137,7 @@ def summary_of(rows: list[list[Any]], gpus: int, period: float, hint: str = "") 
                 "util_p95": ordered[int(len(ordered) * 0.95)] if util else None,
                 "idle_share": _mean([value < 10 for value in util]),
                 "energy_wh": round(sum(power) * period / 3600, 3) if power else None,
+                "energy_source": "power" if power else "",
                 "power_mean": _mean(power),
                 "first_use": next((i * period for i, value in enumerate(util) if value > 0), None),
                 "temperature_max": max(temperature, default=None),
@@ -152,6 +153,8 @@ def summary_of(rows: list[list[Any]], gpus: int, period: float, hint: str = "") 
         "memory_peak": max(row[3] for row in rows),
         "cpus": 8,
         "hint": hint,
+        "notes": [],
+        "notes_left_out": 0,
         "state": {},
     }
 

@@ -15,6 +15,7 @@ import pytest
 from jupyter_amltrain.agent.minutes import Minutes
 from jupyter_amltrain.agent.summary import Summary
 from jupyter_amltrain.agent.telemetry_file import Telemetry
+from jupyter_amltrain.tracking.system_metrics import _notes, _series
 from jupyter_amltrain.tracking.telemetry_points import NodeTable, tables
 
 from .telemetry_files import LIMIT, SIZE, START, busy, write_node
@@ -64,8 +65,9 @@ def test_a_short_run_is_there_second_by_second_under_mlflows_names(done):
 
 
 def test_what_the_device_cannot_tell_is_no_zero(done):
-    # gpu 0 tells nothing: neither points nor figures of its summary
-    assert not [key for key in keys(done["short"]) if key.startswith("system/gpu_0_")]
+    # gpu 0 tells nothing but what is asked seldom: neither points nor figures of its summary
+    told = {key.removeprefix("system/gpu_0_") for key in keys(done["short"]) if key.startswith("system/gpu_0_")}
+    assert told == {"memory_clock_megahertz", "throttle_reasons", "uncorrected_ecc_errors", "power_limit_watts"}
 
 
 def test_the_summary_of_an_ended_run_is_one_point_each(done):
@@ -95,7 +97,7 @@ def test_ten_samples_a_second_are_thinned(done):
 
 def test_a_long_run_grows_by_its_minutes(done):
     case = done["long"]
-    metrics = 4 + 2 * 5
+    metrics = 4 + 2 * (6 + 2 + 4)  # of a GPU: columns, shares, what is recorded when it changes
     assert case["young"] == 100 * metrics  # raw as yet
     assert case["half"] == 7 * metrics  # from now on the minutes; nothing is left of the raw points
     assert len(case["half rows"][0]) == 7 * metrics
@@ -177,8 +179,39 @@ def test_many_gpus_for_long_are_bounded_together(tmp_path, monkeypatch):
     monkeypatch.setattr(telemetry_points, "ALL_POINTS", 3000)
     write_node(tmp_path, gpus=8, seconds=7300, period=5.0)
     kind, (table,) = tables(tmp_path, True)
-    assert kind == "minutes" and table.width == 4
-    assert len(table.times) * 56 <= 3000
+    assert kind == "minutes" and table.width == 8
+    assert len(table.times) * (9 + 8 * 14) <= 3000
+
+
+def test_what_is_recorded_when_it_changes_is_a_series(tmp_path):
+    write_node(tmp_path, gpus=2, seconds=30)
+    path = tmp_path / "telemetry" / "node-0.jsonl"
+    lines = path.read_text().splitlines()
+    at = next(k for k, line in enumerate(lines) if line.startswith("[10,"))
+    lines[at:at] = [
+        '{"seq":10,"gpu":[[1,{"ecc":3,"mine":100,"xid":79,"throttled":2.5,"unknown":{"a":1}}]]}',
+        '{"seq":10,"processes":[[1,7,"mine",100,"python"],[1,8,"other",5,"sh"]]}',
+    ]
+    path.write_text("\n".join([*lines, ""]))
+    (table,) = tables(tmp_path, True)[1]
+    assert table.column("gpu1.ecc") == [0.0] * 10 + [3.0] * 20
+    assert table.column("gpu1.mine") == [None] * 10 + [100.0 * 2**20] * 20
+    assert table.column("gpu1.processes") == [None] * 10 + [2.0] * 20
+    named = {name: (column, factor) for name, column, factor in _series(table)}
+    assert named["gpu_1_run_memory_megabytes"] == ("gpu1.mine", 1e-6)
+    assert {"gpu_1_xid", "gpu_1_throttled", "gpu_0_sm_clock_megahertz", "gpu_0_temperature_celsius"} <= named.keys()
+    assert not any("unknown" in name for name in named)
+
+
+def test_columns_of_the_header_have_names_of_their_unit(tmp_path):
+    write_node(tmp_path, gpus=1, seconds=3)
+    (table,) = tables(tmp_path, True)[1]
+    table.header["gpu_columns"] += ["sm_active", "nvlink_rx", "throttled_seconds"]
+    table.header["gpu_units"] += ["percent", "MiB/s", "s"]
+    table.names += ["gpu0.sm_active", "gpu0.nvlink_rx", "gpu0.throttled_seconds"]
+    names = {name: factor for name, _, factor in _series(table)}
+    assert names["gpu_0_sm_active_percentage"] == 1.0 and names["gpu_0_throttled_seconds"] == 1.0
+    assert names["gpu_0_nvlink_rx_megabytes_per_second"] == pytest.approx(1.048576)
 
 
 def test_a_second_node_may_be_shorter(tmp_path):
@@ -219,3 +252,10 @@ def test_the_files_of_these_tests_are_as_the_agent_makes_them(tmp_path):
     after = tables(tmp_path, True)[1][0]
     assert after.times == before.times
     assert after.column("gpu1.power") == pytest.approx(before.column("gpu1.power"), rel=0.02)
+
+
+def test_notes_are_lines_with_their_time():
+    notes = [[START + 0.25, "GPU 1 fell off the bus"], [START + 9, "GPU 1 is back"], "rubbish", [None, "x"]]
+    first, second = _notes({0: {"notes": notes}}).splitlines()
+    assert first.startswith("2023-11-14T") and ".250" in first and first.endswith("GPU 1 fell off the bus")
+    assert "back" in second

@@ -16,7 +16,7 @@ agent
     the zipapp that we run from, else the newest of ``<home>/agent/*.pyz``.
 
 Every answer is a dict. An error is ``{"error": {"type": T, "message": M}}`` where T is a
-class name of ``jupyter_amltrain.errors`` (``SubmitError``, ``CapacityError``,
+class name of ``jupyter_amltrain.errors`` (``SubmitError``, ``CapacityError``, ``GpuDriverError``,
 ``StateError``, ``UnknownRun``, ``CommandError``, ``SpecError``, ``ProtocolError``) or
 ``RunExists`` (the run id is taken: choose another), and M is one sentence.
 
@@ -35,6 +35,9 @@ Calls
      "timeout": seconds | None,  "grace": seconds | None (default 10, $AMLTRAIN_GRACE),
      "require_gpu": "" | "warn" | "stop",  # "stop" ends a run that does not use its GPUs
      "gpu_grace": seconds | None,  # until that may be said: default 60, $AMLTRAIN_GPU_GRACE
+     "share_gpus": bool,           # also GPUs on which others compute (or AMLTRAIN_SHARE_GPUS=1 in environ or env)
+     "submitter": [{"pid", "start"}, ...],  # optional: the submitting process and its ancestors (made when absent)
+     "gpu_ids": "" | "uuid" | "index",  # what CUDA_VISIBLE_DEVICES of the job holds: UUIDs by default
      "out": [str], "spec": {..}, "snapshot": {..}, "project": str, "experiment": str,
      "tracking": {"run_id": 32 hex, "mode": "sink" | "direct"}, "notebook_dir": str,
      "submission": str}            # optional; equal values make a repeated submit harmless
@@ -49,6 +52,9 @@ Calls
   Environment of the job's process: environ < env < ours (AMLTRAIN_RUN, PYTHONUNBUFFERED,
   AML_NOTEBOOK_DIR, AML_OUTPUT_DIR = <folder>/outputs, CUDA_VISIBLE_DEVICES, MLflow client
   variables unless tracking.mode is "direct") < secrets.
+  CUDA_VISIBLE_DEVICES in environ says which GPUs the job may be given (see `visible_gpus`); in env or secrets it
+  is the job's own with "gpus": 0, and refused (``SpecError``) where the job gets GPUs. What a person should know of
+  an accepted job is in job.json and state.json, ``notes``, one sentence each.
 
 ``cancel`` {"run": id} -> {"run": id, "state": str}
     Idempotent; returns when requested, not when dead. UnknownRun.
@@ -69,6 +75,8 @@ Calls
     for a damaged one of which processes live.
 ``monitor`` {"id", "gpus": [index] | None, "period": s} -> {"id", "folder", "pid"}; {"id", "stop": true} -> {"id"}
     Samples this machine without a run, into ``<home>/monitors/<id>``: see `monitor`.
+``configure`` {"share_gpus": bool} -> {"share_gpus": bool}
+    Settings of the queue, kept in its folder; they hold at once, also for jobs that wait.
 ``ping`` {} -> {"pid": int, "protocol": int}; starts a dispatcher when none runs.
 """
 
@@ -79,9 +87,10 @@ import shutil
 import signal
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from . import contact, damage, lifecycle, monitor, ownership, place
+from . import contact, damage, lifecycle, monitor, ownership, place, queue_settings
 from .contact import Here
 from .damage import DamagedRun
+from .gpu_users import lineage
 from .processes import node, resume
 from .protocol import (
     CANCEL,
@@ -144,6 +153,8 @@ def _run_of(payload: Json) -> str:
 def _submit(here: Here, payload: Json) -> Json:
     # A dispatcher may die between accepting and answering; the repeat must not find a clash.
     payload.setdefault("submission", os.urandom(12).hex())
+    # The queue knows the submitter by it where it is the one that holds the GPU.
+    payload.setdefault("submitter", lineage(os.getpid()))
     return contact.submit(here, payload)
 
 
@@ -342,6 +353,14 @@ def _end_of_damaged(run: str) -> Json:
     )
 
 
+def _configure(here: Here, payload: Json) -> Json:
+    open_queue(here.queue)
+    settings = queue_settings.change(here.queue, payload)
+    if contact.running(here.queue):
+        here.ask("wake", {})  # it holds at once for those that wait
+    return settings
+
+
 def _ping(here: Here, payload: Json) -> Json:
     return here.ask("ping", {})
 
@@ -357,6 +376,7 @@ _CALLS: Dict[str, Callable[[Here, Json], Json]] = {
     "list": _list,
     "info": _info,
     "delete": _delete,
+    "configure": _configure,
     "monitor": _monitor,
     "ping": _ping,
 }

@@ -172,6 +172,7 @@ _STATE: Dict[str, Callable[[Any], bool]] = {
     "version": _maybe_whole,
     "queue": _maybe_text,
     "truth": _maybe_dict,
+    "cause": _maybe_dict,
     "nodes": lambda value: value is None or (isinstance(value, int) and 0 <= value < 100_000),
 }
 _LIVE: Dict[str, Callable[[Any], bool]] = {

@@ -14,12 +14,13 @@ import signal
 import socket
 import time
 import traceback
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, NamedTuple
 
-from . import claims, clock, failpoints, slots, submission
+from . import claims, clock, driver_state, failpoints, queue_settings, slots, submission, visible_gpus
 from .client import LONGEST_REQUEST, Client
 from .forked import drain, wake_on
 from .gpus import GpuWatch
+from .known_gpus import KnownGpus
 from .protocol import PROTOCOL, QUEUED, AgentError, run_folder
 from .scheduler import Scheduler
 from .shelf import Address
@@ -29,6 +30,16 @@ from .tickets import Held, Queue
 ADOPTED_PERIOD = 1.0
 #: Seconds that a new dispatcher waits for its first call.
 FIRST_WAIT = 10.0
+#: Seconds that a submit waits for a reading of the GPUs where the last one found less than there may be.
+PROBE_WAIT_S = 0.2
+
+
+class Deferred(NamedTuple):
+    """Work for a client that waits for a reading of the GPUs."""
+
+    work: Callable[[], None]
+    since: float  #: a reading that began earlier does not count
+    until: float  #: then it goes on with what is known
 
 
 def idle_limit() -> float:
@@ -55,10 +66,10 @@ class Dispatcher:
         self.selector = selectors.DefaultSelector()
         self.wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
         self.selector.register(self.wakeup, selectors.EVENT_READ, self._signalled)
-        self.gpus = GpuWatch(self.selector, self._gpus_read)
+        self.gpus = GpuWatch(self.selector, self._gpus_read, KnownGpus(queue))
         self.scheduler = Scheduler(self.queue, self.gpus, self.say, self.selector)
         self.clients: Dict[int, Client] = {}
-        self.after_probe: List[Callable[[], None]] = []
+        self.after_probe: List[Deferred] = []
         self.retiring = False
         self.leaving = False
         self.asked = False
@@ -113,8 +124,12 @@ class Dispatcher:
         self.say("dispatcher ends")
 
     def _pause(self) -> float:
+        due = [item.until for item in self.after_probe]
         if self.scheduler.spare_due is not None:
-            return max(0.0, self.scheduler.spare_due - clock.mono())
+            due.append(self.scheduler.spare_due)
+        return min([self._idle_pause(), *(max(0.0, moment - clock.mono()) for moment in due)])
+
+    def _idle_pause(self) -> float:
         busy = self.queue.tickets or self.queue.records or self.clients or self.gpus.probing
         if busy:
             return ADOPTED_PERIOD
@@ -130,6 +145,7 @@ class Dispatcher:
         for client in [c for c in self.clients.values() if now > c.until]:
             self._forget(client)
         self.gpus.expire()
+        self._serve_deferred()
         self.scheduler.make_spare()
         self.scheduler.check_starts()
         if now >= self.next_look:
@@ -142,7 +158,8 @@ class Dispatcher:
         if self.leaving:
             return True
         idle = clock.mono() - self.idle_since >= self._patience()
-        if self.clients or self.queue.tickets or not (self.retiring or (idle and not self.queue.records)):
+        busy = self.clients or self.after_probe or self.queue.tickets
+        if busy or not (self.retiring or (idle and not self.queue.records)):
             return False
         # From here no new client finds us; who is in the backlog already is served.
         self.selector.unregister(self.listening)
@@ -234,8 +251,9 @@ class Dispatcher:
         if op == "submit":
             if self.retiring:
                 raise AgentError("ProtocolError", "This dispatcher is leaving. Try again.")
+            work = lambda: self._guarded(client, lambda: self._submit(client, payload, request["home"]))  # noqa: E731
             # How many GPUs there are must be known before a job can be refused.
-            self._when_known(lambda: self._guarded(client, lambda: self._submit(client, payload, request["home"])))
+            self._when_known(work, fresh=payload.get("gpus") != 0 and self.gpus.doubtful)
         elif op == "info":
             self.gpus.refresh(5.0)
             self._when_known(lambda: client.answer(self._info()), wait=self.gpus.probing)
@@ -264,34 +282,71 @@ class Dispatcher:
             self.say(traceback.format_exc())
             client.answer({"error": {"type": "SubmitError", "message": "The agent failed: %r" % error}})
 
-    def _when_known(self, work: Callable[[], None], wait: bool = False) -> None:
-        if self.gpus.known and not wait:
-            work()
+    def _when_known(self, work: Callable[[], None], wait: bool = False, fresh: bool = False) -> None:
+        """Do something now, or after a reading of the GPUs.
+
+        Parameters
+        ----------
+        wait
+            For the end of the reading that is under way.
+        fresh
+            For a reading that begins now, and for `PROBE_WAIT_S` at most.
+        """
+        if not self.gpus.known or wait:
+            self.after_probe.append(Deferred(work, 0.0, float("inf")))
+        elif fresh:
+            now = clock.mono()
+            self.after_probe.append(Deferred(work, now, now + PROBE_WAIT_S))
+            self.gpus.probe()
         else:
-            self.after_probe.append(work)
+            work()
 
     def _gpus_read(self) -> None:
-        work, self.after_probe = self.after_probe, []
-        for item in work:
-            item()
+        if any(item.since > self.gpus.began for item in self.after_probe):
+            began = self.gpus.began
+            self.gpus.probe()
+            self._serve_deferred(began)
+        else:
+            self._serve_deferred(self.gpus.began)
         self.scheduler.schedule()
+
+    def _serve_deferred(self, began: float = -1.0) -> None:
+        """Serve who waits for a reading that began at `began`, and who has waited long enough."""
+        now = clock.mono()
+        ready = [item for item in self.after_probe if item.since <= began or item.until <= now]
+        self.after_probe = [item for item in self.after_probe if item not in ready]
+        for item in ready:
+            item.work()
 
     def _info(self) -> Dict[str, Any]:
         records = list(self.queue.records.values())
-        ours = self.scheduler.our_pids()
+        ours, share = self.scheduler.our_pids(), queue_settings.load(self.folder)["share_gpus"]
         return {
             "pid": os.getpid(),
             "protocol": PROTOCOL,
             "gpus": [{k: v for k, v in gpu.items() if k != "processes"} for gpu in self.gpus.found],
-            "gpu_note": self.gpus.note,
-            "slots": slots.totals(self.gpus.found, records, ours, slots.share_gpus()),
+            "gpu_note": self._gpu_note(),
+            "gpus_lost": self.gpus.lost,
+            "share_gpus": share,
+            "slots": slots.totals(self.gpus.found, records, ours, share, len(self.gpus.lost)),
             "queued": len(self.queue.tickets) - len(self.scheduler.starting),
             "running": len(records),
         }
 
+    def _gpu_note(self) -> str:
+        if self.gpus.driver != driver_state.BROKEN:
+            return self.gpus.note
+        return "%s. %s" % (self.gpus.note.rstrip("."), driver_state.repair_of(self.gpus.code))
+
     def _submit(self, client: Client, payload: Dict[str, Any], home: str) -> None:
         job = submission.checked(payload)
-        job.job["gpus"] = slots.wanted_gpus(job.job["gpus"], self.gpus.found, self.gpus.note)
+        if job.job["gpus"] is not None or not visible_gpus.hides_all(visible_gpus.of_submitter(job.environ)):
+            driver_state.check_request(job.job["gpus"], self.gpus)
+        if job.job["gpus"] == 0 and self.gpus.trouble:
+            job.job["notes"] = ["This run has no GPU: %s." % self.gpus.trouble.rstrip(".")]
+        usable = visible_gpus.settle(job.job, job.environ, self.gpus.found)
+        job.job["gpus"] = slots.wanted_gpus(job.job["gpus"], usable, self.gpus.note)
+        visible_gpus.check_variables(job.job)
         run = job.job["run"]
         number = self.queue.number_of(home, run)
         if not submission.repeated(home, job):

@@ -36,6 +36,7 @@ class Gate:
     """
 
     def __init__(self, folder: str, devices: List[str], job: Mapping[str, Any], number: int = 0) -> None:
+        self.number = number
         self.path = os.path.join(folder, TRUTH % number)
         self.devices, self.require = devices, job.get("require_gpu") or ""
         self.period = LOOK_PERIOD

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
+from . import mig
 from .nvml import as_text, attempt, library
 
 # nvml.h, nvmlReturn_t
@@ -14,7 +15,7 @@ OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL =
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 9, 12, 13, 15, 16
 VERSION_MISMATCH, GPU_NOT_FOUND = 25, 28
 
-#: A function that answers this will do so for ever.
+#: A function that answers this is not for this device, as it is now set up.
 NEVER = frozenset({INVALID, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, VERSION_MISMATCH})
 #: The whole driver is away.
 DOWN = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND})
@@ -25,11 +26,20 @@ LOST = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
 class Device(NamedTuple):
     """A GPU or an instance of one."""
 
-    number: int  #: as the driver counts; an instance: 100 * (its GPU's + 1) + its own
+    number: int  #: as the driver counts; of an instance: see `mig.Part`
     uuid: str
     name: str
     mig: bool
     handle: Any
+    part: Optional[mig.Part] = None  #: where an instance is
+
+    def facts(self) -> Dict[str, Any]:
+        """Return what the header of a telemetry file says of it."""
+        found: Dict[str, Any] = {"index": self.number, "uuid": self.uuid, "name": self.name, "mig": self.mig}
+        if self.part is not None:
+            found.update(parent=self.part.parent, instance=self.part.instance)
+            found.update(gpu_instance=self.part.gpu_instance, compute_instance=self.part.compute_instance)
+        return found
 
 
 class DriverError(Exception):
@@ -43,9 +53,15 @@ class Driver:
     ------
     DriverError
         There is none, or it does not work.
+
+    Attributes
+    ----------
+    starts
+        How often it was initialized here; what was made before the last time is gone.
     """
 
     def __init__(self) -> None:
+        self.starts = 0
         pynvml, why = library()
         if pynvml is None:
             raise DriverError(why)
@@ -64,10 +80,15 @@ class Driver:
             self.nvml.nvmlInit()
         except Exception as error:  # a broken driver may raise what ctypes raises, too
             raise DriverError("NVML does not work here: %s" % error) from error
+        self.starts += 1
 
     def stop(self) -> None:
         """Let the driver go; an error changes nothing."""
         attempt(self.nvml.nvmlShutdown)
+
+    def error_text(self, code: int) -> str:
+        """What NVML calls a return code: ``Unknown Error``."""
+        return str(attempt(self.nvml.NVMLError, code) or "error %d" % code)
 
     def function(self, *names: str) -> Optional[Callable[..., int]]:
         """The first of these functions that the library has."""
@@ -81,20 +102,19 @@ class Driver:
     def devices(self, indices: Optional[Sequence[int]] = None) -> List[Device]:
         """All GPUs (or those with these indices), each followed by its MIG instances."""
         nvml, found = self.nvml, []
-        for index in range(attempt(nvml.nvmlDeviceGetCount) or 0):
+        count = attempt(nvml.nvmlDeviceGetCount) or 0
+        for index in range(count):
             handle = attempt(nvml.nvmlDeviceGetHandleByIndex, index)
             if handle is None or (indices is not None and index not in indices):
                 continue
-            device = self._device(handle, index, False)
+            device = self._device(handle, index)
             if device is None:
                 continue
             found.append(device)
-            mode = attempt(nvml.nvmlDeviceGetMigMode, handle)
-            if not mode or not mode[0]:
+            if not mig.is_split(nvml, handle):
                 continue
-            for number in range(attempt(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-                part = attempt(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
-                instance = None if part is None else self._device(part, 100 * (index + 1) + number, True)
+            for part in mig.parts(nvml, handle, index, count):
+                instance = self._device(part.handle, part.number, part)
                 if instance is not None:
                     found.append(instance)
         return found
@@ -106,15 +126,16 @@ class Driver:
             handle = attempt(self.nvml.nvmlDeviceGetHandleByUUID, uuid)
             index = None if handle is None else attempt(self.nvml.nvmlDeviceGetIndex, handle)
             if uuid.startswith("GPU-") and index is not None:
-                device = self._device(handle, index, False)
+                device = self._device(handle, index)
                 if device is not None:
                     found[uuid] = device
         if len(found) < len(set(uuids)):  # instances, and drivers that do not look up ids
             found.update({device.uuid: device for device in self.devices() if device.uuid in uuids})
         return found
 
-    def _device(self, handle: Any, index: int, mig: bool) -> Optional[Device]:
+    def _device(self, handle: Any, index: int, part: Optional[mig.Part] = None) -> Optional[Device]:
         uuid = as_text(attempt(self.nvml.nvmlDeviceGetUUID, handle))
         if uuid is None:  # lost from the bus
             return None
-        return Device(index, uuid, as_text(attempt(self.nvml.nvmlDeviceGetName, handle)) or "GPU", mig, handle)
+        name = as_text(attempt(self.nvml.nvmlDeviceGetName, handle)) or "GPU"
+        return Device(index, uuid, name, part is not None, handle, part)

@@ -28,6 +28,15 @@ def pids_are_true() -> bool:
         return False
 
 
+def one_per_pid(listed: Sequence[Listed]) -> List[Listed]:
+    """Each process once: drivers in containers may list one twice, with the same memory."""
+    found: Dict[int, Optional[int]] = {}
+    for pid, memory in listed:
+        before = found.get(pid)
+        found[pid] = memory if before is None else max(before, memory or 0)
+    return list(found.items())
+
+
 def _is_here(pid: int) -> bool:
     row = look(pid)
     return row is not None and row.state not in "ZX"
@@ -40,15 +49,6 @@ def holds_gpu(pid: int) -> bool:
         return any(os.readlink("%s/%s" % (folder, name)).startswith("/dev/nvidia") for name in os.listdir(folder))
     except OSError:
         return False
-
-
-def name_of(pid: int) -> str:
-    """Command name of a process here, empty for another."""
-    try:
-        with open("/proc/%d/comm" % pid, "rb") as file:
-            return file.read().decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
 
 
 class Owners:
@@ -82,7 +82,7 @@ class Owners:
         rows = []
         # One of ours under its own pid: this driver translates, at least where it can.
         translated = self.true or any(pid in members for pid, _ in listed)
-        for pid, memory in listed:
+        for pid, memory in one_per_pid(listed):
             if pid in members:
                 owner = MINE
             elif self.here(pid) and (translated or self.holds(pid)):

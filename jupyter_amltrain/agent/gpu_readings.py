@@ -12,8 +12,10 @@ from array import array
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from . import clock
+from . import clock, gpu_sentinels
 from .gpu_devices import DOWN, LOST, NEVER, NOT_FOUND, OK, Device, Driver, DriverError
+from .gpu_names import gpu_name
+from .nvml_errors import ErrorNotes, lost_text
 
 #: Name and unit of each column of a GPU.
 COLUMNS: Tuple[Tuple[str, str], ...] = (
@@ -27,6 +29,8 @@ COLUMNS: Tuple[Tuple[str, str], ...] = (
 WIDTH = len(COLUMNS)
 #: Seconds until what is away is tried again.
 RETRY = 5.0
+#: Seconds in which each function that was refused is asked once more: MIG and permissions change.
+REFUSED_RETRY_S = 60.0
 #: Utilization samples taken at once: a driver keeps fewer (seconds to minutes).
 ROOM = 2048
 
@@ -41,14 +45,6 @@ class _Metric:
         self.read = read
         self.who: List[int] = []
         self.calls: List[Callable[[], int]] = []
-
-
-def _mebibytes(slots: Any, start: int, step: int) -> List[int]:
-    return [value >> 20 for value in slots[start::step]]
-
-
-def _watts(slots: Any) -> List[float]:
-    return [(value + 500) // 1000 if value >= 100000 else round(value / 1000, 1) for value in slots]
 
 
 class GpuReadings:
@@ -76,7 +72,19 @@ class GpuReadings:
         self._handles: List[Any] = [None if g["uuid"] not in devices else devices[g["uuid"]].handle for g in gpus]
         self._retry: Optional[float] = None if driver and all(self._handles) else clock.mono()
         self._unloaded = False
-        self._refused: Set[Tuple[int, int]] = set()
+        # A run that began with the first version of the memory's function stays with it: no jump.
+        self._refused: Set[Tuple[int, int]] = {
+            (i, -2) for i, gpu in enumerate(gpus) if "reserved" in gpu and gpu["reserved"] is None
+        }
+        #: Calls that were refused, and when the next of them is asked again.
+        self._refused_calls: Dict[Tuple[int, int], Callable[[], int]] = {}
+        self._ask_refused_at = clock.mono() + REFUSED_RETRY_S
+        self._errors = ErrorNotes(self.notes)
+        #: Bytes that the driver reserves on each GPU: the second version of the function told them.
+        self._reserved: List[Optional[int]] = [
+            None if gpu.get("reserved") is None else gpu["reserved"] << 20 for gpu in gpus
+        ]
+        self._newer_memory: Any = ()
         self._samplers: List[Tuple[int, Callable[[], int], Optional[Callable[[], int]]]] = []
         self._blank: List[Any] = [None] * (WIDTH * len(gpus))
         self._since = [ctypes.c_ulonglong(0) for _ in gpus]
@@ -86,20 +94,32 @@ class GpuReadings:
         """NVML's handle of the GPU at position `i`; ``None`` while it is away."""
         return self._handles[i]
 
+    def is_lost(self, i: int) -> bool:
+        """Whether the driver works and the GPU at position `i` is away."""
+        return self._handles[i] is None and self.driver is not None and not self._unloaded
+
+    def reserved(self, i: int) -> Optional[int]:
+        """MiB that the driver keeps for itself on the GPU at position `i`, as far as it has told them."""
+        self._keep_reserved()
+        size = self._reserved[i]
+        return None if size is None else size >> 20
+
     # -- calls ---------------------------------------------------------------------
 
     def _bind(self) -> None:
         """Make the calls of a tick for the GPUs that are here."""
+        self._keep_reserved()
         self._metrics: List[_Metric] = []
-        self._samplers = []
+        self._samplers, self._refused_calls, self._newer_memory = [], {}, ()
         driver, n = self.driver, len(self.gpus)
         if driver is None or not n:
             return
         here = [i for i in range(n) if self._handles[i] is not None]
         self._bind_memory(driver, here, n)
-        self._bind_numbers(driver, here, n, 3, "nvmlDeviceGetPowerUsage", (), _watts)
-        self._bind_numbers(driver, here, n, 4, "nvmlDeviceGetTemperature", (ctypes.c_uint(0),), None)
-        self._bind_numbers(driver, here, n, 5, "nvmlDeviceGetClockInfo", (ctypes.c_uint(1),), None)
+        self._bind_numbers(driver, here, n, 3, "nvmlDeviceGetPowerUsage", (), gpu_sentinels.watts)
+        zero, sm = (ctypes.c_uint(0),), (ctypes.c_uint(1),)
+        self._bind_numbers(driver, here, n, 4, "nvmlDeviceGetTemperature", zero, gpu_sentinels.celsius)
+        self._bind_numbers(driver, here, n, 5, "nvmlDeviceGetClockInfo", sm, gpu_sentinels.megahertz)
         self._bind_utilization(driver, here, n)
 
     def _bind_numbers(self, driver: Driver, here: List[int], n: int, column: int, name: str, args: Any,
@@ -111,29 +131,55 @@ class GpuReadings:
         into = (ctypes.c_uint * n).from_buffer(slots)
         metric = _Metric(column, slots.tolist if convert is None else partial(convert, slots))
         for i in here:
-            if (i, column) not in self._refused:
+            call = partial(function, self._handles[i], *args, ctypes.byref(into, 4 * i))
+            if (i, column) in self._refused:
+                self._refused_calls[i, column] = call
+            else:
                 metric.who.append(i)
-                metric.calls.append(partial(function, self._handles[i], *args, ctypes.byref(into, 4 * i)))
+                metric.calls.append(call)
         self._metrics.append(metric)
 
     def _bind_memory(self, driver: Driver, here: List[int], n: int) -> None:
         # The second version leaves out what the driver reserves, as nvidia-smi and CUDA do.
         newer, older = driver.function("nvmlDeviceGetMemoryInfo_v2"), driver.function("nvmlDeviceGetMemoryInfo")
-        for function, words, used, key in ((newer, 5, 4, -2), (older, 3, 2, 2)):
+        for function, words, key in ((newer, 5, -2), (older, 3, 2)):
             if function is None:
                 continue
             slots = array("Q", bytes(8 * words * n))
             if words == 5:
                 slots[0::5] = array("Q", [40 | 2 << 24] * n)  # NVML_STRUCT_VERSION(Memory, 2)
+                self._newer_memory = slots
             into = (ctypes.c_ulonglong * len(slots)).from_buffer(slots)
-            metric = _Metric(key, partial(_mebibytes, slots, used, words))
+            metric = _Metric(key, partial(self._newer if words == 5 else self._older, slots))
             for i in here:
-                other = newer is not None and words == 3 and (i, -2) not in self._refused
-                if not other and (i, key) not in self._refused:
+                call = partial(function, self._handles[i], ctypes.byref(into, 8 * words * i))
+                if (i, key) in self._refused:
+                    # Who began with the first version stays with it, see above.
+                    if key != -2 or self._reserved[i] is not None:
+                        self._refused_calls[i, key] = call
+                elif words == 5 or newer is None or (i, -2) in self._refused:
                     metric.who.append(i)
-                    metric.calls.append(partial(function, self._handles[i], ctypes.byref(into, 8 * words * i)))
+                    metric.calls.append(call)
             if metric.who:
                 self._metrics.append(metric)
+
+    @staticmethod
+    def _newer(slots: Any) -> List[Any]:
+        return [gpu_sentinels.mebibytes(used, total) for used, total in zip(slots[4::5], slots[1::5])]
+
+    def _older(self, slots: Any) -> List[Any]:
+        # The reserve is in it: where it is known it is taken out, so that the chart does not jump.
+        return [
+            None if used > total else gpu_sentinels.mebibytes(max(0, used - (reserved or 0)), total)
+            for used, total, reserved in zip(slots[2::3], slots[0::3], self._reserved)
+        ]
+
+    def _keep_reserved(self) -> None:
+        slots = self._newer_memory
+        for i in range(len(slots) // 5):
+            total, reserved = slots[5 * i + 1], slots[5 * i + 2]
+            if 0 <= reserved < total <= gpu_sentinels.MAX_BYTES:
+                self._reserved[i] = reserved
 
     def _bind_utilization(self, driver: Driver, here: List[int], n: int) -> None:
         now, samples = driver.function("nvmlDeviceGetUtilizationRates"), driver.function("nvmlDeviceGetSamples")
@@ -146,16 +192,17 @@ class GpuReadings:
         self._count = ctypes.c_uint(0)
         kind, type_ = ctypes.c_uint(1), ctypes.c_uint(0)  # NVML_GPU_UTILIZATION_SAMPLES
         array_ = (ctypes.c_ulonglong * len(buffer)).from_buffer(buffer)
-        metric = _Metric(0, lambda: slots[0::2].tolist())
+        metric = _Metric(0, lambda: gpu_sentinels.percents(slots[0::2]))
         for i in here:
-            ask = None
-            if now is not None and (i, 0) not in self._refused:
-                ask = partial(now, self._handles[i], ctypes.byref(into, 8 * i))
-            if samples is not None and (i, 1) not in self._refused:
-                take = partial(
+            ask = take = None
+            if now is not None:
+                ask = self._unless_refused(i, 0, partial(now, self._handles[i], ctypes.byref(into, 8 * i)))
+            if samples is not None:
+                take = self._unless_refused(i, 1, partial(
                     samples, self._handles[i], kind, self._since[i], ctypes.byref(type_),
                     ctypes.byref(self._count), ctypes.byref(array_),
-                )  # fmt: skip
+                ))  # fmt: skip
+            if take is not None:
                 self._samplers.append((i, take, ask))
             elif ask is not None:
                 metric.who.append(i)
@@ -163,12 +210,20 @@ class GpuReadings:
         if metric.who:
             self._metrics.append(metric)
 
+    def _unless_refused(self, i: int, key: int, call: Callable[[], int]) -> Optional[Callable[[], int]]:
+        if (i, key) not in self._refused:
+            return call
+        self._refused_calls[i, key] = call
+        return None
+
     # -- a tick ----------------------------------------------------------------------
 
     def read(self) -> List[Value]:
         """The values of every GPU in the order of :data:`COLUMNS`, one list; ``None`` for *cannot tell*."""
         if self._retry is not None and clock.mono() >= self._retry:
             self._look_again()
+        if self._refused_calls and clock.mono() >= self._ask_refused_at:
+            self._ask_refused()
         out = self._blank[:]
         n = len(self.gpus)
         trouble: List[Tuple[int, int, int]] = []
@@ -189,6 +244,8 @@ class GpuReadings:
         self._sample(out, trouble)
         if trouble:
             self._handle(trouble, out)
+        if self._errors.open:
+            self._errors.close(clock.mono(), RETRY)
         return out
 
     def _sample(self, out: List[Any], trouble: List[Tuple[int, int, int]]) -> None:
@@ -199,27 +256,34 @@ class GpuReadings:
         for i, take, ask in self._samplers:
             count.value = ROOM
             code = take()
-            k = 0 if code else count.value
+            k = 0 if code else min(count.value, ROOM)
             if k:
                 values = words[2 : 4 * k : 4].tolist()
+                at = times[0 : 2 * k : 2].tolist()
                 since = last[i]
-                first = not since.value
-                since.value = max(times[0], times[2 * k - 2])  # in whichever order they come
-                most = max(values)
-                if most > 100:  # seen of drivers in trouble
-                    values = [value for value in values if value <= 100]
-                    most = max(values, default=0)
-                if values and not first:  # the first answer is of the time before us
+                seen = since.value
+                newest, rubbish = max(at), gpu_sentinels.ALL_ONES_64
+                if min(at) <= seen or newest == rubbish or max(values) > gpu_sentinels.MAX_PERCENT:
+                    # A driver may give what we have had, slots that it never filled, and rubbish in trouble.
+                    newest = max((moment for moment in at if 0 < moment < rubbish), default=seen)
+                    values = [
+                        value for value, moment in zip(values, at)
+                        if seen < moment < rubbish and value <= gpu_sentinels.MAX_PERCENT
+                    ]  # fmt: skip
+                since.value = newest  # also back: the clock of the samples was set, or began anew
+                if values and seen:  # the first answer is of the time before us
                     k = len(values)
                     out[WIDTH * i] = (2 * sum(values) + k) // (2 * k)
-                    out[WIDTH * i + 1] = most
+                    out[WIDTH * i + 1] = max(values)
                     continue
             elif code not in (OK, NOT_FOUND):
                 trouble.append((i, 1, code))
             if ask is not None:
                 code = ask()
                 if code == OK:
-                    out[WIDTH * i] = out[WIDTH * i + 1] = self._now[2 * i]
+                    out[WIDTH * i] = out[WIDTH * i + 1] = gpu_sentinels.number(
+                        self._now[2 * i], gpu_sentinels.MAX_PERCENT
+                    )
                 else:
                     trouble.append((i, 0, code))
 
@@ -231,18 +295,38 @@ class GpuReadings:
             self._down(out)
             return
         changed = False
+        failed: Dict[int, Dict[str, int]] = {}
         for i, key, code in trouble:
             if code in LOST and self._handles[i] is not None:
                 self._handles[i] = None
-                self.notes.append("GPU %d fell off the bus" % self.gpus[i]["index"])
+                self._errors.forget(i)
+                self.notes.append("%s %s" % (gpu_name(self.gpus[i]), lost_text(code)))
                 self._retry = clock.mono() + RETRY
                 changed = True
             elif code in NEVER:
                 self._refused.add((i, key))
                 changed = True
+            elif code not in LOST and code != NOT_FOUND:
+                failed.setdefault(i, {})[_what(key)] = code
             if self._handles[i] is None:
                 out[WIDTH * i : WIDTH * (i + 1)] = [None] * WIDTH
+        for i, codes in failed.items():
+            if self._handles[i] is not None and self.driver is not None:
+                silent = not any(value is not None for value in out[WIDTH * i : WIDTH * (i + 1)])
+                self._errors.add(clock.mono(), i, self.gpus[i]["index"], codes, silent, self.driver.error_text)
         if changed:
+            self._bind()
+
+    def _ask_refused(self) -> None:
+        """Ask one of the functions that were refused; they take turns."""
+        where = next(iter(self._refused_calls))
+        call = self._refused_calls.pop(where)
+        self._refused_calls[where] = call  # to the end of the line
+        self._ask_refused_at = clock.mono() + REFUSED_RETRY_S / len(self._refused_calls)
+        if where[1] == 1:
+            self._count.value = ROOM
+        if call() in (OK, NOT_FOUND):
+            self._refused.discard(where)
             self._bind()
 
     def _down(self, out: List[Any]) -> None:
@@ -268,16 +352,32 @@ class GpuReadings:
             return
         away = [i for i, handle in enumerate(self._handles) if handle is None]
         found = self.driver.by_uuid([self.gpus[i]["uuid"] for i in away])
-        back = [i for i in away if self.gpus[i]["uuid"] in found]
+        back = [i for i in away if self.gpus[i]["uuid"] in found and self._answers(found[self.gpus[i]["uuid"]].handle)]
         for i in back:
             self._handles[i] = found[self.gpus[i]["uuid"]].handle
+            self._since[i].value = 0
         if back:
             # Another driver may have come back.
-            self._refused = {(i, key) for i, key in self._refused if i not in back}
-            who = ["GPU %d" % self.gpus[i]["index"] for i in back]
+            self._refused = {
+                (i, key) for i, key in self._refused if i not in back or (key == -2 and self._reserved[i] is None)
+            }
+            who = [gpu_name(self.gpus[i]) for i in back]
             gpus = ", ".join(who) + (" is" if len(who) == 1 else " are")
             self.notes.append("%s back" % ("the NVIDIA driver is" if self._unloaded else gpus))
             self._unloaded = False
             self._bind()
         if len(back) == len(away):
             self._retry = None
+
+    def _answers(self, handle: Any) -> bool:
+        """Whether a device that has a handle is there: one that requires a reset has one, too."""
+        function = self.driver.function("nvmlDeviceGetMemoryInfo") if self.driver is not None else None
+        slots = (ctypes.c_ulonglong * 3)()
+        return function is None or function(handle, ctypes.byref(slots)) not in LOST | DOWN
+
+
+def _what(key: int) -> str:
+    """What a key of a call reads, in words."""
+    if key in (-2, 2):
+        return "memory"
+    return "utilization" if key in (0, 1) or key >= WIDTH else COLUMNS[key][0].replace("_", " ")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, Dict, List, Optional, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import clock
-from .gpu_processes import Owners, name_of
+from .gpu_process_load import ProcessLoad
+from .gpu_processes import Owners
 from .gpu_readings import GpuReadings
 from .gpu_slow import SlowReadings
+from .process_names import command_of, user_of
+from .torch_memory import TORCH
 
 #: A memory that changed by less (share) is the same, and a longer list comes this rarely (seconds).
 SAME, PROCESSES_EVERY = 0.01, 5.0
-_MEMORIES = ("mine", "others")
+#: SM shares of processes are told when one changed by so much (percentage points).
+SM_CHANGE = 5
+_MEMORIES = ("mine", "others", *TORCH)
 
 
 class Seldom:
@@ -28,11 +33,15 @@ class Seldom:
         self.slow = SlowReadings(readings)
         self.owners = owners or Owners()
         self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
-        self._processes: List[List[Any]] = [[] for _ in readings.gpus]
+        self._energy: Dict[int, Optional[int]] = {}
+        self.processes: List[List[Any]] = [[] for _ in readings.gpus]  #: index, pid, owner, MiB, name
         self._told: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._told_processes: Optional[List[List[Any]]] = None
         self._told_at = 0.0
-        self._names: Dict[int, str] = {}
+        self._names: Dict[int, Tuple[str, str]] = {}
+        self._load = ProcessLoad(readings)
+        self._shares: List[Dict[int, int]] = [{} for _ in readings.gpus]
+        self._told_shares: Optional[List[Optional[int]]] = None
 
     def read(self, period: float, members: Collection[int]) -> None:
         """Ask those GPUs whose turn it is.
@@ -45,17 +54,30 @@ class Seldom:
         for i in self.slow.due(period):
             listed = self.slow.processes(i)
             rows = None if listed is None else self.owners.tell(listed, members)
-            self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows))
+            self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows), **self._lost(i))
+            self._energy[i] = self.slow.energy(i)
             index = self.readings.gpus[i]["index"]
-            self._processes[i] = [
-                [index, pid, owner, memory, self._name(pid) if owner != "unknown" else ""]
+            self.processes[i] = [
+                [index, pid, owner, memory, *(self._name(pid) if owner != "unknown" else ("", ""))]
                 for pid, owner, memory in rows or ()
             ]
+            self._shares[i] = self._load.read(i) if rows else {}
+
+    def _lost(self, i: int) -> Dict[str, int]:
+        """Whether a GPU is lost, where that is news or was once: most never are."""
+        lost = self.readings.is_lost(i)
+        return {"lost": int(lost)} if lost or "lost" in self.values[i] else {}
+
+    def take_energy(self) -> Dict[int, Optional[int]]:
+        """The energy counters (mJ) that were read since the last call, by the GPU's position."""
+        found, self._energy = self._energy, {}
+        return found
 
     def forget(self) -> None:
         """Tell everything again: a reader may begin here."""
         self._told = [{} for _ in self.values]
         self._told_processes = None
+        self._told_shares = None
 
     def news(self) -> Tuple[List[Dict[str, Any]], Any]:
         """Objects for the file, and what to give to :meth:`written` once they are in it."""
@@ -64,10 +86,12 @@ class Seldom:
         changes = [(i, change) for i, change in changes if change]
         if changes:
             told.append({"gpu": [[i, change] for i, change in changes]})
-        rows = [row for rows in self._processes for row in rows]
+        rows = [row for rows in self.processes for row in rows]
         now = clock.mono()
         if not self._same(rows, now):
             told.append({"processes": rows})
+            self._told_shares = None  # those of the list before
+        told += self._share_news(rows)
         notes = list(self.readings.notes)
         told += [{"note": note} for note in notes]
         return told, (changes, rows if any("processes" in one for one in told) else None, len(notes), now)
@@ -80,6 +104,22 @@ class Seldom:
         if rows is not None:
             self._told_processes, self._told_at = rows, now
         del self.readings.notes[:notes]
+
+    def _share_news(self, rows: List[List[Any]]) -> List[Dict[str, Any]]:
+        """SM shares (percent) of the processes in the order of their list, when they have changed."""
+        places = {gpu["index"]: i for i, gpu in enumerate(self.readings.gpus)}
+        shares = [self._shares[places[row[0]]].get(row[1]) for row in rows]
+        before = self._told_shares
+        if before is None or len(before) != len(shares):
+            same = not any(share is not None for share in shares)
+        else:
+            same = all(
+                a is b if a is None or b is None else abs(a - b) < SM_CHANGE for a, b in zip(before, shares)
+            )  # fmt: skip
+        if same:
+            return []
+        self._told_shares = shares
+        return [{"sm": shares}]
 
     def _changed(self, i: int) -> Dict[str, Any]:
         told = self._told[i]
@@ -98,11 +138,17 @@ class Seldom:
         alike = all(_alike(old[3], new[3], SAME) for old, new in zip(before, rows))
         return alike or now - self._told_at < PROCESSES_EVERY
 
-    def _name(self, pid: int) -> str:
+    def add(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Add values of each GPU that are not the driver's; they are told like the others when they change."""
+        for mine, more in zip(self.values, values):
+            mine.update(more)
+
+    def _name(self, pid: int) -> Tuple[str, str]:
+        """Command and user."""
         if len(self._names) > 1000:
             self._names.clear()
         if pid not in self._names:
-            self._names[pid] = name_of(pid)
+            self._names[pid] = (command_of(pid), user_of(pid))
         return self._names[pid]
 
 

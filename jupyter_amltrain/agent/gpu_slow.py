@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ctypes
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .gpu_devices import NEVER, OK, TOO_SMALL
-from .gpu_readings import GpuReadings, Value
+from . import clock, gpu_sentinels
+from .gpu_devices import NEVER, OK
+from .gpu_readings import REFUSED_RETRY_S, GpuReadings, Value
+from .process_lists import ProcessLists, by_pid
 
 #: Seconds in which every GPU is asked once.
 SLOW = 5.0
-_NO_MEMORY = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
-#: Bytes of nvmlProcessInfo_t: pid, memory, two ids of instances.
-_ROW = 24
+#: Unit of each value as it is written down; a reader takes them from the header.
+UNITS = {
+    "mem_clock": "MHz", "throttle": "bits", "ecc": "errors", "power_limit": "W", "mine": "MiB", "others": "MiB",
+}  # fmt: skip
+#: What no device exceeds; more is a sentinel.
+_MOST = {"mem_clock": gpu_sentinels.MAX_MHZ, "power_limit": gpu_sentinels.MAX_WATTS}
 #: Name, unit divisor, functions (the first that works is asked) and constants of each value.
 _VALUES: Tuple[Tuple[str, int, Tuple[str, ...], Tuple[int, ...]], ...] = (
     ("mem_clock", 1, ("nvmlDeviceGetClockInfo",), (2,)),
@@ -21,7 +26,7 @@ _VALUES: Tuple[Tuple[str, int, Tuple[str, ...], Tuple[int, ...]], ...] = (
     ("ecc", 1, ("nvmlDeviceGetTotalEccErrors",), (1, 0)),  # uncorrected, since the driver was loaded
     ("power_limit", 1000, ("nvmlDeviceGetEnforcedPowerLimit",), ()),
 )
-_PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+_ENERGY, _AT_ENERGY = ("nvmlDeviceGetTotalEnergyConsumption",), -1
 
 Call = Optional[Callable[[], int]]
 
@@ -31,14 +36,15 @@ class SlowReadings:
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
-        self._refused: Set[Tuple[int, str]] = set()
+        #: When a function was refused for a GPU, monotonic seconds.
+        self._refused: Dict[Tuple[int, str], float] = {}
+        self._energy: List[Call] = [None] * len(readings.gpus)
         self._turn, self._credit = 0, float(len(readings.gpus))
-        self._slot, self._count = ctypes.c_ulonglong(0), ctypes.c_uint(0)
-        self._found = (ctypes.c_ubyte * (_ROW * 64))()
+        self._slot = ctypes.c_ulonglong(0)
+        self._lists = ProcessLists(self._function)
         #: Of each GPU the handle for which its calls were made, and the calls.
         self._bound: List[Any] = [None] * len(readings.gpus)
         self._calls: List[List[Call]] = [[] for _ in readings.gpus]
-        self._listing: List[Call] = [None] * len(readings.gpus)
 
     def due(self, period: float) -> List[int]:
         """Positions of the GPUs whose slow values are to be asked in this tick; all in the first."""
@@ -62,30 +68,36 @@ class SlowReadings:
                 if code not in NEVER:
                     break
                 call = self._refuse(i, names, at)
-            found[key] = slot.value // unit if call is not None and code == OK else None
+            value = gpu_sentinels.number(slot.value) if call is not None and code == OK else None
+            found[key] = None if value is None else gpu_sentinels.number(value // unit, _MOST.get(key))
         return found
 
-    def processes(self, i: int) -> Optional[List[Tuple[int, Optional[int]]]]:
-        """Pid and MiB (``None``: not told) of each compute process, as the driver lists them."""
+    def energy(self, i: int) -> Optional[int]:
+        """The counter of the energy that one GPU has used, mJ since the driver was loaded."""
         self._bind(i)
-        count = self._count
-        for _ in range(4):
-            call = self._listing[i]
-            if call is None:
-                return None
-            count.value = len(self._found) // _ROW
-            code = call()
-            if code == OK:
-                return self._listed(count.value)
-            if code == TOO_SMALL:
-                self._found = (ctypes.c_ubyte * (_ROW * (2 * count.value + 8)))()
-                self._bound = [None] * len(self._bound)
-                self._bind(i)
-            elif code in NEVER:
-                self._refuse(i, _PROCESSES, -1)
-            else:
-                return None
-        return None
+        call = self._energy[i]
+        if call is None:
+            return None
+        self._slot.value = 0
+        code = call()
+        if code in NEVER:
+            self._refuse(i, _ENERGY, _AT_ENERGY)
+        return gpu_sentinels.number(self._slot.value) if code == OK else None
+
+    def processes(self, i: int) -> Optional[List[Tuple[int, Optional[int]]]]:
+        """Pid and MiB (``None``: not told) of each compute process."""
+        handle = self.readings.handle(i)
+        if handle is None:
+            return None
+        gpu = self.readings.gpus[i]
+        rows = self._lists.of(handle, gpu.get("gpu_instance"), gpu.get("compute_instance"))
+        if rows is None:
+            return None
+        return [(pid, None if size is None else gpu_sentinels.size_mebibytes(size)) for pid, size in by_pid(rows)]
+
+    def _function(self, name: str) -> Optional[Callable[..., int]]:
+        driver = self.readings.driver
+        return None if driver is None else driver.function(name)
 
     def total_memory(self, i: int) -> Optional[int]:
         """MiB that one GPU or instance has."""
@@ -94,27 +106,23 @@ class SlowReadings:
         slots = (ctypes.c_ulonglong * 3)()
         if function is None or handle is None or function(handle, ctypes.byref(slots)) != OK:
             return None
-        return int(slots[0]) >> 20
-
-    def _listed(self, count: int) -> List[Tuple[int, Optional[int]]]:
-        if not count:
-            return []
-        data = memoryview(bytes(self._found)[: _ROW * count])
-        pids, sizes = data.cast("I")[0::6].tolist(), data.cast("Q")[1::3].tolist()
-        return [(pid, None if size == _NO_MEMORY else size >> 20) for pid, size in zip(pids, sizes)]
+        return gpu_sentinels.size_mebibytes(int(slots[0]))
 
     def _bind(self, i: int) -> None:
         """Make the calls of one GPU, unless they are made for the handle that it has."""
         handle = self.readings.handle(i)
-        if handle is self._bound[i] and self._calls[i]:
+        again = [key for key, t in self._refused.items() if key[0] == i and clock.mono() - t >= REFUSED_RETRY_S]
+        if handle is self._bound[i] and self._calls[i] and not again:
             return
+        for key in again:  # MIG and permissions change while we run
+            del self._refused[key]
         self._bound[i] = handle
         slot = ctypes.byref(self._slot)
         self._calls[i] = [
             self._call(i, names, *[ctypes.c_uint(number) for number in constants], slot)
             for _, _, names, constants in _VALUES
         ]
-        self._listing[i] = self._call(i, _PROCESSES, ctypes.byref(self._count), ctypes.byref(self._found))
+        self._energy[i] = self._call(i, _ENERGY, slot)
 
     def _call(self, i: int, names: Tuple[str, ...], *args: Any) -> Call:
         handle, driver = self._bound[i], self.readings.driver
@@ -130,12 +138,12 @@ class SlowReadings:
 
     def _refuse(self, i: int, names: Tuple[str, ...], at: int) -> Call:
         """The function that was just asked is not for this GPU: the next one, if there is one."""
-        key = "" if at < 0 else "".join(str(number) for number in _VALUES[at][3])
+        key = "" if at == _AT_ENERGY else "".join(str(number) for number in _VALUES[at][3])
         for name in names:
             driver = self.readings.driver
             if (i, name + key) not in self._refused and driver is not None and driver.function(name) is not None:
-                self._refused.add((i, name + key))
+                self._refused[i, name + key] = clock.mono()
                 break
         self._bound[i] = None
         self._bind(i)
-        return self._listing[i] if at < 0 else self._calls[i][at]
+        return self._energy[i] if at == _AT_ENERGY else self._calls[i][at]

@@ -13,12 +13,13 @@ import os
 import pickle
 import select
 import signal
+import socket
 import sys
 import time
 import traceback
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from . import clock, failpoints, lifecycle
+from . import clock, failpoints, gpu_locks, lifecycle
 from .bystanders import bystanders
 from .forked import close_others, drain, fresh_signals, note, stdio_to, wake_on
 from .heartbeat import BEAT_CHECK_S, STALL_TIMEOUT_S, Listener
@@ -56,6 +57,7 @@ class Assignment(NamedTuple):
     assigned: float  #: unix seconds: jobs of one queue start in the order of these
     queue: str  #: the queue folder
     number: int  #: of the slot record
+    gpu_variables: Dict[str, str] = {}  #: environment by which the job finds its GPUs
 
     @property
     def mark(self) -> str:
@@ -82,8 +84,9 @@ class Pair:
     def __init__(self) -> None:
         pipes: List[int] = []
         try:
-            for _ in range(3):
-                pipes += os.pipe()
+            for _ in range(2):  # sockets: the locks of GPUs go through them
+                pipes += [end.detach() for end in socket.socketpair()]
+            pipes += os.pipe()
             guardian_reads, self._guardian, supervisor_reads, self._supervisor, self.ready, ready_end = pipes
             failpoints.hit("before_guardian_fork")
             self.pid = os.fork()
@@ -169,8 +172,13 @@ class Pair:
         while any(alive(who) for who in both) and clock.mono() < until:
             time.sleep(0.002)
 
-    def assign(self, task: Assignment) -> None:
+    def assign(self, task: Assignment, locks: Sequence[int] = ()) -> None:
         """Hand over a job. Nothing was started when this raises.
+
+        Parameters
+        ----------
+        locks
+            Of its GPUs, which both keep as long as they live.
 
         Raises
         ------
@@ -180,18 +188,19 @@ class Pair:
         # The supervisor first: it waits for the guardian's word, so that a job has both or neither.
         until = clock.mono() + ASSIGN_TIMEOUT_S
         try:
-            self._send(self._supervisor, task, until)
-            self._send(self._guardian, task._replace(environ={}, secrets={}), until)
+            self._send(self._supervisor, task, until, locks)
+            self._send(self._guardian, task._replace(environ={}, secrets={}), until, locks)
         finally:
             self._close_inputs()
 
-    def _send(self, handle: int, task: Assignment, until: float) -> None:
+    def _send(self, handle: int, task: Assignment, until: float, locks: Sequence[int]) -> None:
         data = pickle.dumps(tuple(task), protocol=4)
         view = memoryview(len(data).to_bytes(8, "big") + data)
         while view:
             try:
-                view = view[os.write(handle, view) :]
-            except BlockingIOError:  # more than a pipe holds
+                view = view[gpu_locks.send(handle, view, locks) :]
+                locks = ()
+            except BlockingIOError:  # more than a socket holds
                 if not select.select([], [handle], [], 0.5)[1]:
                     if clock.mono() > until:
                         raise OSError(errno.ETIMEDOUT, "the waiting supervisor does not read its job") from None
@@ -212,10 +221,10 @@ class Pair:
 
 
 def receive(handle: int) -> Optional[Assignment]:
-    """The job that comes through a pipe; ``None`` when its sender died over it."""
+    """The job that comes through a socket; ``None`` when its sender died over it."""
     data = b""
     while True:
-        piece = os.read(handle, 1 << 20)
+        piece = gpu_locks.receive(handle, 1 << 20)
         if not piece:
             break
         data += piece
@@ -279,6 +288,7 @@ def _watch(task: Assignment, child: int, wakeup: int, life: int) -> None:
         poll.poll(1000 * max(LOOK_INTERVAL_S, BEAT_CHECK_S - silent))
         drain(wakeup)
         lifecycle.reap()
+        gpu_locks.answer()
         if heard.hear():
             if heard.began and not heard.ended:
                 _lost(task, heard.state)

@@ -58,9 +58,9 @@ def for_dispatcher(environ: Mapping[str, str]) -> Dict[str, str]:
         for name, value in environ.items()
         if (name in _NAMES or name.startswith(_PREFIXES)) and not _SECRET.search(name)
     }
-    if kept.pop(MARK, None) is not None:
-        # Started by a job: neither its mark nor its share of the GPUs.
-        kept.pop("CUDA_VISIBLE_DEVICES", None)
+    # Who started it may be a job, and its GPUs are not those of later submitters.
+    for name in (MARK, "CUDA_VISIBLE_DEVICES"):
+        kept.pop(name, None)
     return kept
 
 

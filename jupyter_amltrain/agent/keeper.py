@@ -9,9 +9,10 @@ import signal
 import sys
 from typing import Any, Dict, List, Optional, Sequence
 
-from . import clock, nvml, sampler
+from . import clock, driver_state, nvml, sampler
 from .forked import drain, stdio_to, wake_on
 from .helper import Helper, dismiss
+from .known_gpus import KnownGpus
 from .monitor import ASKED, DIARY, KEPT, RECORD, bad, keep, remove
 from .processes import boot_id, identity, node
 from .protocol import SCHEMA, AgentError, read_json, write_json
@@ -25,8 +26,10 @@ _TURN = 0.5
 def detach(folder: str) -> int:
     """Body of ``agent.pyz monitor``: print one JSON line when the keeper keeps, or why not."""
     asked = read_json(os.path.join(folder, ASKED), "Monitor folder") or {}
+    found = _probe()
+    lost = _lost(found, asked.get("queue"))
     try:
-        _check(asked.get("gpus") or (), _probe())
+        _check(asked.get("gpus") or (), found, lost)
     except AgentError as error:
         print(json.dumps(error.answer()))
         return 1
@@ -38,7 +41,7 @@ def detach(folder: str) -> int:
     os.close(reader)
     code = 70
     try:
-        code = _keep(folder, asked.get("gpus"), float(asked["period"]), writer)
+        code = _keep(folder, asked.get("gpus"), float(asked["period"]), writer, lost)
     except BaseException:  # the body of a process: whatever it is goes to its diary
         import traceback
 
@@ -52,7 +55,8 @@ def detach(folder: str) -> int:
 def _probe() -> Json:
     """What NVML knows; asked in a child, so that we fork without its threads."""
     pid, reader = nvml.start_probe()
-    data, until = b"", clock.mono() + nvml.PATIENCE
+    data, began = b"", clock.mono()
+    until = began + nvml.probe_timeout_s()
     while True:
         if not select.select([reader], [], [], max(0.0, until - clock.mono()))[0]:
             os.kill(pid, signal.SIGKILL)
@@ -63,12 +67,20 @@ def _probe() -> Json:
         data += piece
     os.close(reader)
     os.waitpid(pid, 0)
-    return nvml.parse_probe(data)
+    return nvml.parse_probe(data, clock.mono() - began)
 
 
-def _check(wanted: Sequence[int], found: Json) -> None:
+def _lost(found: Json, queue: Any) -> List[Json]:
+    """GPUs of this boot that the probe did not find usable, as far as the queue folder remembers them."""
+    if found["driver"] != driver_state.WORKS or not isinstance(queue, str):
+        return []
+    return KnownGpus(queue).lost([gpu["uuid"] for gpu in found["present"]], found["lost"])
+
+
+def _check(wanted: Sequence[int], found: Json, lost: Sequence[Json]) -> None:
     """Refuse GPUs that are not here."""
-    known = {gpu["index"] for gpu in found["gpus"]}
+    # A split GPU is watched with its instances; the probe lists these in its place.
+    known = {gpu.get("parent", gpu["index"]) for gpu in [*found["gpus"], *lost]}
     for index in wanted:
         if index not in known:
             listed = ", ".join(str(number) for number in sorted(known))
@@ -76,7 +88,7 @@ def _check(wanted: Sequence[int], found: Json) -> None:
             raise bad("There is no GPU %d on this machine. %s" % (index, there))
 
 
-def _keep(folder: str, gpus: Optional[List[int]], period: float, ready: int) -> int:
+def _keep(folder: str, gpus: Optional[List[int]], period: float, ready: int, lost: List[Json]) -> int:
     stdio_to(os.path.join(folder, DIARY))
     os.umask(0o077)
     wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
@@ -92,7 +104,7 @@ def _keep(folder: str, gpus: Optional[List[int]], period: float, ready: int) -> 
     while True:
         now = clock.mono()
         if helper.due is not None and now >= helper.due:
-            helper.fork(folder, lambda: sampler.watch(folder, gpus, period, lambda: os.getppid() == keeper))
+            helper.fork(folder, lambda: sampler.watch(folder, gpus, period, lambda: os.getppid() == keeper, lost))
         pause = _TURN if helper.due is None else min(_TURN, helper.due - now)
         if select.select([wakeup], [], [], max(0.0, pause))[0] and signal.SIGTERM in drain(wakeup):
             break

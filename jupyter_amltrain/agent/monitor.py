@@ -78,7 +78,7 @@ def serve(here: Here, payload: Json) -> Json:
     while clock.mono() < until:
         pid = _kept(folder)
         if pid is None and _claimed(folder):
-            pid = _start(here, folder, {"schema": SCHEMA, "gpus": gpus, "period": period})
+            pid = _start(here, folder, {"schema": SCHEMA, "gpus": gpus, "period": period, "queue": here.queue})
         if pid is not None:
             return {"id": name, "folder": folder, "pid": pid}
         time.sleep(0.02)

@@ -13,9 +13,20 @@ import signal
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import driver_state, gpu_sentinels, mig
+from .process_lists import ProcessLists, Row, by_pid
+
 LIBRARY = "libnvidia-ml.so.1"
 #: Seconds that a probe may take; a broken driver answers never.
 PATIENCE = 20.0
+
+
+def probe_timeout_s() -> float:
+    """Seconds that a probe may take: ``$AMLTRAIN_NVML_TIMEOUT``, else 20."""
+    try:
+        return max(0.1, float(os.environ["AMLTRAIN_NVML_TIMEOUT"]))
+    except (KeyError, ValueError):
+        return PATIENCE
 
 
 def attempt(call: Callable[..., Any], *args: Any) -> Any:
@@ -45,41 +56,98 @@ def library() -> Tuple[Any, str]:
 
 
 def read_gpus() -> Dict[str, Any]:
-    """``{"gpus": [...], "note": str}`` of this machine, by initializing NVML here.
+    """GPUs of this machine and the driver's state (see `driver_state.result`), by initializing NVML here.
 
     Each GPU is ``{"index", "name", "uuid", "memory_total", "memory_used", "processes":
-    [{"pid", "memory"}] | None}``; bytes; ``None`` where the device cannot tell.
+    [{"pid", "memory"}] | None, "driver", "cuda"}``; bytes and versions; ``None`` where the device cannot tell.
+    In place of a GPU that is split by MIG there are its instances, which also have ``mig`` (true), ``parent``,
+    ``instance`` (numbers of the GPU and in it), ``parent_uuid``, ``gpu_instance``, ``compute_instance``.
     """
     pynvml, why = library()
     if pynvml is None:
-        return {"gpus": [], "note": why}
+        broken = "pynvml" in why and driver_state.has_hardware()
+        return driver_state.result(
+            driver_state.BROKEN if broken else driver_state.ABSENT, why, driver_state.NO_BINDING if broken else None
+        )
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
     except Exception as error:  # a broken driver may raise what ctypes raises, too
-        return {"gpus": [], "note": "NVML does not work here: %s" % error}
+        return driver_state.failed_init(error)
     gpus: List[Dict[str, Any]] = []
+    notes: List[str] = []
+    present: List[Dict[str, Any]] = []
+    lost: List[Dict[str, Any]] = []
+    lists = ProcessLists(lambda name: attempt(pynvml._nvmlGetFunctionPointer, name))
     for index in range(count):
-        device = attempt(pynvml.nvmlDeviceGetHandleByIndex, index)
-        uuid = None if device is None else as_text(attempt(pynvml.nvmlDeviceGetUUID, device))
-        if uuid is None:  # lost from the bus: nobody can be given it
+        device, uuid, reason = _identified(pynvml, index)
+        if reason or uuid is None:  # nobody can be given it
+            name = None if device is None else as_text(attempt(pynvml.nvmlDeviceGetName, device))
+            lost.append({"index": index, "name": name, "uuid": uuid, "reason": reason})
             continue
-        memory = attempt(pynvml.nvmlDeviceGetMemoryInfo, device)
-        running = attempt(pynvml.nvmlDeviceGetComputeRunningProcesses, device)
-        gpus.append(
-            {
-                "index": index,
-                "name": as_text(attempt(pynvml.nvmlDeviceGetName, device)) or "GPU",
-                "uuid": uuid,
-                "memory_total": None if memory is None else int(memory.total),
-                "memory_used": None if memory is None else int(memory.used),
-                "processes": None
-                if running is None
-                else [{"pid": int(p.pid), "memory": p.usedGpuMemory} for p in running],
-            }
-        )
+        name = as_text(attempt(pynvml.nvmlDeviceGetName, device)) or "GPU"
+        present.append({"index": index, "name": name, "uuid": uuid})
+        if not mig.is_split(pynvml, device):
+            gpus.append(_facts(pynvml, device, index, uuid, lists.of(device)))
+            continue
+        # CUDA takes an instance of a split GPU, never the GPU itself.
+        parts = mig.parts(pynvml, device, index, count)
+        if not parts:
+            notes.append(
+                "GPU %d is in MIG mode and has no instance, so CUDA cannot use it. Create some with"
+                " `nvidia-smi mig -cgi`, or switch MIG off" % index
+            )
+        for part in parts:
+            own = as_text(attempt(pynvml.nvmlDeviceGetUUID, part.handle))
+            if own is not None:
+                ids = (part.gpu_instance, part.compute_instance)
+                rows = lists.of(part.handle, *ids)
+                if rows is None and part.gpu_instance is not None:
+                    # The GPU lists the processes of all its instances; a row without ids may be of this one.
+                    rows = lists.of(device, *ids)
+                facts = _facts(pynvml, part.handle, part.number, own, rows)
+                facts.update(mig=True, parent=index, instance=part.instance, parent_uuid=uuid)
+                facts.update(gpu_instance=part.gpu_instance, compute_instance=part.compute_instance)
+                gpus.append(facts)
+    from .driver_version import versions
+
+    told = versions(pynvml)
+    for gpu in gpus:
+        gpu.update(told)
     attempt(pynvml.nvmlShutdown)
-    return {"gpus": gpus, "note": "" if gpus else "the NVIDIA driver is here and knows no GPU"}
+    if not gpus and not notes and not lost:
+        notes = ["the NVIDIA driver is here and knows no GPU"]
+    return driver_state.result(driver_state.WORKS, "; ".join(notes), None, gpus, present, lost)
+
+
+def _facts(pynvml: Any, device: Any, index: int, uuid: str, rows: Optional[List[Row]]) -> Dict[str, Any]:
+    memory = attempt(pynvml.nvmlDeviceGetMemoryInfo, device)
+    return {
+        "index": index,
+        "name": as_text(attempt(pynvml.nvmlDeviceGetName, device)) or "GPU",
+        "uuid": uuid,
+        "memory_total": None if memory is None else int(memory.total),
+        "memory_used": None if memory is None else int(memory.used),
+        "processes": None if rows is None else [{"pid": pid, "memory": size} for pid, size in by_pid(rows)],
+    }
+
+
+def _identified(pynvml: Any, index: int) -> Tuple[Any, Optional[str], str]:
+    """Handle and UUID of a GPU, as far as the driver gives them, and why it cannot be used (empty: it can)."""
+    device: Any = None
+    uuid: Optional[str] = None
+    try:
+        device = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = as_text(pynvml.nvmlDeviceGetUUID(device))
+    except Exception as error:
+        return device, uuid, driver_state.lost_reason(driver_state.code_of(error), error)
+    try:  # a driver may know the name of a GPU that is gone
+        pynvml.nvmlDeviceGetMemoryInfo(device)
+    except Exception as error:
+        code = driver_state.code_of(error)
+        if code in driver_state.LOST_CODES:
+            return device, uuid, driver_state.lost_reason(code, error)
+    return device, uuid, ""
 
 
 def start_probe() -> Tuple[int, int]:
@@ -104,13 +172,26 @@ def start_probe() -> Tuple[int, int]:
         os._exit(0)
 
 
-def parse_probe(data: bytes) -> Dict[str, Any]:
-    """The answer of a probe; a child that died gives a note."""
+def parse_probe(data: bytes, seconds: float = PATIENCE) -> Dict[str, Any]:
+    """The answer of a probe; one that ended without is a driver that does not work.
+
+    Parameters
+    ----------
+    seconds
+        How long the probe took.
+    """
     try:
         value = json.loads(data.decode())
     except ValueError:
-        return {"gpus": [], "note": "NVML did not answer within %g s" % PATIENCE}
-    return value if isinstance(value, dict) else {"gpus": [], "note": "NVML gave no answer"}
+        value = None
+    if isinstance(value, dict):
+        for gpu in value["gpus"]:
+            gpu["memory_total"], gpu["memory_used"] = gpu_sentinels.memory(gpu["memory_total"], gpu["memory_used"])
+        return value
+    if seconds >= probe_timeout_s():
+        note = "NVML did not answer within %g s" % probe_timeout_s()
+        return driver_state.result(driver_state.BROKEN, note, driver_state.TOO_SLOW)
+    return driver_state.result(driver_state.BROKEN, "NVML crashed", driver_state.NO_ANSWER)
 
 
 def preload() -> None:

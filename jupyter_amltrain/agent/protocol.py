@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional
 #: Of every file in a run folder and in the queue.
 SCHEMA = 1
 #: Of the conversation with the dispatcher.
-PROTOCOL = 3
+PROTOCOL = 4
 
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
 LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"

@@ -7,10 +7,12 @@ import os
 import subprocess
 from typing import Any, Dict, List, Optional
 
-from . import failpoints
+from . import failpoints, visible_gpus
 from .guardian import Assignment
 from .inherited import without_kernel
 from .protocol import ARTIFACTS, LOG, MARK, METRICS, OUTPUTS
+from .torch_hook import FOLDER as TORCH_FOLDER
+from .torch_memory import add_hook
 
 #: What jobs start with; the dispatcher sets it to what it was started with.
 USER_UMASK = 0o077
@@ -50,6 +52,7 @@ class SinkPlace:
 def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
     """The environment of the rank: submitter's, then the job's, then ours, then secrets."""
     env = without_kernel(task.environ)
+    env.pop(TORCH_FOLDER, None)  # of a job that submits jobs
     env.update(task.job["env"])
     if sink is not None:
         from . import mlflow_sink
@@ -63,10 +66,14 @@ def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
     env["AML_OUTPUT_DIR"] = os.path.join(task.folder, OUTPUTS)
     if task.job["notebook_dir"]:
         env["AML_NOTEBOOK_DIR"] = task.job["notebook_dir"]
+    outer = visible_gpus.of_submitter(task.environ)
+    env.pop(visible_gpus.OUTER, None)
+    if outer is not None:
+        env[visible_gpus.OUTER] = outer
     if task.devices:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(task.devices)
-    elif task.hide_gpus:
-        env["CUDA_VISIBLE_DEVICES"] = ""
+        env.update(task.gpu_variables or visible_gpus.variables(task.devices, visible_gpus.UUID, ()))
+    elif task.hide_gpus and visible_gpus.VARIABLE not in task.job["env"]:
+        env[visible_gpus.VARIABLE] = ""
     env.update(task.secrets)
     return env
 
@@ -80,6 +87,8 @@ def start(task: Assignment, sink: Optional[SinkPlace]) -> subprocess.Popen[bytes
         Its program or folder is not there, or the like.
     """
     env = environment(task, sink)
+    if task.devices:
+        add_hook(env, task.folder)
     _make_outputs(task, env)
     try:
         log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

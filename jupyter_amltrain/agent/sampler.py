@@ -9,11 +9,13 @@ import os
 import select
 import signal
 import socket
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from . import clock, failpoints, host, truth
+from . import clock, driver_state, failpoints, gpu_sharing, host, truth
 from .forked import wake_on
 from .gpu_devices import Device, Driver, DriverError
+from .gpu_figures import GpuFigures
+from .gpu_incidents import GpuIncidents
 from .gpu_readings import COLUMNS, WIDTH, GpuReadings
 from .gpu_seldom import Seldom
 from .gpu_slow import SlowReadings
@@ -21,6 +23,7 @@ from .minutes import Minutes
 from .slots import usable_cpus
 from .summary import Summary
 from .telemetry_file import Telemetry, shortened
+from .torch_memory import TorchMemory
 
 
 def period() -> float:
@@ -32,7 +35,10 @@ def period() -> float:
 
 
 def find_gpus(
-    uuids: Optional[Sequence[str]], indices: Optional[Sequence[int]], known: Optional[List[Dict[str, Any]]]
+    uuids: Optional[Sequence[str]],
+    indices: Optional[Sequence[int]],
+    known: Optional[List[Dict[str, Any]]],
+    lost: Sequence[Mapping[str, Any]] = (),
 ) -> Tuple[GpuReadings, str]:
     """Open the GPUs, and say in one sentence why some or all cannot be read.
 
@@ -44,6 +50,8 @@ def find_gpus(
         Which GPUs of a watched machine; ``None`` for all.
     known
         The header's ``gpus`` of an earlier sampler of this file.
+    lost
+        GPUs of a watched machine that cannot be used now (see `known_gpus`): they are shown, and looked for.
     """
     driver: Optional[Driver] = None
     devices: List[Device] = []
@@ -59,21 +67,41 @@ def find_gpus(
             note = "the driver does not know %s" % ", ".join(away) if away else ""
         else:
             devices = driver.devices(indices)
-            note = "" if devices else "the NVIDIA driver is here and knows no GPU"
+            lost = [gpu for gpu in lost if indices is None or gpu["index"] in indices]
+            note = driver_state.lost_text(lost) or ("" if devices else "the NVIDIA driver is here and knows no GPU")
     except DriverError as error:
         note = str(error)
     by_uuid = {device.uuid: device for device in devices}
     if known is not None:
         return GpuReadings(driver, known, by_uuid), note
-    gpus: List[Dict[str, Any]] = [{"index": d.number, "uuid": d.uuid, "name": d.name, "mig": d.mig} for d in devices]
+    gpus: List[Dict[str, Any]] = [device.facts() for device in devices]
+    if uuids is None and driver is not None:
+        _add_lost(gpus, lost)
     readings = GpuReadings(driver, gpus, by_uuid)
     slow = SlowReadings(readings)
     readings.read()  # a function that this driver lacks is replaced by the next reading
     first = readings.read()
     for i, gpu in enumerate(gpus):
         gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), slow.read(i)["power_limit"]
-        gpu["baseline"] = first[WIDTH * i + 2]
+        gpu["baseline"], gpu["reserved"] = first[WIDTH * i + 2], readings.reserved(i)
+        known_busy = [value for value in first[WIDTH * i : WIDTH * i + 2] if value is not None]
+        gpu["baseline_util"] = max(known_busy, default=None)
+        energy = slow.energy(i)
+        if energy is not None:
+            gpu["energy"] = energy
     return readings, note
+
+
+def _add_lost(gpus: List[Dict[str, Any]], lost: Sequence[Mapping[str, Any]]) -> None:
+    """Add GPUs that the driver does not show, in their places; one whose number another GPU has now is left out."""
+    numbers = {gpu["index"] for gpu in gpus}
+    gpus += [
+        {"index": gpu["index"], "uuid": gpu["uuid"] or "", "name": gpu["name"], "mig": False}
+        for gpu in lost
+        if gpu["index"] not in numbers
+    ]
+    # Instances follow their GPU.
+    gpus.sort(key=lambda gpu: (gpu["index"], -1) if gpu["index"] < 100 else (gpu["index"] // 100 - 1, gpu["index"]))
 
 
 class Share(NamedTuple):
@@ -99,6 +127,8 @@ class Sampler:
         See :func:`find_gpus`; no GPU is looked for with an empty list of either.
     share
         Where this machine stands in a run that a service has started.
+    lost
+        See :func:`find_gpus`.
 
     Raises
     ------
@@ -114,6 +144,7 @@ class Sampler:
         uuids: Optional[Sequence[str]],
         indices: Optional[Sequence[int]] = None,
         share: Optional[Share] = None,
+        lost: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.every = every
         self.node = share.node if share else 0
@@ -124,25 +155,32 @@ class Sampler:
         if (uuids if uuids is not None else indices) == [] or known == []:
             self.readings, note = GpuReadings(None, [], {}), ""
         else:
-            self.readings, note = find_gpus(uuids, indices, known)
+            self.readings, note = find_gpus(uuids, indices, known, lost)
+        self.figures = GpuFigures(self.readings, header.get("gpu_figures", []) if header else None)
         if not header:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
         self.seldom = Seldom(self.readings)
+        self.incidents = GpuIncidents(folder, self.readings, self.node)
+        self.torch = TorchMemory(folder, self.readings.gpus)
         self.truth: Optional[truth.Truth] = None
         if root is not None and uuids:
             baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
-            self.truth = truth.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note)
+            busy = [gpu.get("baseline_util") for gpu in self.readings.gpus]
+            self.truth = truth.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note, busy)
         elif share and share.grace is not None and self.readings.gpus:
             # What is on them while a process of the run is there may be its own.
             free = not self.usage.members()
             baselines = [gpu.get("baseline") if free else None for gpu in self.readings.gpus]
+            busy = [gpu.get("baseline_util") if free else None for gpu in self.readings.gpus]
             self.truth = truth.Truth(
-                folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node
-            )  # fmt: skip
+                folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node, busy=busy
+            )
+        self.sharing = gpu_sharing.Sharing(self.readings.gpus) if self.truth is not None else None
         per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
+        per_gpu += ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in self.figures.columns]
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
-        self.summary = Summary(folder, self.file.header)
+        self.summary = Summary(folder, self.file.header, self._figures)
         self._go_on()
         # The first differences need a tick before them.
         self.usage.read()
@@ -154,9 +192,15 @@ class Sampler:
             host=socket.gethostname(),
             gpu_columns=[name for name, _ in COLUMNS],
             gpu_units=[unit for _, unit in COLUMNS],
+            gpu_figures=[name for name, _ in self.figures.columns],
+            gpu_figure_units=[unit for _, unit in self.figures.columns],
             gpus=self.readings.gpus,
             gpu_note=note,
         )
+
+    def _figures(self, i: int) -> Dict[str, Any]:
+        """What the summary says of one GPU beside its ticks."""
+        return {**self.incidents.figures(i), **self.torch.figures(i)}
 
     def _go_on(self) -> None:
         """Take in what an earlier sampler has written since its last minute."""
@@ -170,28 +214,58 @@ class Sampler:
     def tick(self) -> None:
         """Take one sample."""
         values = shortened(self.names, self.usage.read())
+        self.incidents.before_reading()
         gpus = self.readings.read()
         members = self.usage.rows
         if self.readings.gpus:
             self.seldom.read(self.every, members)
+            self.incidents.after_reading([row for rows in self.seldom.processes for row in rows])
+            self.torch.read(members)
+            self.seldom.add(self.torch.values)
+        self._tell_sharing(members)
         # To 10 ms: nobody sees more of a tick a second.
         t = round(clock.wall(), 2 if self.every >= 1 else 3)
         if self.minutes.closes(t):
             self.summary.add(self.minutes.close())
             self.summary.save()
             self.seldom.forget()
+            self.figures.forget()
+        for i, count in self.seldom.take_energy().items():
+            self.summary.energy(i, t, count)
         told, what = self.seldom.news()
-        tick = self.file.add(t, values, gpus, told)
+        told = [dict(one, t=t) if "note" in one else one for one in told]
+        figures = self.figures.read()
+        if figures is not None:
+            told.append({"figures": figures})
+        tick = self.file.add(t, values, gpus, told, self.figures.held())
         if tick is not None:
             self.seldom.written(what)
+            if figures is not None:
+                self.figures.written(figures)
             self.minutes.add(tick)
+            notes = [one["note"] for one in told if "note" in one]
+            if notes:
+                self.summary.note(t, notes)
         if self.truth is not None:
             rows = [{"util": gpus[k], "peak": gpus[k + 1], "memory": gpus[k + 2]} for k in range(0, len(gpus), WIDTH)]
             self.truth.tick(clock.mono(), rows, self.seldom.values, members)
 
+    def _tell_sharing(self, members: Collection[int]) -> None:
+        """Note that others have come to the run's GPUs, whatever is known of its own use of them."""
+        if self.sharing is None or self.truth is None:
+            return
+        for at, text in self.sharing.look(self.seldom.processes, members).items():
+            self.readings.notes.append(text)
+            self.truth.share(at)
+
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""
+        self.incidents.close()
+        self.summary.note(clock.wall(), self.readings.notes)
+        self.torch.read((), final=True)
         self.summary.add(self.minutes.ticks)
+        for i in range(len(self.readings.gpus)):
+            self.summary.energy(i, clock.wall(), self.seldom.slow.energy(i))
         self.summary.save()
         if self.truth is not None:
             self.truth.close()
@@ -233,7 +307,13 @@ def run(
     return _loop(sampler, lambda: os.getppid() == root, wakeup)
 
 
-def watch(folder: str, indices: Optional[Sequence[int]], every: float, alive: Callable[[], bool]) -> int:
+def watch(
+    folder: str,
+    indices: Optional[Sequence[int]],
+    every: float,
+    alive: Callable[[], bool],
+    lost: Sequence[Mapping[str, Any]] = (),
+) -> int:
     """Body of a sampler of a machine, without a run.
 
     Parameters
@@ -246,9 +326,11 @@ def watch(folder: str, indices: Optional[Sequence[int]], every: float, alive: Ca
         Seconds between ticks.
     alive
         Asked at each tick whether to go on.
+    lost
+        See :func:`find_gpus`.
     """
     wakeup, _ = wake_on(signal.SIGTERM)
-    return _loop(Sampler(folder, None, every, None, indices), alive, wakeup)
+    return _loop(Sampler(folder, None, every, None, indices, lost=lost), alive, wakeup)
 
 
 def _loop(sampler: Sampler, alive: Callable[[], bool], wakeup: int) -> int:

@@ -8,7 +8,9 @@ import selectors
 import signal
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from . import clock, failpoints, lifecycle, slots
+from . import clock, driver_state, failpoints, gpu_locks, lifecycle, queue_settings, queue_text, slots, visible_gpus
+from .gpu_names import gpu_name
+from .gpu_users import describe, strangers
 from .gpus import GpuWatch
 from .guardian import Assignment, Pair
 from .processes import alive, descendants, node, resume, table
@@ -79,6 +81,7 @@ class Scheduler:
         self.canceled: Set[Tuple[str, str]] = set()  #: home and run: where no file could be made
         self.stopped: Dict[int, float] = {}  #: since when guardian and supervisor of a run are stopped
         self.no_process = ""  #: why no process can be forked now
+        self.locks = gpu_locks.Locks()
 
     # -- the waiting pair ----------------------------------------------------------
 
@@ -235,9 +238,10 @@ class Scheduler:
         self._start(kinds)
 
     def _start(self, kinds: Set[bool]) -> None:
-        share, ours = slots.share_gpus(), self.our_pids()
+        all_share, ours = queue_settings.load(self.queue.folder)["share_gpus"], self.our_pids()
         waiting: Dict[str, Dict[str, str]] = {}
         blocked, forkless = {False: 0, True: 0}, False
+        claimed: List[Set[str]] = []  # GPUs that jobs which wait may be given: not for those behind them
         for number, ticket in sorted(self.queue.tickets.items()):
             if number in self.starting:
                 if clock.mono() - self.starting[number].since > START_CHECK_S:
@@ -247,26 +251,55 @@ class Scheduler:
                 waiting.setdefault(ticket["home"], {})[ticket["run"]] = self.aside[number][1]
                 continue
             kind = bool(ticket.get("gpus"))
+            share = all_share or ticket.get("share_gpus") is True
             records: Sequence[Dict[str, Any]] = list(self.queue.records.values())
-            gpus = slots.free_gpus(self.gpus.found, records, ours, share) if kind else []
+            usable = visible_gpus.candidates(ticket, self.gpus.found) if kind else []
+            gpus = slots.free_gpus(usable, records, ours, share) if kind else []
+            before = [uuids for uuids in claimed if any(gpu["uuid"] in uuids for gpu in usable)]
             cpus = [] if kind else slots.free_cpu_slots(slots.cpu_slots(), records)
             chosen = None
             try:
-                if not blocked[kind] and kind in kinds and self.queue.may_start(ticket):
+                if kind and ticket["gpus"] > len(usable):  # those behind it are not made to wait
+                    waiting.setdefault(ticket["home"], {})[ticket["run"]] = self._blocked_text(ticket, len(usable))
+                    continue
+                behind = bool(before) if kind else bool(blocked[kind])
+                if not behind and kind in kinds and self.queue.may_start(ticket):
                     chosen = slots.choose(ticket["gpus"], gpus, cpus)
-                    if chosen is not None and self._launch(ticket, *chosen):
+                    if chosen is not None and self._start_on(ticket, gpus, chosen, share, ours):
                         continue
-                blocked[kind] += 1
+                blocked[kind] = len(before) + 1 if kind else blocked[kind] + 1
+                if kind:
+                    claimed.append({gpu["uuid"] for gpu in usable})
                 forkless = forkless or (chosen is not None and bool(self.no_process))
                 if forkless:
                     detail = self._waits_for_process()
                 else:
-                    detail = slots.explain(ticket, blocked[kind], self.gpus.found, records, ours, share)
+                    detail = queue_text.waiting_text(
+                        ticket, blocked[kind], usable if kind else [], records, ours, share
+                    )
+                    more = (visible_gpus.waiting_text(ticket, self.gpus.found), self.locks.text(usable, gpus))
+                    detail = "; ".join([detail, *(text for text in more if text and kind)])
             except Exception as error:  # this one run is unreadable or damaged; those behind it are not
                 self._cannot_start(ticket, error)
                 continue
             waiting.setdefault(ticket["home"], {})[ticket["run"]] = detail
         self.queue.show(waiting)
+
+    def _blocked_text(self, ticket: Dict[str, Any], usable: int) -> str:
+        gpus = self.gpus
+        trouble = gpus.trouble or driver_state.lost_text(gpus.lost) or visible_gpus.waiting_text(ticket, gpus.found)
+        return queue_text.blocked_text(ticket, usable, trouble, gpus.note)
+
+    def _share_note(self, share: bool, devices: Sequence[str], ours: Set[int]) -> str:
+        """What the record of a job says of its permission to share GPUs; empty without one."""
+        if not share or not devices:
+            return ""
+        used = [
+            "%s by %s" % (gpu_name(gpu), queue_text.some([describe(row) for row in rows]))
+            for gpu in self.gpus.found
+            if gpu["uuid"] in devices and (rows := strangers(gpu, ours))
+        ]
+        return queue_text.shared_text(used)
 
     # -- ends in the queue -------------------------------------------------------------
 
@@ -317,11 +350,54 @@ class Scheduler:
 
     # -- start -----------------------------------------------------------------------
 
-    def _launch(self, ticket: Dict[str, Any], devices: List[str], cpu_slot: Optional[int]) -> bool:
-        """Record a slot, then hand the job to the waiting pair; whether the ticket is done with."""
+    def _start_on(
+        self,
+        ticket: Dict[str, Any],
+        free: Sequence[str],
+        chosen: Tuple[List[str], Optional[int]],
+        share: bool,
+        ours: Set[int],
+    ) -> bool:
+        """Start a job on its CPU slot, or on those of the free GPUs that no other user of the machine has locked."""
+        if not chosen[0]:
+            return self._launch(ticket, *chosen)
+        try:
+            taken = self.locks.take(free, ticket["gpus"], share)
+        except OSError as error:
+            self.say("cannot lock GPUs: %s" % error)
+            return False
+        if taken is None:
+            return False
+        notes = [self._share_note(share, taken.devices, ours)]
+        if taken.forced:
+            notes.append(self.locks.forced_text(self.gpus.found, taken.forced))
+        try:
+            return self._launch(ticket, taken.devices, None, taken.locks, [note for note in notes if note])
+        finally:
+            gpu_locks.drop(taken.locks)  # guardian and supervisor have them now
+
+    def _launch(
+        self,
+        ticket: Dict[str, Any],
+        devices: List[str],
+        cpu_slot: Optional[int],
+        locks: Sequence[int] = (),
+        notes: Sequence[str] = (),
+    ) -> bool:
+        """Record a slot, then hand the job to the waiting pair; whether the ticket is done with.
+
+        Parameters
+        ----------
+        locks
+            Descriptors of the locks of its devices.
+        notes
+            Sentences for the run's record.
+        """
         task = self._assignment(ticket, devices, cpu_slot)
         if task is None:
             return ticket["number"] not in self.queue.tickets
+        if notes:
+            task.state["notes"] = [*task.state.get("notes", ()), *notes]
         number = ticket["number"]
         if self.spare is None:
             self.spare_due = clock.mono()
@@ -344,7 +420,7 @@ class Scheduler:
         try:
             self.queue.put_record(record)
             failpoints.hit("after_slot_record")
-            pair.assign(task)
+            pair.assign(task, locks)
         except (OSError, failpoints.FailpointError) as error:  # a full disk or a dead pair; the job waits on
             self.say("cannot start %s: %s" % (ticket["run"], error))
             pair.dismiss()
@@ -371,8 +447,9 @@ class Scheduler:
         if held is None:
             self._end_waiting(ticket, lifecycle.fail_in_queue, ENV_LOST)
             return None
-        hide, waited = bool(self.gpus.found) and not devices, self.queue.waited(ticket)
+        hide, waited = self.gpus.driver != driver_state.ABSENT and not devices, self.queue.waited(ticket)
         return Assignment(
             home, folder, job, state, held.environ, held.secrets, devices, cpu_slot, hide, waited, clock.wall(),
             self.queue.folder, ticket["number"],
+            visible_gpus.variables(devices, str(job.get("gpu_ids") or ""), self.gpus.found),
         )  # fmt: skip

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .gpu_users import strangers
 from .protocol import AgentError
 
 Gpu = Mapping[str, Any]
@@ -56,11 +57,6 @@ def cpu_slots() -> int:
     return int(text) if text.isdigit() and int(text) > 0 else usable_cpus()
 
 
-def share_gpus() -> bool:
-    """Whether a GPU on which others compute may be given out (``$AMLTRAIN_SHARE_GPUS=1``)."""
-    return os.environ.get("AMLTRAIN_SHARE_GPUS", "") not in ("", "0")
-
-
 def wanted_gpus(asked: Optional[int], gpus: Sequence[Gpu], note: str = "") -> int:
     """GPUs that a job gets.
 
@@ -75,7 +71,7 @@ def wanted_gpus(asked: Optional[int], gpus: Sequence[Gpu], note: str = "") -> in
         if gpus:
             have = "%d GPU%s (%s)" % (len(gpus), "s" * (len(gpus) > 1), ", ".join(sorted({g["name"] for g in gpus})))
         else:
-            have = "no GPU: %s" % (note or "none was found")
+            have = "no GPU: %s" % (note.rstrip(".") or "none was found")
         raise AgentError(
             "CapacityError",
             "The job asks for %d GPU%s and this machine has %s. Try: --gpus %d"
@@ -84,15 +80,12 @@ def wanted_gpus(asked: Optional[int], gpus: Sequence[Gpu], note: str = "") -> in
     return asked
 
 
-def foreign(gpu: Gpu, ours: Set[int]) -> List[Mapping[str, Any]]:
-    """Processes on `gpu` that belong to none of our runs."""
-    return [p for p in gpu.get("processes") or () if p["pid"] not in ours]
-
-
 def free_gpus(gpus: Sequence[Gpu], records: Sequence[Record], ours: Set[int], share: bool) -> List[str]:
-    """UUIDs that a job may be given now, in the order of their index."""
+    """UUIDs that a job may be given now: in the order of their index, those that are shared with others last."""
     taken = {uuid for record in records for uuid in record["devices"]}
-    return [g["uuid"] for g in gpus if g["uuid"] not in taken and (share or not foreign(g, ours))]
+    free = [gpu for gpu in gpus if gpu["uuid"] not in taken]
+    unused = [gpu["uuid"] for gpu in free if not strangers(gpu, ours)]
+    return unused + [gpu["uuid"] for gpu in free if gpu["uuid"] not in unused] if share else unused
 
 
 def free_cpu_slots(total: int, records: Sequence[Record]) -> List[int]:
@@ -110,63 +103,12 @@ def choose(
     return ([], free_cpus[0]) if free_cpus else None
 
 
-def _who(process: Mapping[str, Any]) -> str:
-    """``pid 123 (ann: python)``; what is not visible from here is left out."""
-    pid = process["pid"]
-    try:
-        import pwd
-
-        uid = os.stat("/proc/%d" % pid).st_uid
-        try:
-            user = pwd.getpwuid(uid).pw_name
-        except KeyError:
-            user = "uid %d" % uid
-        return "pid %d (%s: %s)" % (pid, user, _read("/proc/%d/comm" % pid).strip() or "?")
-    except (OSError, ImportError):
-        return "pid %d (not visible from here)" % pid
-
-
-def explain(
-    ticket: Mapping[str, Any],
-    position: int,
-    gpus: Sequence[Gpu],
-    records: Sequence[Record],
-    ours: Set[int],
-    share: bool,
-) -> str:
-    """What a waiting job waits for, one line.
-
-    Parameters
-    ----------
-    position
-        1 for the next of its kind.
-    """
-    place = "next in line" if position == 1 else "number %d in line" % position
-    if not ticket["gpus"]:
-        busy = [r["run"] for r in records if r["cpu_slot"] is not None]
-        return "%s for a CPU slot; busy with %s" % (place, _some(busy)) if busy else place
-    parts = []
-    busy = [r["run"] for r in records if r["devices"]]
-    if busy:
-        parts.append("busy with %s" % _some(busy))
-    taken = {uuid for record in records for uuid in record["devices"]}
-    for gpu in gpus:
-        others = foreign(gpu, ours)
-        if gpu["uuid"] not in taken and others and not share:
-            parts.append("GPU %d used by %s" % (gpu["index"], _some([_who(p) for p in others])))
-    count = "%d GPU%s" % (ticket["gpus"], "s" * (ticket["gpus"] > 1))
-    return "%s for %s%s" % (place, count, "; " + "; ".join(parts) if parts else "")
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else "%s and %d more" % (shown, len(names) - 3)
-
-
-def totals(gpus: Sequence[Gpu], records: Sequence[Record], ours: Set[int], share: bool) -> Dict[str, Dict[str, int]]:
-    """``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``."""
+def totals(
+    gpus: Sequence[Gpu], records: Sequence[Record], ours: Set[int], share: bool, lost: int = 0
+) -> Dict[str, Dict[str, int]]:
+    """``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``; ``lost`` where some of the total are."""
     total = cpu_slots()
-    return {
-        "cpu": {"total": total, "free": len(free_cpu_slots(total, records))},
-        "gpu": {"total": len(gpus), "free": len(free_gpus(gpus, records, ours, share))},
-    }
+    gpu_slots = {"total": len(gpus) + lost, "free": len(free_gpus(gpus, records, ours, share))}
+    if lost:
+        gpu_slots["lost"] = lost
+    return {"cpu": {"total": total, "free": len(free_cpu_slots(total, records))}, "gpu": gpu_slots}

@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple
 
 from . import claims, clock, failpoints
+from .gpu_users import MAX_ANCESTORS
 from .processes import boot_id, node
 from .protocol import (
     DEFAULT_GPU_GRACE,
@@ -34,6 +35,8 @@ from .protocol import (
     valid_run_id,
     write_json,
 )
+from .queue_settings import asks_to_share
+from .visible_gpus import GPU_IDS
 
 _HIDDEN = ".new-"
 #: Seconds after which a half-made folder of somebody who never came back is removed.
@@ -57,6 +60,7 @@ _FIELDS: Dict[str, Any] = {
     "gpus": (int, type(None)), "timeout": (int, float, type(None)), "grace": (int, float, type(None)),
     "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
     "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
+    "gpu_ids": str, "share_gpus": bool, "submitter": list,
 }  # fmt: skip
 
 
@@ -83,7 +87,7 @@ def checked(payload: Mapping[str, Any]) -> Submission:
     for key, value in payload.items():
         if key not in _FIELDS:
             raise _bad("unknown field %r. Do kernel and agent have the same version?" % key)
-        if not isinstance(value, _FIELDS[key]) or isinstance(value, bool):
+        if not isinstance(value, _FIELDS[key]) or (isinstance(value, bool) and _FIELDS[key] is not bool):
             raise _bad("field %r is a %s." % (key, type(value).__name__))
     run = payload.get("run")
     if not valid_run_id(run):
@@ -103,6 +107,8 @@ def checked(payload: Mapping[str, Any]) -> Submission:
     require, gpu_grace = payload.get("require_gpu", ""), payload.get("gpu_grace")
     if require not in ("", "warn", "stop"):
         raise _bad("require_gpu %r is neither warn nor stop." % require)
+    if payload.get("gpu_ids", "") not in GPU_IDS:
+        raise _bad("gpu_ids %r is neither uuid nor index." % payload["gpu_ids"])
     if gpu_grace is not None and not 0 < gpu_grace < 1e10:
         raise _bad("gpu_grace %r is not a time in seconds." % gpu_grace)
     secrets = _strings("secrets", payload.get("secrets", {}))
@@ -110,7 +116,7 @@ def checked(payload: Mapping[str, Any]) -> Submission:
     for key in ("cwd", "project", "notebook_dir"):
         job[key] = payload.get(key, "")
     job["experiment"] = payload.get("experiment") or "default"
-    job["env"] = _strings("env", payload.get("env", {}))
+    env = job["env"] = _strings("env", payload.get("env", {}))
     job["secrets"] = sorted(secrets)
     job["out"] = payload.get("out", [])
     for key in ("spec", "snapshot", "tracking"):
@@ -119,8 +125,11 @@ def checked(payload: Mapping[str, Any]) -> Submission:
     job["timeout"] = timeout
     job["grace"] = default_grace() if grace is None else grace
     job["require_gpu"] = require
+    job["gpu_ids"] = payload.get("gpu_ids", "")
     job["gpu_grace"] = default_gpu_grace() if gpu_grace is None else gpu_grace
     environ = _strings("environ", payload.get("environ", {}))
+    job["share_gpus"] = payload.get("share_gpus", False) or asks_to_share({**environ, **env})
+    job["submitter"] = payload.get("submitter", [])[:MAX_ANCESTORS]
     return Submission(job, environ, secrets, payload.get("submission", ""))
 
 
@@ -185,6 +194,7 @@ def make_folder(
     folder = run_folder(home, run)
     hidden = hidden_folder(home, run, submitted.submission)
     now = clock.wall()
+    notes = {"notes": job.pop("notes")} if job.get("notes") else {}
     job["submitted"] = now
     job["submission"] = submitted.submission
     job["cwd"] = job["cwd"] or os.path.join(folder, SOURCE)
@@ -192,6 +202,8 @@ def make_folder(
     ticket = {
         "schema": SCHEMA, "number": number, "run": run, "home": home, "gpus": job["gpus"], "submitted": now,
         "mono": clock.mono(), "boot": boot_id(), "submission": submitted.submission,
+        "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
+        "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"),
     }  # fmt: skip
     try:
         os.makedirs(hidden, mode=0o700, exist_ok=True)
@@ -201,7 +213,7 @@ def make_folder(
             os.makedirs(os.path.join(hidden, name), mode=0o700, exist_ok=True)
         write_json(os.path.join(hidden, JOB), job)
         failpoints.hit("after_job_json")
-        write_json(os.path.join(hidden, STATE), first_state(run, queue, now))
+        write_json(os.path.join(hidden, STATE), dict(first_state(run, queue, now), **notes))
         failpoints.hit("after_state_write")
         put_ticket(ticket)
         failpoints.hit("before_claim")

@@ -6,8 +6,10 @@ Taken minute by minute from the ticks; what is kept between is of one size for e
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from . import gpu_figure_sums
+from .gpu_sentinels import MAX_WATTS
 from .minutes import Tick
 from .protocol import SCHEMA, SUMMARY, AgentError, read_json, write_json
 
@@ -17,6 +19,12 @@ LONGEST = 60.0
 IDLE, LOW = 10, 50.0
 #: MiB over the memory before the run that are use.
 SLACK = 64
+#: Points of utilization over those before the run that are use.
+BUSY = 10
+#: Sentences about the GPUs that are kept; of more, the first and the last.
+MAX_NOTES = 100
+#: Joules that a power reading may sum to while the driver's counter stands still.
+STILL_J = 60.0
 _WIDTH = 6  # columns of a GPU: util, peak, memory, power, temperature, sm_clock
 
 
@@ -31,10 +39,39 @@ class _Gpu:
         self.power: Optional[float] = None  # of the last tick
         self.hot: Optional[float] = None
         self.first: Optional[float] = None
+        #: The driver's counter of energy: first and last mJ, unix seconds of the last, whether it only grew.
+        self.counter: Optional[List[Any]] = None
+        self.figures_sums: gpu_figure_sums.Sums = {}
         if state:
             self.__dict__.update(state)
 
-    def add(self, t: Sequence[float], columns: Sequence[Sequence[Any]], before: Optional[float]) -> None:
+    def count(self, t: float, count: Optional[int], begin: Optional[int]) -> None:
+        """Take the driver's counter (mJ); `begin`: where it stood when the file was begun."""
+        if count is None:
+            return
+        if self.counter is None:
+            self.counter = [count if begin is None else begin, count, t, begin is not None and begin <= count]
+            return
+        grown, seconds = count - self.counter[1], max(1.0, t - self.counter[2])
+        # It began anew, or jumped further than any board draws: nobody knows what was used.
+        good = self.counter[3] and 0 <= grown <= 1000 * MAX_WATTS * seconds
+        self.counter[1:] = [count, t, good]
+
+    def energy(self) -> Tuple[Optional[float], str]:
+        """Wh, and whence: the driver's ``counter``, or samples of ``power`` times their seconds."""
+        if self.counter is not None and self.counter[3]:
+            joules = (self.counter[1] - self.counter[0]) / 1000
+            if joules > 0 or (self.joules or 0.0) <= STILL_J:
+                return joules / 3600, "counter"
+        return (None, "") if self.joules is None else (self.joules / 3600, "power")
+
+    def add(
+        self,
+        t: Sequence[float],
+        columns: Sequence[Sequence[Any]],
+        before: Optional[float],
+        busy: Optional[float] = None,
+    ) -> None:
         util, peak, memory, power, temperature, _ = columns
         for value in util:
             if value is not None:
@@ -52,7 +89,7 @@ class _Gpu:
         if self.first is None:
             for at, u, p, m in zip(t[1:], util, peak, memory):
                 grown = m is not None and before is not None and m > before + SLACK
-                if (u or 0) >= 1 or (p or 0) >= 1 or grown:
+                if max(u or 0, p or 0) >= (busy + BUSY if busy else 1) or grown:
                     self.first = at
                     break
 
@@ -68,6 +105,7 @@ class _Gpu:
     def figures(self, began: Optional[float]) -> Dict[str, Any]:
         count = sum(self.bins)
         util = sum(i * x for i, x in enumerate(self.bins))
+        energy, source = self.energy()
         return {
             "memory_peak": self.memory[2] if self.memory[1] else None,
             "memory_mean": round(self.memory[0] / self.memory[1], 1) if self.memory[1] else None,
@@ -75,10 +113,12 @@ class _Gpu:
             "util_p50": self.percentile(0.5),
             "util_p95": self.percentile(0.95),
             "idle_share": round(sum(self.bins[:IDLE]) / count, 4) if count else None,
-            "energy_wh": None if self.joules is None else round(self.joules / 3600, 4),
+            "energy_wh": None if energy is None else round(energy, 4),
+            "energy_source": source,
             "power_mean": round((self.joules or 0.0) / self.powered, 1) if self.powered else None,
             "first_use": None if self.first is None or began is None else round(max(0.0, self.first - began), 1),
             "temperature_max": self.hot,
+            **gpu_figure_sums.results(self.figures_sums),
         }
 
 
@@ -91,6 +131,8 @@ class Summary:
         Folder that holds ``telemetry``.
     header
         First line of the telemetry file; its ``node`` names ours.
+    more
+        Called with the position of a GPU, returns further figures of it; ``None``: there are none.
 
     Attributes
     ----------
@@ -98,11 +140,13 @@ class Summary:
         Number of the last tick in the figures, -1 for none, and the byte after it among the ticks.
     """
 
-    def __init__(self, folder: str, header: Mapping[str, Any]) -> None:
+    def __init__(self, folder: str, header: Mapping[str, Any], more: Any = None) -> None:
         self.path = os.path.join(folder, SUMMARY % (header.get("node") or 0))
+        self.more: Any = more or (lambda i: {})
         self.header = header
         self.gpus: List[Dict[str, Any]] = list(header.get("gpus") or ())
         self.names = list(header["columns"])[2:]
+        self.figures: List[str] = list(header.get("gpu_figures") or ())
         self.seq, self.offset = -1, 0
         self.began: Optional[float] = None
         self.last: Optional[float] = None
@@ -110,10 +154,15 @@ class Summary:
         self.cpu: List[Any] = [0.0, 0, None]  # sum, count, most
         self.memory: Optional[float] = None
         self.sums = [_Gpu() for _ in self.gpus]
+        self.notes: List[List[Any]] = []  #: unix seconds and sentence
+        self.notes_left_out = 0
         try:
-            state = (read_json(self.path) or {}).get("state")
+            found = read_json(self.path) or {}
         except (OSError, AgentError):
-            state = None
+            found = {}
+        state = found.get("state")
+        if isinstance(found.get("notes"), list):
+            self.notes, self.notes_left_out = found["notes"], found.get("notes_left_out") or 0
         if isinstance(state, dict) and len(state.get("sums", ())) == len(self.gpus):
             self.sums = [_Gpu(one) for one in state.pop("sums")]
             self.__dict__.update(state)
@@ -127,7 +176,8 @@ class Summary:
         host = dict(zip(self.names, columns))
         # One time more than ticks: the pause before each.
         t = [self.last if self.last is not None else ticks[0].t] + [tick.t for tick in ticks]
-        self.seconds += sum(pause for pause in (b - a for a, b in zip(t, t[1:])) if 0 < pause < LONGEST)
+        pauses = [b - a if 0 < b - a < LONGEST else 0.0 for a, b in zip(t, t[1:])]
+        self.seconds += sum(pauses)
         if self.began is None:
             present = (tick.t for tick, count in zip(ticks, host["processes"]) if count)
             self.began = next(present, None)
@@ -137,8 +187,23 @@ class Summary:
         self.memory = max((x for x in (self.memory, *host["memory"]) if x is not None), default=None)
         for i, gpu in enumerate(self.gpus):
             start = len(self.names) + _WIDTH * i
-            self.sums[i].add(t, columns[start : start + _WIDTH], gpu.get("baseline"))
+            mine = columns[start : start + _WIDTH]
+            self.sums[i].add(t, mine, gpu.get("baseline"), gpu.get("baseline_util"))
+            start = len(self.names) + _WIDTH * len(self.gpus) + len(self.figures) * i
+            gpu_figure_sums.add(self.sums[i].figures_sums, pauses, dict(zip(self.figures, columns[start:])))
         self.seq, self.offset, self.last = ticks[-1].seq, ticks[-1].end, ticks[-1].t
+
+    def energy(self, i: int, t: float, count: Optional[int]) -> None:
+        """Take the energy counter (mJ) of the GPU at position `i`, read at `t` (unix seconds)."""
+        self.sums[i].count(t, count, self.gpus[i].get("energy"))
+
+    def note(self, t: float, sentences: Sequence[str]) -> None:
+        """Keep what happened to the GPUs at `t` (unix seconds), on disk at once."""
+        self.notes += [[t, sentence] for sentence in sentences]
+        while len(self.notes) > MAX_NOTES:
+            del self.notes[MAX_NOTES // 2]
+            self.notes_left_out += 1
+        self.save()
 
     def value(self) -> Dict[str, Any]:
         """The file's content; units are in its keys' description (percent, MiB, Wh, W, C, seconds; bytes)."""
@@ -148,8 +213,9 @@ class Summary:
                 name=gpu.get("name"),
                 memory_total=gpu.get("memory_total"),
                 **x.figures(self.began),
+                **self.more(i),
             )
-            for gpu, x in zip(self.gpus, self.sums)
+            for i, (gpu, x) in enumerate(zip(self.gpus, self.sums))
         ]
         cpu_mean = round(self.cpu[0] / self.cpu[1], 1) if self.cpu[1] else None
         kept = ("seq", "offset", "began", "last", "seconds", "cpu", "memory")
@@ -163,6 +229,8 @@ class Summary:
             "memory_peak": self.memory,
             "cpus": self.header.get("cpus"),
             "hint": hint([gpu["util_mean"] for gpu in gpus], cpu_mean, self.header.get("cpus")),
+            "notes": self.notes,
+            "notes_left_out": self.notes_left_out,
             "state": dict({key: getattr(self, key) for key in kept}, sums=[one.__dict__ for one in self.sums]),
         }
 

@@ -27,7 +27,7 @@ def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: 
     guardian
         Identity of our guardian.
     assigned
-        Pipe that brings the job.
+        Socket that brings the job.
     life
         Write end of the pipe by which the guardian notices our death.
     guarded

@@ -12,7 +12,7 @@ import signal
 import subprocess
 from typing import Any, Dict, FrozenSet, List, Optional
 
-from . import clock, failpoints, lifecycle, sampler
+from . import clock, failpoints, failure_cause, lifecycle, sampler
 from .bystanders import bystanders
 from .forked import drain, note
 from .gate import Gate, Ready
@@ -321,6 +321,11 @@ class Supervisor:
             stuck = lifecycle.kill_all(self.task.mark, os.getpid(), None, self._ours(), 0.0, self._apart(), tick=tick)
         self.gate.close(state)
         details = [outcome.detail]
+        life = failure_cause.Life(self.began, finalizing, self.stopped)
+        cause = failure_cause.find_cause(self.task.folder, outcome, life, self.task.devices, self.gate.number)
+        if cause is not None:
+            state["cause"] = cause
+            details.append(cause["text"])
         if stuck:
             details.append("left-over processes " + stuck)
         if outcome.reason == CANCELED and self.told_to_end and not self._cancel_asked():

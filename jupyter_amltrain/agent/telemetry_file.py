@@ -10,6 +10,7 @@ import json
 import os
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
+from .gpu_held import HeldFigures
 from .minutes import Tick, Value, number
 from .protocol import TELEMETRY, cut_torn_tail
 
@@ -74,6 +75,7 @@ class Telemetry:
         if offset > os.fstat(self.handle).st_size:
             offset, seq = 0, -1
         self.next = seq + 1
+        held = HeldFigures(len(self.header.get("gpu_figures") or ()) * len(self.header.get("gpus") or ()))
         with open(self.path, "rb") as file:
             file.seek(offset)
             for line in file:
@@ -83,7 +85,13 @@ class Telemetry:
                     self.next = seq + 1
                     # Written as 12345e6, meant as a whole number.
                     whole = [int(x) if isinstance(x, float) and x >= 1000 and x == int(x) else x for x in values]
-                    yield Tick(seq, t, whole, offset)
+                    yield Tick(seq, t, [*whole, *held.at(t)], offset)
+                elif held.count and b'"figures"' in line:
+                    try:
+                        value = json.loads(line.decode())
+                    except ValueError:
+                        continue
+                    held.take(value.get("figures") if isinstance(value, dict) else None)
 
     def begin(self, header: Dict[str, Any]) -> None:
         """Write the header of a new file now, or with the first tick when the disk does not take it."""
@@ -91,7 +99,12 @@ class Telemetry:
         self._written = self._write((_json(header) + "\n").encode()) is not None
 
     def add(
-        self, t: float, host: Sequence[Value], gpus: Sequence[Value], told: Sequence[Mapping[str, Any]]
+        self,
+        t: float,
+        host: Sequence[Value],
+        gpus: Sequence[Value],
+        told: Sequence[Mapping[str, Any]],
+        held: Sequence[Value] = (),
     ) -> Optional[Tick]:
         """Append a tick, behind what is `told` with it; ``None`` when the disk did not take all of it.
 
@@ -99,6 +112,8 @@ class Telemetry:
         ----------
         t
             Unix seconds.
+        held
+            Figures that the tick has without being written in its line; see ``gpu_figures``.
         """
         lines = [] if self._written else [_json(self.header)]
         lines += [_json(dict(seq=self.next, **object_)) for object_ in told]
@@ -109,7 +124,7 @@ class Telemetry:
         if end is None:
             return None
         self._written = True
-        tick = Tick(self.next, t, [*host, *gpus], end)
+        tick = Tick(self.next, t, [*host, *gpus, *held], end)
         self.next += 1
         return tick
 

@@ -1,23 +1,34 @@
 """The GPU-truth gate: did a run use the GPUs that it owns? Used, not used, or cannot tell.
 
-*Not used* stops runs, so it needs evidence for all of it: every device below 1 %
-utilization and within 64 MiB of its memory before the first rank started, on every
-tick of the whole grace time. Process ids prove use and never its absence: in a
-container NVML gives the host's, some drivers mix the two, MIG gives none.
+*Not used* stops runs, so it needs evidence for all of it: every device at the utilization
+and within 64 MiB of the memory that it had before the first rank started, on every tick of
+the whole grace time.
+
+Memory proves use at once. Utilization has other causes, too: a display, another container,
+the driver that checks its memory when it is initialized (98 % for seconds). So it proves
+use only 10 points above what it was before the run, on two ticks in a row; while memory
+has not risen, not within the first seconds; and never where the driver's list of processes is
+complete and none of the run's is on it. A list is complete where process ids are the
+machine's own: in a container NVML gives the host's, some drivers mix the two, MIG gives none.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import clock, gpu_cause
+from .gpu_names import gpu_name
 from .protocol import DEFAULT_GPU_GRACE, JOB, SCHEMA, TRUTH, AgentError, read_json, read_state, write_json
 
 USED, NOT_USED, CANNOT_TELL = "used", "not used", "cannot tell"
 
 #: Below this utilization (percent) a device computes nothing.
 UTILIZATION = 1.0
+#: Points over the utilization before the run that prove use, and the ticks in a row that they need.
+RISE, RISE_TICKS = 10.0, 2
+#: Seconds in which a driver that was just initialized may be busy with itself.
+SETTLE_S = 10.0
 #: MiB over the memory before the run that are no evidence: less than any CUDA context takes.
 SLACK = 64.0
 #: A pause between two ticks that is longer than this many periods, and seconds, is a hole.
@@ -50,6 +61,8 @@ class Truth:
         Finds the likely cause: ``why(pids, gpus)``.
     node
         Number of the machine within the run.
+    busy
+        Utilization (percent) of each device before the first rank started, as `baselines`.
     """
 
     def __init__(
@@ -62,6 +75,7 @@ class Truth:
         missing: str = "",
         why: Callable[[Collection[int], Sequence[Mapping[str, Any]]], str] = gpu_cause.likely,
         node: int = 0,
+        busy: Sequence[Optional[float]] = (),
     ) -> None:
         self.path = os.path.join(folder, TRUTH % node)
         self.gpus, self.grace, self.missing = gpus, grace, missing
@@ -72,6 +86,10 @@ class Truth:
         self.watched: Optional[float] = None  #: last tick, monotonic
         self.doubt = missing or ("" if gpus else "no GPU could be read")
         self.baselines: List[Optional[float]] = list(baselines) + [None] * (len(gpus) - len(baselines))
+        self.busy: List[Optional[float]] = list(busy) + [None] * (len(gpus) - len(busy))
+        self._ticks_above = [0] * len(gpus)
+        self._above_since = [0.0] * len(gpus)
+        self._absent = [False] * len(gpus)  # the complete list of processes has none of ours
         self._most = [0.0, 0.0]  # highest utilization, highest rise of memory
         self._shared = [False] * len(gpus)
         self._noted: Optional[float] = None
@@ -108,9 +126,10 @@ class Truth:
         if t - (self.watched or t) > self.hole:
             self._doubt("nothing was read for %.0f s" % (t - (self.watched or t)))
         self.watched = t
-        proof = self._look(readings, slow)
+        proof = self._look(t, readings, slow)
         if proof:
-            self._say(USED, "%s, first after %.0f s" % (proof, t - self.began))
+            sentence, since = proof
+            self._say(USED, "%s, first after %.0f s" % (sentence, since - self.began))
         elif not self.verdict and t - self.began >= self.grace:
             if self.doubt:
                 self._say(CANNOT_TELL, self.doubt)
@@ -119,6 +138,15 @@ class Truth:
         elif not self.verdict and t - (self._noted or 0.0) >= NOTE_EVERY:
             self._dirty = True
         if self._dirty:
+            self._save()
+
+    def share(self, at: int) -> None:
+        """Others compute on a GPU too, also where the run is known to use it already."""
+        if self._shared[at]:
+            return
+        self._share(at)
+        if self.verdict == USED:
+            self.detail = "%s; others compute on %s too" % (self.detail, gpu_name({"index": at, **self.gpus[at]}))
             self._save()
 
     def close(self) -> None:
@@ -139,30 +167,38 @@ class Truth:
             memory = _value(readings, at, "memory")
             if self.baselines[at] is None and memory is not None:
                 self.baselines[at], self._dirty = memory, True
+            busy = _busy(readings, at)
+            if busy is not None and busy != self.busy[at]:
+                # A display changes from tick to tick, a driver that starts gets quiet.
+                before = self.busy[at]
+                self.busy[at] = busy if before is None or before >= RISE else max(before, min(busy, RISE))
+                self._dirty = True
             if _value(slow, at, "others"):
                 self._share(at)
         if self._dirty:
             self._save()
 
-    def _look(self, readings: Sequence[Reading], slow: Sequence[Reading]) -> str:
-        """What proves use now, or nothing; collects what takes away the right to say *not used*."""
+    def _look(
+        self, t: float, readings: Sequence[Reading], slow: Sequence[Reading]
+    ) -> Optional[Tuple[str, float]]:  # fmt: skip
+        """What proves use now, and since when; collects what takes away the right to say *not used*."""
         for at, gpu in enumerate(self.gpus):
-            name = "GPU %s" % gpu.get("index", at)
+            name = _name(gpu, at)
             mine, others = _value(slow, at, "mine"), _value(slow, at, "others")
             if mine or (at < len(slow) and slow[at].get("own")):
-                return "%s has a process of this run" % name + (" with %.0f MiB" % mine if mine else "")
+                return "%s has a process of this run" % name + (" with %.0f MiB" % mine if mine else ""), t
             if others:
                 self._share(at)
-            util, memory = _value(readings, at, "util"), _value(readings, at, "memory")
-            peak = _value(readings, at, "peak")
+            # An instance may list none although it is in use.
+            self._absent[at] = mine == 0 and not gpu.get("mig")
+            util, memory, busy = _value(readings, at, "util"), _value(readings, at, "memory"), _busy(readings, at)
             before = self.baselines[at]
             rise = None if memory is None or before is None else memory - before
-            busy = max(util or 0.0, peak or 0.0)
             if not self._shared[at]:
-                if busy >= UTILIZATION:
-                    return "%s was used (utilization %.0f %%)" % (name, busy)
                 if rise is not None and rise > SLACK:
-                    return "%s was used (%.0f MiB more than before the run)" % (name, rise)
+                    return "%s was used (%.0f MiB more than before the run)" % (name, rise), t
+                if self._rises(t, at, busy, rise is not None):
+                    return "%s was used (utilization %.0f %%)" % (name, busy or 0.0), self._above_since[at]
             if util is None:
                 self._doubt("%s does not tell its utilization" % name)
             elif memory is None:
@@ -170,16 +206,50 @@ class Truth:
             elif rise is None:
                 self._doubt("the memory of %s before the run is not known" % name)
             else:
-                self._most = [max(self._most[0], busy), max(self._most[1], abs(rise))]
+                self._most[1] = max(self._most[1], abs(rise))
                 if rise < -SLACK:  # somebody else left: the rest of the change may be ours
                     self._doubt("%s lost %.0f MiB meanwhile, so others were on it" % (name, -rise))
-        return ""
+        return None
+
+    def _rises(self, t: float, at: int, busy: Optional[float], flat: bool) -> bool:
+        """Whether utilization proves use; what it leaves open is a doubt.
+
+        Parameters
+        ----------
+        flat
+            Whether the memory is known to be as before the run.
+        """
+        before, began = self.busy[at], t if self.began is None else self.began
+        if busy is None or self._absent[at]:
+            self._ticks_above[at] = 0
+            return False
+        if before is not None and before >= RISE and busy < before:
+            self.busy[at] = before = busy  # it was the driver's start, or somebody who has left
+            self._dirty = True
+        if t - began < SETTLE_S and (flat or before is None or before >= RISE):
+            # The run's own use takes memory, too; where nobody tells it, it is still there afterwards.
+            self._ticks_above[at] = 0
+            return False
+        name, usual = _name(self.gpus[at], at), before or 0.0
+        self._most[0] = max(self._most[0], busy)
+        if usual >= RISE:
+            self._doubt("%s was busy already before the run (%.0f %%)" % (name, usual))
+        if busy - usual < RISE:
+            self._ticks_above[at] = 0
+            if busy - usual >= UTILIZATION:
+                self._doubt("%s was at %.0f %% utilization, too little to tell whose" % (name, busy))
+            return False
+        self._ticks_above[at] += 1
+        if self._ticks_above[at] == 1:
+            self._above_since[at] = t
+            self._doubt("%s was at %.0f %% utilization for a moment" % (name, busy))
+        return self._ticks_above[at] >= RISE_TICKS
 
     def _share(self, at: int) -> None:
         # For good: readings lag behind a process that leaves, and its memory was in the baseline.
         if not self._shared[at]:
             self._shared[at], self._dirty = True, True
-        self._doubt("others compute on GPU %s too" % self.gpus[at].get("index", at))
+        self._doubt("others compute on %s too" % _name(self.gpus[at], at))
 
     def _doubt(self, why: str) -> None:
         if not self.doubt:
@@ -187,9 +257,11 @@ class Truth:
 
     def _idle_sentence(self) -> str:
         one = len(self.gpus) == 1
-        who = "GPU %s" % self.gpus[0].get("index", 0) if one else "each of %d GPUs" % len(self.gpus)
-        return "%s stayed at %.0f %% utilization and within %.0f MiB of its memory before the run, for %g s" % (
-            who, self._most[0], max(1.0, self._most[1]), self.grace,
+        who = _name(self.gpus[0], 0) if one else "each of %d GPUs" % len(self.gpus)
+        absent = all(self._absent)
+        at = "" if absent and self._most[0] >= UTILIZATION else "at %.0f %% utilization and " % self._most[0]
+        return "%s stayed %swithin %.0f MiB of its memory before the run%s, for %g s" % (
+            who, at, max(1.0, self._most[1]), " and had no process of this run" if absent else "", self.grace,
         )  # fmt: skip
 
     # -- the file ------------------------------------------------------------------
@@ -205,7 +277,8 @@ class Truth:
             "state": {
                 "began": self.began, "watched": self.watched, "doubt": self.doubt, "most": self._most,
                 "gpus": [
-                    [gpu.get("uuid"), self.baselines[at], self._shared[at]] for at, gpu in enumerate(self.gpus)
+                    [gpu.get("uuid"), self.baselines[at], self._shared[at], self.busy[at]]
+                    for at, gpu in enumerate(self.gpus)
                 ],
             },
         }  # fmt: skip
@@ -228,6 +301,7 @@ class Truth:
                 # Today's memory is no baseline: the run may hold some of it.
                 self.baselines[at] = row[1] if row else None
                 self._shared[at] = bool(row and row[2])
+                self.busy[at] = row[3] if row and len(row) > 3 else None
             self.began, self.watched, self._most = state["began"], state["watched"], list(state["most"])
             self.doubt = state["doubt"] or self.doubt
             self.verdict, self.detail, self.cause = found["verdict"], found["detail"], found["cause"]
@@ -244,6 +318,7 @@ def for_run(
     baselines: Sequence[Optional[float]],
     every: float,
     note: str = "",
+    busy: Sequence[Optional[float]] = (),
 ) -> Optional[Truth]:
     """The truth of the run in `folder`; ``None`` for a run that owns no GPU, and where no run is (a monitor).
 
@@ -255,6 +330,8 @@ def for_run(
         UUIDs that the run was given.
     note
         Why some of them cannot be read.
+    busy
+        Utilization of each before the run.
     """
     if not devices:
         return None
@@ -269,11 +346,11 @@ def for_run(
     if not isinstance(grace, (int, float)):
         grace = DEFAULT_GPU_GRACE
     if state.get("rank"):  # it did not wait for us: what is on the devices now may be its own
-        baselines = [None] * len(gpus)
+        baselines, busy = [None] * len(gpus), ()
     missing = "" if len(gpus) >= len(devices) else note or "%d of %d GPUs cannot be read" % (
         len(devices) - len(gpus), len(devices),
     )  # fmt: skip
-    return Truth(folder, gpus, grace, baselines, every, missing)
+    return Truth(folder, gpus, grace, baselines, every, missing, busy=busy)
 
 
 def read_truth(path: str) -> Dict[str, Any]:
@@ -286,3 +363,13 @@ def read_truth(path: str) -> Dict[str, Any]:
 
 def _value(rows: Sequence[Reading], at: int, key: str) -> Optional[float]:
     return rows[at].get(key) if at < len(rows) else None
+
+
+def _busy(rows: Sequence[Reading], at: int) -> Optional[float]:
+    """The higher of utilization and its peak."""
+    known = [value for value in (_value(rows, at, "util"), _value(rows, at, "peak")) if value is not None]
+    return max(known, default=None)
+
+
+def _name(gpu: Mapping[str, Any], at: int) -> str:
+    return gpu_name({"index": at, **gpu})

@@ -88,7 +88,7 @@ class RunAnswers:
         return DashboardReply(feed=feed, why=why)
 
     async def _follow(self, asked: protocol.FollowFeed) -> FollowReply:
-        return FollowReply(known=self.live.follow(asked.feed, asked.shown, asked.seen))
+        return FollowReply(known=self.live.follow(asked.feed, asked.shown, asked.seen, asked.view))
 
     async def _cancel(self, asked: protocol.Cancel) -> CancelReply:
         controller = self._controller

@@ -35,6 +35,17 @@ def use(name: str) -> None:
     controller().loop.call(controller().computes.act("use", name), ANSWER)
 
 
+def configure_target(name: str, *, share_gpus: bool) -> dict[str, Any]:
+    """Change settings of a target's queue, which hold at once; returns all of them.
+
+    Parameters
+    ----------
+    share_gpus
+        Whether its runs may be given GPUs on which other processes compute.
+    """
+    return dict(controller().loop.call(controller().computes.configure(name, {"share_gpus": share_gpus}), ANSWER))
+
+
 def compute_rows(patience: float = 1.5) -> tuple[TargetRow, ...]:
     """Every target with its state, size and price; what does not answer within `patience` seconds as it is known."""
     c = controller()

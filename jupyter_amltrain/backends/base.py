@@ -121,6 +121,19 @@ class Backend(abc.ABC):
     async def check(self) -> TargetInfo:
         """What is there. Raises ``TargetUnreachable``, ``AuthenticationError``."""
 
+    async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change settings of the target's queue (``share_gpus``), which hold at once; returns all of them.
+
+        Raises
+        ------
+        CommandError
+            Its queue has no settings.
+        """
+        raise CommandError(
+            f"{self.target.name!r} gives each run GPUs of its own: there is nothing to share.",
+            hint="Sharing is for targets that run jobs on this machine: %aml_compute edit local --share-gpus yes",
+        )
+
     def completed(self, spec: JobSpec) -> JobSpec:
         """The job with what this target fills in. Called in a thread before :meth:`refuses`; asks nobody.
 

@@ -68,6 +68,10 @@ class ProcessBackend(Backend):
             TargetInfo,
         )
 
+    async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :meth:`Backend.configure`."""
+        return await self._transport.call("configure", dict(settings))
+
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         """See :meth:`Backend.plan`."""
         check_path(self._transport.home, "state root", "Set AMLTRAIN_HOME to another folder and restart the kernel.")
@@ -85,6 +89,8 @@ class ProcessBackend(Backend):
             "timeout": spec.timeout,
             "require_gpu": spec.require_gpu,
             "gpu_grace": spec.gpu_grace,
+            "share_gpus": spec.share_gpus,
+            **({"gpu_ids": spec.gpu_ids} if spec.gpu_ids else {}),
             "out": list(spec.out),
             "experiment": spec.experiment,
             "notebook_dir": spec.notebook_dir,

@@ -18,6 +18,9 @@ from jupyter_amltrain.spec.run import DAMAGED, Phase, Run, RunHandle, RunState, 
 #: What wrong types and numbers out of range raise on their way into a struct.
 _UNDECODABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
+#: Notes of a target that are read: a job may write its state file.
+_MAX_NOTES = 8
+
 
 def run_of(handle: RunHandle, folder: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
     """Decode a run; a damaged one is returned as such, never raised."""
@@ -79,7 +82,9 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
         cancel_requested=bool(state.get("cancel_requested")),
         version=int(state.get("version") or 0),
         truth={_text(key): _text(value) for key, value in (state.get("truth") or {}).items()},
+        cause={_text(key): _text(value) for key, value in (state.get("cause") or {}).items()},
         nodes=int(state.get("nodes") or 1),
+        notes=tuple(map(_text, list(state.get("notes") or ())[:_MAX_NOTES])),
     )
 
 

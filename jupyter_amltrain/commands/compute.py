@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.commands.tables import pairs, table
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text
-from jupyter_amltrain.target_rows import PAST, gpus_text, info_text
+from jupyter_amltrain.target_rows import PAST, gpus_text, info_text, lost_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from jupyter_amltrain.spec.target import TargetInfo
 
@@ -51,7 +52,7 @@ def listing_text(rows: list[dict[str, Any]]) -> str:
                 "" if nodes is None else f"{nodes} of {most}",
                 "" if row["cpus"] is None else str(row["cpus"]),
                 "" if row["memory"] is None else bytes_text(row["memory"]),
-                "" if row["gpus"] is None else f"{row['gpus']} x {name}" if row["gpus"] else "none",
+                "" if row["gpus"] is None else row["gpus_text"] or f"{row['gpus']} x {name}" if row["gpus"] else "none",
                 _price(row),
                 _now(row),
             ]
@@ -87,6 +88,12 @@ def show(name: str | None = None) -> TargetInfo:
     return api.compute(name)
 
 
+def driver_text(gpus: Sequence[Mapping[str, Any]]) -> str:
+    """``580.65.06, CUDA 13.0 at most``; empty where nobody told."""
+    driver, cuda = (next((str(gpu[key]) for gpu in gpus if gpu.get(key)), "") for key in ("driver", "cuda"))
+    return ", ".join(filter(None, (driver, cuda and f"CUDA {cuda} at most")))
+
+
 def show_text(info: TargetInfo) -> str:
     """All that a check found."""
     facts = [
@@ -95,13 +102,20 @@ def show_text(info: TargetInfo) -> str:
         ("detail", info.detail),
         ("CPUs", "" if info.cpus is None else str(info.cpus)),
         ("memory", "" if info.memory is None else bytes_text(info.memory)),
-        ("GPUs", gpus_text(info.gpus) or info.gpu_note or "none"),
+        ("GPUs", ", ".join(filter(None, [gpus_text(info.gpus), lost_text(info.gpus_lost)])) or info.gpu_note or "none"),
     ]
     facts += [
-        (f"  {gpu.get('index', '')}", f"{gpu.get('name')}  {bytes_text(gpu.get('memory_total'))}  {gpu.get('uuid')}")
+        (f"  {gpu_name(gpu)}", f"{gpu.get('name')}  {bytes_text(gpu.get('memory_total'))}  {gpu.get('uuid')}")
         for gpu in info.gpus
     ]
-    facts += [(f"{kind} slots", f"{s['free']} free of {s['total']}") for kind, s in info.slots.items()]
+    facts += [
+        (f"  {gpu_name(gpu)}", f"{gpu.get('name')}  lost: {gpu.get('reason')}  {gpu.get('uuid') or ''}".rstrip())
+        for gpu in info.gpus_lost
+    ]
+    if driver := driver_text(info.gpus):
+        facts.append(("driver", driver))
+    facts += [(f"{kind} slots", _slots_text(slots)) for kind, slots in info.slots.items()]
+    facts += [("GPU sharing", "allowed for every run (%aml_compute edit)" if info.share_gpus else "")]
     facts += [
         ("runs", f"{info.running} running, {info.queued} queued"),
         ("Python", info.python),
@@ -113,6 +127,24 @@ def show_text(info: TargetInfo) -> str:
         rows = [(place, f"{s.get('answer', 'unknown')}: {s.get('why', '')}") for place, s in info.survives.items()]
         lines += f"\n\nA run survives the end of\n{pairs(rows)}"
     return lines
+
+
+def _slots_text(slots: Mapping[str, int]) -> str:
+    """``1 free of 2, 1 lost``."""
+    lost = f", {slots['lost']} lost" if slots.get("lost") else ""
+    return f"{slots['free']} free of {slots['total']}{lost}"
+
+
+def edit(name: str, share_gpus: str | None) -> str:
+    """Change settings of a target that hold at once, also for runs that wait there; returns what to say."""
+    from jupyter_amltrain import api
+
+    if share_gpus is None:
+        raise CommandError("compute edit: nothing to change.", hint=f"Try: %aml_compute edit {name} --share-gpus yes")
+    settings = api.configure_target(name, share_gpus=share_gpus == "yes")
+    if settings["share_gpus"]:
+        return f"Runs on {name} may share GPUs with other processes, also those that wait now."
+    return f"Runs on {name} get no GPU that other processes use, unless submitted with --share-gpus."
 
 
 def test_text(info: TargetInfo) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.registry import forms
-from jupyter_amltrain.commands import azure_sizes, connect
+from jupyter_amltrain.commands import azure_sizes, connect, values
 from jupyter_amltrain.commands.parsing import Parser, examples
 from jupyter_amltrain.spec.fields import Field, TargetKind
 
@@ -19,6 +19,7 @@ _VERBS = {
     "list": "The compute targets; * marks the one in use.",
     "show": "What a target has: processors, memory, GPUs, slots, and what a run survives there.",
     "use": "Make a target the default of every notebook.",
+    "edit": "Change settings of a target; they hold at once, also for runs that wait.",
     "test": "Ask a target whether it can run jobs now.",
     "create": "Make a new target.",
     "attach": "Make a machine that is there already a target.",
@@ -64,6 +65,12 @@ def compute_parser(prog: str = "%aml_compute") -> Parser:
             verb.add_argument("name", metavar="NAME", help=mine[0].fields[0].help)
             _offering(verb.add_argument("--kind", metavar="KIND", default="", help=_kinds_text(mine)), mine)
             _add_fields(verb, mine)
+        elif name == "edit":
+            verb.add_argument("target", help="name of the target")
+            verb.add_argument(
+                "--share-gpus", metavar="yes|no", type=values.share_gpus,
+                help="whether its runs may get GPUs that other processes use",
+            )  # fmt: skip
         elif name in ("show", "test"):
             verb.add_argument("target", nargs="?", help="name of the target; default the one in use")
         elif name != "list":

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.commands.tables import table
 from jupyter_amltrain.runs.text import bytes_text
 
@@ -20,13 +21,21 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
     Parameters
     ----------
     snapshot
-        ``gpus``: rows of index, name, util (percent), memory and memory_total (MiB), power (W),
-        temperature (°C); ``host``: cpu (percent of all cores), memory (bytes); ``note``: a sentence or "".
+        ``gpus``: rows of index, label, name, util (percent), memory and memory_total (MiB), power (W),
+        temperature (°C) and, where the device tells it, power_limit, sm_activity, lost; ``processes``: rows of gpu,
+        label, pid, user, command, memory (MiB), sm (percent); ``host``: cpu (percent of all cores), memory (bytes);
+        ``note``: a sentence or "".
     """
     parts = []
-    rows = [_row(gpu) for gpu in snapshot.get("gpus", ())]
+    gpus = snapshot.get("gpus", ())
+    activity = any(gpu.get("sm_activity") is not None for gpu in gpus)
+    rows = [_row(gpu, activity) for gpu in gpus]
     if rows:
-        parts.append(table(["GPU", "name", "util", "memory", "power", "temperature"], rows))
+        extra = ["SM activity"] if activity else []
+        parts.append(table(["", "name", "util", *extra, "memory", "power", "temperature"], rows))
+    processes = [_process_row(process) for process in snapshot.get("processes", ())]
+    if processes:
+        parts.append(table(["", "pid", "user", "command", "SM", "GPU memory"], processes))
     host = snapshot.get("host") or {}
     if host:
         cpu, memory = _number(host.get("cpu"), "%"), host.get("memory")
@@ -36,15 +45,28 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
     return "\n".join(parts) or "Nothing measured yet."
 
 
-def _row(gpu: Mapping[str, Any]) -> Sequence[str]:
-    memory = _number(gpu.get("memory"), "MiB")
-    total = gpu.get("memory_total")
+def _process_row(process: Mapping[str, Any]) -> Sequence[str]:
     return [
-        str(gpu.get("index", "")),
+        gpu_name({"index": process.get("gpu"), "label": process.get("label")}),
+        str(process.get("pid", "")),
+        str(process.get("user") or _UNKNOWN),
+        str(process.get("command") or _UNKNOWN),
+        _number(process.get("sm"), "%"),
+        _number(process.get("memory"), "MiB"),
+    ]
+
+
+def _row(gpu: Mapping[str, Any], activity: bool) -> Sequence[str]:
+    memory = _number(gpu.get("memory"), "MiB")
+    total, limit = gpu.get("memory_total"), gpu.get("power_limit")
+    power = _number(gpu.get("power"), "W")
+    return [
+        gpu_name(gpu),
         str(gpu.get("name") or ""),
-        _number(gpu.get("util"), "%"),
+        "lost" if gpu.get("lost") else _number(gpu.get("util"), "%"),
+        *([_number(gpu.get("sm_activity"), "%")] if activity else []),
         memory if total is None else f"{memory} of {total:,.0f} MiB",
-        _number(gpu.get("power"), "W"),
+        power if limit is None else f"{power} of {limit:,.0f} W",
         _number(gpu.get("temperature"), "°C"),
     ]
 

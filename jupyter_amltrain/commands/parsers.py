@@ -71,6 +71,11 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
         "--gpu-grace", metavar="TIME", type=values.duration,
         help="time that a run has to begin to use its GPUs; default 60s",
     )  # fmt: skip
+    add("--share-gpus", action="store_true", help="also GPUs that others use: this kernel, other people")
+    add(
+        "--gpu-ids", metavar="|".join(values.gpu_ids.choices), type=values.gpu_ids,
+        help="what CUDA_VISIBLE_DEVICES of the run holds; index for tools that parse numbers",
+    )  # fmt: skip
     add("--name", help="a name for people; default the notebook's or script's")
     add("--experiment", metavar="NAME", help="MLflow experiment; default the notebook's name")
     many("--tag", metavar="K=V", type=values.tag, help="MLflow tag")

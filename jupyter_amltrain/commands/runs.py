@@ -106,6 +106,7 @@ def show_text(run: TrackedRun) -> str:
         ("time limit", seconds_text(spec.timeout) if spec.timeout else ""),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("devices", ", ".join(status.devices)),
+        ("GPU sharing", "allowed (--share-gpus)" if spec.share_gpus else ""),
         ("folder", tilde(known.folder)),
         ("MLflow", f"run {known.tracking_id} ({known.tracking})" if known.tracking_id else ""),
     ]

@@ -170,6 +170,8 @@ def _spec(
             secrets=tuple(dict.fromkeys(asked.secret)),
             require_gpu=asked.require_gpu or "",
             gpu_grace=asked.gpu_grace,
+            share_gpus=asked.share_gpus,
+            gpu_ids=asked.gpu_ids or "",
             experiment=asked.experiment or defaults.experiment or notebook or "default",
             tags=dict(asked.tag),
             timeout=timeout,

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: Flags that a file's own keys take the place of: attribute of the parsed line -> key.
 _KEYS = {
     "source": "code", "out": "outputs", "env_var": "environment_variables", "secret": "environment_variables",
-    "gpus": "resources.instance_type", "require_gpu": "", "gpu_grace": "", "timeout": "limits.timeout",
+    "gpus": "resources.instance_type", "require_gpu": "", "gpu_grace": "", "share_gpus": "", "gpu_ids": "",
+    "timeout": "limits.timeout",
     "nodes": "resources.instance_count", "processes": "distribution.process_count_per_instance",
     "distribution": "distribution", "instance_type": "resources.instance_type", "shm_size": "resources.shm_size",
     "docker_args": "resources.docker_args", "env": "environment", "derive_env": "environment", "input": "inputs",

@@ -66,6 +66,8 @@ class OneOf:
 
 
 require_gpu = OneOf("--require-gpu", stop="end a run that leaves its GPUs unused", warn="say so only")
+share_gpus = OneOf("--share-gpus", yes="also GPUs that others use", no="only GPUs that nobody uses")
+gpu_ids = OneOf("--gpu-ids", uuid="the default", index="numbers as nvidia-smi has them, PCI order")
 priority = OneOf("--priority", low="", medium="", high="")
 tier = OneOf("--tier", spot="low priority, cheaper, may be taken away", basic="", standard="", premium="")
 

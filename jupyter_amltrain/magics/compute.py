@@ -42,6 +42,8 @@ class ComputeMagics(Magics):
             print(compute.listing_text(compute.listing()))
         elif asked.verb == "use":
             print(compute.use(asked.target))
+        elif asked.verb == "edit":
+            print(compute.edit(asked.target, asked.share_gpus))
         elif asked.verb == "show":
             print(compute.show_text(compute.show(asked.target)))
         elif asked.verb in WORKS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.telemetry import MIB, NodeTelemetry, known
 
@@ -60,7 +61,7 @@ class GpuTicks:
         behind = nodes[0].ticks - self._sent  # of the first node; the others may tick a little more often
         self._sent = max(self._sent, nodes[0].ticks - nodes[0].held) + len(t)
         self._shape = shape
-        fields: dict[str, Any] = {"n": len(t), "first": first, "period": _period(nodes[0])}
+        fields: dict[str, Any] = {"n": len(t), "first": first, "period": _period(nodes[0]), "lost": _lost(nodes)}
         if first:
             fields |= _facts(nodes)
         return fields, self._packed(nodes, t, own, behind + 60)
@@ -152,12 +153,19 @@ def _host(node: NodeTelemetry, values: Float32, kind: str) -> list[Any]:
     return [_row(node, values, "host_cpu") * cores, _row(node, values, "host_memory")]
 
 
+def _lost(nodes: list[NodeTelemetry]) -> tuple[int, ...]:
+    """Places of lost GPUs among those of all nodes."""
+    flags = [node.is_lost(i) for node in nodes for i in range(len(node.gpus))]
+    return tuple(place for place, lost in enumerate(flags) if lost)
+
+
 def _facts(nodes: list[NodeTelemetry]) -> dict[str, Any]:
     gpus = [(node, i, gpu) for node in nodes for i, gpu in enumerate(node.gpus)]
     totals = [known(gpu.get("memory_total")) for _, _, gpu in gpus]
     cpus = known(nodes[0].header.get("cpus"))
     return {
         "labels": tuple(f"{node.node}:{gpu.get('index', i)}" for node, i, gpu in gpus),
+        "titles": tuple(gpu_name({"index": i, **gpu}) for _, i, gpu in gpus),
         "names": tuple(str(gpu.get("name") or "") for _, _, gpu in gpus),
         "memory": tuple(None if total is None else total * MIB for total in totals),
         "cpus": None if cpus is None else int(cpus),

@@ -73,10 +73,14 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="gpu
         These ticks replace what the page has: up to 600 of the past.
     labels
         One a GPU, ``"node:index"``; only with `first`.
+    titles
+        What each is called, ``GPU 0 MIG 1``; only with `first`.
     names
         Of the GPUs, in the same order; only with `first`.
     memory
         Bytes of each GPU; only with `first`. `None` where unknown.
+    lost
+        Places, in `labels`, of the GPUs that the driver has lost.
     cpus, host_memory
         Of the first node; only with `first`.
     period
@@ -92,8 +96,10 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="gpu
     n: int = 0
     first: bool = False
     labels: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     memory: tuple[float | None, ...] = ()
+    lost: tuple[int, ...] = ()
     cpus: int | None = None
     host_memory: float | None = None
     period: float = 1.0

@@ -50,11 +50,14 @@ class FollowFeed(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag=
     ----------
     seen
         Ticks that the page has, by node, when it is shown: later ones follow on the feed.
+    view
+        Name of the GPU charts that the reader has chosen; empty for those that are shown.
     """
 
     feed: str
     shown: bool
     seen: tuple[int, ...] = ()
+    view: str = ""
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="events"):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent.gpu_slow import UNITS as SLOW_UNITS
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.runs.lines import decode_line
-from jupyter_amltrain.runs.telemetry import MIB, cleaned_header, flat_names, ticks_table
+from jupyter_amltrain.runs.telemetry import MIB, cleaned_header, flat_names, held_figures, ticks_table
+from jupyter_amltrain.tracking.slow_columns import SlowColumns
 
 if TYPE_CHECKING:
     import pandas
@@ -34,11 +36,15 @@ async def read_whole(backend: Backend, run_id: str, nodes: int) -> dict[int, byt
 def frame_of(files: Mapping[int, bytes]) -> pandas.DataFrame:
     """One row a tick and node, sorted by time.
 
-    Columns: ``node``; ``seq`` (number of the tick on its node); ``time`` (UTC); host columns
-    (their unit is in ``frame.attrs["units"]``); ``gpu<i>_util``, ``gpu<i>_peak`` (percent),
-    ``gpu<i>_memory`` (bytes), ``gpu<i>_power`` (W), ``gpu<i>_temperature`` (C),
-    ``gpu<i>_sm_clock`` (MHz). NaN is what the machine cannot tell. ``frame.attrs["gpus"]`` lists
-    the GPUs of each node.
+    Columns: ``node``; ``seq`` (number of the tick on its node); ``time`` (UTC, milliseconds); host
+    columns; of each GPU those of the file's header: ``gpu<i>_util``, ``gpu<i>_peak`` (percent),
+    ``gpu<i>_memory`` (bytes), ``gpu<i>_power`` (W), ``gpu<i>_temperature`` (C), ``gpu<i>_sm_clock``
+    (MHz)...; then what is recorded when it changes, held until the next change: ``gpu<i>_mem_clock``
+    (MHz), ``gpu<i>_throttle`` (bits of NVML's clock event reasons), ``gpu<i>_ecc`` (uncorrected
+    errors), ``gpu<i>_power_limit`` (W), ``gpu<i>_mine``, ``gpu<i>_others`` (bytes of the run's own and of
+    other processes), ``gpu<i>_processes`` (how many are listed)...; ``processes`` and ``note``: text in
+    the rows where the list changed or something happened. NaN is what the machine cannot tell.
+    All units are in ``frame.attrs["units"]``; ``frame.attrs["gpus"]`` lists the GPUs of each node.
     """
     import pandas
 
@@ -49,7 +55,7 @@ def frame_of(files: Mapping[int, bytes]) -> pandas.DataFrame:
             continue
         table.insert(0, "node", number)
         tables.append(table)
-        units.update(_units(header))
+        units.update(_units(header, table.columns))
         gpus[number] = header.get("gpus", [])
     if not tables:
         return pandas.DataFrame(columns=["node", "seq", "time"])
@@ -60,56 +66,83 @@ def frame_of(files: Mapping[int, bytes]) -> pandas.DataFrame:
     return frame
 
 
+class _Stretch:
+    """Ticks of the same series, and what was told between them."""
+
+    def __init__(self, header: dict[str, Any]) -> None:
+        self.header, self.names = header, flat_names(header)
+        self.rows: list[list[Any]] = []
+        self.held = held_figures(header)
+        self.slow = SlowColumns([int(gpu["index"]) for gpu in header.get("gpus", ())])
+
+    def frame(self) -> pandas.DataFrame:
+        import numpy as np
+        import pandas
+
+        table = ticks_table(self.rows)
+        for k, name in enumerate(self.names):
+            if name.startswith("gpu") and self._unit(name) == "MiB":
+                table[:, k + 2] *= MIB
+        seq = table[:, 0].astype(np.int64)
+        parts: dict[str, Any] = {"seq": seq}
+        parts["time"] = pandas.to_datetime(np.rint(table[:, 1] * 1000).astype(np.int64), unit="ms", utc=True)
+        parts.update((name.replace(".", "_"), table[:, k + 2]) for k, name in enumerate(self.names))
+        # A file may tell seldom what another one has in each tick.
+        parts.update((name, column) for name, column in self.slow.columns(seq).items() if name not in parts)
+        return pandas.DataFrame(parts)
+
+    def _unit(self, name: str) -> str:
+        units = {"memory": "MiB"}  # a header of a job may leave it out
+        units.update(zip(self.header.get("gpu_columns", ()), self.header.get("gpu_units", ()), strict=False))
+        return units.get(name.partition(".")[2], "")
+
+
 def _table(data: bytes) -> tuple[pandas.DataFrame | None, dict[str, Any]]:
     import pandas
 
-    header: dict[str, Any] = {}
-    names: list[str] = []
-    rows: list[list[Any]] = []
-    frames: list[pandas.DataFrame] = []
+    one = _Stretch({})
+    done: list[_Stretch] = []
     last = -1
     for line in data.split(b"\n"):
         if not line.startswith((b"[", b"{")):
             continue
         value = decode_line(line)
         if isinstance(value, list):
-            if len(value) == len(names) + 2 > 2 and isinstance(value[0], int) and value[0] > last:
-                rows.append(value)
+            whole = len(value) == len(one.names) - one.held.count + 2 > 2
+            if whole and isinstance(value[0], int) and isinstance(value[1], int | float) and value[0] > last:
+                one.rows.append(value + one.held.at(value[1]))
                 last = value[0]
         elif isinstance(value, dict) and "columns" in value:
             value = cleaned_header(value)
-            if rows and names != flat_names(value):
-                frames.append(_stretch(rows, names))
-                rows = []
-            header, names = value, flat_names(value)
-    if rows:
-        frames.append(_stretch(rows, names))
-    if not frames:
-        return None, header
-    return (frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)), header
+            if one.rows and one.names != flat_names(value):
+                done.append(one)
+                one = _Stretch(value)
+            elif not one.rows:
+                one = _Stretch(value)
+            one.header, one.held = value, held_figures(value)
+        elif isinstance(value, dict) and "figures" in value:
+            one.held.take(value["figures"])
+        elif isinstance(value, dict):
+            one.slow.add(last + 1, value)
+    done += [one] if one.rows else []
+    if not done:
+        return None, one.header
+    frames = [stretch.frame() for stretch in done]
+    return (frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)), one.header
 
 
-def _stretch(rows: list[list[Any]], names: list[str]) -> pandas.DataFrame:
-    """Ticks of the same series."""
-    import numpy as np
-    import pandas
-
-    table = ticks_table(rows)
-    for k, name in enumerate(names):
-        if name.startswith("gpu") and name.endswith(".memory"):
-            table[:, k + 2] *= MIB
-    frame = pandas.DataFrame(table[:, 2:], columns=[name.replace(".", "_") for name in names])
-    frame.insert(0, "seq", table[:, 0].astype(np.int64))
-    frame.insert(1, "time", pandas.to_datetime(table[:, 1], unit="s", utc=True))
-    return frame
-
-
-def _units(header: Mapping[str, Any]) -> dict[str, str]:
+def _units(header: Mapping[str, Any], columns: Iterable[str]) -> dict[str, str]:
     units = dict(zip(header.get("columns", ()), header.get("units", ()), strict=False))
     units.pop("t", None)
     for gpu in header.get("gpus", ()):
-        for name, unit in zip(header.get("gpu_columns", ()), header.get("gpu_units", ()), strict=False):
-            units[f"gpu{gpu.get('index')}_{name}"] = "bytes" if unit == "MiB" else unit
+        name = f"gpu{gpu.get('index')}"
+        figures = zip(header.get("gpu_figures", ()), header.get("gpu_figure_units", ()), strict=False)
+        known = zip(header.get("gpu_columns", ()), header.get("gpu_units", ()), strict=False)
+        for column, unit in (*known, *figures):
+            units[f"{name}_{column}"] = "bytes" if unit == "MiB" else unit
+        for column, unit in SLOW_UNITS.items():
+            if f"{name}_{column}" in columns:
+                units[f"{name}_{column}"] = "bytes" if unit == "MiB" else unit
     return units
 
 
@@ -129,6 +162,7 @@ def check_format(path: Path) -> None:
 def write(frame: pandas.DataFrame, path: Path) -> None:
     """Write a frame as CSV or Parquet, by the file's ending."""
     if path.suffix.lower() == ".csv":
+        frame = frame.assign(time=_iso_times(frame)) if len(frame) else frame
         frame.to_csv(path, index=False)
         return
     try:
@@ -137,3 +171,11 @@ def write(frame: pandas.DataFrame, path: Path) -> None:
         raise MissingDependency(
             "Parquet needs pyarrow, which is not installed here.", hint="pip install pyarrow"
         ) from error
+
+
+def _iso_times(frame: pandas.DataFrame) -> Any:
+    """Times as ISO text with milliseconds, all of one length."""
+    import numpy as np
+
+    times = frame["time"].dt.tz_localize(None).to_numpy().astype("datetime64[ms]")
+    return np.char.add(np.datetime_as_string(times, unit="ms"), "+00:00")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.runs.stretches import grid, on_grid
 from jupyter_amltrain.runs.telemetry import MIB, NodeTelemetry, RunTelemetry, known
 from jupyter_amltrain.spec.record import GpuBand, GpuHeat, GpuProcess, GpuSeries, GpuTelemetry
@@ -16,21 +17,39 @@ if TYPE_CHECKING:
 
     Float32 = NDArray[np.float32]
 
+#: What is drawn beside the utilization.
+ACTIVITY = "sm_activity"
+#: Newest figures that the table shows, where the device tells them.
+FIGURES = (
+    ACTIVITY, "tensor_activity", "dram_bandwidth", "memory_busy", "pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx",
+)  # fmt: skip
 #: GPUs that are drawn as lines of their own.
 LINES = 8
 #: Points of a series, columns of the heat map, rows of the process table.
 POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
 
-# nvml.h, nvmlClocksEventReasons: what a person can act on, in words.
+#: Memory of PyTorch's allocator (MiB), where a run's processes tell it.
+_TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")
+
+# nvml.h, nvmlClocksEventReasons, in words; 0x1 is a GPU that idles.
 _THROTTLE = {
+    0x2: "app clocks",
     0x4: "power cap",
-    0x8: "hardware slowdown",
+    0x8: "hw slowdown",
     0x10: "sync boost",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
+    0x20: "sw thermal",
+    0x40: "hw thermal",
     0x80: "power brake",
-    0x100: "display clock",
+    0x100: "display",
 }
+_THROTTLE_IDLE = 0x1
+
+
+def throttle_text(mask: int) -> str:
+    """What holds the clocks down, separated by commas; bits that we do not know as a number."""
+    words = [word for bit, word in _THROTTLE.items() if mask & bit]
+    rest = mask & ~(sum(_THROTTLE) | _THROTTLE_IDLE)
+    return ", ".join(words + ([f"0x{rest:x}"] if rest else []))
 
 
 def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
@@ -52,7 +71,7 @@ def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
     if not gpus:
         return GpuTelemetry(**common)
     begins = grid(nodes, POINTS)
-    tables = {field: _table(nodes, field, begins) for field in ("util", "peak", "memory", "power")}
+    tables = {field: _table(nodes, field, begins) for field in ("util", "peak", "memory", "power", ACTIVITY)}
     times = tuple(round(float(t), 2) for t in begins)
     if len(gpus) <= LINES:
         return GpuTelemetry(t=times, gpus=tuple(_with_series(f, k, tables) for k, f in enumerate(facts)), **common)
@@ -87,10 +106,12 @@ def _facts(node: NodeTelemetry, i: int) -> GpuSeries:
     return GpuSeries(
         node=node.node,
         index=int(gpu.get("index", i)),
+        label=gpu_name({"index": i, **gpu}),
         name=str(gpu.get("name") or ""),
         uuid=str(gpu.get("uuid") or ""),
         memory_total=None if total is None else total * MIB,
         power_limit=known(limit if limit is not None else gpu.get("power_limit")),
+        lost=node.is_lost(i),
     )
 
 
@@ -109,7 +130,9 @@ def _table(nodes: Sequence[NodeTelemetry], field: str, begins: Any) -> Float32:
 
 def _with_series(facts: GpuSeries, k: int, tables: dict[str, Float32]) -> GpuSeries:
     import msgspec
+    import numpy as np
 
+    activity = tables[ACTIVITY][1, k]
     peak = tables["peak"][2, k]
     return msgspec.structs.replace(
         facts,
@@ -117,6 +140,7 @@ def _with_series(facts: GpuSeries, k: int, tables: dict[str, Float32]) -> GpuSer
         peak=_tuple(peak, 0),
         memory=_tuple(tables["memory"][2, k], 0, MIB),
         power=_tuple(tables["power"][1, k], 1),
+        sm_activity=() if np.isnan(activity).all() else _tuple(activity, 0),
     )
 
 
@@ -153,7 +177,9 @@ def _heat(nodes: Sequence[NodeTelemetry], labels: Sequence[tuple[int, int]]) -> 
 def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
     found = []
     for node in nodes:
-        for index, pid, owner, memory, *name in node.processes:
+        labels = {gpu.get("index"): gpu_name(gpu) for gpu in node.gpus}
+        shares = [*node.shares, *[None] * len(node.processes)]
+        for (index, pid, owner, memory, *name), share in zip(node.processes, shares, strict=False):
             size = known(memory)
             found.append(
                 GpuProcess(
@@ -163,6 +189,9 @@ def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:
                     owner=str(owner),
                     memory=None if size is None else size * MIB,
                     name=str(name[0])[:60] if name else "",
+                    label=labels.get(index) or gpu_name({"index": index}),
+                    user=str(name[1])[:60] if len(name) > 1 else "",
+                    sm=share,
                 )
             )
     found.sort(key=lambda p: (p.owner != "mine", -(p.memory or 0)))
@@ -178,16 +207,21 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
         column = node.index.get(f"gpu{node.gpus[i].get('index', i)}.{name}")
         return None if column is None or newest is None else known(node.ring[column, newest])
 
-    mask = slow.get("throttle")
-    words = None if mask is None else ", ".join(word for bit, word in _THROTTLE.items() if int(mask) & bit)
+    mask = known(slow.get("throttle"))
+    figures = {name: value for name in FIGURES if (value := reading(name)) is not None}
     return {
+        "util": reading("util"),
+        "memory": _bytes(reading("memory")),
+        "power": reading("power"),
+        **figures,
         "temperature": reading("temperature"),
         "sm_clock": reading("sm_clock"),
         "mem_clock": known(slow.get("mem_clock")),
-        "throttle": words,
+        "throttle": None if mask is None else throttle_text(int(mask)),
         "ecc": known(slow.get("ecc")),
         "mine": _bytes(slow.get("mine")),
         "others": _bytes(slow.get("others")),
+        **{name: value for name in _TORCH if (value := known(slow.get(name))) is not None},
     }
 
 

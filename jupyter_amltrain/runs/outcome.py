@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from jupyter_amltrain.agent.failure_cause import cause_in_log
 from jupyter_amltrain.errors import AmlTrainError, RunCanceled, RunFailed, RunLost, SubmitError
-from jupyter_amltrain.spec.run import Run, RunState
+from jupyter_amltrain.spec.run import Run, RunState, RunStatus
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _ERROR = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
@@ -64,11 +66,28 @@ def why(run: Run, log: str) -> str | None:
     if status.reason == "gpu-unused":
         # The agent's sentence holds verdict and likely cause.
         return f"{handle} was {what.rstrip('.')}. --require-gpu=warn lets it run."
+    # A service keeps the log where the agent in the job cannot read it: what it would have said is read here.
+    cause = status.cause or (cause_in_log(log) if status.reason in ("exit", "service") else None) or {}
     if status.reason == "exit" and (error := last_error(log)):
         line = cell_line(run, log)
         place = f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""
         what = f"raised {_short(error)}{place}"
+        if cause.get("text"):
+            what = _with_cause(status, cause, error, place)
+    elif cause.get("text") and not status.cause:
+        what = f"{what.rstrip('.')}; {cause['text']}"
+    if cause.get("action"):
+        what = f"{what.rstrip('.')}. {cause['action']}"
     return f"{handle} failed: {what.rstrip('.')}. See: %aml_runs logs {handle}"
+
+
+def _with_cause(status: RunStatus, cause: Mapping[str, str], error: str, place: str) -> str:
+    """How a run ended whose GPUs are the cause: that first, for the beginning of a sentence is read."""
+    text = cause["text"]
+    if cause.get("kind") == "cuda-oom":  # the error itself, in better words
+        head, colon, figures = text.partition(":")
+        return f"{head}{place}{colon}{figures}"
+    return f"exit code {status.exit_code}; {text} (raised {_short(error)}{place})"
 
 
 def as_error(run: Run, log: str) -> AmlTrainError | None:

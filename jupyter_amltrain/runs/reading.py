@@ -175,6 +175,8 @@ async def _read_summaries(backend: Backend, run_id: str, entry: Entry, nodes: in
         summary = decode_object(data)
         if summary and _valid_summary(summary):
             summary.pop("state", None)
+            for note in summary.pop("notes", None) or ():  # of a long run only its last hour was read
+                entry.telemetry.node(number).add_note(*note)
             entry.telemetry.summaries[number] = summary
     return False
 
@@ -186,9 +188,12 @@ def _of_node(stream: str, number: int) -> str:
 def _valid_summary(summary: dict[str, Any]) -> bool:
     """Whether a summary is as the sampler writes it: a job can write into its folder."""
     gpus = summary.get("gpus") or []
-    numbers = [value for name, value in summary.items() if name not in ("gpus", "hint", "state", "schema")]
+    notes = summary.get("notes") or []
+    numbers = [value for name, value in summary.items() if name not in ("gpus", "hint", "notes", "state", "schema")]
     return (
         isinstance(gpus, list)
+        and isinstance(notes, list)
+        and all(isinstance(note, list) and len(note) == 2 and all(map(_scalar, note)) for note in notes)
         and all(isinstance(gpu, dict) and all(_scalar(value) for value in gpu.values()) for gpu in gpus)
         and all(_scalar(value) and not isinstance(value, str) for value in numbers)
     )

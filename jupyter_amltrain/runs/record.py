@@ -83,7 +83,8 @@ def record_of(entry: Entry) -> RunRecord:
         tracking={"run_id": run.tracking_id, "state": run.tracking, "store": tilde(run.project)},
         source_sha256=run.spec.source_sha256,
         notes=tuple(
-            note[:_SENTENCE_CHARS] for note in (*run.spec.notes, *run.notes, *entry.unreadable.values())[:_NOTES]
+            note[:_SENTENCE_CHARS]
+            for note in (*status.notes, *run.spec.notes, *run.notes, *entry.unreadable.values())[:_NOTES]
         ),
         doors=status.doors[:_NOTES],
         kind=entry.kind,

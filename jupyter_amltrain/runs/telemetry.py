@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_amltrain.agent.gpu_held import HeldFigures
 from jupyter_amltrain.runs.lines import Lines
 from jupyter_amltrain.runs.pyramid import Pyramid
+from jupyter_amltrain.runs.text import seconds_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,21 +34,32 @@ MAX_TIME = 1e11
 #: Larger integers are no float64.
 _MAX_FLOAT = int(1e308)
 #: Lists of names in a header.
-_LISTS = ("columns", "gpu_columns", "units", "gpu_units")
+_LISTS = ("columns", "gpu_columns", "units", "gpu_units", "gpu_figures", "gpu_figure_units")
 #: Columns of a tick that are no series.
 _HEAD = ("seq", "t")
 MIB = 1024.0 * 1024.0
+#: Notes of a node that are kept, characters of each, and how many a text shows.
+MAX_NOTES, MAX_NOTE_CHARS, SHOWN_NOTES = 200, 200, 20
 
 Listener = Callable[["NodeTelemetry", int], None]
 
 
 def flat_names(header: dict[str, Any]) -> list[str]:
-    """Names of a tick's series in their order: host columns, then ``gpu<index>.<column>``."""
+    """Names of a tick's series in their order: host columns, then ``gpu<index>.<column>``, then figures.
+
+    Figures (``gpu_figures`` of the header) are written seldom and hold for the ticks after them;
+    see :mod:`jupyter_amltrain.agent.gpu_held`.
+    """
     host = [str(name) for name in header.get("columns", ()) if name not in _HEAD]
     per_gpu = [str(name) for name in header.get("gpu_columns", ())]
-    return host + [
-        f"gpu{gpu.get('index', i)}.{name}" for i, gpu in enumerate(header.get("gpus", ())) for name in per_gpu
-    ]
+    figures = [str(name) for name in header.get("gpu_figures", ())]
+    indices = [gpu.get("index", i) for i, gpu in enumerate(header.get("gpus", ()))]
+    return host + [f"gpu{index}.{name}" for names in (per_gpu, figures) for index in indices for name in names]
+
+
+def held_figures(header: dict[str, Any]) -> HeldFigures:
+    """Where the figures of a file with this header are kept while its ticks are read."""
+    return HeldFigures(len(header.get("gpu_figures", ())) * len(header.get("gpus", ())))
 
 
 class NodeTelemetry:
@@ -68,9 +81,11 @@ class NodeTelemetry:
     slow
         Of each GPU what changes rarely: ``mem_clock``, ``throttle``, ``ecc``, ``mine``, ``others``...
     processes
-        ``[gpu, pid, owner, MiB or None, name]`` each.
-    note
-        What the sampler said last about the driver.
+        ``[gpu, pid, owner, MiB or None, command, user]`` each; older files have no user.
+    shares
+        Percent of the SMs that each of `processes` uses; may be shorter.
+    notes
+        What happened to the GPUs and the driver: unix seconds (``None`` in files of earlier versions) and sentence.
     changes
         Grows before and after every change of ring and history, so it is odd meanwhile: who reads
         on another thread reads until it was even and stayed (``widgets/feed.py``, snapshots).
@@ -84,19 +99,45 @@ class NodeTelemetry:
         self.gpus: list[dict[str, Any]] = []
         self.slow: list[dict[str, Any]] = []
         self.processes: list[list[Any]] = []
-        self.note = ""
+        self.shares: list[float | None] = []
+        self.notes: list[tuple[float | None, str]] = []
+        self.first_t: float | None = None  #: unix seconds of the first tick of all
         self.ticks = 0
         self.changes = 0
         self.seq = -1
         self.offset = 0  #: bytes of the file read so far
         self.caught_up = False
         self._lines = Lines()
+        self._figures = HeldFigures(0)
         self._skip_to = -1
+
+    @property
+    def note(self) -> str:
+        """Why there is nothing, then what happened and how long after the first tick; the newest of many."""
+        hidden = len(self.notes) - SHOWN_NOTES
+        words = [str(self.header.get("gpu_note") or "")]
+        words += [f"{hidden} earlier notes"] if hidden > 0 else []
+        for t, text in self.notes[-SHOWN_NOTES:]:
+            after = None if t is None or self.first_t is None else t - self.first_t
+            words.append(f"after {seconds_text(after)}: {text}" if after is not None and after >= 0 else text)
+        return "; ".join(word for word in words if word)
+
+    def add_note(self, t: Any, text: Any) -> None:
+        """Keep what happened at a time (unix seconds, if known); what is known already is no news."""
+        note = (known(t), str(text)[:MAX_NOTE_CHARS])
+        if note not in self.notes:
+            self.notes.append(note)
+            self.notes.sort(key=lambda one: one[0] or 0.0)
+            del self.notes[:-MAX_NOTES]
 
     @property
     def last_t(self) -> float | None:
         """Unix seconds of the newest tick."""
         return float(self.t[(self.ticks - 1) % len(self.t)]) if self.ticks else None
+
+    def is_lost(self, i: int) -> bool:
+        """Whether the driver has lost the GPU at position `i`."""
+        return bool(self.slow[i].get("lost"))
 
     @property
     def held(self) -> int:
@@ -112,9 +153,11 @@ class NodeTelemetry:
             try:
                 value = msgspec.json.decode(line)
                 if isinstance(value, list):
-                    if len(value) == len(self.columns) + 2 > 2 and value[0] > self.seq:
+                    width = len(self.columns) - self._figures.count + 2
+                    if len(value) == width > 2 and value[0] > self.seq:
+                        held = self._figures.at(float(value[1]))
                         self.seq = int(value[0])
-                        rows.append(value)
+                        rows.append(value + held)
                 elif isinstance(value, dict) and "columns" in value:
                     came += self._take(rows)
                     rows = []
@@ -138,9 +181,9 @@ class NodeTelemetry:
         if len(names) > MAX_COLUMNS:
             return
         self.header = header
+        self._figures = held_figures(header)
         self.gpus = [dict(gpu) for gpu in header["gpus"]]
         self.slow = [{"power_limit": gpu.get("power_limit")} for gpu in self.gpus]
-        self.note = str(header.get("gpu_note") or "")
         if names == self.columns:  # a sampler that came back says it again
             return
         with self._changing():
@@ -157,11 +200,16 @@ class NodeTelemetry:
                 self.slow[i].update((name, known(of)) for name, of in changes.items() if isinstance(name, str))
         if "processes" in value:
             self.processes = [
-                [int(index), int(pid), str(owner), known(memory), *map(str, name[:1])]
+                [int(index), int(pid), str(owner), known(memory), *map(str, name[:2])]
                 for index, pid, owner, memory, *name in value["processes"]
             ]
+            self.shares = []
+        if "sm" in value:
+            self.shares = [known(share) for share in value["sm"]]
+        if "figures" in value:
+            self._figures.take(value["figures"])
         if "note" in value:
-            self.note = str(value["note"])
+            self.add_note(value.get("t"), value["note"])
 
     def _take(self, rows: list[list[Any]]) -> int:
         if not rows:
@@ -173,6 +221,8 @@ class NodeTelemetry:
             return 0
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
             t, values = table[:, 1], table[:, 2:].astype(np.float32)
+        if self.first_t is None:
+            self.first_t = float(t[0])
         with self._changing():
             self.pyramid.add(t, values)
             self._grow(len(t))
@@ -225,6 +275,8 @@ class NodeTelemetry:
                 rows.append(value)
         if not self.columns or names != self.columns:
             return 0
+        if rows and self.first_t is None:
+            self.first_t = known(rows[0][1])
         with self._changing():
             for row in rows[: max(0, len(rows) - keep)]:
                 seq, t, _, ticks, end, *stats = row

@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.gpu_names import gpu_counts
+from jupyter_amltrain.runs.gpu_details import allocator_words, error_words
+from jupyter_amltrain.runs.throughput import throughput_words
 from jupyter_amltrain.spec.record import RunRecord
 from jupyter_amltrain.spec.run import DAMAGED
 
@@ -39,11 +42,6 @@ def bytes_text(size: float | None) -> str:
     raise AssertionError("unreachable")
 
 
-def gpu_text(index: int) -> str:
-    """``GPU 3``, or ``GPU 0 MIG 1``: the agent numbers the instances of GPU `g` from ``100 * (g + 1)``."""
-    return f"GPU {index}" if index < 100 else f"GPU {index // 100 - 1} MIG {index % 100}"
-
-
 def state_line(record: RunRecord) -> str:
     """``local/digits-k3f9  completed  (queued 0.1 s, running 12 s)``."""
     spans = ", ".join(
@@ -66,7 +64,8 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
     elif record.detail and not record.done:
         lines.append(record.detail)
     if record.truth is not None and record.truth.verdict == "not used":
-        lines.append(_one_line(f"GPU IDLE: {record.truth.detail} {record.truth.cause}"))
+        cause = f"; likely cause: {record.truth.cause}" if record.truth.cause else ""
+        lines.append(_one_line(f"GPU IDLE: {record.truth.detail}{cause}"))
     if record.metrics:
         lines.append("  ".join(f"{name} {_number(m.last)}" for name, m in record.metrics.items()))
     lines += [f"{name} = {value!r}" for name, value in record.outputs.items()]
@@ -77,7 +76,8 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
         if peaks and busy:
             mean = sum(busy) / len(busy)
             lines.append(f"host: cpu mean {mean:.0f} %, memory peak {bytes_text(max(peaks))}")
-    gpus = gpu_line(msgspec.to_builtins(record.gpu) or {}, record.summary)
+    rate = throughput_words({name: metric.last for name, metric in record.metrics.items()})
+    gpus = gpu_line(msgspec.to_builtins(record.gpu) or {}, record.summary, rate)
     hint = _one_line(str(record.summary.get("hint") or ""))
     lines += [line for line in (gpus, hint and f"hint: {hint}") if line]
     tail = record.log.tail.splitlines()[-log_lines:]
@@ -87,20 +87,22 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
     return "\n".join(lines)
 
 
-def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> str:
     """:func:`gpu_words` in one line; empty without GPUs."""
-    words = gpu_words(gpu, summary)
+    words = gpu_words(gpu, summary, rate)
     several = max(len(gpu.get("gpus") or ()), len(summary.get("gpus") or ())) > 1
     return f"GPU{'s' if several else ''}: " + ", ".join(words) if words else ""
 
 
-def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
+def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> list[str]:
     """What a run did with its GPUs: of its summary where it has ended, else of what is known so far.
 
     Parameters
     ----------
     gpu, summary
         Those fields of a record, as JSON. Of several GPUs, least and most are said.
+    rate
+        How fast it trains, in words.
 
     Returns
     -------
@@ -111,8 +113,9 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     count = max(len(drawn), len(summed))
     if not count:
         return []
-    names = dict.fromkeys(str(g.get("name") or "GPU") for g in (*drawn, *summed))
-    words = [("" if count == 1 else f"{count} x ") + "/".join(names)]
+    words = [gpu_counts(drawn if len(drawn) >= len(summed) else summed)]
+    if count == 1:
+        words = [words[0].removeprefix("1 x ")]
     totals = _known(g.get("memory_total") for g in drawn) or [2**20 * v for v in _values(summed, "memory_total")]
     if summed:
         peaks = [2**20 * v for v in _values(summed, "memory_peak")]
@@ -123,22 +126,47 @@ def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
         series = [g.get("util") or () for g in drawn] + [(gpu.get("util") or {}).get("mean") or ()]
         means = [sum(found) / len(found) for values in series if (found := _known(values))]
     of = f" of {bytes_text(max(totals))}" if totals else ""
+    words += error_words(summed)
     words.append("memory peak " + (_span(bytes_text(min(peaks)), bytes_text(max(peaks))) + of if peaks else "n/a"))
+    words += allocator_words(summed or gpu.get("now") or (), bytes_text)
     words.append("utilization mean " + _percent(means))
+    words += [rate] if rate else []
     if summed:
         words.append(f"p95 {_percent(_values(summed, 'util_p95'))}")
+        words += [f"{title} mean {_percent(found)}" for key, title in _ACTIVITY if (found := _values(summed, key))]
         words.append(f"under 10 % for {_percent([100 * v for v in _values(summed, 'idle_share')])} of the time")
         energy = _values(summed, "energy_wh")
-        words.append(_energy(sum(energy)) if len(energy) == count else "energy n/a")
+        sources = {str(gpu.get("energy_source") or "") for gpu in summed}
+        words.append(_energy(sum(energy)) + _source(sources) if len(energy) == count else "energy n/a")
         first = _values(summed, "first_use")
         words += [f"first used after {seconds_text(min(first))}"] if first else []
+        for key, title in _THROTTLED:
+            seconds = max(_values(summed, key), default=0.0)
+            words += [f"throttled by {title} for {seconds_text(seconds)}"] if seconds >= 0.5 else []
     if gpu.get("note"):
         words.append(_one_line(str(gpu["note"])))
     return words
 
 
+#: Of a summary: means, and seconds in which something kept the clocks down.
+_ACTIVITY = (
+    ("sm_activity_mean", "SM activity"),
+    ("tensor_activity_mean", "tensor activity"),
+    ("dram_bandwidth_mean", "DRAM bandwidth"),
+    ("memory_busy_mean", "memory busy"),
+)
+_THROTTLED = (("throttled_power_s", "the power limit"), ("throttled_heat_s", "heat"))
+
+
 def _energy(hours: float) -> str:
     return f"{hours:.3g} Wh" if hours < 999.5 else f"{hours / 1000:.3g} kWh"
+
+
+def _source(sources: set[str]) -> str:
+    """Whence an energy is; earlier versions did not say it."""
+    if sources == {"counter"}:
+        return " by the driver's counter"
+    return " summed from power" if sources == {"power"} else ""
 
 
 def _values(gpus: Iterable[Mapping[str, Any]], name: str) -> list[float]:

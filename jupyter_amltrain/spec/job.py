@@ -14,12 +14,14 @@ from jupyter_amltrain.spec.inputs import JobInput, JobOutput, check_data
 from jupyter_amltrain.spec.resources import Distribution, Resources, check_resources
 from jupyter_amltrain.spec.service import check_service
 
-__all__ = ["MAX_NAME", "REQUIRE_GPU", "Distribution", "JobSpec", "Resources", "validated"]
+__all__ = ["GPU_IDS", "MAX_NAME", "REQUIRE_GPU", "Distribution", "JobSpec", "Resources", "validated"]
 
 #: MLflow names, run folders and process titles must all hold it.
 MAX_NAME = 64
 #: What may be done about a job that does not use its GPUs; empty is ``warn``.
 REQUIRE_GPU = ("", "stop", "warn")
+#: By what a job is told its GPUs; empty is ``uuid``.
+GPU_IDS = ("", "uuid", "index")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -55,6 +57,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         empty: only say so.
     gpu_grace
         Seconds of run time after which that may be said; ``None`` takes the target's 60.
+    share_gpus
+        It may be given GPUs on which processes of others compute.
+    gpu_ids
+        What ``CUDA_VISIBLE_DEVICES`` of the job holds: ``index`` for tools that parse numbers, ``uuid`` or empty.
     notebook_dir
         Folder of the notebook: the job's working folder, and ``$AML_NOTEBOOK_DIR``.
     project
@@ -108,6 +114,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     require_gpu: str = ""
     gpu_grace: float | None = None
+    share_gpus: bool = False
+    gpu_ids: str = ""
     notebook_dir: str = ""
     project: str = ""
     tracking: str = "sink"
@@ -149,6 +157,10 @@ def validated(spec: JobSpec) -> JobSpec:
     if spec.require_gpu == "stop" and spec.resources.gpus == 0:
         raise SpecError(
             "--require-gpu stop with --gpus 0: a run that owns no GPU cannot use one.", hint="Try: --gpus 1"
+        )
+    if spec.gpu_ids not in GPU_IDS:
+        raise SpecError(
+            f"--gpu-ids {spec.gpu_ids[:80]}: it is one of uuid and index.", hint="Try: --gpu-ids uuid|index"
         )
     if spec.gpu_grace is not None and not 0 < spec.gpu_grace < 10**9:
         raise SpecError(f"gpu_grace {spec.gpu_grace:g}: not a time in seconds.", hint="Try: gpu_grace=60")

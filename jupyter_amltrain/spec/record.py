@@ -61,10 +61,17 @@ class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
         Bytes used on the device (by anybody), and its size.
     power, power_limit
         Watts.
+    lost
+        The driver has lost it: there are no readings now.
+    label
+        ``GPU 3``, ``GPU 0 MIG 1``; the numbers of instances in `index` mean nothing else.
+    sm_activity
+        Percent of the SMs that worked, where the device tells it.
     """
 
     node: int
     index: int
+    label: str = ""
     name: str = ""
     uuid: str = ""
     memory_total: float | None = None
@@ -73,6 +80,8 @@ class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
     peak: tuple[float | None, ...] = ()
     memory: tuple[float | None, ...] = ()
     power: tuple[float | None, ...] = ()
+    lost: bool = False
+    sm_activity: tuple[float | None, ...] = ()
 
 
 class GpuBand(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +119,10 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
         ``mine`` (of this run), ``other``, or ``unknown`` where ids cannot be told apart.
     memory
         Bytes; ``None`` where the driver does not say.
+    name
+        Program and script.
+    sm
+        Percent of the GPU's SMs that it uses; ``None`` where the driver does not say.
     """
 
     node: int
@@ -118,6 +131,9 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     memory: float | None = None
     name: str = ""
+    label: str = ""  #: of its GPU
+    user: str = ""
+    sm: float | None = None
 
 
 class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,8 +156,10 @@ class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True):
     note
         Why there is nothing, or what happened to the driver; one sentence.
     now
-        Slow readings of each GPU, in the order of `gpus`: ``temperature`` (C), ``sm_clock``,
-        ``mem_clock`` (MHz), ``throttle`` (words), ``ecc`` (uncorrected errors), ``mine``, ``others`` (bytes).
+        Newest readings of each GPU, in the order of `gpus`: ``util``, ``sm_activity``, ``tensor_activity``,
+        ``dram_bandwidth``, ``memory_busy`` (percent), ``memory`` (bytes), ``power`` (W), ``pcie_rx``, ``pcie_tx``,
+        ``nvlink_rx``, ``nvlink_tx`` (MiB/s), ``temperature`` (C), ``sm_clock``, ``mem_clock`` (MHz),
+        ``throttle`` (words), ``ecc`` (uncorrected errors), ``mine``, ``others`` (bytes).
     """
 
     t: tuple[float, ...] = ()

@@ -115,7 +115,9 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested: bool = False
     version: int = 0  #: grows with every write of the target
     truth: dict[str, str] = {}  #: whether it used its GPUs: verdict, detail, cause (``agent/truth.py``)
+    cause: dict[str, str] = {}  #: why it failed, of its GPUs: kind, text, action (``agent/failure_cause.py``)
     nodes: int = 1  #: machines it runs on
+    notes: tuple[str, ...] = ()  #: of the target, about its start: a shared GPU, none because of the driver
     doors: tuple[Door, ...] = ()  #: its page first; the others while it runs
 
 

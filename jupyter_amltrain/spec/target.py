@@ -53,9 +53,13 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
         Bytes of main memory.
     gpus
         One mapping a GPU: ``index, name, uuid, memory_total, memory_used``
-        (bytes; ``None`` where the device cannot tell).
+        (bytes; ``None`` where the device cannot tell), and ``driver``, ``cuda``: their versions.
+    gpus_lost
+        GPUs of this boot that cannot be used now: ``index, name, uuid`` (``None`` where nobody knows it), ``reason``.
+    share_gpus
+        Whether every run may be given GPUs on which other processes compute.
     slots
-        ``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``.
+        ``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``; ``lost`` of the GPUs where there are some.
     survives
         What a run outlives here: ``{"kernel": {"answer", "why"}, ...}`` with the
         answers ``yes``, ``no`` and ``unknown``.
@@ -68,6 +72,8 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory: int | None = None
     gpus: tuple[dict[str, Any], ...] = ()
     gpu_note: str = ""
+    gpus_lost: tuple[dict[str, Any], ...] = ()
+    share_gpus: bool = False
     slots: dict[str, dict[str, int]] = {}
     queued: int = 0
     running: int = 0

@@ -13,15 +13,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from jupyter_amltrain.agent.gpu_slow import UNITS as SLOW_UNITS
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.tracking.rows import Replay
 from jupyter_amltrain.tracking.telemetry_points import NodeTable, tables
 
 #: Tag of the run: what of its telemetry is in the store.
 CURSOR = "amltrain.system"
+#: Characters of a tag's value: MLflow 2 takes no more.
+MAX_TAG_CHARS = 5000
 #: Points that wait in memory for their insertion.
 CHUNK = 20_000
 
@@ -34,6 +38,30 @@ _HOST = {
     "cpu": ("run_cpu_utilization_percentage", 1.0),
     "memory": ("run_memory_usage_megabytes", 1e-6),
 }
+#: What a GPU records -> what follows ``gpu_<i>_``, and factor. The first three are MLflow's own names.
+_GPU = {
+    "util": ("utilization_percentage", 1.0),
+    "memory": ("memory_usage_megabytes", _MEBI),
+    "power": ("power_usage_watts", 1.0),
+    "peak": ("peak_utilization_percentage", 1.0),
+    "temperature": ("temperature_celsius", 1.0),
+    "sm_clock": ("sm_clock_megahertz", 1.0),
+    "mem_clock": ("memory_clock_megahertz", 1.0),
+    "throttle": ("throttle_reasons", 1.0),
+    "ecc": ("uncorrected_ecc_errors", 1.0),
+    "power_limit": ("power_limit_watts", 1.0),
+    "mine": ("run_memory_megabytes", 1e-6),
+    "others": ("other_memory_megabytes", 1e-6),
+    "processes": ("processes", 1.0),
+}
+#: Unit of any other column -> end of its name, and factor.
+_UNIT_NAMES = {
+    "percent": ("_percentage", 1.0), "MiB": ("_megabytes", _MEBI), "bytes": ("_megabytes", 1e-6), "W": ("_watts", 1.0),
+    "C": ("_celsius", 1.0), "MHz": ("_megahertz", 1.0), "s": ("_seconds", 1.0),
+    "MiB/s": ("_megabytes_per_second", _MEBI), "MB/s": ("_megabytes_per_second", 1.0),
+}  # fmt: skip
+#: Tag with what happened to the GPUs.
+NOTES = "amltrain.gpu_notes"
 #: Value of a GPU's summary -> what follows ``gpu_<i>_``, and factor.
 _GPU_SUMMARY = {
     "util_mean": ("utilization_percentage_mean", 1.0),
@@ -46,6 +74,12 @@ _GPU_SUMMARY = {
     "idle_share": ("idle_share", 1.0),
     "first_use": ("first_use_seconds", 1.0),
     "temperature_max": ("temperature_max_celsius", 1.0),
+    "sm_activity_mean": ("sm_activity_percentage_mean", 1.0),
+    "tensor_activity_mean": ("tensor_activity_percentage_mean", 1.0),
+    "dram_bandwidth_mean": ("dram_bandwidth_percentage_mean", 1.0),
+    "memory_busy_mean": ("memory_busy_percentage_mean", 1.0),
+    "throttled_power_s": ("throttled_by_power_seconds", 1.0),
+    "throttled_heat_s": ("throttled_by_heat_seconds", 1.0),
 }
 _HOST_SUMMARY = {
     "cpu_mean": ("run_cpu_utilization_percentage_mean", 1.0),
@@ -105,6 +139,9 @@ class SystemMetrics:
                 if count % CHUNK == 0:
                     replay.flush()
         replay.flush()
+        notes = _notes(self.summaries)
+        if notes:
+            replay.tag(run_id, NOTES, notes)
         replay.tag(run_id, CURSOR, json.dumps(want, separators=(",", ":")))
         return count
 
@@ -182,15 +219,29 @@ def _series(table: NodeTable) -> Iterator[tuple[str, str, float]]:
     """MLflow's name (without prefix), our column, factor."""
     for column, (name, factor) in _HOST.items():
         yield name, column, factor
-    for gpu in table.header.get("gpus") or ():
+    header = table.header
+    units: dict[str, str] = {}
+    for listed, of in (("gpu_columns", "gpu_units"), ("gpu_figures", "gpu_figure_units")):
+        units.update(zip(header.get(listed) or (), header.get(of) or (), strict=False))
+    for gpu in header.get("gpus") or ():
         index, size, limit = gpu["index"], gpu.get("memory_total"), gpu.get("power_limit")
-        yield f"gpu_{index}_utilization_percentage", f"gpu{index}.util", 1.0
-        yield f"gpu_{index}_memory_usage_megabytes", f"gpu{index}.memory", _MEBI
+        columns = [name.partition(".") for name in (*table.names, *table.slow)]
+        names = [name for place, dot, name in columns if dot and place == f"gpu{index}"]
+        for name in dict.fromkeys(names):
+            own, factor = _GPU.get(name) or _named(name, units.get(name) or SLOW_UNITS.get(name, ""))
+            yield f"gpu_{index}_{own}", f"gpu{index}.{name}", factor
         if size:
             yield f"gpu_{index}_memory_usage_percentage", f"gpu{index}.memory", 100 / size
-        yield f"gpu_{index}_power_usage_watts", f"gpu{index}.power", 1.0
         if limit:
             yield f"gpu_{index}_power_usage_percentage", f"gpu{index}.power", 100 / limit
+
+
+def _named(name: str, unit: str) -> tuple[str, float]:
+    """Name and factor of a column that MLflow has no name for; one that names its unit keeps its name."""
+    end, factor = _UNIT_NAMES.get(unit, ("", 1.0))
+    if unit == "MiB" and name in SLOW_UNITS:  # SlowColumns gives bytes
+        factor = 1e-6
+    return (name if name.endswith(end) else name + end), factor
 
 
 def _summary(summary: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -201,6 +252,18 @@ def _summary(summary: dict[str, Any]) -> Iterator[tuple[str, float]]:
             value = values.get(field)
             if isinstance(value, (int, float)):
                 yield prefix + name, round(value * factor, 4)
+
+
+def _notes(summaries: dict[int, dict[str, Any]]) -> str:
+    """What happened to the GPUs, a line each with its time (UTC); as much as a tag holds."""
+    lines = []
+    for node, summary in summaries.items():
+        where = f"node {node}: " if len(summaries) > 1 else ""
+        for note in summary.get("notes") or ():
+            if isinstance(note, list) and len(note) == 2 and isinstance(note[0], (int, float)):
+                moment = datetime.fromtimestamp(note[0], timezone.utc).isoformat(timespec="milliseconds")
+                lines.append(f"{moment} {where}{note[1]}")
+    return "\n".join(lines)[:MAX_TAG_CHARS]
 
 
 def _summaries(folder: Path) -> dict[int, dict[str, Any]]:

@@ -14,12 +14,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from jupyter_amltrain.agent.gpu_held import HeldFigures
 from jupyter_amltrain.agent.protocol import open_regular
+from jupyter_amltrain.tracking.slow_columns import SlowColumns
 
 #: Runs of fewer closed minutes are read raw.
 SHORT = 5
 #: Points of a series read raw; of one read from minutes; of all series of a run together.
 RAW_POINTS, MINUTE_POINTS, ALL_POINTS = 200, 2000, 200_000
+#: Series of a GPU that are recorded when they change, about.
+SLOW_NAMES = 8
 
 Values = Sequence[float | None]
 
@@ -45,6 +49,10 @@ class NodeTable:
         Rows that were given, per row of the table: a power of two.
     times
         Unix seconds of the end of each stretch.
+    seqs
+        Number of the last tick of each stretch.
+    slow
+        What is recorded when it changes, as it was at the end of each stretch: names as columns'.
     """
 
     def __init__(self, node: int, header: dict[str, Any], names: Sequence[str], limit: int) -> None:
@@ -52,20 +60,23 @@ class NodeTable:
         self.limit = max(2, limit // 2 * 2)
         self.width = 1
         self.times: list[float] = []
+        self.seqs: list[int] = []
+        self.slow: dict[str, Values] = {}
         self._given: list[int] = []
         self._sums: list[list[float]] = []
         self._counts: list[list[int]] = []
 
-    def add(self, t: float, values: Values, ticks: int = 1) -> None:
-        """Take a row that ends at `t` and stands for `ticks` samples."""
+    def add(self, t: float, values: Values, ticks: int = 1, seq: int = -1) -> None:
+        """Take a row that ends at `t` with tick `seq` and stands for `ticks` samples."""
         if not self._given or self._given[-1] == self.width:
             if len(self._given) == self.limit:
                 self._join()
             self.times.append(t)
+            self.seqs.append(seq)
             self._given.append(0)
             self._sums.append([0.0] * len(self.names))
             self._counts.append([0] * len(self.names))
-        self.times[-1] = t
+        self.times[-1], self.seqs[-1] = t, seq
         self._given[-1] += 1
         sums, counts = self._sums[-1], self._counts[-1]
         for i, value in enumerate(values[: len(sums)]):
@@ -76,6 +87,7 @@ class NodeTable:
     def _join(self) -> None:
         pairs = range(0, self.limit, 2)
         self.times = [self.times[i + 1] for i in pairs]
+        self.seqs = [self.seqs[i + 1] for i in pairs]
         self._given = [self._given[i] + self._given[i + 1] for i in pairs]
         self._sums = [[a + b for a, b in zip(self._sums[i], self._sums[i + 1], strict=True)] for i in pairs]
         self._counts = [[a + b for a, b in zip(self._counts[i], self._counts[i + 1], strict=True)] for i in pairs]
@@ -88,7 +100,7 @@ class NodeTable:
     def column(self, name: str) -> Values:
         """Means of a column, ``None`` where nothing is known; all ``None`` without that column."""
         if name not in self.names:
-            return [None] * len(self.times)
+            return self.slow.get(name) or [None] * len(self.times)
         i = self.names.index(name)
         return [s[i] / c[i] if c[i] else None for s, c in zip(self._sums, self._counts, strict=True)]
 
@@ -111,7 +123,7 @@ def tables(folder: Path, ended: bool) -> tuple[str, list[NodeTable]]:
     places = nodes(folder)
     headers = {node: _header(path) for node, path in places.items()}
     closed = {node: _minutes(path.with_name(f"minutes-{node}.jsonl")) for node, path in places.items()}
-    series = sum(8 + 6 * len(header.get("gpus") or ()) for header in headers.values())
+    series = sum(len(_names(header)) + SLOW_NAMES * len(header.get("gpus") or ()) for header in headers.values())
     most = ALL_POINTS // max(series, 1)
     found = []
     kind = "minutes" if any(len(rows) >= SHORT for _, rows in closed.values()) else "raw"
@@ -119,15 +131,16 @@ def tables(folder: Path, ended: bool) -> tuple[str, list[NodeTable]]:
         header, (names, rows) = headers[node], closed[node]
         if kind == "minutes" and rows:
             table = NodeTable(node, header, names, min(MINUTE_POINTS, most))
-            for _, _, t_last, ticks, _, _, means, _ in rows:
-                table.add(t_last, means, ticks)
+            for seq, _, t_last, ticks, _, _, means, _ in rows:
+                table.add(t_last, means, ticks, seq)
             if ended:
                 _rest(path, header, int(rows[-1][4]), table)
         else:
             table = NodeTable(node, header, _names(header), min(RAW_POINTS, most))
-            for t, values in _ticks(path, header):
-                table.add(t, values)
+            for seq, t, values in _ticks(path, header):
+                table.add(t, values, seq=seq)
         if table.times:
+            _add_slow(path, table)
             found.append(table)
     return kind, found
 
@@ -146,9 +159,27 @@ def _rest(path: Path, header: dict[str, Any], offset: int, table: NodeTable) -> 
     """Add the ticks after the last closed minute as one more row."""
     ticks = list(_ticks(path, header, offset))
     if ticks:
-        columns = zip(_names(header), itertools.zip_longest(*(values for _, values in ticks)), strict=False)
+        columns = zip(_names(header), itertools.zip_longest(*(values for _, _, values in ticks)), strict=False)
         means = {name: _mean([v for v in column if v is not None]) for name, column in columns}
-        table.add(ticks[-1][0], [means.get(name) for name in table.names], len(ticks))
+        seq, t, _ = ticks[-1]
+        table.add(t, [means.get(name) for name in table.names], len(ticks), seq)
+
+
+def _add_slow(path: Path, table: NodeTable) -> None:
+    """Add what is recorded between the ticks: also of a long run a small part of the file."""
+    import numpy as np
+
+    gpus = table.header.get("gpus") or ()
+    if not gpus:
+        return
+    slow = SlowColumns([int(gpu["index"]) for gpu in gpus])
+    for value in _lines(path, only=b"{"):
+        if isinstance(value, dict) and isinstance(value.get("seq"), int):
+            slow.add(value["seq"], value)
+    for name, column in slow.columns(np.array(table.seqs)).items():
+        if column.dtype != object:
+            gpu, _, rest = name.partition("_")
+            table.slow[f"{gpu}.{rest}"] = [None if x != x else x for x in column.tolist()]
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -164,15 +195,19 @@ def _header(path: Path) -> dict[str, Any]:
 def _names(header: dict[str, Any]) -> list[str]:
     gpus = [gpu["index"] for gpu in header.get("gpus") or ()]
     host = [str(name) for name in header.get("columns") or ()][2:]
-    return host + [f"gpu{index}.{name}" for index in gpus for name in header.get("gpu_columns") or ()]
+    parts = (header.get("gpu_columns") or (), header.get("gpu_figures") or ())
+    return host + [f"gpu{index}.{name}" for names in parts for index in gpus for name in names]
 
 
-def _ticks(path: Path, header: dict[str, Any], offset: int = 0) -> Iterator[tuple[float, Values]]:
-    """Unix seconds and values of each tick."""
+def _ticks(path: Path, header: dict[str, Any], offset: int = 0) -> Iterator[tuple[int, float, Values]]:
+    """Number, unix seconds and values of each tick."""
     least = len(header.get("columns") or ()) or 3
+    held = HeldFigures(len(header.get("gpu_figures") or ()) * len(header.get("gpus") or ()))
     for row in _lines(path, offset):
         if isinstance(row, list) and len(row) >= least and isinstance(row[1], (int, float)):
-            yield row[1], row[2:]
+            yield row[0] if isinstance(row[0], int) else -1, row[1], [*row[2:], *held.at(row[1])]
+        elif isinstance(row, dict) and "figures" in row:
+            held.take(row["figures"])
 
 
 def _minutes(path: Path) -> tuple[list[str], list[list[Any]]]:
@@ -187,8 +222,8 @@ def _minutes(path: Path) -> tuple[list[str], list[list[Any]]]:
     return names, rows
 
 
-def _lines(path: Path, offset: int = 0) -> Iterator[Any]:
-    """Whole lines of a file from byte `offset`; what is no JSON is left out."""
+def _lines(path: Path, offset: int = 0, only: bytes = b"") -> Iterator[Any]:
+    """Whole lines of a file from byte `offset` that begin with `only`; what is no JSON is left out."""
     import msgspec
 
     decode = msgspec.json.Decoder().decode
@@ -198,6 +233,8 @@ def _lines(path: Path, offset: int = 0) -> Iterator[Any]:
             for line in file:
                 if not line.endswith(b"\n"):
                     return
+                if not line.startswith(only):
+                    continue
                 try:
                     yield decode(line)
                 except msgspec.DecodeError:

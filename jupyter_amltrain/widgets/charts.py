@@ -15,6 +15,7 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
+from jupyter_amltrain.widgets.gpu_views import ACTIVITY, USE, GpuChart
 from jupyter_amltrain.widgets.layout import Gpu, Layout
 from jupyter_amltrain.widgets.palette import GPUS as COLOURS
 
@@ -173,6 +174,13 @@ def _bytes(value: float) -> str:
     return f"{value:g} {name}"
 
 
+#: What a second line of a chart is called, behind its GPU.
+_SUFFIXES = {
+    "peak": " peak", ACTIVITY: " SM activity", "throttled_heat": " heat", "throttled_power": " power",
+    "pcie_rx": " in", "pcie_tx": " out", "nvlink_rx": " in", "nvlink_tx": " out",
+}  # fmt: skip
+
+
 def _per_node(chart: Chart, layout: Layout, field: str, **style: Any) -> None:
     for node in layout.nodes:
         gpus = [(k, gpu) for k, gpu in enumerate(layout.gpus) if gpu.node == node]
@@ -181,9 +189,13 @@ def _per_node(chart: Chart, layout: Layout, field: str, **style: Any) -> None:
         chart.lines(
             {"kind": "lines", "node": node, "columns": [layout.column(node, f"gpu{g.index}.{field}") for _, g in gpus]},
             [COLOURS[k % len(COLOURS)] for k, _ in gpus],
-            [gpu.label + (" peak" if field == "peak" else "") for _, gpu in gpus],
+            [gpu.label + _SUFFIXES.get(field, "") for _, gpu in gpus],
             **style,
         )
+
+
+#: Dashed lines of sizes and limits in one chart, where GPUs have different ones.
+MAX_LEVELS = 4
 
 
 def _most(values: Sequence[float | None]) -> float | None:
@@ -191,12 +203,36 @@ def _most(values: Sequence[float | None]) -> float | None:
 
 
 def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
-    """Utilization, memory and power of the GPUs; none without a GPU."""
-    gpus: Sequence[Gpu] = layout.gpus
-    if not gpus:
+    """Charts of the GPUs: those of the layout's view; none without a GPU."""
+    if not layout.gpus:
         return []
+    if layout.view == USE:
+        return _use_charts(layout, x)
+    view = next(view for view in layout.views if view.name == layout.view)
+    return [_figure_chart(layout, x, chart) for chart in view.charts]
+
+
+def _figure_chart(layout: Layout, x: Any, what: GpuChart) -> Chart:
+    """One chart of a view; its limits follow the data unless it is a percentage."""
+    scale = bqplot.LinearScale(min=0, max=100) if what.percent else bqplot.LinearScale(min=0)
+    ticks: dict[str, Any] = {"tick_values": [0, 25, 50, 75, 100]} if what.percent else {"num_ticks": 4}
+    chart = Chart(what.title, x, scale, _axis(scale, **ticks), layout)
+    if layout.many:
+        chart.band(what.field, COLOURS[0])
+        return chart
+    if what.thin:
+        _per_node(chart, layout, what.thin, stroke_width=1, opacities=[0.6] * len(layout.gpus))
+    _per_node(chart, layout, what.field)
+    return chart
+
+
+def _use_charts(layout: Layout, x: Any) -> list[Chart]:
+    """Utilization, memory and power."""
+    gpus: Sequence[Gpu] = layout.gpus
     percent = bqplot.LinearScale(min=0, max=100)
-    util = Chart("GPU utilization (%)", x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
+    beside = layout.activity and not layout.many
+    title = "GPU utilization, dashed: SM activity (%)" if beside else "GPU utilization (%)"
+    util = Chart(title, x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
     total = _most([gpu.memory_total for gpu in gpus])
     size = bqplot.LinearScale(min=0, max=total * 1.06) if total else bqplot.LinearScale(min=0)
     ticks = _byte_ticks(total, 1024.0**2) if total else {"num_ticks": 4}
@@ -204,8 +240,8 @@ def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
     limit = _most([gpu.power_limit for gpu in gpus])
     watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
     power = Chart("GPU power (W)", x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
-    for chart, value in ((memory, total), (power, limit)):
-        if value:
+    for chart, values in ((memory, [gpu.memory_total for gpu in gpus]), (power, [gpu.power_limit for gpu in gpus])):
+        for value in sorted({value for value in values if value})[:MAX_LEVELS]:
             chart.level(value)
     for chart, field in ((util, "util"), (memory, "memory"), (power, "power")):
         if layout.many:
@@ -213,6 +249,8 @@ def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
         else:
             if field == "util":
                 _per_node(chart, layout, "peak", stroke_width=1, opacities=[0.45] * len(gpus))
+                if beside:
+                    _per_node(chart, layout, ACTIVITY, line_style="dashed")
             _per_node(chart, layout, field)
     return [util, memory, power]
 

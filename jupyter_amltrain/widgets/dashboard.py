@@ -12,7 +12,9 @@ import warnings
 from typing import Any
 
 import ipywidgets
+import msgspec
 
+from jupyter_amltrain.agent.gpu_names import gpu_counts
 from jupyter_amltrain.runs.pyramid import BUCKETS
 from jupyter_amltrain.runs.telemetry import RunTelemetry
 from jupyter_amltrain.widgets import charts
@@ -51,14 +53,22 @@ class Dashboard:
         self.follow = ipywidgets.ToggleButton(
             value=True, description="Live", tooltip="Follow the newest data", layout=ipywidgets.Layout(width="56px")
         )
+        self.view = ipywidgets.Dropdown(
+            options=[(view.label, view.name) for view in layout.views],
+            value=layout.view if layout.views else None,
+            layout=ipywidgets.Layout(width="215px", display=None if len(layout.views) > 1 else "none"),
+            tooltip="Which charts of the GPUs are shown",
+        )
         self.status = ipywidgets.HTML()
         self.table = ipywidgets.HTML()
-        found = [*charts.gpu_charts(layout, self.x), *charts.host_charts(layout, self.x)]
+        of_gpus = charts.gpu_charts(layout, self.x)
+        found = [*of_gpus, *charts.host_charts(layout, self.x)]
+        self._of_gpus = len(of_gpus)
         self.charts: list[charts.Chart] = found
         self.figures = [chart.figure() for chart in found]
         self.metrics: list[str] = []
         bar = ipywidgets.HBox(
-            [self.window, self.pause, self.follow, self.status],
+            [self.window, self.view, self.pause, self.follow, self.status],
             layout=ipywidgets.Layout(align_items="center", flex_flow="row wrap"),
         )
         self.grid = ipywidgets.GridBox(
@@ -84,6 +94,7 @@ class Dashboard:
             root=self.root,
             xscale=self.x,
             window=self.window,
+            view=self.view,
             pause=self.pause,
             follow=self.follow,
             status=self.status,
@@ -106,13 +117,42 @@ class Dashboard:
             self.charts.append(chart)
             self.figures.append(chart.figure())
         if new:
-            self.grid.children = list(self.figures)
-            if getattr(self, "feed", None) is not None and self.feed is not None:
-                with self.feed.hold_sync():
-                    self.feed.figures = list(self.figures)
-                    self.feed.marks = [mark for chart in self.charts for mark in chart.marks]
-                    self.feed.specs = [spec for chart in self.charts for spec in chart.specs]
+            self._show_figures()
         return bool(new)
+
+    def _show_figures(self, telemetry: RunTelemetry | None = None) -> None:
+        self.grid.children = list(self.figures)
+        feed = getattr(self, "feed", None)
+        if feed is None:
+            return
+        with feed.hold_sync():
+            if telemetry is not None:
+                feed.use([Columns(telemetry.node(n), self.plan.columns[n]) for n in self.plan.nodes])
+                feed.layout = self.plan.wire(RING, BUCKETS)
+            feed.figures = list(self.figures)
+            feed.marks = [mark for chart in self.charts for mark in chart.marks]
+            feed.specs = [spec for chart in self.charts for spec in chart.specs]
+
+    def prepare(self, layout: Layout) -> tuple[list[charts.Chart], list[Any]]:
+        """Build the GPU charts of another view, off the loop: charts and their figures."""
+        found = charts.gpu_charts(layout, self.x)
+        return found, [chart.figure() for chart in found]
+
+    def switch(self, layout: Layout, built: tuple[list[charts.Chart], list[Any]], telemetry: RunTelemetry) -> list[Any]:
+        """Show the GPU charts of another view; the page asks for its data.
+
+        Returns
+        -------
+        list
+            Widgets that are no longer shown, to be closed off the loop.
+        """
+        old = _with_parts(self.figures[: self._of_gpus])
+        self.plan = layout
+        self.charts[: self._of_gpus], self.figures[: self._of_gpus] = built
+        self._of_gpus = len(built[0])
+        self._show_figures(telemetry)
+        kept = {id(widget) for widget in _with_parts([getattr(self, "feed", None), self.root])}
+        return [widget for widget in old if id(widget) not in kept]
 
     def say(self, note: str, metrics: int) -> None:
         """Say beside the GPUs what happened to them, and of how many metrics the charts are the first few."""
@@ -147,8 +187,7 @@ def _legend(layout: Layout, note: str = "", metrics: str = "") -> str:
         text = note or layout.note or "No GPU is used: the charts show the host."
         text = " · ".join(filter(None, (text, metrics)))
         return f'<span class="jp-AmlDashboard-note">{html.escape(text)}</span>'
-    names = sorted({gpu.name for gpu in layout.gpus})
-    what = f"{len(layout.gpus)} × {', '.join(names)}"
+    what = gpu_counts((msgspec.to_builtins(gpu) for gpu in layout.gpus), "×")
     if layout.many:
         what += f" on {len(layout.nodes)} nodes" if len(layout.nodes) > 1 else ""
         what += ": mean, least to most"

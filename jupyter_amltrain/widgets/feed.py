@@ -124,6 +124,7 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
     root = traitlets.Instance(ipywidgets.Widget, allow_none=True).tag(sync=True, **widget_serialization)
     xscale = traitlets.Instance(ipywidgets.Widget, allow_none=True).tag(sync=True, **widget_serialization)
     window = traitlets.Instance(ipywidgets.Widget, allow_none=True).tag(sync=True, **widget_serialization)
+    view = traitlets.Instance(ipywidgets.Widget, allow_none=True).tag(sync=True, **widget_serialization)
     pause = traitlets.Instance(ipywidgets.Widget, allow_none=True).tag(sync=True, **widget_serialization)
     follow = traitlets.Instance(ipywidgets.Widget, allow_none=True).tag(sync=True, **widget_serialization)
     status = traitlets.Instance(ipywidgets.Widget, allow_none=True).tag(sync=True, **widget_serialization)
@@ -144,6 +145,12 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         #: Number of the next tick that the page lacks, by node, as far as we have sent.
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
         super().__init__(**traits)
+
+    def use(self, columns: Sequence[Columns]) -> None:
+        """Send other series from now on; the page is told of them by `layout`, and asks for what was."""
+        self.columns = tuple(columns)
+        self._by_node = {c.node.node: c for c in self.columns}
+        self.sent = {c.node.node: c.node.ticks for c in self.columns}
 
     @property
     def stale(self) -> bool:

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.runs.gpu_record import LINES
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.telemetry import NodeTelemetry
-from jupyter_amltrain.runs.text import gpu_text
+from jupyter_amltrain.widgets.gpu_views import ACTIVITY, UNITS, USE, GpuView, available
 
-#: Series of each GPU that a page gets with every tick.
-PER_GPU = ("util", "peak", "memory", "power")
 #: Series of each node's host that a page gets.
 HOST = ("cpu", "memory")
 #: The script's metrics that get a chart of their own beside the GPUs'.
@@ -69,6 +68,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         Series of each node in the order of the wire, by node number.
     start
         Unix seconds at which the charts begin.
+    view, views
+        Name of the GPUs' charts that are shown, and all that can be.
     """
 
     handle: str
@@ -84,6 +85,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     period: float
     note: str
     window: float
+    view: str = USE
+    views: tuple[GpuView, ...] = ()
+
+    @property
+    def activity(self) -> bool:
+        """Whether the SM activity is drawn beside the utilization."""
+        return self.view == USE and any(ACTIVITY in view.fields for view in self.views)
 
     @property
     def many(self) -> bool:
@@ -99,7 +107,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             "capacity": capacity,
             "buckets": buckets,
             "gpus": [msgspec.to_builtins(gpu) for gpu in self.gpus],
-            "units": {"util": "%", "peak": "%", "memory": "MiB", "power": "W", "cpu": "%", "host_memory": "bytes"},
+            "units": {**UNITS, "cpu": "%", "host_memory": "bytes"},
+            "views": [view.name for view in self.views],
             "start": self.start,
             "windows": [seconds for _, seconds in windows(self.window)],
         }
@@ -109,19 +118,25 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.columns[node].index(name)
 
 
-def layout_of(entry: Entry, window: float = 600.0) -> Layout | None:
+def layout_of(entry: Entry, window: float = 600.0, view: str = USE) -> Layout | None:
     """The layout of an entry's dashboard; ``None`` before anything was sampled.
 
     Parameters
     ----------
     window
         Seconds that are shown at first; 0 for all.
+    view
+        Which charts of the GPUs; the first view where there is none of that name.
     """
     nodes = [node for node in entry.telemetry.nodes() if node.ticks or node.pyramid.count]
     if not nodes:
         return None
     gpus = [_gpu(node, i, len(nodes) > 1) for node in nodes for i in range(len(node.gpus))]
-    columns = {node.node: (*_host(entry), *_series(node)) for node in nodes}
+    fields = [name for node in nodes for part in ("gpu_columns", "gpu_figures") for name in node.header.get(part, ())]
+    views = available(fields) if gpus else ()
+    chosen = next((one for one in views if one.name == view), views[0] if views else None)
+    names = _fields(chosen, views)
+    columns = {node.node: (*_host(entry), *_series(node, names)) for node in nodes}
     spans, start = _spans(entry)
     first = min(float(node.pyramid.t[0]) for node in nodes)
     return Layout(
@@ -138,7 +153,17 @@ def layout_of(entry: Entry, window: float = 600.0) -> Layout | None:
         period=float(nodes[0].header.get("period") or 1.0),
         note="; ".join(dict.fromkeys(node.note for node in nodes if node.note)),
         window=window,
+        view=chosen.name if chosen is not None else USE,
+        views=views,
     )
+
+
+def _fields(view: GpuView | None, views: tuple[GpuView, ...]) -> tuple[str, ...]:
+    """Series of each GPU that a page gets with every tick; the heat map needs the utilization."""
+    if view is None:
+        return ()
+    beside = [ACTIVITY] if view.name == USE and any(ACTIVITY in one.fields for one in views) else []
+    return tuple(dict.fromkeys(("util", *view.fields, *beside)))
 
 
 def _host(entry: Entry) -> tuple[str, ...]:
@@ -146,8 +171,8 @@ def _host(entry: Entry) -> tuple[str, ...]:
     return ("host_cpu", "host_memory") if entry.kind == "monitor" else HOST
 
 
-def _series(node: NodeTelemetry) -> tuple[str, ...]:
-    return tuple(f"gpu{gpu.get('index', i)}.{name}" for i, gpu in enumerate(node.gpus) for name in PER_GPU)
+def _series(node: NodeTelemetry, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"gpu{gpu.get('index', i)}.{name}" for i, gpu in enumerate(node.gpus) for name in names)
 
 
 def _gpu(node: NodeTelemetry, i: int, several: bool) -> Gpu:
@@ -156,7 +181,7 @@ def _gpu(node: NodeTelemetry, i: int, several: bool) -> Gpu:
     return Gpu(
         node=node.node,
         index=index,
-        label=(f"n{node.node} " if several else "") + gpu_text(index),
+        label=(f"n{node.node} " if several else "") + gpu_name({"index": i, **gpu}),
         name=str(gpu.get("name") or "GPU"),
         memory_total=gpu.get("memory_total"),
         power_limit=node.slow[i].get("power_limit") or gpu.get("power_limit"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 OF_A_RUN, IN_ALL = 3, 12
 #: Seconds between looks at what changes rarely: table, metrics.
 _SLOW = 1.0
+#: Seconds between two versions of the table.
+TABLE_INTERVAL_S = 3.0
 #: Points of a metric that a page gets when it connects.
 _POINTS = 600
 
@@ -53,9 +56,11 @@ class _Live:
         self.dashboard: Dashboard | None = None
         self.shown = False
         self.why = ""
+        self.view = ""
         self.stop: Callable[[], None] | None = None
         self.sent: dict[str, int] = {}
         self.table = ""
+        self.table_at = 0.0
         self.ended = False
         self.changed_at = 0.0
 
@@ -149,11 +154,20 @@ class LiveDashboards:
         elif live.shown:
             feed.push(node)
 
-    def follow(self, feed_id: str, shown: bool, seen: Sequence[int]) -> bool:
-        """A page shows its feed or has hidden it; False for a feed that is gone."""
+    def follow(self, feed_id: str, shown: bool, seen: Sequence[int], view: str = "") -> bool:
+        """A page shows its feed or has hidden it; False for a feed that is gone.
+
+        Parameters
+        ----------
+        view
+            The GPU charts that the reader has chosen; empty for those that are shown.
+        """
         live = next((live for live in self._all.values() if live.id == feed_id), None)
         if live is None or live.dashboard is None or live.dashboard.feed is None:
             return False
+        if view and view != live.view:
+            live.view = view
+            self._sources.loop.start(self._switch(live), f"view of {live.entry.run.handle}")
         if shown:
             if not live.shown:
                 live.shown = True
@@ -165,6 +179,19 @@ class LiveDashboards:
         else:
             self._hide(live)
         return True
+
+    async def _switch(self, live: _Live) -> None:
+        """Show the charts that were chosen last."""
+        dashboard, view = live.dashboard, live.view
+        if dashboard is None:
+            return
+        layout = layout_of(live.entry, dashboard.plan.window, view)
+        if layout is None or layout.view == dashboard.plan.view:
+            return
+        built = await self._sources.loop.offload(dashboard.prepare, layout)
+        if live.dashboard is dashboard and live.view == view:
+            old = dashboard.switch(layout, built, live.entry.telemetry)
+            await self._sources.loop.offload(_close_all, old)
 
     def _hide(self, live: _Live) -> None:
         if live.shown:
@@ -222,7 +249,10 @@ class LiveDashboards:
         part = gpu_record(entry.telemetry, ended)
         dashboard.say(part.note if part is not None else "", len(metrics))
         text = table_html(part, entry.kind == "run") if dashboard.plan.gpus else ""
-        if text != live.table:
+        now = time.monotonic()
+        # Its figures change with every tick, and it is larger than all of the tick.
+        if text != live.table and (whole or ended or now - live.table_at >= TABLE_INTERVAL_S):
+            live.table_at = now
             live.table = dashboard.table.value = text
         if ended and not live.ended:
             live.ended = True
@@ -252,6 +282,12 @@ class LiveDashboards:
         """Close every dashboard of a run."""
         for key in [key for key in self._all if key[0] == handle]:
             self._close(self._all.pop(key))
+
+
+def _close_all(widgets: Sequence[Any]) -> None:
+    for widget in widgets:
+        if widget.comm is not None:
+            widget.close()
 
 
 def _build(layout: Layout, metrics: tuple[str, ...]) -> Dashboard:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_amltrain.runs.text import gpu_words, seconds_text
+from jupyter_amltrain.runs.throughput import throughput_words
 from jupyter_amltrain.widgets import picture_gpus
 from jupyter_amltrain.widgets.palette import INK, SOFT, STATES
 from jupyter_amltrain.widgets.picture_charts import (
@@ -39,6 +40,8 @@ SCALE = 2
 MAX_BYTES = 120_000
 
 _HEAD, _LINE = 54, 17
+#: Characters of a line of text.
+_LINE_CHARS = 130
 #: Height and what draws it at its top.
 Part = tuple[float, Callable[[Sheet, float], None]]
 
@@ -150,11 +153,20 @@ def _foot(sheet: Sheet, top: float, lines: list[tuple[str, str]]) -> None:
 def _lines(record: Record) -> list[tuple[str, str]]:
     """Summary, parameters and results below the charts: text and colour."""
     lines = []
+    error = " ".join(str(record.get("error") or "").split())
+    if len(error) > _LINE_CHARS:  # the head shows its beginning
+        lines += [(line, STATES["failed"]) for line in textwrap.wrap(clip(error, 4 * _LINE_CHARS), _LINE_CHARS)]
     summary = record.get("summary") or {}
-    summed = gpu_words(record.get("gpu") or {}, summary) if summary else []
+    rate = throughput_words(
+        {name: (metric or {}).get("last") for name, metric in (record.get("metrics") or {}).items()}
+    )
+    summed = gpu_words(record.get("gpu") or {}, summary, rate) if summary else []
     if summed:
         # its name is said above the charts; a figure stays with its unit
-        text = "GPU:  " + ", ".join(word.replace(" ", "\xa0") for word in summed[1:])
+        # (notes of what happened are sentences)
+        text = "GPU:  " + ", ".join(
+            word.replace(" ", "\xa0") if len(word) < 40 else clip(word, 400) for word in summed[1:]
+        )
         lines += [(line, INK) for line in textwrap.wrap(text, 130, subsequent_indent=" " * 10)]
     hint = str(summary.get("hint") or "")
     if hint:

@@ -99,6 +99,8 @@ class Chart:
         A dashed line: what there is at most.
     top
         End of the y axis; ``None``: by the values.
+    dashed
+        More lines, dashed.
     """
 
     title: str
@@ -110,6 +112,7 @@ class Chart:
     band: tuple[list[float], list[float], str] | None = None
     total: float | None = None
     top: float | None = None
+    dashed: tuple[tuple[list[float], str], ...] = ()
 
 
 def time_span(record: Record) -> Span | None:
@@ -197,6 +200,8 @@ def _draw(axes: Any, chart: Chart, span: Span | None) -> None:
         axes.plot(x, y, color=color, linewidth=thick, solid_joinstyle="round")
         if sum(not math.isnan(v) for v in y) == 1:
             axes.plot(x, y, color=color, marker="o", markersize=4)
+    for values, color in chart.dashed:
+        axes.plot(x, [v / size for v in values], color=color, linewidth=0.9, dashes=(3, 2))
     if chart.total:
         axes.axhline(chart.total / size, color=SOFT, linewidth=1, dashes=(4, 2.5))
     if not every:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from jupyter_amltrain.runs.text import gpu_text
+from jupyter_amltrain.agent.gpu_names import gpu_counts, gpu_name
 from jupyter_amltrain.widgets.palette import BLUE, GPUS, HEAT, INK, RED, RED_GROUND, SOFT
 from jupyter_amltrain.widgets.picture_charts import (
     MARGIN,
@@ -29,6 +29,8 @@ NAMES, HEAT_LEAST, HEAT_MOST, HEAT_HEAD, HEAT_FOOT = 20, 24, 200, 24, 26
 #: Left end of the charts.
 _LEFT = 44
 
+#: Series that is drawn beside the utilization.
+ACTIVITY = "sm_activity"
 _FIELDS = (("util", "Utilization", "percent"), ("memory", "Memory", "bytes"), ("power", "Power", "watts"))
 
 
@@ -44,8 +46,10 @@ def gpu_charts(gpu: Record, span: Span | None) -> list[Chart]:
 
 def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, title: str, unit: str) -> Chart:
     totals = {"memory": "memory_total", "power": "power_limit"}
-    total = max((number(g.get(totals.get(field, ""))) for g in gpus), default=math.nan, key=lambda v: (v == v, v))
+    sizes = {size for g in gpus if not math.isnan(size := number(g.get(totals.get(field, ""))))}
+    total = max(sizes, default=math.nan)
     band = None
+    dashed: tuple[tuple[list[float], str], ...] = ()
     color = GPUS[0] if len(gpus) == 1 else INK
     if gpu.get(field):
         mean, low, high = (_padded(gpu[field].get(name), len(seconds)) for name in ("mean", "low", "high"))
@@ -55,19 +59,30 @@ def _chart(gpu: Record, gpus: list[Record], seconds: list[float], field: str, ti
         rows = [_padded(g.get(field), len(seconds)) for g in gpus[: len(GPUS)]]
         lines = tuple(zip(rows, GPUS, strict=False))
         known = most = [value for row in rows for value in row]
+        if field == "util" and any(g.get(ACTIVITY) for g in gpus):
+            dashed = tuple((_padded(g.get(ACTIVITY), len(seconds)), c) for g, c in zip(gpus, GPUS, strict=False))
         if len(gpus) == 1 and field == "util":  # bursts between two samples
             band = (rows[0], _padded(gpus[0].get("peak"), len(seconds)), GPUS[0])
     return Chart(
         title,
-        _value(field, known, most, total),
+        _with_activity(_value(field, known, most, total), dashed),
         unit,
         seconds,
         lines,
         color=color,
         band=band,
-        total=None if math.isnan(total) else total,
+        # One line for all of them would be wrong of some.
+        total=total if len(sizes) == 1 else None,
         top=100.0 if unit == "percent" else None,
+        dashed=dashed,
     )
+
+
+def _with_activity(value: str, dashed: Sequence[tuple[list[float], str]]) -> str:
+    """The value of a chart, with what its dashed lines are, and their mean."""
+    known = [value for values, _ in dashed for value in values if not math.isnan(value)]
+    # Shorter, for both have to stand beside the title.
+    return f"{value.removeprefix('mean ')}, SM - - {sum(known) / len(known):.0f} %" if known else value
 
 
 def _value(field: str, mean: Sequence[float], most: Sequence[float], total: float) -> str:
@@ -92,16 +107,13 @@ def draw_names(sheet: Sheet, top: float, gpu: Record) -> None:
     gpus = gpu.get("gpus") or []
     middle = top + NAMES / 2
     nodes = len({g.get("node") for g in gpus})
-    names = list(dict.fromkeys(str(g.get("name") or "GPU") for g in gpus))
-    what = clip(names[0], 30) + (" and others" if len(names) > 1 else "")
+    what = gpu_counts(gpus, "×").removeprefix("1 × " if len(gpus) == 1 else "")
     lines = not gpu.get("util") and 1 < len(gpus) <= len(GPUS)
-    what = (
-        (f"{len(gpus)} × " if len(gpus) > 1 else "") + what + (f" on {nodes} nodes" if nodes > 1 and not lines else "")
-    )
+    what = clip(what, 60) + (f" on {nodes} nodes" if nodes > 1 and not lines else "")
     _, x = sheet.text(MARGIN, middle, what, 8, INK, weight="bold")
     if not lines:
         return
-    labels = [(f"n{g.get('node')} " if nodes > 1 else "") + gpu_text(int(g.get("index") or 0)) for g in gpus]
+    labels = [(f"n{g.get('node')} " if nodes > 1 else "") + gpu_name(g) for g in gpus]
     step = min(76.0, (WIDTH - MARGIN - x - 16) / len(labels))
     for i, label in enumerate(labels):
         left = x + 18 + i * step

@@ -100,6 +100,14 @@ class _Plain:
         self.window, self.paused = window, paused
         self._news.set()
 
+    async def switch(self, view: str) -> None:
+        """Show other charts of the GPUs."""
+        layout = layout_of(self._entry, self.window, view)
+        if layout is not None and layout.view != self._dashboard.plan.view:
+            built = await self._sources.loop.offload(self._dashboard.prepare, layout)
+            self._dashboard.switch(layout, built, self._entry.telemetry)
+            self._news.set()
+
     async def follow(self) -> None:
         """Redraw on news until the run has ended."""
         entry, handle = self._entry, self._entry.run.handle
@@ -164,7 +172,10 @@ class _Plain:
         if spec["kind"] == "lines":
             node = self._entry.telemetry.node(spec["node"])
             t, low, high = nodes[spec["node"]]
-            index = [node.index[layout.columns[spec["node"]][column]] for column in spec["columns"]]
+            names = [layout.columns[spec["node"]][column] for column in spec["columns"]]
+            index = [node.index.get(name, -1) for name in names]
+            if -1 in index:  # this node does not tell it
+                return np.zeros(0), np.zeros((len(names), 0), np.float32)
             same = low is high
             low, high = low[index], high[index]
             return reduced(t, low, low if same else high)
@@ -187,6 +198,8 @@ def _band(entry: Entry, field: str, top: str, nodes: dict[int, Any]) -> tuple[Fl
         if not len(t) or not node.gpus:
             continue
         names = [f"gpu{gpu.get('index', i)}" for i, gpu in enumerate(node.gpus)]
+        if any(f"{n}.{name}" not in node.index for n in names for name in (field, top)):
+            continue
         index, tops = [node.index[f"{n}.{field}"] for n in names], [node.index[f"{n}.{top}"] for n in names]
         if times is None:
             times = t
@@ -234,6 +247,7 @@ async def _fill(sources: Sources, handle: str, window: float, box: Any) -> None:
 
         for control in (dashboard.window, dashboard.pause):
             control.observe(lambda _: sources.loop.post(choose()), "value")
+        dashboard.view.observe(lambda _: sources.loop.post(plain.switch(str(dashboard.view.value))), "value")
     except AmlTrainError as error:
         box.children[0].value = html.escape(str(error))
     except Exception:

@@ -14,6 +14,7 @@ function gpu(x: unknown, i: number, n: number): IGpuSeries {
   return {
     node: count(g.node) ?? 0,
     index: count(g.index) ?? i,
+    label: text(g.label),
     name: text(g.name),
     uuid: text(g.uuid),
     memory_total: count(g.memory_total),
@@ -21,7 +22,9 @@ function gpu(x: unknown, i: number, n: number): IGpuSeries {
     util: series(g.util, n),
     peak: series(g.peak, n),
     memory: series(g.memory, n),
-    power: series(g.power, n)
+    power: series(g.power, n),
+    lost: g.lost === true,
+    sm_activity: series(g.sm_activity, n)
   };
 }
 
@@ -48,7 +51,10 @@ function process(x: unknown): IGpuProcess {
     pid: count(p.pid) ?? 0,
     owner: text(p.owner, 'unknown'),
     memory: count(p.memory),
-    name: text(p.name)
+    name: text(p.name),
+    label: text(p.label),
+    user: text(p.user),
+    sm: count(p.sm)
   };
 }
 

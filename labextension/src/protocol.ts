@@ -172,8 +172,10 @@ export interface IGpus {
   n: number;
   first: boolean;
   labels: string[];
+  titles: string[];
   names: string[];
   memory: (number | null)[];
+  lost: number[];
   cpus: number | null;
   host_memory: number | null;
   period: number;
@@ -275,6 +277,7 @@ export interface ITargetRow {
   memory: number | null;
   gpus: number | null;
   gpu_name: string;
+  gpus_text: string;
   price: number | null;
   price_node: number | null;
   currency: string;
@@ -405,6 +408,7 @@ export interface IWork {
 export interface IGpuSeries {
   node: number;
   index: number;
+  label: string;
   name: string;
   uuid: string;
   memory_total: number | null;
@@ -413,6 +417,8 @@ export interface IGpuSeries {
   peak: (number | null)[];
   memory: (number | null)[];
   power: (number | null)[];
+  lost: boolean;
+  sm_activity: (number | null)[];
 }
 
 export interface IGpuBand {
@@ -434,6 +440,9 @@ export interface IGpuProcess {
   owner: string;
   memory: number | null;
   name: string;
+  label: string;
+  user: string;
+  sm: number | null;
 }
 
 /** What comes on the events' comm. */
@@ -446,7 +455,7 @@ export interface IOperations {
   run: { payload: { handle: string }; reply: IRunReply };
   cancel: { payload: { handle: string }; reply: ICancelReply };
   dashboard: { payload: { handle: string; page: string; window: number }; reply: IDashboardReply };
-  follow: { payload: { feed: string; shown: boolean; seen: number[] }; reply: IFollowReply };
+  follow: { payload: { feed: string; shown: boolean; seen: number[]; view: string }; reply: IFollowReply };
   events: { payload: { comm: string; shown: string; seq: number; gpus: string; looks: string[]; details: string[]; meter: number }; reply: IEventsReply };
   kinds: { payload: Record<string, never>; reply: IKindsReply };
   act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: IActReply };

@@ -57,6 +57,16 @@ test('charts of few GPUs are lines; what no device tells has no chart', () => {
   assert.equal(memory?.last, '2 GiB');
 });
 
+test('GPUs with different limits have a dashed line each', () => {
+  const gpu = (index: number, limit: number | null) => ({ index, power: [1, 2], power_limit: limit });
+  const gpus = [gpu(0, 700), gpu(1, 350), gpu(2, 700), gpu(3, null)];
+  const charts = gpuCharts(normalise({ gpu: { t: [1, 2], gpus } }), trans);
+  assert.deepEqual(charts.get('gpu power')?.levels, [
+    { name: 'limit', value: 350 },
+    { name: 'limit', value: 700 }
+  ]);
+});
+
 test('charts of many GPUs are a band', () => {
   const util = { mean: [50, null], low: [10, null], high: [90, null] };
   const gpus = Array.from({ length: 64 }, (_, index) => ({ index }));

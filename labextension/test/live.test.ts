@@ -230,8 +230,8 @@ test('a glance at another tab is not told, a longer one is, and so is the return
     mock.timers.tick(60000);
     found.tell(who, true);
     assert.deepEqual(sent, [
-      { feed: 'f', shown: false, seen: [] },
-      { feed: 'f', shown: true, seen: [7, 9] }
+      { feed: 'f', shown: false, seen: [], view: '' },
+      { feed: 'f', shown: true, seen: [7, 9], view: '' }
     ]);
     lost();
     found.tell(who, false);
@@ -254,13 +254,29 @@ test('one of two outputs that is seen is enough; a gap asks once in a while', ()
     assert.equal(sent.length, 0);
     feed.onGap?.();
     feed.onGap?.();
-    assert.deepEqual(sent, [{ feed: 'f', shown: true, seen: [7, 9] }]);
+    assert.deepEqual(sent, [{ feed: 'f', shown: true, seen: [7, 9], view: '' }]);
     found.leave(two);
     mock.timers.tick(60000);
     assert.equal(sent[1].shown, false);
   } finally {
     mock.timers.reset();
   }
+});
+
+test('a view that is chosen is asked for, and so is what was before', () => {
+  const { sent, found, feed } = follower();
+  found.join({ lost: () => undefined });
+  feed.onGap?.();
+  feed.onView?.('clocks');
+  feed.onGap?.();
+  assert.deepEqual(
+    sent.map(({ shown, view }) => [shown, view]),
+    [
+      [true, ''],
+      [true, 'clocks'],
+      [true, 'clocks']
+    ]
+  );
 });
 
 test('who follows a feed that the kernel has closed is told', async () => {

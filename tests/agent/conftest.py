@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -127,6 +129,18 @@ class Agent:
     def left(self) -> set[int]:
         """Processes of runs: marked ones, and our forked ones except the dispatcher's own."""
         return processes_of(self.home + "/runs")
+
+
+@contextlib.contextmanager
+def stranger(code: str = "import time; time.sleep(600)") -> Iterator[int]:
+    """The pid of a Python process that is no descendant of ours: its parent has left."""
+    start = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL).pid)"
+    words = [sys.executable, "-S", "-c", start, sys.executable, "-S", "-c", code]
+    pid = int(subprocess.run(words, stdout=subprocess.PIPE, check=True, timeout=60).stdout)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def alive(pid: int) -> bool:

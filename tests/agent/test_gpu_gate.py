@@ -116,6 +116,13 @@ def test_an_idle_run_is_stopped_and_told_why(machine: Machine) -> None:
     assert running["seconds"] >= 0.6
 
 
+@pytest.mark.parametrize("curves", ["* 0 3 600 60", "* 0 98 600 60\n* 1.5 0 600 60"], ids=["display", "driver's start"])
+def test_cpu_run_on_gpu_that_is_busy_without_it_is_stopped(machine: Machine, curves: str) -> None:
+    machine.curves.write_text(curves)
+    state = machine.agent.wait(machine.submit(require_gpu="stop", gpu_grace=3))
+    assert (state["reason"], state["truth"]["verdict"]) == ("gpu-unused", "not used")
+
+
 def test_a_job_deaf_to_the_stop_is_killed(machine: Machine) -> None:
     run = machine.submit("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)", require_gpu="stop", grace=0.2)
     state = machine.agent.wait(run)

@@ -28,7 +28,7 @@ SELDOM = {
     "nvmlDeviceGetTotalEccErrors": {"ecc"},
     "nvmlDeviceGetEnforcedPowerLimit": {"power_limit"},
     "nvmlDeviceGetCurrentClocksEventReasons": set(),
-    "nvmlDeviceGetComputeRunningProcesses_v3": set(),
+    "nvmlDeviceGetComputeRunningProcesses_v2": set(),
 }
 FULL = [[40, 40, 2000, 300, 50, 1500], [50, 50, 3000, 310, 51, 1501]]
 ALL_SLOW = {"mem_clock": 2619, "throttle": 0, "ecc": 0, "power_limit": 700, "mine": 0, "others": 0, "own": False}

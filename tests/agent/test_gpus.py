@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fakes import nvml
 
-from .conftest import Agent, until
+from .conftest import Agent, stranger, until
 
 UUIDS = [f"GPU-fa4e0000-0000-0000-0000-{index:012x}" for index in range(4)]
 SHOW = "import os, time; print('has', os.environ.get('CUDA_VISIBLE_DEVICES')); "
@@ -71,23 +69,19 @@ def test_no_driver(agent: Agent) -> None:
 
 
 def test_gpus_of_other_people(gpus: Agent, tmp_path: Path) -> None:
-    other = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
-    try:
-        (tmp_path / "processes").write_text(f"0 {other.pid} 1000\n")
+    with stranger() as other:
+        (tmp_path / "processes").write_text(f"0 {other} 1000\n")
         first = gpus.submit(HOLD, gpus=1)
         assert gpus.running(first, "has")["devices"] == [UUIDS[1]]
         second = gpus.submit(SHOW, gpus=1)
         state = until(lambda: s if "used by" in (s := gpus.state(second))["detail"] else None, "the reason")
-        assert f"GPU 0 used by pid {other.pid} (" in state["detail"] and "python" in state["detail"]
+        assert f"GPU 0 used by pid {other} (" in state["detail"] and "python" in state["detail"]
         # A job's own processes do not make it a stranger to itself.
         rank = gpus.state(first)["rank"]["pid"]
         (tmp_path / "processes").write_text(f"1 {rank} 1000\n")
         assert gpus.wait(second)["devices"] == [UUIDS[0]]
         gpus.good("cancel", run=first)
         gpus.wait(first)
-    finally:
-        other.kill()
-        other.wait()
 
 
 def test_shared_gpus_on_request(gpus: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

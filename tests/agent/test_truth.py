@@ -79,8 +79,8 @@ def test_a_run_that_waits_before_its_first_process_has_its_grace_time_after_it(f
     ("reading", "slow", "said"),
     [
         ({**IDLE, "util": 93, "peak": 97}, [], "utilization 97 %"),
-        ({**IDLE, "peak": 1}, [], "utilization 1 %"),
-        ({**IDLE, "util": 1, "peak": None}, [], "utilization 1 %"),
+        ({**IDLE, "peak": 10}, [], "utilization 10 %"),
+        ({**IDLE, "util": 11, "peak": None}, [], "utilization 11 %"),
         ({**IDLE, "memory": 665}, [], "65 MiB more than before the run"),
         (IDLE, [{"mine": 500, "others": None}], "a process of this run with 500 MiB"),
         (MIG, [{"mine": 500, "others": None}], "a process of this run"),
@@ -91,8 +91,8 @@ def test_a_run_that_waits_before_its_first_process_has_its_grace_time_after_it(f
     ],
 )
 def test_any_one_sign_of_use_is_enough(folder: Path, reading: Any, slow: Any, said: str) -> None:
-    watch = Watch(folder).run(5).run(1, reading, slow=slow)
-    assert watch.verdict == "used" and said in watch.file["detail"] and "first after 5 s" in watch.file["detail"]
+    watch = Watch(folder).run(12).run(2, reading, slow=slow)
+    assert watch.verdict == "used" and said in watch.file["detail"] and "first after 12 s" in watch.file["detail"]
     assert watch.run(200).verdict == "used" and watch.file["cause"] == ""
 
 
@@ -125,8 +125,70 @@ def test_missing_process_ids_are_never_evidence(folder: Path, mine: float | None
     assert Watch(folder).run(61, IDLE, slow=slow).verdict == "not used"
 
 
+DISPLAY = {"util": 3, "peak": 4, "memory": 600}
+START_OF_DRIVER = {"util": 98, "peak": 100, "memory": 600}
+#: What Owners.sums gives where pids are the machine's own, and in a container.
+ABSENT, HIDDEN = [{"mine": 0, "others": 0, "own": False}], [{"mine": None, "others": None, "own": False}]
+
+
+@pytest.mark.parametrize("slow", [ABSENT, HIDDEN], ids=["complete list", "hidden pids"])
+def test_constant_utilization_of_a_display_is_not_use(folder: Path, slow: Any) -> None:
+    watch = Watch(folder, busy=[3]).run(3, DISPLAY, members=False).run(61, DISPLAY, slow=slow)
+    assert watch.verdict == "not used" and "600" not in watch.file["detail"]
+
+
+@pytest.mark.parametrize("slow", [ABSENT, HIDDEN], ids=["complete list", "hidden pids"])
+@pytest.mark.parametrize("before", [[98], [0], []], ids=["seen", "not seen", "not read"])
+def test_driver_that_starts_busy_is_not_use(folder: Path, slow: Any, before: Any) -> None:
+    watch = Watch(folder, busy=before).run(5, START_OF_DRIVER, slow=slow).run(56, slow=slow)
+    assert watch.verdict == "not used"
+
+
+def test_driver_that_starts_busy_hides_no_later_use(folder: Path) -> None:
+    watch = Watch(folder, busy=[98]).run(5, START_OF_DRIVER, slow=HIDDEN).run(10, slow=HIDDEN)
+    assert watch.run(2, {**IDLE, "util": 95}, slow=HIDDEN).verdict == "used"
+
+
+@pytest.mark.parametrize("memory", [600, None])
+def test_utilization_of_one_tick_is_neither_use_nor_none(folder: Path, memory: Any) -> None:
+    reading = {"util": 90, "peak": 90, "memory": memory}
+    watch = Watch(folder, busy=[0]).run(15, {**IDLE, "memory": memory}).run(1, reading)
+    assert watch.verdict == ""
+    assert watch.run(50, {**IDLE, "memory": memory}).verdict == "cannot tell"
+
+
+def test_complete_list_without_our_process_counts_against_utilization(folder: Path) -> None:
+    busy = {"util": 60, "peak": 80, "memory": 600}
+    watch = Watch(folder, busy=[0]).run(61, busy, slow=ABSENT)
+    assert watch.verdict == "not used" and "no process" in watch.file["detail"] and "60" in watch.file["detail"]
+    assert watch.run(1, {**busy, "memory": 700}, slow=ABSENT).verdict == "used"
+
+
+def test_empty_list_of_an_instance_counts_for_nothing(folder: Path) -> None:
+    watch = Watch(folder, busy=[0])
+    watch.truth.gpus = [{**GPUS[0], "mig": True}]
+    assert watch.run(13, {"util": 60, "peak": 80, "memory": 600}, slow=ABSENT).verdict == "used"
+
+
+def test_gpu_that_was_busy_all_the_time_cannot_be_told(folder: Path) -> None:
+    watch = Watch(folder, busy=[60]).run(61, {"util": 60, "peak": 62, "memory": 600}, slow=HIDDEN)
+    assert watch.verdict == "cannot tell" and "before the run" in watch.file["detail"]
+
+
+@pytest.mark.parametrize("slow", [ABSENT, HIDDEN], ids=["complete list", "hidden pids"])
+def test_run_that_takes_memory_is_use_at_its_first_tick(folder: Path, slow: Any) -> None:
+    watch = Watch(folder, busy=[98]).run(1, {**START_OF_DRIVER, "memory": 900}, slow=slow)
+    assert watch.verdict == "used" and "first after 0 s" in watch.file["detail"]
+
+
+def test_utilization_before_the_run_outlives_a_killed_sampler(folder: Path) -> None:
+    watch = Watch(folder, busy=[8]).run(20, {**IDLE, "util": 8})
+    watch.truth = watch.made(busy=[0])
+    assert watch.run(41, {**IDLE, "util": 8}).verdict == "not used"
+
+
 def test_every_device_must_be_idle(folder: Path) -> None:
-    assert Watch(folder, 2).run(70, IDLE, {**IDLE, "util": 5}).verdict == "used"
+    assert Watch(folder, 2).run(70, IDLE, {**IDLE, "util": 15}).verdict == "used"
     (folder / "telemetry" / "truth-0.json").unlink()
     assert Watch(folder, 2).run(70, IDLE, NONE).verdict == "cannot tell"
 
@@ -141,6 +203,7 @@ def test_others_who_were_there_before_us_take_away_the_evidence_for_good(folder:
 def test_late_use_turns_the_verdict(folder: Path) -> None:
     watch = Watch(folder).run(75)
     assert watch.verdict == "not used"
+    assert watch.run(1, {**IDLE, "peak": 40}).verdict == "not used"
     assert watch.run(1, {**IDLE, "peak": 40}).verdict == "used"
     assert "first after 75 s" in watch.file["detail"] and watch.file["cause"] == ""
 
@@ -177,7 +240,8 @@ def test_a_damaged_file_is_no_evidence(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("busy", "seconds", "verdict", "said"),
     [
-        (True, 2, "used", "first after 0 s"),
+        (True, 14, "used", "first after 10 s"),
+        (True, 2, "cannot tell", "the run ended after 1 s, before its grace time of 60 s"),
         (False, 11, "cannot tell", "the run ended after 10 s, before its grace time of 60 s"),
         (False, 0, "cannot tell", "before its processes were seen"),
     ],

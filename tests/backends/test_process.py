@@ -74,9 +74,24 @@ def test_a_status_holds_the_truth_about_gpus_and_the_number_of_nodes() -> None:
 
 def test_the_gate_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> None:
     spec, snapshot = TestLocalBackend().short()
-    asked = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0)
+    asked = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0, gpu_ids="index")
     request = loop.call(backend.plan(asked, snapshot, "planned-1")).request
-    assert (request["require_gpu"], request["gpu_grace"]) == ("stop", 5.0)
+    assert (request["require_gpu"], request["gpu_grace"], request["gpu_ids"]) == ("stop", 5.0, "index")
+
+
+def test_sharing_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> None:
+    spec, snapshot = TestLocalBackend().short()
+    for share in (False, True):
+        request = loop.call(
+            backend.plan(msgspec.structs.replace(spec, share_gpus=share), snapshot, "planned-1")
+        ).request
+        assert request["share_gpus"] is share
+
+
+@pytest.mark.parametrize("notes", [None, [], "text", ["a", 3, "\ud800", {}], [["x"]] * 100])
+def test_notes_of_a_state_are_texts(notes: object) -> None:
+    found = status_of({"state": "running", "notes": notes}).notes
+    assert len(found) <= 8 and all(isinstance(note, str) and note.encode() for note in found)
 
 
 @pytest.mark.parametrize("old", [False, True])

@@ -71,3 +71,13 @@ def test_a_file_to_export_to_is_checked_before_anybody_is_asked(tmp_path: Path) 
             checked(path)
         assert text in str(caught.value) and "\n" not in str(caught.value)
     assert checked(f"{tmp_path}/a.PNG") == f"{tmp_path}/a.PNG"
+
+
+def test_table_of_now_has_processes_limits_and_activity() -> None:
+    gpu = {"index": 100, "name": "H100", "util": 97, "sm_activity": 41, "memory": 38912, "memory_total": 81920}
+    gpu |= {"power": 612, "power_limit": 700, "temperature": 61}
+    process = {"gpu": 100, "pid": 4711, "user": "ada", "command": "python train.py", "memory": 3072, "sm": None}
+    text = snapshot_text({"gpus": [gpu], "processes": [process], "host": {}, "note": ""})
+    assert "0 MIG 0" in text and "612 W of 700 W" in text and "41 %" in text
+    assert "ada" in text and "python train.py" in text and "n/a" in text
+    assert "SM activity" not in snapshot_text({"gpus": [{**gpu, "sm_activity": None}], "host": {}})

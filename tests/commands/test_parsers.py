@@ -114,6 +114,8 @@ def test_the_gpu_gate_names_both_of_its_values() -> None:
         message = failure("submit", line)
         assert "stop" in message and "warn" in message, line
     assert "Did you mean --require-gpu warn?" in failure("submit", "--require-gpu wran")
+    assert parser_of("submit", "%aml_submit").parse(["--gpu-ids", "index"]).gpu_ids == "index"
+    assert "Did you mean --gpu-ids index?" in failure("submit", "--gpu-ids indexes")
     found = parser_of("submit", "%aml_submit").parse(["--require-gpu", "stop", "--gpu-grace", "2m"])
     assert (found.require_gpu, found.gpu_grace) == ("stop", 120.0)
 

@@ -144,6 +144,7 @@ STATE_FIELDS = (
     "version",
     "queue",
     "truth",
+    "cause",
     "nodes",
     "cancel_requested",
 )

@@ -54,3 +54,46 @@ def test_series_that_change_are_columns_with_holes() -> None:
     frame = frame_of({0: "\n".join(lines).encode()})
     assert list(frame.seq) == [0, 1] and list(frame.cpu) == [5.0, 6.0]
     assert math.isnan(frame.memory[0]) and frame.memory[1] == 70.0
+
+
+CHANGES = [
+    '{"columns":["seq","t","cpu"],"gpu_columns":["util","sm_active"],"gpu_units":["percent","percent"],'
+    '"gpus":[{"index":0},{"index":1}]}',
+    '{"seq":0,"gpu":[[0,{"mem_clock":2619,"throttle":4,"ecc":0,"mine":3}],[1,{"mem_clock":null,"xid":79}]]}',
+    "[0,1700000040.680000067,5,1,2,3,4]",
+    "[1,1700000041.68,5,1,2,3,4]",
+    '{"seq":2,"gpu":[[0,{"throttle":0,"mine":5,"words":"a"}],[7,{"ecc":1}]]}',
+    '{"seq":2,"processes":[[0,42,"mine",5,"python"],[0,43,"other",null,""]]}',
+    '{"seq":2,"note":"GPU 1 fell off the bus","t":1700000042.68}',
+    '{"seq":2,"note":"GPU 1 is back","t":1700000042.68}',
+    '{"seq":2,"gpu":7}',
+    "[2,1700000042.68,5,1,2,3,4]",
+    "",
+]
+
+
+def test_what_is_recorded_when_it_changes_is_held() -> None:
+    frame = frame_of({0: "\n".join(CHANGES).encode()})
+    assert list(frame.gpu0_sm_active) == [2.0] * 3 and list(frame.gpu1_util) == [3.0] * 3
+    assert list(frame.gpu0_throttle) == [4.0, 4.0, 0.0] and list(frame.gpu0_mem_clock) == [2619.0] * 3
+    assert list(frame.gpu0_mine) == [3 * 2.0**20, 3 * 2.0**20, 5 * 2.0**20]
+    assert frame.gpu1_mem_clock.isna().all() and list(frame.gpu1_xid) == [79.0] * 3
+    assert list(frame.gpu0_processes)[2] == 2 and math.isnan(frame.gpu0_processes[0])
+    assert pandas.isna(frame.processes[0]) and "42 python mine 5 MiB" in frame.processes[2]
+    assert pandas.isna(frame.note[1]) and "fell off" in frame.note[2] and "is back" in frame.note[2]
+    units = frame.attrs["units"]
+    assert (units["gpu0_mem_clock"], units["gpu0_mine"], units["gpu0_sm_active"]) == ("MHz", "bytes", "percent")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_all_columns_are_written_with_times_of_milliseconds(ending: str, tmp_path: Path) -> None:
+    frame = frame_of({0: "\n".join(CHANGES).encode()})
+    path = tmp_path / f"run{ending}"
+    write(frame, path)
+    again = pandas.read_csv(path) if ending == ".csv" else pandas.read_parquet(path)
+    assert list(again.columns) == list(frame.columns)
+    assert again.gpu0_throttle.tolist() == [4.0, 4.0, 0.0] and "fell off" in again.note[2]
+    if ending == ".csv":
+        assert again.time[0] == "2023-11-14T22:14:00.680+00:00"
+    assert list(pandas.to_datetime(again.time)) == list(frame.time)
+    assert {moment.microsecond % 1000 for moment in frame.time} == {0} == {moment.nanosecond for moment in frame.time}

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jupyter_amltrain.runs.gpu_record import POINTS, gpu_record
+from jupyter_amltrain.runs.gpu_record import POINTS, gpu_record, throttle_text
 from jupyter_amltrain.runs.telemetry import MIB, RunTelemetry
 from tests import telemetry_files as files
 
@@ -87,3 +87,18 @@ def test_a_clock_that_was_set_back_makes_no_holes(gpus: int, ticks: int, tmp_pat
     assert None not in util and list(util) == sorted(util) and util[-1] > 95
     assert list(part.t) == sorted(part.t)
     assert telemetry.last_t is not None and 0.7 * ticks < telemetry.last_t - part.t[0] <= ticks
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (0, ""),
+        (1, ""),
+        (2, "app clocks"),
+        (0x44, "power cap, hw thermal"),
+        (0x1000, "0x1000"),
+        (0x204, "power cap, 0x200"),
+    ],
+)
+def test_every_reason_of_slow_clocks_has_a_word(mask: int, words: str) -> None:
+    assert throttle_text(mask) == words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -60,6 +61,9 @@ def test_the_end_of_a_long_file_is_exact_and_most_of_it_is_not_read(
     hours: float, tmp_path: Path, loop: LoopThread
 ) -> None:
     files.write_node(tmp_path, gpus=4, seconds=hours * 3600)
+    summary = tmp_path / "telemetry" / "summary-0.json"
+    told = {**json.loads(summary.read_text()), "notes": [[files.START + 9, "GPU 1 fell off the bus"]]}
+    summary.write_text(json.dumps(told))
     backend, entry = Folder(tmp_path), entry_of(RunState.COMPLETED)
     news = loop.call(read_streams(backend, entry, entry.run.status))  # type: ignore[arg-type]
     node = entry.telemetry.node(0)
@@ -68,6 +72,8 @@ def test_the_end_of_a_long_file_is_exact_and_most_of_it_is_not_read(
     assert node.pyramid.t[0] == files.START
     if hours > 1:
         assert entry.telemetry.summaries[0]["gpus"][3]["memory_peak"] == 43_000
+        # What happened in hours whose ticks were not read is told all the same.
+        assert "GPU 1 fell off the bus" in entry.telemetry.node(0).note
         assert backend.bytes < size / 3
     assert not loop.call(read_streams(backend, entry, entry.run.status))  # type: ignore[arg-type]
 

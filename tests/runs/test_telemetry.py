@@ -108,3 +108,20 @@ def test_listeners_hear_of_ticks_and_of_nothing_else() -> None:
     telemetry.feed(1, b"[3,4.0,2]\n")
     assert heard == [(1, 0, 2), (1, 2, 3)]
     assert [node.node for node in telemetry.nodes()] == [1] and telemetry.last_t == 4.0
+
+
+def test_all_notes_are_kept_with_their_time() -> None:
+    node = NodeTelemetry(0)
+    node.feed(OLD + b"[0,100.0,1]\n" + b'{"seq":1,"note":"GPU 1 fell off the bus","t":112.0}\n[1,112.0,1]\n')
+    node.feed(b'{"seq":2,"note":"GPU 1 is back","t":223.0}\n[2,223.0,1]\n')
+    assert node.note == "after 12 s: GPU 1 fell off the bus; after 2 min 3 s: GPU 1 is back"
+    node.restart()
+    node.feed(OLD + b'{"seq":1,"note":"GPU 1 fell off the bus","t":112.0}\n')
+    node.add_note(50.0, "before")
+    assert [text for _, text in node.notes] == ["before", "GPU 1 fell off the bus", "GPU 1 is back"]
+
+
+def test_notes_of_a_hostile_file_are_bounded() -> None:
+    node = NodeTelemetry(0)
+    node.feed(OLD + b"".join(b'{"seq":1,"note":"%d%s","t":%d}\n' % (k, b"x" * 9000, k) for k in range(1000)))
+    assert len(node.notes) == 200 and len(node.note) < 10_000

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.runs.text import bytes_text, record_text, seconds_text, state_line
+from jupyter_amltrain.runs.text import bytes_text, gpu_words, record_text, seconds_text, state_line
 from jupyter_amltrain.spec.record import (
     GpuBand,
     GpuSeries,
@@ -163,6 +163,31 @@ def test_the_summary_of_an_ended_run() -> None:
 def test_gpus_that_lie_idle_are_said_at_once() -> None:
     truth = GpuTruth(verdict="not used", detail="GPU 0 had 0 % for 60 s.", cause="A CPU-only wheel?")
     lines = record_text(record(truth=truth, metrics={})).splitlines()
-    assert lines[1] == "GPU IDLE: GPU 0 had 0 % for 60 s. A CPU-only wheel?"
+    assert lines[1].startswith("GPU IDLE: GPU 0 had 0 % for 60 s.; ") and lines[1].endswith("A CPU-only wheel?")
     for verdict in ("", "used", "cannot tell"):
         assert len(record_text(record(truth=GpuTruth(verdict=verdict, detail="x"))).splitlines()) == 1
+
+
+def test_allocator_errors_and_rate_stand_beside_the_driver() -> None:
+    errors = {"xids": "79, 45", "ecc_correctable": 3, "rows_remapped": 1}
+    one = summed(0, torch_allocated_peak=30 * 1024, torch_reserved_peak=36 * 1024, **errors)
+    rate = {"samples_per_second": MetricSeries(step=(1,), value=(412.0,), last=412.0, n=1)}
+    text = record_text(record(summary={"gpus": [one]}, metrics=rate))
+    for part in ("PyTorch peak 30.0 GiB allocated, 36.0 GiB reserved", "412 samples/s", "Xid 79 and 45", "1 replaced"):
+        assert part in text, part
+    assert "PyTorch" not in record_text(record(summary={"gpus": [summed(0)]}))
+
+
+@pytest.mark.parametrize(
+    ("sources", "word"),
+    [
+        (("counter", "counter"), "driver's counter"),
+        (("power", "power"), "summed from power"),
+        (("power", "counter"), ""),
+    ],
+)
+def test_energy_says_whence_it_is(sources: tuple[str, str], word: str) -> None:
+    summary = {"gpus": [summed(k, energy_source=source) for k, source in enumerate(sources)]}
+    words = gpu_words({}, summary)
+    energy = next(text for text in words if "Wh" in text)
+    assert word in energy and ("by" in energy or "from" in energy) == bool(word)

@@ -49,6 +49,7 @@ def test_names_that_hold(name: str) -> None:
         ({"experiment": "e" * 251}, "--experiment"),
         ({"resources": Resources(gpus=-1)}, "--gpus -1"),
         ({"require_gpu": "maybe"}, "--require-gpu stop|warn"),
+        ({"gpu_ids": "name"}, "--gpu-ids uuid|index"),
         ({"require_gpu": "stop", "resources": Resources(gpus=0)}, "owns no GPU"),
         ({"gpu_grace": 0.0}, "gpu_grace 0"),
         ({"gpu_grace": float("nan")}, "gpu_grace nan"),

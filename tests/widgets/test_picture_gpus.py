@@ -69,6 +69,13 @@ def test_charts_show_what_the_record_says():
     assert high == gpu_part(1)["gpus"][0]["peak"] and low == gpu_part(1)["gpus"][0]["util"]
 
 
+def test_one_limit_line_of_gpus_with_different_limits_is_left_out():
+    record = gpu_record(2)
+    record["gpu"]["gpus"][1]["power_limit"] = 350
+    shown = charts(record)
+    assert shown["Power"].total is None and shown["Memory"].total is not None
+
+
 def test_more_than_eight_are_a_mean_with_a_band():
     record = gpu_record(64, 8)
     shown = charts(record)["Utilization"]

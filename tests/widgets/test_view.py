@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.runs.gpu_record import gpu_record
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.runs.store import Entry
-from jupyter_amltrain.runs.text import gpu_text
 from jupyter_amltrain.spec.record import GpuTelemetry
 from jupyter_amltrain.widgets.dashboard import Dashboard
 from jupyter_amltrain.widgets.layout import layout_of
@@ -66,8 +66,16 @@ def test_a_monitor_has_no_memory_of_its_own(tmp_path: Path) -> None:
     assert "this run" in table_html(part)
     alone = table_html(part, run=False)
     assert "this run" not in alone and "others" not in alone
-    assert "<td>3.0 MiB</td>" in alone
+    assert ">3.0 MiB</td>" in alone
 
 
 def test_an_instance_is_named_after_its_gpu() -> None:
-    assert [gpu_text(index) for index in (0, 7, 100, 203)] == ["GPU 0", "GPU 7", "GPU 0 MIG 0", "GPU 1 MIG 3"]
+    assert [gpu_name({"index": index}) for index in (0, 7, 100, 203)] == [
+        "GPU 0",
+        "GPU 7",
+        "GPU 0 MIG 0",
+        "GPU 1 MIG 3",
+    ]
+    assert gpu_name({"index": 100, "mig": False}) == "GPU 100"
+    assert gpu_name({"index": 100, "mig": True}) == "GPU 0 MIG 0"  # of an earlier version
+    assert gpu_name({"index": 1300012, "mig": True, "parent": 129, "instance": 12}) == "GPU 129 MIG 12"

@@ -70,7 +70,7 @@ def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) ->
     reason, exit_code, detail = None, None, _waiting(word, row)
     if state.terminal:
         state, reason, exit_code, detail = _ending(state, row, agent)
-    truth = agent.get("truth")
+    truth, cause = agent.get("truth"), agent.get("cause")
     return RunStatus(
         state=state,
         detail=detail,
@@ -82,6 +82,7 @@ def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) ->
         cancel_requested=asked or state is RunState.CANCELED,
         version=_int(row.get("revision")) or 0,
         truth={str(k): str(v) for k, v in truth.items()} if isinstance(truth, dict) else {},
+        cause={str(k): str(v) for k, v in cause.items()} if isinstance(cause, dict) else {},
         nodes=max(1, _int(row.get("count")) or 1),
         doors=doors_of(row),
     )

@@ -127,6 +127,11 @@ def check(spec: JobSpec, place: Place) -> None:
             hint="Put it in the workspace's Key Vault and read it in the script with azure-keyvault-secrets and"
             " --identity managed.",
         )
+    if spec.gpu_ids:
+        raise SpecError(
+            f"--gpu-ids {spec.gpu_ids}: a job of Azure ML has all GPUs of its machine and sees them by index.",
+            hint="Leave it out.",
+        )
     for name, given in spec.inputs.items():
         if given.local:
             raise SpecError(
@@ -138,6 +143,10 @@ def check(spec: JobSpec, place: Place) -> None:
         raise SpecError(
             f"--python {spec.python}: a job of Azure ML has the interpreter of its environment.",
             hint="Leave it out, and choose one by: --env conda.yml",
+        )
+    if spec.share_gpus:
+        raise SpecError(
+            "--share-gpus is for GPUs of this machine: a job of Azure ML has its GPUs to itself.", hint="Leave it out."
         )
     wanted = spec.resources.gpus
     if wanted and place.gpus is not None and wanted > place.gpus:

@@ -133,7 +133,7 @@ export class LineChart {
       svg('path', { class: 'jp-AmlRun-band', d: area(data.x, data.band, sx, sy) }, this._lines);
     }
     for (const series of [...data.series].sort((a, b) => Number(b.faint ?? false) - Number(a.faint ?? false))) {
-      const name = `jp-AmlRun-line${series.faint ? ' jp-mod-faint' : ''}`;
+      const name = `jp-AmlRun-line${series.faint ? ' jp-mod-faint' : ''}${series.dashed ? ' jp-mod-dashed' : ''}`;
       const line = svg('path', { class: name, d: path(data.x, series.y, sx, sy) }, this._lines);
       if (series.colour !== undefined) {
         line.setAttribute('data-colour', String(series.colour % COLOURS));

@@ -9,6 +9,7 @@ export interface ISeries {
   colour?: number;
   /** drawn thin and pale, behind the others */
   faint?: boolean;
+  dashed?: boolean;
 }
 
 export interface IBand {

@@ -23,6 +23,12 @@ export class Follower {
     private readonly _client: IAsk
   ) {
     _feed.onGap = () => this._gap();
+    _feed.onView = view => {
+      this._view = view;
+      // Other series come, and what they were before has to be asked for at once.
+      this._asked = 0;
+      this._send(this._anybody);
+    };
     _feed.onLost(() => {
       clearTimeout(this._timer);
       this._gone = true;
@@ -77,7 +83,7 @@ export class Follower {
       return;
     }
     this._told = shown;
-    const payload = { feed: this._feed.feedId, shown, seen: shown ? this._feed.seen : [] };
+    const payload = { feed: this._feed.feedId, shown, seen: shown ? this._feed.seen : [], view: this._view };
     this._client.request('follow', payload).then(
       ({ known }) => {
         if (!known) {
@@ -93,6 +99,8 @@ export class Follower {
 
   private readonly _shown = new Map<IFollowing, boolean>();
   private _timer: ReturnType<typeof setTimeout> | undefined;
+  /** chosen charts of the GPUs; empty for those that the kernel has made */
+  private _view = '';
   /** A feed begins by sending. */
   private _told = true;
   private _asked = 0;

@@ -6,17 +6,32 @@ import { bytes, clock } from '../format';
 import { IGpuBand, IGpuSeries, IGpuTelemetry, IRunRecord } from '../protocol';
 import { TERMINAL } from '../record';
 
+/** Dashed lines of sizes and limits in one chart. */
+const LEVELS = 4;
+
 type Field = 'util' | 'memory' | 'power';
 
-/** `GPU 3`, or `GPU 0 MIG 1`: the agent numbers the instances of GPU g from 100 (g + 1). */
-export function gpuName(index: number): string {
-  return index < 100 ? `GPU ${index}` : `GPU ${Math.floor(index / 100) - 1} MIG ${index % 100}`;
+/** `GPU 3`, or `GPU 0 MIG 1`: what the kernel calls it. Records of earlier versions have a number only. */
+export function gpuName(index: number, label = ''): string {
+  return label || (index < 100 ? `GPU ${index}` : `GPU ${Math.floor(index / 100) - 1} MIG ${index % 100}`);
 }
 
 /** `GPU 3`, or `n1 GPU 3` where there are several nodes. */
 export function gpuLabel(part: IGpuTelemetry, node: number, index: number): string {
   const several = part.nodes.length > 1 || part.gpus.some(gpu => gpu.node !== part.gpus[0].node);
-  return several ? `n${node} ${gpuName(index)}` : gpuName(index);
+  const name = gpuName(index, part.gpus.find(gpu => gpu.node === node && gpu.index === index)?.label);
+  return several ? `n${node} ${name}` : name;
+}
+
+/** `2 × NVIDIA A100, 3 × NVIDIA A100 MIG 1g.10gb`: GPUs and instances counted apart. */
+export function gpuCounts(gpus: readonly IGpuSeries[], trans: TranslationBundle): string {
+  const counts = new Map<string, number>();
+  for (const gpu of gpus) {
+    const name = gpu.name || trans.__('GPU');
+    const kind = gpuName(gpu.index, gpu.label).includes(' MIG ') && !name.includes(' MIG') ? `${name} MIG` : name;
+    counts.set(kind, (counts.get(kind) ?? 0) + 1);
+  }
+  return [...counts].map(([name, count]) => `${count} × ${name}`).join(', ');
 }
 
 /** Phases other than *running*, in seconds since `start`. */
@@ -38,9 +53,6 @@ const lastOf = (values: readonly (number | null)[]): number | null => {
   }
   return null;
 };
-
-const most = (values: (number | null)[]): number | null =>
-  values.reduce((a, b) => (b !== null && b > 0 && (a === null || b > a) ? b : a), null);
 
 /** `at most` of one or many GPUs now; `n/a` where none of them can tell. */
 function now(trans: TranslationBundle, values: (number | null)[], format: (value: number) => string): string {
@@ -93,12 +105,19 @@ export function gpuCharts(record: IRunRecord, trans: TranslationBundle): Map<str
         );
     found.set(`gpu ${field}`, { ...common, title, last, yKind, yFormat, series, band, ...more });
   };
-  const level = (name: string, value: number | null): ILevel[] => (value === null ? [] : [{ name, value }]);
-  const total = most(part.gpus.map(gpu => gpu.memory_total));
-  const limit = most(part.gpus.map(gpu => gpu.power_limit));
-  add('util', trans.__('GPU utilization'), 'number', percent, { yMax: 100 });
-  add('memory', trans.__('GPU memory'), 'bytes', size, { levels: level(trans.__('size'), total) });
-  add('power', trans.__('GPU power'), 'number', watts, { levels: level(trans.__('limit'), limit) });
+  // GPUs may have different sizes and limits: a line for each.
+  const levels = (name: string, values: (number | null)[]): ILevel[] =>
+    [...new Set(values.filter((value): value is number => value !== null && value > 0))]
+      .sort((a, b) => a - b)
+      .slice(-LEVELS)
+      .map(value => ({ name, value }));
+  const totals = part.gpus.map(gpu => gpu.memory_total);
+  const limits = part.gpus.map(gpu => gpu.power_limit);
+  const activity = part.gpus.some(gpu => gpu.sm_activity.some(value => value !== null));
+  const util = activity ? trans.__('GPU utilization, dashed: SM activity') : trans.__('GPU utilization');
+  add('util', util, 'number', percent, { yMax: 100 });
+  add('memory', trans.__('GPU memory'), 'bytes', size, { levels: levels(trans.__('size'), totals) });
+  add('power', trans.__('GPU power'), 'number', watts, { levels: levels(trans.__('limit'), limits) });
   return found;
 }
 
@@ -114,6 +133,10 @@ function lines(
     const line: ISeries = { name, y: gpu[field], colour };
     // Between two points the device may have been busier than their mean says.
     const peaks = field === 'util' && gpu.peak.some((value, i) => value !== gpu.util[i]);
-    return peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, colour, faint: true }, line] : [line];
+    const found: ISeries[] = peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, colour, faint: true }, line] : [line];
+    if (field === 'util' && gpu.sm_activity.some(value => value !== null)) {
+      found.push({ name: trans.__('%1 SM activity', name), y: gpu.sm_activity, colour, dashed: true });
+    }
+    return found;
   });
 }

@@ -5,10 +5,12 @@ import { ago, bytes } from '../format';
 import { heatCells, heatRow } from '../gpu_record';
 import { IGpuProcess, IRunRecord } from '../protocol';
 import { HeatStrip } from '../widgets/heat';
-import { gpuLabel, gpuName } from './gpu';
+import { gpuCounts, gpuLabel } from './gpu';
 
 /** Rows of the list of processes. */
 const PROCESSES = 20;
+/** Columns of that list which are set flush right. */
+const NUMBERS = new Set([1, 5, 6]);
 /** More GPUs than this have no line, so no colour, of their own. */
 const LINES = 8;
 
@@ -64,15 +66,15 @@ export class GpuView {
         const chip = element('span', 'gpuChip');
         const colour = element('i', 'hoverKey');
         colour.dataset.colour = String(i);
-        chip.append(colour, gpuLabel(part, gpu.node, gpu.index));
+        const label = gpuLabel(part, gpu.node, gpu.index);
+        chip.append(colour, gpu.lost ? this._trans.__('%1 lost', label) : label);
         chip.title = [gpu.name, gpu.uuid].filter(Boolean).join(', ');
         nodes.push(chip);
       });
     }
     const words: string[] = [];
     if (part.gpus.length) {
-      const names = [...new Set(part.gpus.map(gpu => gpu.name || this._trans.__('GPU')))].join(', ');
-      words.push(`${part.gpus.length} × ${names}`);
+      words.push(gpuCounts(part.gpus, this._trans));
       if (part.gpus.length > LINES) {
         words.push(this._trans.__('mean, with the range from the least to the most'));
       }
@@ -108,9 +110,8 @@ export class GpuView {
       this.node.prepend(this._heat.node);
     }
     const rows = map.labels.map(heatRow);
-    const several = new Set(rows.map(row => row.node)).size > 1;
     this._heat.update({
-      rows: rows.map(({ node, index }) => ({ node, label: several ? `n${node} ${gpuName(index)}` : gpuName(index) })),
+      rows: rows.map(({ node, index }) => ({ node, label: gpuLabel(part, node, index) })),
       cells: heatCells(map),
       columns: map.columns,
       span: [part.t[0], part.t[part.t.length - 1]],
@@ -133,9 +134,18 @@ export class GpuView {
     const trans = this._trans;
     const table = element('table', 'table');
     const head = document.createElement('tr');
-    const titles = [trans.__('GPU'), trans.__('pid'), trans.__('process'), trans.__('whose'), trans.__('GPU memory')];
-    for (const title of titles) {
+    const titles = [
+      trans.__('GPU'),
+      trans.__('pid'),
+      trans.__('user'),
+      trans.__('command'),
+      trans.__('whose'),
+      trans.__('SM'),
+      trans.__('GPU memory')
+    ];
+    for (const [i, title] of titles.entries()) {
       const cell = document.createElement('th');
+      cell.classList.toggle('jp-mod-number', NUMBERS.has(i));
       cell.scope = 'col';
       cell.textContent = title;
       head.append(cell);
@@ -155,12 +165,15 @@ export class GpuView {
     const texts = [
       where,
       String(process.pid),
+      process.user || trans.__('n/a'),
       process.name || trans.__('n/a'),
       owners[process.owner] ?? trans.__('cannot tell'),
+      process.sm === null ? trans.__('n/a') : `${Math.round(process.sm)} %`,
       process.memory === null ? trans.__('n/a') : bytes(process.memory)
     ];
-    for (const text of texts) {
+    for (const [i, text] of texts.entries()) {
       const cell = document.createElement('td');
+      cell.classList.toggle('jp-mod-number', NUMBERS.has(i));
       cell.textContent = text;
       row.append(cell);
     }

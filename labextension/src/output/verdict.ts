@@ -4,6 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, duration, number } from '../format';
 import { count, list, object, text } from '../loose';
 import { IRunRecord } from '../protocol';
+import { gpuLabel, gpuName } from './gpu';
 
 /** GPUs that are listed one by one. */
 const LISTED = 16;
@@ -17,6 +18,8 @@ function element(tag: string, name: string, content = ''): HTMLElement {
   node.textContent = content;
   return node;
 }
+
+type Columns = [string, (gpu: Record<string, unknown>) => string][];
 
 export class VerdictView {
   constructor(private readonly _trans: TranslationBundle) {
@@ -75,7 +78,7 @@ export class SummaryView {
     this.node.hidden = !gpus.length && !hint && !unknown;
     const parts: HTMLElement[] = [];
     if (gpus.length) {
-      parts.push(this._table(gpus));
+      parts.push(this._table(gpus, record));
     }
     if (gpus.length > LISTED) {
       parts.push(element('div', 'gpuSource', this._trans.__('and %1 more', gpus.length - LISTED)));
@@ -89,7 +92,7 @@ export class SummaryView {
     this.node.replaceChildren(...parts);
   }
 
-  private _table(gpus: Record<string, unknown>[]): HTMLElement {
+  private _table(gpus: Record<string, unknown>[], record: IRunRecord): HTMLElement {
     const trans = this._trans;
     const na = trans.__('n/a');
     const put = (x: unknown, format: (value: number) => string): string => {
@@ -99,13 +102,20 @@ export class SummaryView {
     const percent = (value: number) => `${Math.round(value)} %`;
     const size = (value: number) => bytes(value * MIB);
     const several = new Set(gpus.map(gpu => count(gpu.node) ?? 0)).size > 1;
-    const columns: [string, (gpu: Record<string, unknown>) => string][] = [
+    const columns: Columns = [
       [
         trans.__('GPU'),
-        gpu => [several ? `n${put(gpu.node, String)}` : '', put(gpu.index, String), text(gpu.name)].join(' ').trim()
+        gpu => {
+          const [node, index] = [count(gpu.node) ?? 0, count(gpu.index) ?? 0];
+          const label = record.gpu ? gpuLabel(record.gpu, node, index) : gpuName(index);
+          return [several && !label.startsWith('n') ? `n${node}` : '', label.replace('GPU ', ''), text(gpu.name)].join(' ').trim();
+        }
       ],
       [trans.__('utilization'), gpu => put(gpu.util_mean, percent)],
       [trans.__('median, 95th'), gpu => `${put(gpu.util_p50, percent)}, ${put(gpu.util_p95, percent)}`],
+      ...(gpus.some(gpu => count(gpu.sm_activity_mean) !== null)
+        ? ([[trans.__('SM activity'), gpu => put(gpu.sm_activity_mean, percent)]] as Columns)
+        : []),
       [trans.__('idle'), gpu => put(gpu.idle_share, share => percent(100 * share))],
       [
         trans.__('memory peak'),
@@ -115,10 +125,35 @@ export class SummaryView {
         }
       ],
       [trans.__('memory mean'), gpu => put(gpu.memory_mean, size)],
-      [trans.__('energy'), gpu => put(gpu.energy_wh, value => `${number(value)} Wh`)],
+      [
+        trans.__('energy'),
+        gpu => {
+          const energy = put(gpu.energy_wh, value => `${number(value)} Wh`);
+          // Else it is the driver's counter, or a record of an earlier version.
+          return text(gpu.energy_source) === 'power' ? trans.__('%1 (sum of power)', energy) : energy;
+        }
+      ],
       [trans.__('power'), gpu => put(gpu.power_mean, value => `${Math.round(value)} W`)],
-      [trans.__('first use after'), gpu => put(gpu.first_use, duration)]
+      [trans.__('first use after'), gpu => put(gpu.first_use, duration)],
+      ...(gpus.some(gpu => (count(gpu.throttled_power_s) ?? 0) >= 0.5 || (count(gpu.throttled_heat_s) ?? 0) >= 0.5)
+        ? ([
+            [
+              trans.__('throttled by power, heat'),
+              gpu => `${put(gpu.throttled_power_s, duration)}, ${put(gpu.throttled_heat_s, duration)}`
+            ]
+          ] as Columns)
+        : [])
     ];
+    if (gpus.some(gpu => count(gpu.torch_reserved_peak) !== null)) {
+      columns.push([
+        trans.__('PyTorch peak'),
+        gpu => trans.__('%1 allocated, %2 reserved', put(gpu.torch_allocated_peak, size), put(gpu.torch_reserved_peak, size))
+      ]);
+    }
+    const errors = (gpu: Record<string, unknown>) => gpuErrors(gpu, trans);
+    if (gpus.some(gpu => errors(gpu))) {
+      columns.push([trans.__('errors'), errors]);
+    }
     const table = element('table', 'table');
     const head = document.createElement('tr');
     for (const [title] of columns) {
@@ -136,4 +171,20 @@ export class SummaryView {
   }
 
   private _key = '';
+}
+
+/** Xid numbers and memory errors of a GPU of a summary; empty for none. */
+function gpuErrors(gpu: Record<string, unknown>, trans: TranslationBundle): string {
+  const counted: [string, unknown][] = [
+    [trans.__('uncorrectable memory errors: %1'), gpu.ecc_uncorrectable],
+    [trans.__('correctable memory errors: %1'), gpu.ecc_correctable],
+    [trans.__('replaced memory rows: %1'), gpu.rows_remapped],
+    [trans.__('memory rows not replaced: %1'), gpu.remap_failures],
+    [trans.__('retired memory pages: %1'), gpu.pages_retired]
+  ];
+  const xids = text(gpu.xids);
+  return [
+    ...(xids ? [trans.__('Xid %1', xids)] : []),
+    ...counted.filter(([, n]) => count(n)).map(([words, n]) => words.replace('%1', number(count(n)!)))
+  ].join(', ');
 }

@@ -79,6 +79,7 @@ export class RunView {
     this._interactive = button(head, 'interactive', _trans.__('Interactive charts'), () => actions.dashboard());
     this._load = button(head, 'load', _trans.__('Load live data'), () => actions.load());
     this._phases = element('div', 'phases', this.node);
+    this._waiting = element('div', 'waiting', this.node);
     this._verdict = new VerdictView(_trans);
     this.node.append(this._verdict.node);
     this._notice = element('div', 'notice', this.node);
@@ -113,6 +114,8 @@ export class RunView {
   update(record: IRunRecord, situation: ISituation): void {
     this._head(record, situation);
     this._drawPhases(record.kind === 'monitor' ? [] : spans(record, situation.since));
+    const waits = record.state === 'queued' || record.state === 'preparing';
+    write(this._waiting, waits ? record.detail : '');
     const newer = record.schema > RECORD_SCHEMA;
     write(
       this._notice,
@@ -267,6 +270,7 @@ export class RunView {
   private readonly _summary: SummaryView;
   private readonly _phases: HTMLElement;
   private readonly _notice: HTMLElement;
+  private readonly _waiting: HTMLElement;
   private readonly _notes: HTMLElement;
   private readonly _doors: HTMLElement;
   private readonly _error: HTMLElement;

@@ -106,6 +106,9 @@ export function gpusText(row: ITargetRow, trans: TranslationBundle): string {
   if (row.gpus === 0) {
     return trans.__('no GPU');
   }
+  if (row.gpus_text) {
+    return row.gpus_text.replace(/(^|, )(\d+) x /g, '$1$2 × ');
+  }
   return row.gpu_name ? `${row.gpus} × ${row.gpu_name}` : trans._n('%1 GPU', '%1 GPUs', row.gpus, row.gpus);
 }
 

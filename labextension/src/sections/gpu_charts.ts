@@ -22,7 +22,8 @@ export const percent = (value: number): string => `${Math.round(value)} %`;
 export function labelOf(store: GpuStore, gpu: number): string {
   const { node, index } = heatRow(store.labels[gpu] ?? '');
   const several = store.labels.some(label => heatRow(label).node !== heatRow(store.labels[0]).node);
-  return several ? `n${node} ${gpuName(index)}` : gpuName(index);
+  const name = gpuName(index, store.titles[gpu]);
+  return several ? `n${node} ${name}` : name;
 }
 
 type Get = (i: number) => number;
@@ -138,6 +139,11 @@ export class FieldPlot extends LinePlot {
   private _bytes(store: GpuStore, i: number): string {
     let [held, all] = [0, 0];
     for (let g = 0; g < store.count; g++) {
+      // The memory of an instance is its GPU's.
+      const instance = (store.titles[g] ?? '').split(' MIG ');
+      if (instance.length > 1 && store.titles.includes(instance[0])) {
+        continue;
+      }
       const size = store.sizes[g];
       const share = store.value('memory', i, g);
       if (typeof size !== 'number' || Number.isNaN(share)) {

@@ -2,6 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { heatRow } from '../gpu_record';
+import { gpuName } from '../output/gpu';
 import { ramp } from '../widgets/heat';
 import { labelOf, percent } from './gpu_charts';
 import { Colours, columnsOf, IRoom, ISpot, LEFT, Plot, when } from './gpu_plot';
@@ -187,7 +188,8 @@ export class HeatPlot extends Plot {
         }
       } else {
         for (let g = first; g < first + rows; g++) {
-          write(String(heatRow(store.labels[g]).index), this._tops[g] + high / 2);
+          const short = gpuName(heatRow(store.labels[g]).index, store.titles[g]).replace('GPU ', '').replace(' MIG ', '.');
+          write(short, this._tops[g] + high / 2);
         }
       }
     }

@@ -81,12 +81,14 @@ export class GpuList {
     say(find('listName'), store.names[g] ?? '');
     find('listName').title = store.names[g] ?? '';
     find('barFill').style.width = `${Number.isNaN(util) ? 0 : util}%`;
-    say(find('listUtil'), Number.isNaN(util) ? na : percent(util));
+    const lost = store.lost.includes(g);
+    row.classList.toggle('jp-mod-lost', lost);
+    say(find('listUtil'), lost ? this._trans.__('lost') : Number.isNaN(util) ? na : percent(util));
     const held = Number.isNaN(share)
       ? na
       : typeof size === 'number'
         ? this._trans.__('%1 of %2', bytes((share / 100) * size), bytes(size))
         : this._trans.__('%1 of memory', percent(share));
-    say(find('listMemory'), held);
+    say(find('listMemory'), lost ? '' : held);
   }
 }

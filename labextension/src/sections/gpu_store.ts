@@ -51,9 +51,13 @@ export class GpuStore {
   /** As it was asked for; empty before the first frame. */
   source = '';
   labels: readonly string[] = [];
+  /** What each is called: `GPU 0 MIG 1`. */
+  titles: readonly string[] = [];
   names: readonly string[] = [];
   /** Bytes of each GPU. */
   sizes: readonly (number | null)[] = [];
+  /** Places of the GPUs that the driver has lost. */
+  lost: readonly number[] = [];
   cpus: number | null = null;
   hostSize: number | null = null;
   period = 1;
@@ -73,7 +77,7 @@ export class GpuStore {
 
   /** Forget everything. */
   clear(source = ''): void {
-    Object.assign(this, { source, labels: [], names: [], sizes: [], cpus: null, hostSize: null });
+    Object.assign(this, { source, labels: [], titles: [], names: [], sizes: [], lost: [], cpus: null, hostSize: null });
     Object.assign(this, { period: 1, note: '', ended: false, total: 0, length: 0 });
     this.epoch += 1;
     this._allot(0);
@@ -89,6 +93,7 @@ export class GpuStore {
     if (head.first || (head.source !== this.source && !head.n)) {
       this.clear(head.source);
       this.labels = head.labels;
+      this.titles = head.titles ?? [];
       this.names = head.names;
       this.sizes = head.memory;
       this.cpus = head.cpus;
@@ -99,6 +104,7 @@ export class GpuStore {
       return false;
     }
     this.note = head.note;
+    this.lost = head.lost ?? [];
     this.ended = head.ended;
     const count = this.count;
     if (frame.util.length >= head.n * count) {

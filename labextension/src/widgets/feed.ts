@@ -37,7 +37,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   static serializers: ISerializers = {
     ...WidgetModel.serializers,
     ...Object.fromEntries(
-      ['root', 'xscale', 'window', 'pause', 'follow', 'status', 'table', 'figures', 'marks'].map(name => [
+      ['root', 'xscale', 'window', 'view', 'pause', 'follow', 'status', 'table', 'figures', 'marks'].map(name => [
         name,
         { deserialize: unpack_models as any }
       ])
@@ -57,6 +57,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       root: null,
       xscale: null,
       window: null,
+      view: null,
       pause: null,
       follow: null,
       status: null,
@@ -87,6 +88,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     this.shift = 0;
     this.stats = { frames: 0, draws: 0, gaps: 0, snapshots: 0 };
     this.onGap = null;
+    this.onView = null;
     this._begin();
     this._gate = new DrawGate(
       () => this._draw(),
@@ -104,6 +106,10 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       this.onGap?.();
     });
     this.on('change:done', () => (this.revision += 1));
+    const view = this.get('view') as WidgetModel | null;
+    if (view) {
+      this.listenTo(view, 'change:index', () => this.onView?.(this.layout.views[view.get('index')] ?? ''));
+    }
     this._controls = new Controls(this, () => this._gate.force());
     this._load(fromState(this.get('snapshot')));
     addFeed(this);
@@ -118,6 +124,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   sites!: Set<ISite & { drawn(): void }>;
   stats!: { frames: number; draws: number; gaps: number; snapshots: number };
   onGap!: (() => void) | null;
+  onView!: ((view: string) => void) | null;
   revision!: number;
 
   /** Seconds that bqplot's time axis, which is in UTC, is moved by to show the clock of this place. */

@@ -22,6 +22,8 @@ export interface IFeed {
   readonly seen: number[];
   /** ticks are missing: whoever can should ask the kernel for them */
   onGap: (() => void) | null;
+  /** the reader has chosen other charts, which the kernel has to make */
+  onView: ((view: string) => void) | null;
   /** the models are gone: kernel restarted, feed closed */
   onLost(callback: () => void): void;
   /** a new view of the charts */

@@ -24,6 +24,8 @@ export interface ILayout {
   start: number;
   /** seconds of each choice of the window control, where the kernel gives them */
   windows: number[] | null;
+  /** names of the GPU charts that can be chosen, in the order of the view control */
+  views: string[];
 }
 
 export type MarkSpec =
@@ -58,7 +60,8 @@ export function layoutOf(raw: unknown): ILayout {
     buckets: buckets + (buckets % 2),
     units: (l.units ?? {}) as Record<string, string>,
     start: number(l.start, 0),
-    windows: Array.isArray(l.windows) ? l.windows.map(w => number(w, 0)) : null
+    windows: Array.isArray(l.windows) ? l.windows.map(w => number(w, 0)) : null,
+    views: list(l.views).map(text)
   };
 }
 

@@ -142,6 +142,7 @@ def test_the_environment() -> None:
         ({"inputs": {"d": JobInput(path="/tmp/d")}}, "on this machine only"),
         ({"python": "/usr/bin/python3"}, "interpreter of its environment"),
         ({"resources": Resources(gpus=8)}, "has 4 GPUs"),
+        ({"share_gpus": True}, "--share-gpus"),
     ],
 )
 def test_what_a_job_there_cannot_have(fields: dict[str, Any], words: str) -> None:

@@ -161,10 +161,3 @@ result nvmlDeviceGetPowerManagementLimit(void *device, unsigned int *milliwatts)
     *milliwatts = 700000;
     return OK;
 }
-
-/* Millijoules since t = 0 at the present power: enough for a reader of its unit. */
-result nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
-    ENTER_WHOLE(device);
-    *millijoules = (unsigned long long)(of(device).power * fake_now() * 1000);
-    return OK;
-}

@@ -1,0 +1,65 @@
+"""Which numbers of a driver are readings: a sentinel or an impossible one is none.
+
+A driver that has no value answers with all bits set, or with rubbish while it is in trouble.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence, Tuple
+
+#: "No value" in 32 and in 64 bits (NVML_VALUE_NOT_AVAILABLE).
+ALL_ONES_32, ALL_ONES_64 = (1 << 32) - 1, (1 << 64) - 1
+_NO_VALUE = frozenset({ALL_ONES_32, ALL_ONES_64})
+#: No device has more; the largest boards of 2026 draw 3 kW.
+MAX_PERCENT, MAX_WATTS, MAX_CELSIUS, MAX_MHZ = 100, 10_000, 250, 100_000
+#: A pebibyte.
+MAX_BYTES = 1 << 50
+
+Value = Optional[float]
+
+
+def number(value: int, most: Optional[float] = None) -> Optional[int]:
+    """The value, or ``None`` for a sentinel and for more than `most`."""
+    return None if value in _NO_VALUE or (most is not None and value > most) else value
+
+
+def percents(values: Sequence[int]) -> List[Optional[int]]:
+    """Utilizations, percent."""
+    return [value if value <= MAX_PERCENT else None for value in values]
+
+
+def watts(values: Sequence[int]) -> List[Value]:
+    """Power from milliwatts; one decimal under 100 W."""
+    return [
+        (value + 500) // 1000 if 100_000 <= value <= 1000 * MAX_WATTS
+        else round(value / 1000, 1) if value < 100_000
+        else None
+        for value in values
+    ]  # fmt: skip
+
+
+def celsius(values: Sequence[int]) -> List[Optional[int]]:
+    """Temperatures."""
+    return [value if value <= MAX_CELSIUS else None for value in values]
+
+
+def megahertz(values: Sequence[int]) -> List[Optional[int]]:
+    """Clocks."""
+    return [value if value <= MAX_MHZ else None for value in values]
+
+
+def mebibytes(used: int, total: int) -> Optional[int]:
+    """Memory in use, from bytes; more than there is is no reading."""
+    return used >> 20 if 0 <= used <= total <= MAX_BYTES and total else None
+
+
+def size_mebibytes(size: int) -> Optional[int]:
+    """A size in MiB, from bytes."""
+    return size >> 20 if 0 <= size <= MAX_BYTES else None
+
+
+def memory(total: Optional[int], used: Optional[int]) -> Tuple[Optional[int], Optional[int]]:
+    """Size and use of a device's memory, bytes; ``None`` each where it cannot be."""
+    if total is None or not 0 < total <= MAX_BYTES:
+        return None, None
+    return total, used if used is not None and 0 <= used <= total else None

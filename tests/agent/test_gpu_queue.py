@@ -1,0 +1,461 @@
+"""GPUs and the queue: a driver that comes, breaks and loses GPUs; who uses them; sharing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.agent.gpu_users import lineage, strangers
+from tests.fakes import driver as fake
+from tests.fakes.driver import Process, SwitchableDriver
+
+from .conftest import Agent, stranger, until
+
+SHOW = "import os; print('has', os.environ.get('CUDA_VISIBLE_DEVICES'))"
+UUID = SwitchableDriver.uuid
+
+
+@pytest.fixture
+def driver(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SwitchableDriver:
+    monkeypatch.setenv("AMLTRAIN_DEVICE_ROOT", str(tmp_path / "root"))
+    made = fake.needed(tmp_path, gpus=2).use(monkeypatch)
+    hardware(tmp_path)
+    return made
+
+
+def hardware(folder: Path, there: bool = True) -> None:
+    """Let the machine have an NVIDIA device, or none."""
+    device = folder / "root" / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"
+    device.mkdir(parents=True, exist_ok=True)
+    (device / "vendor").write_text("0x10de\n" if there else "0x8086\n")
+    (device / "class").write_text("0x030200\n")
+
+
+def refused(agent: Agent, **payload: Any) -> dict[str, Any]:
+    """The error of a submit."""
+    agent.count += 1
+    answer = agent("submit", run=f"refused-{agent.count}", argv=["x"], environ={}, **payload)
+    assert "error" in answer, answer
+    assert ".." not in answer["error"]["message"]
+    return answer["error"]
+
+
+def detail(agent: Agent, run: str, *words: str) -> str:
+    """What a waiting run waits for, once the text has these words."""
+
+    def check() -> str:
+        state = agent.state(run)
+        assert state["state"] == "queued", state
+        return str(state["detail"]) if all(word in state["detail"] for word in words) else ""
+
+    return str(until(check, f"{words} in {agent.state(run)}"))
+
+
+# -- the driver is asked again ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [9, 18, 999])
+def test_submit_after_a_driver_has_come_back_gets_a_gpu(agent: Agent, driver: SwitchableDriver, code: int) -> None:
+    driver.answer("nvmlInit", code)
+    assert refused(agent, gpus=1)["type"] == "GpuDriverError"
+    driver.answer("nvmlInit", 0)
+    first, second = agent.submit(SHOW), agent.submit(SHOW, gpus=1)
+    assert agent.wait(first)["devices"] and agent.wait(second)["devices"]
+
+
+def test_submit_where_no_device_was_seen_asks_the_driver_again(
+    agent: Agent, driver: SwitchableDriver, tmp_path: Path
+) -> None:
+    hardware(tmp_path, there=False)
+    driver.answer("nvmlInit", 9)
+    assert refused(agent, gpus=1)["type"] == "CapacityError"
+    driver.answer("nvmlInit", 0)
+    assert agent.wait(agent.submit(SHOW))["devices"] == [UUID(0)]
+
+
+def test_submit_after_a_driver_was_installed_gets_a_gpu(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.uninstall()
+    assert agent.wait(agent.submit(SHOW))["devices"] == []
+    assert refused(agent, gpus=1)["type"] == "CapacityError"
+    driver.install()
+    assert agent.wait(agent.submit(SHOW))["devices"] == [UUID(0)]
+
+
+def test_submit_after_a_gpu_has_come_back_gets_both(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.lose(1)
+    assert len(agent.good("info")["gpus"]) == 1
+    driver.restore(1)
+    assert len(agent.wait(agent.submit(SHOW, gpus=2))["devices"]) == 2
+
+
+def test_submit_with_a_slow_probe_goes_on_with_what_is_known(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.lose(1)
+    agent.good("info")
+    driver.slow("nvmlInit", 600)
+    answered = agent.good("submit", run="known", argv=[sys.executable, "-c", "pass"], environ={}, gpus=1)
+    assert answered["state"] == "queued"  # the probe still waits in the driver
+    assert agent.good("ping")["pid"]
+    driver.slow("nvmlInit", 0)
+    assert agent.wait("known")["devices"] == [UUID(0)]
+
+
+def test_submit_without_gpus_asks_no_driver(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.down()
+    agent.good("info")
+    driver.forget_calls()
+    assert agent.wait(agent.submit(SHOW, gpus=0))["state"] == "completed"
+    assert not any(name.startswith("nvmlInit") for name in driver.calls())
+
+
+# -- three states of a driver ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(18, "module"), (999, "container"), (9, "modprobe"), (4, "/dev/nvidia"), (77, "dmesg")]
+)
+def test_submit_with_a_broken_driver_is_refused_with_a_remedy(
+    agent: Agent, driver: SwitchableDriver, code: int, remedy: str
+) -> None:
+    driver.answer("nvmlInit", code)
+    for gpus in (None, 1, 2):
+        error = refused(agent, gpus=gpus)
+        assert error["type"] == "GpuDriverError" and remedy in error["message"] and "--gpus 0" in error["message"]
+    assert remedy in agent.good("info")["gpu_note"]
+
+
+def test_submitter_that_wants_no_gpu_is_not_refused_for_the_driver(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.answer("nvmlInit", 18)
+    run = agent.submit("pass", environ={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert agent.wait(run)["state"] == "completed"
+
+
+def test_run_without_gpus_beside_a_broken_driver_says_so(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.answer("nvmlInit", 18)
+    state = agent.wait(agent.submit(SHOW, gpus=0))
+    assert state["state"] == "completed" and "mismatch" in state["notes"][0]
+    driver.answer("nvmlInit", 0)
+    until(lambda: agent.good("info")["gpus"], "the driver")
+    assert not agent.wait(agent.submit(SHOW, gpus=0)).get("notes")
+
+
+def test_submit_with_a_driver_that_is_too_slow_names_persistence_mode(
+    agent: Agent, driver: SwitchableDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMLTRAIN_NVML_TIMEOUT", "0.5")
+    driver.slow("nvmlInit", 600)
+    error = refused(agent)
+    assert error["type"] == "GpuDriverError" and "persistence" in error["message"]
+    driver.slow("nvmlInit", 0)
+
+
+def test_library_without_an_nvidia_device_is_a_cpu_machine(
+    agent: Agent, driver: SwitchableDriver, tmp_path: Path
+) -> None:
+    hardware(tmp_path, there=False)
+    driver.answer("nvmlInit", 9)
+    state = agent.wait(agent.submit(SHOW))
+    assert state["state"] == "completed" and state["devices"] == [] and not state.get("notes")
+    assert refused(agent, gpus=1)["type"] == "CapacityError"
+
+
+@pytest.mark.parametrize("node", ["dev/nvidia0", "dev/nvidiactl", "dev/dxg"])
+def test_library_with_a_device_file_is_a_broken_driver(
+    agent: Agent, driver: SwitchableDriver, tmp_path: Path, node: str
+) -> None:
+    hardware(tmp_path, there=False)
+    path = tmp_path / "root" / node
+    path.parent.mkdir()
+    path.touch()
+    driver.answer("nvmlInit", 9)
+    assert refused(agent)["type"] == "GpuDriverError"
+
+
+def test_default_submit_with_the_only_gpu_lost_is_refused(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.set_gpus(1)
+    agent.good("info")
+    agent.kill_dispatcher()
+    driver.lose(0)
+    error = refused(agent)
+    assert error["type"] == "GpuDriverError" and "GPU 0 is lost" in error["message"]
+
+
+def test_driver_that_vanishes_after_it_had_gpus_is_broken(agent: Agent, driver: SwitchableDriver) -> None:
+    agent.good("info")
+    agent.kill_dispatcher()
+    driver.uninstall()
+    assert refused(agent)["type"] == "GpuDriverError"
+
+
+# -- who uses a GPU ------------------------------------------------------------------------
+
+
+KERNEL = "import sys, time; print('up', flush=True); time.sleep(600)"
+
+
+@contextlib.contextmanager
+def kernel() -> Iterator[int]:
+    """The pid of a process that looks like a kernel of Python."""
+    words = [sys.executable, "-S", "-u", "-c", KERNEL, "ipykernel_launcher"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline()
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_queue_names_the_kernel_that_submits(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.set_gpus(1)
+    with kernel() as pid:
+        driver.processes(0, [Process(pid, 1 << 30)])
+        run = agent.submit(SHOW, gpus=1, submitter=lineage(pid))
+        text = detail(agent, run, "this notebook's kernel")
+        for word in (str(pid), "Restart the kernel", "--gpus 0", "--share-gpus"):
+            assert word in text
+        other = agent.submit(SHOW, gpus=1, submitter=[])
+        assert "this notebook" not in detail(agent, other, "number 2")
+    driver.processes(0, [])
+    assert agent.wait(run)["state"] == agent.wait(other)["state"] == "completed"
+
+
+def test_queue_names_the_kernel_above_a_command_line(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.set_gpus(1)
+    with kernel() as pid:
+        driver.processes(0, [Process(pid)])
+        run = agent.submit(SHOW, gpus=1, submitter=[{"pid": 1 << 22, "start": 1}, *lineage(pid)])
+        detail(agent, run, "this notebook's kernel", str(pid))
+        agent.good("cancel", run=run)
+
+
+def test_queue_names_a_child_of_the_submitter(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.set_gpus(1)
+    with kernel() as pid:
+        driver.processes(0, [Process(pid)])
+        run = agent.submit(SHOW, gpus=1)  # by this process
+        detail(agent, run, "used by this notebook's kernel")
+        agent.good("cancel", run=run)
+
+
+def test_pid_that_was_given_to_another_process_is_not_the_submitter(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.set_gpus(1)
+    with stranger() as pid:
+        who = lineage(pid)[0]
+        driver.processes(0, [Process(pid)])
+        run = agent.submit(SHOW, gpus=1, submitter=[{**who, "start": who["start"] - 1}])
+        assert "this" not in detail(agent, run, f"pid {pid}", "--share-gpus").split("pid")[0]
+        agent.good("cancel", run=run)
+
+
+@pytest.mark.parametrize("name", ["nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "Xorg", "gnome-shell"])
+def test_gpu_with_a_process_that_is_always_there_is_free(agent: Agent, driver: SwitchableDriver, name: str) -> None:
+    driver.set_gpus(1)
+    named = f"import time; open('/proc/self/comm', 'w').write({name!r}); time.sleep(600)"
+    with stranger(named) as pid:
+        until(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == name[:15], "the name")
+        driver.processes(0, [Process(pid)])
+        assert agent.good("info")["slots"]["gpu"]["free"] == 1
+        assert agent.wait(agent.submit(SHOW, gpus=1))["devices"] == [UUID(0)]
+
+
+@pytest.mark.parametrize(("own", "row", "count"), [(None, None, 1), (3, 3, 1), (3, 5, 0), (3, None, 1), (None, 3, 1)])
+def test_process_of_another_mig_instance_does_not_count(own: int | None, row: int | None, count: int) -> None:
+    gpu = {"gpu_instance": own, "processes": [{"pid": 1 << 22, "instance": row}]}
+    assert len(strangers(gpu, set())) == count
+
+
+# -- sharing -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def busy(driver: SwitchableDriver) -> Iterator[int]:
+    """The pid of a stranger on the only GPU."""
+    driver.set_gpus(1)
+    with stranger() as pid:
+        driver.processes(0, [Process(pid)])
+        yield pid
+
+
+@pytest.mark.parametrize("how", [{"share_gpus": True}, {"environ": {**os.environ, "AMLTRAIN_SHARE_GPUS": "1"}}])
+def test_submit_that_shares_starts_beside_a_stranger(agent: Agent, busy: int, how: dict[str, Any]) -> None:
+    waiting = agent.submit(SHOW, gpus=1)  # the dispatcher lives
+    detail(agent, waiting, str(busy))
+    agent.good("cancel", run=waiting)
+    agent.wait(waiting)
+    state = agent.wait(agent.submit(SHOW, gpus=1, **how))
+    assert state["devices"] == [UUID(0)] and "shared" in state["notes"][0].lower() and str(busy) in state["notes"][0]
+
+
+def test_environment_of_the_dispatcher_shares_nothing(agent: Agent, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMLTRAIN_SHARE_GPUS", "1")
+    agent.dispatcher()
+    environ = {name: value for name, value in os.environ.items() if name != "AMLTRAIN_SHARE_GPUS"}
+    run = agent.submit(SHOW, gpus=1, environ=environ)
+    detail(agent, run, str(busy))
+    agent.good("cancel", run=run)
+
+
+def test_setting_to_share_starts_jobs_that_wait(agent: Agent, busy: int) -> None:
+    run = agent.submit(SHOW, gpus=1)
+    detail(agent, run, str(busy))
+    assert agent.good("configure", share_gpus=True) == {"share_gpus": True}
+    assert agent.wait(run)["notes"] and agent.good("info")["share_gpus"]
+    agent.kill_dispatcher()
+    assert agent.wait(agent.submit(SHOW, gpus=1))["devices"]  # it outlives the dispatcher
+    agent.good("configure", share_gpus=False)
+    later = agent.submit(SHOW, gpus=1)
+    detail(agent, later, str(busy))
+    agent.good("cancel", run=later)
+    assert agent("configure", share_gpus="yes")["error"]["type"] == "CommandError"
+
+
+def test_job_that_may_share_is_given_a_free_gpu_first(agent: Agent, driver: SwitchableDriver) -> None:
+    with stranger() as pid:
+        driver.processes(0, [Process(pid)])
+        assert agent.wait(agent.submit(SHOW, gpus=1, share_gpus=True))["devices"] == [UUID(1)]
+
+
+def test_two_jobs_that_share_do_not_get_the_same_gpu(agent: Agent, busy: int) -> None:
+    first = agent.gated(gpus=1, share_gpus=True)
+    agent.running(first, "up")
+    second = agent.submit(SHOW, gpus=1, share_gpus=True)
+    detail(agent, second, f"busy with {first}")
+    agent.open_gate()
+    assert agent.wait(second)["state"] == "completed"
+
+
+# -- jobs that cannot start, and lost GPUs -----------------------------------------------------
+
+
+def test_job_whose_gpu_is_lost_says_so_and_lets_others_pass(agent: Agent, driver: SwitchableDriver) -> None:
+    blocking = agent.gated(gpus=1)
+    agent.running(blocking, "up")
+    big = agent.submit(SHOW, gpus=2)
+    detail(agent, big, "next in line for 2 GPUs")
+    driver.lose(1)
+    detail(agent, big, "GPU 1 is lost", "2 GPUs")
+    small = agent.submit(SHOW, gpus=1)
+    detail(agent, small, "next in line for 1 GPU")
+    agent.open_gate()
+    assert agent.wait(small)["devices"] == [UUID(0)]
+    detail(agent, big, "GPU 1 is lost")
+    driver.restore(1)
+    assert agent.wait(big)["devices"] == [UUID(0), UUID(1)]
+
+
+def test_job_that_waits_while_the_driver_breaks_starts_when_it_works(agent: Agent, driver: SwitchableDriver) -> None:
+    driver.set_gpus(1)
+    blocking = agent.gated(gpus=1)
+    agent.running(blocking, "up")
+    run = agent.submit(SHOW, gpus=1)
+    detail(agent, run, "next in line")
+    driver.answer("nvmlInit", 18)
+    detail(agent, run, "mismatch")
+    cpu = agent.submit(SHOW, gpus=0)
+    assert agent.wait(cpu)["state"] == "completed"
+    agent.open_gate()
+    agent.wait(blocking)
+    driver.answer("nvmlInit", 0)
+    assert agent.wait(run)["devices"] == [UUID(0)]
+
+
+LOSSES: dict[str, Callable[[SwitchableDriver], None]] = {
+    "handle": lambda driver: driver.lose(1),
+    "no handle": lambda driver: driver.lose(1, handle=False),
+    "reset": lambda driver: driver.lose(1, fake.RESET_REQUIRED),
+    "unknown": lambda driver: driver.lose(1, fake.UNKNOWN),
+    "not counted": lambda driver: driver.lose(1, counted=False),
+    "memory": lambda driver: driver.answer("nvmlDeviceGetMemoryInfo", fake.GPU_IS_LOST, gpu=1),
+    "uuid": lambda driver: driver.set(1, uuid=None),
+}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_lost_gpu_stays_visible(agent: Agent, driver: SwitchableDriver, how: str) -> None:
+    agent.good("info")
+    agent.kill_dispatcher()  # it is remembered in the folder
+    LOSSES[how](driver)
+    info = agent.good("info")
+    assert [gpu["uuid"] for gpu in info["gpus"]] == [UUID(0)]
+    (lost,) = info["gpus_lost"]
+    assert (lost["index"], lost["uuid"], lost["name"]) == (1, UUID(1), "NVIDIA H100 80GB HBM3") and lost["reason"]
+    assert info["slots"]["gpu"] == {"total": 2, "free": 1, "lost": 1}
+    assert agent.wait(agent.submit(SHOW))["devices"] == [UUID(0)]
+    error = refused(agent, gpus=2)
+    assert error["type"] == "GpuDriverError" and "GPU 1 is lost" in error["message"]
+
+
+def test_first_of_two_gpus_lost_with_later_ones_moving_up(agent: Agent, driver: SwitchableDriver) -> None:
+    agent.good("info")
+    agent.kill_dispatcher()
+    driver.lose(0, counted=False)
+    info = agent.good("info")
+    assert [gpu["uuid"] for gpu in info["gpus"]] == [UUID(1)]
+    assert [gpu["uuid"] for gpu in info["gpus_lost"]] == [UUID(0)]
+
+
+def test_gpu_of_an_earlier_boot_is_not_missed(agent: Agent, driver: SwitchableDriver) -> None:
+    agent.good("info")
+    agent.kill_dispatcher()
+    path = Path(agent.queue, "gpus.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "boot": "earlier"}))
+    driver.set_gpus(1)
+    assert agent.good("info")["gpus_lost"] == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 99}', '{"gpus": [1, {"uuid": 2}]}'])
+def test_damaged_memory_of_gpus_is_ignored(agent: Agent, driver: SwitchableDriver, text: str) -> None:
+    Path(agent.queue).mkdir(mode=0o700)
+    Path(agent.queue, "gpus.json").write_text(text)
+    assert agent.good("info")["gpus_lost"] == []
+
+
+def monitored(agent: Agent) -> tuple[dict[str, Any], dict[int, dict[str, Any]], list[Any]]:
+    """Header, slow values of each GPU, and ticks of a monitor's file, read from its beginning."""
+    path = Path(agent.home, "monitors", "m", "telemetry", "node-0.jsonl")
+    data = path.read_bytes() if path.exists() else b""
+    lines = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    slow: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        for i, values in line.get("gpu", ()) if isinstance(line, dict) else ():
+            slow.setdefault(i, {}).update(values)
+    return lines[0] if lines else {}, slow, [line for line in lines if isinstance(line, list)]
+
+
+@pytest.mark.parametrize("how", [how for how in LOSSES if how != "memory"])
+def test_monitor_shows_a_lost_gpu_until_it_is_back(agent: Agent, driver: SwitchableDriver, how: str) -> None:
+    agent.good("info")
+    LOSSES[how](driver)
+    agent.good("monitor", id="m", gpus=None, period=0.1)
+    until(lambda: monitored(agent)[1].get(1, {}).get("lost") == 1, "the loss in the file")
+    header, slow, ticks = monitored(agent)
+    assert [gpu["index"] for gpu in header["gpus"]] == [0, 1] and header["gpus"][1]["uuid"] == UUID(1)
+    assert "lost" not in slow[0]
+    assert "GPU 1" in header["gpu_note"] and ticks[-1][-1] is None
+    with driver.changes():
+        driver.restore(1)
+        driver.answer("nvmlDeviceGetMemoryInfo", 0, gpu=1)
+        driver.set(1, uuid=UUID(1))
+
+    def back() -> bool:
+        agent.good("monitor", id="m", gpus=None, period=0.1)
+        return monitored(agent)[1][1]["lost"] == 0
+
+    until(back, "its return")
+    agent.good("monitor", id="m", stop=True)
+
+
+def test_monitor_of_a_lost_gpu_alone_is_accepted(agent: Agent, driver: SwitchableDriver) -> None:
+    agent.good("info")
+    driver.lose(1)
+    assert "pid" in agent.good("monitor", id="m", gpus=[1], period=0.1)
+    assert "no GPU 2" in agent("monitor", id="n", gpus=[2], period=0.1)["error"]["message"]
+    agent.good("monitor", id="m", stop=True)

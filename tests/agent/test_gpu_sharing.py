@@ -1,0 +1,73 @@
+"""Others on the GPUs of a run that uses them: told in its record, whenever they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.agent.gpu_processes import pids_are_true
+from jupyter_amltrain.agent.gpu_sharing import MAX_NOTES, Sharing
+from tests.fakes import driver as fake
+from tests.fakes.driver import Process
+
+from .conftest import Agent, until
+
+GPUS = [{"index": 0}, {"index": 100, "mig": True, "parent": 0, "instance": 0}]
+
+
+def row(pid: int, owner: str = "other") -> list[Any]:
+    return [0, pid, owner, 1000, "python"]
+
+
+def test_process_of_others_is_told_once_and_by_the_gpus_name() -> None:
+    sharing, us = Sharing(GPUS), os.getpid()
+    assert sharing.look([[], [row(us)]], ()) == {}
+    found = sharing.look([[], [row(us)]], ())
+    assert list(found) == [1] and "GPU 0 MIG 0" in found[1] and f"pid {us}" in found[1]
+    assert sharing.look([[], [row(us)]], ()) == {}
+
+
+def test_process_that_turns_out_to_be_ours_is_not_told() -> None:
+    sharing, us = Sharing(GPUS), os.getpid()
+    assert sharing.look([[row(us)], []], ()) == {}
+    assert sharing.look([[row(us)], []], {us}) == {}
+    assert sharing.look([[row(us, "unknown")], []], ()) == {}
+
+
+def test_notes_of_a_gpu_that_many_use_are_limited() -> None:
+    sharing = Sharing([{"index": 0}] * (MAX_NOTES + 5))
+    rows = [[row(os.getpid())] for _ in range(MAX_NOTES + 5)]
+    sharing.look(rows, ())
+    assert len(sharing.look(rows, ())) == MAX_NOTES
+
+
+@pytest.mark.skipif(not pids_are_true(), reason="in a container pids of a driver say nothing of others")
+def test_others_that_come_to_a_used_gpu_are_in_the_runs_record(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = fake.needed(tmp_path, 1).use(monkeypatch)
+    run = agent.gated(gpus=1)
+    rank = agent.running(run, "up")["rank"]["pid"]
+    driver.processes(0, [Process(rank, 1 << 30)])
+    until(lambda: agent.state(run).get("truth", {}).get("verdict") == "used", "the verdict")
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as other:
+        try:
+            driver.processes(0, [Process(rank, 1 << 30), Process(other.pid, 4 << 30)])
+
+            def told() -> bool:
+                notes = [str(line.get("note")) for line in agent.telemetry(run) if isinstance(line, dict)]
+                return any("others compute on GPU 0 too" in note and f"pid {other.pid}" in note for note in notes)
+
+            until(told, "the note")
+            truth = json.loads((agent.run_folder(run) / "telemetry" / "truth-0.json").read_text())
+            assert truth["verdict"] == "used" and "others compute on GPU 0 too" in truth["detail"]
+        finally:
+            other.kill()
+    agent.open_gate()
+    assert agent.wait(run)["state"] == "completed"

@@ -1,0 +1,87 @@
+"""Sharing of GPUs, lost GPUs and broken drivers as one types and reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_amltrain import api
+from jupyter_amltrain.errors import AmlTrainError, GpuDriverError
+from tests.agent.conftest import stranger, until
+from tests.fakes import driver as fake
+from tests.fakes.driver import Process, SwitchableDriver
+
+from .conftest import Cell
+
+Fails = Callable[[str], AmlTrainError]
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> SwitchableDriver:
+    (tmp_path / "root" / "dev").mkdir(parents=True)
+    (tmp_path / "root" / "dev" / "nvidiactl").touch()
+    monkeypatch.setenv("AMLTRAIN_DEVICE_ROOT", str(tmp_path / "root"))
+    return fake.needed(tmp_path, gpus=2).use(monkeypatch)
+
+
+@pytest.fixture
+def busy(driver: SwitchableDriver) -> Iterator[int]:
+    """The pid of a stranger on all GPUs."""
+    with stranger() as pid:
+        for gpu in (0, 1):
+            driver.processes(gpu, [Process(pid)])
+        yield pid
+
+
+def test_share_flag_reaches_the_run_and_its_record(
+    ip: InteractiveShell, cell: Cell, busy: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell("%%aml_submit --share-gpus --gpus 1 --wait --as run\npass")
+    run = ip.user_ns["run"]
+    assert run.spec.share_gpus
+    note = run.record().notes[0]
+    assert "shared" in note.lower() and str(busy) in note
+    capsys.readouterr()
+    cell("%aml_runs show last")
+    shown = capsys.readouterr().out
+    assert note in shown and "--share-gpus" in shown
+
+
+def test_submit_function_shares(busy: int) -> None:
+    run = api.submit("pass", gpus=1, share_gpus=True)
+    assert run.wait().run.status.notes
+
+
+def test_setting_to_share_is_changed_by_a_line(cell: Cell, fails: Fails, driver: SwitchableDriver, capsys: Any) -> None:
+    cell("%aml_compute edit local --share-gpus yes\n%aml_compute show")
+    said = capsys.readouterr().out
+    assert "may share" in said and "GPU sharing" in said
+    cell("%aml_compute edit local --share-gpus no\n%aml_compute show")
+    assert "GPU sharing" not in capsys.readouterr().out
+    assert "nothing to change" in str(fails("%aml_compute edit local"))
+    assert "yes" in str(fails("%aml_compute edit local --share-gpus maybe"))
+    assert "Did you mean local" in str(fails("%aml_compute edit locl --share-gpus yes"))
+
+
+def test_lost_gpu_is_in_the_texts(cell: Cell, driver: SwitchableDriver, capsys: Any) -> None:
+    cell("%aml_compute show")
+    driver.lose(1)
+    until(lambda: api.compute().gpus_lost, "another reading")
+    cell("%aml_compute show\n%aml_compute test\n%aml_monitor local --rate 5")
+    said = capsys.readouterr().out
+    assert "1 free of 2, 1 lost" in said and SwitchableDriver.uuid(1) in said
+    tested, monitored = said[said.index("local: ready") :].split("\n", 1)
+    assert "GPU 1 lost" in tested
+    assert any("lost" in line and line.startswith("1") for line in monitored.splitlines())
+
+
+def test_broken_driver_is_an_error_of_its_own(fails: Fails, cell: Cell, ip: Any, driver: SwitchableDriver) -> None:
+    driver.answer("nvmlInit", 18)
+    error = fails("%%aml_submit --wait\npass")
+    assert isinstance(error, GpuDriverError) and "reboot" in str(error).lower() and ".." not in str(error)
+    cell("%%aml_submit --gpus 0 --wait --as run\npass")
+    assert "no GPU" in ip.user_ns["run"].record().notes[0]
