@@ -170,10 +170,8 @@ def _ui_is_tested() -> bool:
     return any((ROOT / "tests" / "ui").glob("test_*.py"))
 
 
-TASKS: dict[str, Callable[[list[str]], int]] = {
-    task.__name__.replace("_", "-"): task
-    for task in (demo, test, test_ui, test_azure, test_trust, azure_sandbox, azure_live, lab, check, soak, bench, build, clean)
-}
+_ALL = (demo, lab, test, test_ui, test_azure, test_trust, azure_sandbox, azure_live, check, soak, bench, build, clean)
+TASKS: dict[str, Callable[[list[str]], int]] = {task.__name__.replace("_", "-"): task for task in _ALL}
 
 
 def main(argv: list[str]) -> int:
