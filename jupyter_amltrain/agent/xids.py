@@ -73,7 +73,7 @@ XIDS: Dict[int, Xid] = {
     137: Xid("NVLink access to memory that is not open", APPLICATION, _DEBUG),
     140: Xid("unrecovered memory error", HARDWARE, "%s. %s" % (_RESET, _REPLACE)),
     143: Xid("the GPU could not be initialized", HARDWARE, _REBOOT),
-    154: Xid("the GPU needs another way of recovery than before", RECORD, "See: nvidia-smi -q -d GPU_RECOVERY_ACTION"),
+    154: Xid("the GPU needs another way of recovery than before", RECORD, "See GPU Recovery Action in: nvidia-smi -q"),
 }  # fmt: skip
 for _number in range(144, 151):
     XIDS[_number] = XIDS[74]
