@@ -90,7 +90,7 @@ class GpuIncidents:
         Parameters
         ----------
         processes
-            ``[GPU's index, pid, owner, MiB, name]`` each, as they are listed now.
+            ``[GPU's index, pid, owner, MiB, command, user]`` each, as they are listed now.
         """
         gpus = self.readings.gpus
         self._others(processes)

@@ -34,7 +34,7 @@ class Seldom:
         self.owners = owners or Owners()
         self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._energy: Dict[int, Optional[int]] = {}
-        self.processes: List[List[Any]] = [[] for _ in readings.gpus]  #: index, pid, owner, MiB, name
+        self.processes: List[List[Any]] = [[] for _ in readings.gpus]  #: index, pid, owner, MiB, command, user
         self._told: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._told_processes: Optional[List[List[Any]]] = None
         self._told_at = 0.0

@@ -45,7 +45,7 @@ class Sharing:
         """
         found: Dict[int, str] = {}
         for at, listed in enumerate(rows):
-            now = {pid: name for _, pid, owner, _, name in listed if owner == OTHER and pid not in members}
+            now = {pid: name for _, pid, owner, _, name, *_ in listed if owner == OTHER and pid not in members}
             sure = {pid: name for pid, name in now.items() if pid in self._suspects[at] and look(pid) is not None}
             self._suspects[at] = now
             new = {pid: name for pid, name in sure.items() if pid not in self._told[at]}
