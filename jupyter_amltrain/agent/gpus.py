@@ -73,11 +73,15 @@ class GpuWatch:
         self.probe()
 
     def probe(self) -> None:
-        """Start a reading now, unless one is under way."""
+        """Start a reading now, unless one is under way or no process can be forked: then the last one stands."""
         if self._child is not None:
             return
+        try:
+            self._child = nvml.start_probe()
+        except OSError:
+            self.expired = True
+            return
         self.expired = False
-        self._child = nvml.start_probe()
         self._data = b""
         self.began = clock.mono()
         self.selector.register(self._child[1], selectors.EVENT_READ, self._readable)
@@ -125,7 +129,9 @@ class GpuWatch:
             self.driver, self.code = driver_state.BROKEN, driver_state.REMOVED
 
     def expire(self) -> None:
-        """Give up a probe that hangs in the driver."""
+        """Give up a probe that hangs in the driver; try again where none could be started yet."""
+        if not self.known:
+            self.probe()
         if self._child is not None and clock.mono() - self.began > nvml.probe_timeout_s():
             try:
                 os.kill(self._child[0], signal.SIGKILL)

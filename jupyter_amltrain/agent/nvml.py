@@ -151,9 +151,20 @@ def _identified(pynvml: Any, index: int) -> Tuple[Any, Optional[str], str]:
 
 
 def start_probe() -> Tuple[int, int]:
-    """Fork a child that runs :func:`read_gpus`; its pid and the pipe with the JSON answer."""
+    """Fork a child that runs :func:`read_gpus`; its pid and the pipe with the JSON answer.
+
+    Raises
+    ------
+    OSError
+        No process or no pipe can be made now.
+    """
     reader, writer = os.pipe()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        raise
     if pid:
         os.close(writer)
         os.set_blocking(reader, False)

@@ -47,7 +47,7 @@ def test_four_processes_on_two_nodes(tmp_path, zipapp):
         (tmp_path / name).mkdir()
         spec = {"resources": {"nodes": 2}}
         nodes.append(Job(tmp_path / name, zipapp, WAITING, argv=["@python", "script.py"], spec=spec))
-        gpus(nodes[-1], "* 0 70 8000 200", count=len(nodes))
+        gpus(nodes[-1], "* 0 70 500 200\n* 1 70 8000 200", count=len(nodes))
     processes = []
     for rank in range(4):
         processes.append(nodes[rank // 2].start(PLACE=str(tmp_path), **ranks(rank)))

@@ -20,7 +20,8 @@ UNKNOWN = {"index": 1, "name": "MIG 1g.10gb", "util": None, "memory": 12, "memor
 def test_a_table_of_gpus() -> None:
     host = {"cpu": 40.2, "memory": 3 * 2**30}
     head, first, second, line, note = snapshot_text({"gpus": [GPU, UNKNOWN], "host": host, "note": "Half."}).split("\n")
-    assert head.split() == ["GPU", "name", "util", "memory", "power", "temperature"]
+    assert head.split() == ["name", "util", "memory", "power", "temperature"]
+    assert first.startswith("GPU 0 ") and second.startswith("GPU 1 ")
     assert all(text in first for text in ("NVIDIA H100", "93 %", "40,536 MiB of 81,559 MiB", "612 W", "61 °C"))
     assert second.count("n/a") == 3 and " 0 " not in second  # what it cannot tell is never 0
     assert line == "host: cpu 40 % of all cores, memory 3.0 GiB" and note == "Half."

@@ -76,7 +76,7 @@ def test_lost_gpu_is_in_the_texts(cell: Cell, driver: SwitchableDriver, capsys: 
     assert "1 free of 2, 1 lost" in said and SwitchableDriver.uuid(1) in said
     tested, monitored = said[said.index("local: ready") :].split("\n", 1)
     assert "GPU 1 lost" in tested
-    assert any("lost" in line and line.startswith("1") for line in monitored.splitlines())
+    assert any("lost" in line and line.startswith("GPU 1") for line in monitored.splitlines())
 
 
 def test_broken_driver_is_an_error_of_its_own(fails: Fails, cell: Cell, ip: Any, driver: SwitchableDriver) -> None:
