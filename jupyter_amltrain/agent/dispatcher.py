@@ -311,7 +311,7 @@ class Dispatcher:
         self.scheduler.schedule()
 
     def _serve_deferred(self, began: float = -1.0) -> None:
-        """Serve who waits for a reading that began at `began`, and who has waited long enough."""
+        """Serve requests that wait for a reading that began at `began`, and those whose wait is over."""
         now = clock.mono()
         ready = [item for item in self.after_probe if item.since <= began or item.until <= now]
         self.after_probe = [item for item in self.after_probe if item not in ready]

@@ -14,7 +14,7 @@ from .torch_memory import TORCH
 
 #: A memory that changed by less (share) is the same, and a longer list comes this rarely (seconds).
 SAME, PROCESSES_EVERY = 0.01, 5.0
-#: SM shares of processes are told when one changed by so much (percentage points).
+#: SM shares of processes are written when one changed by so much (percentage points).
 SM_CHANGE = 5
 _MEMORIES = ("mine", "others", *TORCH)
 
@@ -139,7 +139,7 @@ class Seldom:
         return alike or now - self._told_at < PROCESSES_EVERY
 
     def add(self, values: Sequence[Mapping[str, Any]]) -> None:
-        """Add values of each GPU that are not the driver's; they are told like the others when they change."""
+        """Add values of each GPU that are not the driver's; they are written like the others when they change."""
         for mine, more in zip(self.values, values):
             mine.update(more)
 
