@@ -63,6 +63,8 @@ class Life:
                 run.warnings.append(
                     "The job was preempted: its low priority nodes were taken away. It is queued again."
                 )
+                # Storage says when a file was made in whole seconds, and no machine is replaced within one.
+                await asyncio.sleep(1)
             finally:
                 self.world.nodes.release(lease)
                 if run.cluster is None and run.status not in ("Running", "Queued"):

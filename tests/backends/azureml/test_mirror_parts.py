@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.process import logs, metrics, records
+from jupyter_amltrain.backends.azureml.process import elsewhere, logs, metrics, records
 from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
 from jupyter_amltrain.backends.azureml.process.ranges import News, advance
 from jupyter_amltrain.runs.series import MetricLog
@@ -192,6 +193,22 @@ def test_points_that_mlflow_told_come_once(tmp_path: Path) -> None:
         2,
         3,
     ]
+
+
+def test_answer_of_mlflow_that_comes_after_the_journal_adds_no_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [{"key": "loss", "value": 1.0, "timestamp": 1000 + i, "step": i} for i in range(2)]
+    asked: Future[metrics.Fetched] = Future()
+    asked.set_result(metrics.Fetched({"loss": points}, [{"key": "lr", "value": "1"}], True))
+    monkeypatch.setitem(elsewhere._asked, str(tmp_path), asked)  # the question of a sync before this one
+    mirror = MirrorFiles(tmp_path)
+    came = lines(record(1, "loss", 0), record(2, "loss", 1))
+    records.take_journal(mirror, came, False)
+    advance(mirror.of(elsewhere.AGENT + records.JOURNAL), came, False)
+    nobody: Any = None
+    elsewhere.Elsewhere(nobody, nobody, "job", mirror, "Preparing", False).figures(True)
+    assert [r["b"]["step"] for r in journal(tmp_path)] == [0, 1]
 
 
 def test_a_journal_that_begins_anew_goes_on(tmp_path: Path) -> None:

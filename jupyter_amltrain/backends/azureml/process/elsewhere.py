@@ -86,7 +86,7 @@ class Elsewhere:
         since = float(facts.get("running") or now)
         grows = now - max(float(facts.get("ticked") or 0), since) < 20 * pause
         # A journal that came home has all that the script logged, and an agent that came home has no other.
-        own = not self._mirror.remote.get(AGENT + records.JOURNAL, {}).get("offset", 0)
+        own = not self._has_journal()
         system = not facts.get("ticked")
         if self._ended:
             agent = (self._mirror.folder / AGENT_STATE).exists()
@@ -103,6 +103,9 @@ class Elsewhere:
         elif not self._ended:
             _asked[key] = asked
 
+    def _has_journal(self) -> bool:
+        return bool(self._mirror.remote.get(AGENT + records.JOURNAL, {}).get("offset", 0))
+
     def _told(self, asked: Future[Fetched]) -> None:
         facts, grown = self._mirror.facts, len(self._mirror.grown)
         job = self._mirror.json("job.json")
@@ -113,7 +116,9 @@ class Elsewhere:
             "name": str(job.get("name") or self._name),
         }
         try:
-            take(self._mirror, asked.result(_LAST), init)
+            came = asked.result(_LAST)
+            # The journal may have come home since the question: it has these points too.
+            take(self._mirror, came._replace(own=came.own and not self._has_journal()), init)
         except (AmlTrainError, NotYet) as error:
             if self._ended and isinstance(error, TargetUnreachable) and passing(self._mirror, self._now):
                 raise
