@@ -140,7 +140,7 @@ class Connections:
             await self._loop.offload(self._stored.put, facts)
         else:  # who has given up by now finds nothing changed
             await self._loop.offload(self._stored.put, facts)
-            live = {entry.run.target for entry in self._store.entries() if not entry.run.status.state.terminal}
+            live = {entry.run.target for entry in self._store.live()}
             made, renamed, gone, skipped = await self._loop.offload(self._take, facts, rows, live)
             facts = msgspec.structs.replace(facts, computes=made)
             await self._loop.offload(self._stored.put, facts)
@@ -239,7 +239,7 @@ class Connections:
         mine = [t for t in await self._computes.refresh() if _of(t, facts.name)]
         past = await self._loop.offload(self._targets.past)
         names = [t.name for t in (*mine, *past) if _of(t, facts.name)]
-        live = [e.run for e in self._store.entries() if e.run.target in names and not e.run.status.state.terminal]
+        live = [entry.run for entry in self._store.live() if entry.run.target in names]
         return facts, mine, sorted(str(run.handle) for run in live)
 
     async def disconnect(self, name: str, *, confirmed: bool = False) -> str:

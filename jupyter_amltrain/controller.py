@@ -141,9 +141,13 @@ class Controller:
 
     # ---- runs
 
-    async def runs(self, target: str | None = None) -> list[Run]:
-        """Every run of `target` (default: of all targets that answer), newest first."""
-        return await self._finder.runs(target)
+    async def runs(self, target: str | None = None, limit: int | None = None) -> list[Run]:
+        """Runs of `target` (default: of all targets that answer), newest first; `limit` of them, or all."""
+        return [entry.run for entry in (await self._finder.runs(target))[:limit]]
+
+    async def handles(self, target: str | None = None) -> list[RunHandle]:
+        """Handles of the runs of `target` (default: of all targets that answer), newest first."""
+        return [entry.handle for entry in await self._finder.runs(target)]
 
     async def refresh(self, target: str | None = None) -> None:
         """Take in the runs of every target (or of one), all at once; a silent one costs the others no time."""

@@ -12,8 +12,8 @@ from jupyter_amltrain.errors import AmlTrainError, TargetError, UnknownRun, Unkn
 from jupyter_amltrain.places import Places
 from jupyter_amltrain.runs.directory import RunDirectory
 from jupyter_amltrain.runs.lookup import match
-from jupyter_amltrain.runs.store import RunStore
-from jupyter_amltrain.spec.run import Run, RunHandle, make_handle, split_handle
+from jupyter_amltrain.runs.store import Entry, RunStore
+from jupyter_amltrain.spec.run import RunHandle, make_handle, split_handle
 from jupyter_amltrain.target_list import TargetList
 from jupyter_amltrain.targets import Targets
 
@@ -37,16 +37,16 @@ class RunFinder:
         self._targets, self._computes, self._places = targets, computes, places
         self._store, self._directory = store, directory
 
-    async def runs(self, target: str | None = None) -> list[Run]:
+    async def runs(self, target: str | None = None) -> list[Entry]:
         """Every run of `target` (default: of all targets that answer), newest first."""
         names = await self._names()
         if target is None:
             await self._take(names)
-            return self._directory.runs(names)
+            return self._directory.entries(names)
         if target not in names:
             self._targets.get(target)  # names the near matches
         await self._read(target)
-        return self._directory.runs([target])
+        return self._directory.entries([target])
 
     async def refresh(self, target: str | None = None) -> None:
         """Take in the runs of every target (or of one); never fails for one that is silent."""
@@ -101,9 +101,9 @@ class RunFinder:
             if self._store.get(handle) is not None or await self._directory.find(self._places.backend(target), run_id):
                 self._places.wake(target)
                 return handle
-        runs = await self.runs()
+        entries = await self.runs()
         try:
-            return match(text, [run.handle for run in runs])
+            return match(text, [entry.handle for entry in entries])
         except UnknownRun:
             found = await self._elsewhere(text) if text.isprintable() and "/" not in text else None
             if found is not None:

@@ -109,15 +109,15 @@ class Places:
         if (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
         backend = self._backends.pop(name, None)
-        gone = [entry.run for entry in self._store.entries() if entry.run.target == name]
-        for run in gone:
-            if not run.status.state.terminal:  # whoever watches it sees an end
-                status = msgspec.structs.replace(run.status, state=RunState.CANCELED, reason="deleted")
-                self._store.amend(run.handle, status=status, error=f"{run.handle} ended with its target.")
-            self._store.remove(run.handle)
+        gone = [entry for entry in self._store.entries() if entry.target == name]
+        for entry in gone:
+            if not entry.unread and not entry.run.status.state.terminal:  # whoever watches it sees an end
+                status = msgspec.structs.replace(entry.run.status, state=RunState.CANCELED, reason="deleted")
+                self._store.amend(entry.handle, status=status, error=f"{entry.handle} ended with its target.")
+            self._store.remove(entry.handle)
         if backend is not None:
             try:
                 await backend.close()
             except Exception:  # it is gone for us either way
                 log.exception("closing %s", name)
-        return [run.handle for run in gone]
+        return [entry.handle for entry in gone]

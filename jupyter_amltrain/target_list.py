@@ -238,10 +238,9 @@ class TargetList:
         """Runs that run, and that will, by target."""
         running: Counter[str] = Counter()
         queued: Counter[str] = Counter()
-        for entry in self._store.entries():
-            state = entry.run.status.state
-            if not state.terminal:
-                (queued if state in (RunState.PREPARING, RunState.QUEUED) else running)[entry.run.target] += 1
+        for entry in self._store.live():
+            waits = entry.run.status.state in (RunState.PREPARING, RunState.QUEUED)
+            (queued if waits else running)[entry.target] += 1
         return running, queued
 
     def _own(self, name: str) -> Provisioned | None:

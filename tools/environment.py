@@ -47,6 +47,8 @@ def surroundings(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Environment for child processes, as an activated virtual environment would give it."""
     found = {**os.environ, "PATH": search_path(), "VIRTUAL_ENV": str(VENV), **(extra or {})}
     found.pop("PYTHONHOME", None)
+    # The tests start thousands of processes: each would compile the same modules again.
+    found.pop("PYTHONDONTWRITEBYTECODE", None)
     return found
 
 

@@ -183,8 +183,8 @@ class RunAnswers:
     async def _state(self, asked: protocol.State) -> StateReply:
         """Targets and runs, without streams."""
         controller = self._controller
-        await controller.runs()
-        entries = sorted(controller.store.entries(), key=lambda entry: entry.run.created, reverse=True)
+        await controller.handles()
+        entries = sorted(controller.store.entries(), key=lambda entry: entry.created, reverse=True)
         records = [record_of(entry) for entry in entries[:RUNS]]
         bare = [
             msgspec.structs.replace(

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def runs(target: str | None = None) -> list[TrackedRun]:
     """Every run that the targets know, newest first."""
-    found = controller().loop.call(controller().runs(target), ANSWER)
-    return [TrackedRun(run.handle) for run in found]
+    return [TrackedRun(handle) for handle in controller().loop.call(controller().handles(target), ANSWER)]
 
 
 def attach(handle: str = "last") -> TrackedRun:

@@ -10,6 +10,7 @@ import msgspec
 
 from jupyter_amltrain.agent.protocol import valid_run_id
 from jupyter_amltrain.backends.one_machine import refused
+from jupyter_amltrain.backends.run_index import PastRun
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.job import JobSpec
@@ -184,8 +185,8 @@ class Backend(abc.ABC):
     async def list(self) -> Sequence[Run]:
         """All runs that the target holds, oldest first."""
 
-    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
-        """Ids of all runs that the target holds, and those runs that are not among the ids `known`."""
+    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
+        """Ids of all runs that the target holds, and those runs that are not among the ids `known`, oldest first."""
         found = await self.list()
         return {run.run_id for run in found}, [run for run in found if run.run_id not in known]
 

@@ -24,7 +24,7 @@ from jupyter_amltrain.backends.base import (
 )
 from jupyter_amltrain.backends.run_decoding import damaged_run, run_of, status_of
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of, output_of
-from jupyter_amltrain.backends.run_index import Key, RunIndex, listed, tracking_of
+from jupyter_amltrain.backends.run_index import Key, PastRun, RunIndex, listed, tracking_of
 from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing, SpecError
 from jupyter_amltrain.launch import launch_plan
 from jupyter_amltrain.loop import LoopThread
@@ -167,9 +167,9 @@ class ProcessBackend(Backend):
 
     async def list(self) -> Sequence[Run]:
         """See :meth:`Backend.list`."""
-        return (await self.roster(()))[1]
+        return [run if isinstance(run, Run) else run.read() for run in (await self.roster(()))[1]]
 
-    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
         """See :meth:`Backend.roster`; folders of known runs are not read."""
         answer = await self._transport.call("list", {"full": True, "but": sorted(known)})
         # An agent that is older than `but` leaves nothing out and has no list of ids.
@@ -280,10 +280,11 @@ class LocalBackend(ProcessBackend):
             return snapshot.digest
         return await self._loop.offload(digest_of, staging, list(snapshot.files))
 
-    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
         """See :meth:`Backend.roster`; ended runs have only what lists show of their jobs."""
         scan = await self._loop.offload(self._index.scan, frozenset(known), self.target.name)
-        runs, others = list(scan.runs), list(scan.others)
+        runs: list[Run | PastRun] = [*scan.runs]
+        others = list(scan.others)
         for start in range(0, len(others), _IN_ONE_CALL):
             some = others[start : start + _IN_ONE_CALL]
             answer = await self._transport.call("list", {"full": True, "run_ids": some})

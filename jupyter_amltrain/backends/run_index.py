@@ -17,7 +17,7 @@ import os
 import tempfile
 import threading
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ import msgspec
 
 from jupyter_amltrain.agent.protocol import JOB, STATE, read_regular, valid_run_id
 from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus
+from jupyter_amltrain.spec.run import DAMAGED, Run, RunHandle, RunState, RunStatus, split_handle
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,62 @@ class _Row(msgspec.Struct, frozen=True, gc=False):
     status: RunStatus
 
 
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    """What a list of ten thousand runs needs of each row."""
+
+    run: str
+    key: Key
+    created: float
+
+
+class _Line(NamedTuple):
+    head: _Head
+    data: bytes  #: the row's JSON
+
+
+_head = msgspec.json.Decoder(_Head).decode
+_row = msgspec.json.Decoder(_Row).decode
+
+
+class PastRun:
+    """An ended run of the index. A list of thousands shows a few: a row is decoded when somebody looks at it.
+
+    Attributes
+    ----------
+    handle, created
+        See :class:`~jupyter_amltrain.spec.run.Run`.
+    """
+
+    __slots__ = ("_data", "_folder", "_refuse", "created", "handle")
+
+    def __init__(self, line: _Line, target: str, folder: str, refuse: Callable[[str], None]) -> None:
+        self.handle = RunHandle(f"{target}/{line.head.run}")
+        self.created = line.head.created
+        self._data, self._folder, self._refuse = line.data, folder, refuse
+
+    def read(self) -> Run:
+        """The run with what lists show of its job; damaged where this version cannot read the row."""
+        try:
+            row = _row(self._data)
+        except (ValueError, RecursionError) as error:
+            self._refuse(split_handle(self.handle)[1])  # the next list reads its folder
+            detail = f"its row in {FILE} cannot be read ({error}); list the runs again"
+            status = RunStatus(state=RunState.LOST, reason=DAMAGED, detail=detail)
+            spec = JobSpec(name=split_handle(self.handle)[1])
+            return Run(handle=self.handle, spec=spec, status=status, created=self.created, folder=self._folder)
+        return Run(
+            handle=self.handle,
+            spec=row.spec,
+            status=row.status,
+            created=row.created,
+            folder=self._folder,
+            project=row.project,
+            tracking_id=row.tracking_id,
+            tracking=row.tracking,
+            partial=True,
+        )
+
+
 class Scan(NamedTuple):
     """What is in the folder of runs now.
 
@@ -84,7 +140,7 @@ class Scan(NamedTuple):
     """
 
     ids: list[str]
-    runs: list[Run]
+    runs: list[PastRun]
     others: dict[str, Key]
 
 
@@ -100,6 +156,7 @@ class RunIndex:
     def __init__(self, home: Path) -> None:
         self._runs, self._file = home / "runs", home / FILE
         self._lock = threading.Lock()
+        self._refused: set[str] = set()  #: runs whose rows this version cannot read
 
     def scan(self, known: Collection[str], target: str) -> Scan:
         """List the run folders, and take from the index those that are not `known`.
@@ -120,14 +177,14 @@ class RunIndex:
                 return Scan(ids, [], {})
             rows, stale = self._load()
             keys = _keys(self._runs, wanted)
-            runs: list[Run] = []
+            runs: list[PastRun] = []
             others: dict[str, Key] = {}
-            good: list[_Row] = []
+            good: list[bytes] = []
             for name in wanted:
-                key, row = keys.get(name, ()), rows.get(name)
-                if row is not None and row.key == key:
-                    good.append(row)
-                    runs.append(_run(row, target, f"{self._runs}/{name}"))
+                key, line = keys.get(name, ()), rows.get(name)
+                if line is not None and line.head.key == key and name not in self._refused:
+                    good.append(line.data)
+                    runs.append(PastRun(line, target, f"{self._runs}/{name}", self._refused.add))
                 else:
                     others[name] = key
             if stale + len(rows) - len(good) > max(MAX_STALE_LINES, len(good)) and not known:
@@ -150,8 +207,8 @@ class RunIndex:
             with self._lock:
                 self._append(b"".join(lines))
 
-    def _load(self) -> tuple[dict[str, _Row], int]:
-        """Rows by run id, and how many lines are of no use."""
+    def _load(self) -> tuple[dict[str, _Line], int]:
+        """Lines by run id, and how many of them are of no use."""
         try:
             data = read_regular(str(self._file), MAX_FILE_BYTES)
         except FileNotFoundError:
@@ -159,17 +216,17 @@ class RunIndex:
         except OSError as error:
             log.info("the index of runs cannot be read: %s", error)
             return {}, MAX_STALE_LINES + 1
-        decode = msgspec.json.Decoder(_Row).decode
-        rows: dict[str, _Row] = {}
+        rows: dict[str, _Line] = {}
         count = 0
         for line in data.split(b"\n"):
             if not line:
                 continue
             count += 1
             try:
-                if int(line[:8], 16) == zlib.crc32(line[9:]):
-                    row = decode(line[9:])
-                    rows[row.run] = row
+                row = line[9:]
+                if int(line[:8], 16) == zlib.crc32(row):
+                    head = _head(row)
+                    rows[head.run] = _Line(head, row)
             except (ValueError, RecursionError):  # torn, or of a disk that lost something
                 continue
         return rows, count - len(rows)
@@ -186,14 +243,14 @@ class RunIndex:
         except OSError as error:
             log.info("the index of runs cannot be written: %s", error)
 
-    def _rewrite(self, rows: Iterable[_Row]) -> None:
+    def _rewrite(self, rows: Iterable[bytes]) -> None:
         """Replace the file by `rows`; what another kernel appends meanwhile it will find missing and append again."""
         temporary = ""
         try:
             fd, temporary = tempfile.mkstemp(prefix=FILE, suffix=".tmp", dir=self._file.parent)
             with os.fdopen(fd, "wb") as file:
                 for row in rows:
-                    file.write(_sealed(_encoded(row)))
+                    file.write(_sealed(row))
             os.replace(temporary, self._file)
         except OSError as error:
             log.info("the index of runs cannot be written: %s", error)
@@ -270,20 +327,6 @@ def _keys(runs: Path, names: Iterable[str]) -> dict[str, Key]:
     finally:
         os.close(folder)
     return found
-
-
-def _run(row: _Row, target: str, folder: str) -> Run:
-    return Run(
-        handle=RunHandle(f"{target}/{row.run}"),
-        spec=row.spec,
-        status=row.status,
-        created=row.created,
-        folder=folder,
-        project=row.project,
-        tracking_id=row.tracking_id,
-        tracking=row.tracking,
-        partial=True,
-    )
 
 
 def _line(run: Run, key: Key) -> bytes:

@@ -100,7 +100,10 @@ def _of_controller() -> dict[str, tuple[float, str]]:
         return {}
 
     async def read() -> dict[str, tuple[float, str]]:
-        runs = [entry.run for entry in controller.store.entries()]
-        return {run.handle: (run.created, run.status.state.value) for run in runs}
+        # Of a past run that nobody has looked at it is enough that it has ended.
+        return {
+            entry.handle: (entry.created, "completed" if entry.unread else entry.run.status.state.value)
+            for entry in controller.store.entries()
+        }
 
     return dict(controller.loop.call(read(), DEADLINE))

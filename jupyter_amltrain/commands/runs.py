@@ -37,8 +37,8 @@ def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
     from jupyter_amltrain.session import controller
     from jupyter_amltrain.tracked_run import ANSWER
 
-    found = controller().loop.call(controller().runs(target), ANSWER)
-    return [_row(run) for run in found[: limit or None]]
+    found = controller().loop.call(controller().runs(target, limit or None), ANSWER)
+    return [_row(run) for run in found]
 
 
 def _row(run: Run) -> dict[str, Any]:

@@ -119,6 +119,7 @@ class Events:
         store = self._sources.store
         self._stops = [
             store.subscribe(self._told),
+            store.when_listed(self._changed_row),
             store.when_gone(self._gone),
             self._compute.listen(self._compute_told),
         ]
@@ -155,7 +156,7 @@ class Events:
         self._flush(page)
 
     def _send_snapshot(self, page: Page) -> None:
-        entries = sorted(self._sources.store.entries(), key=lambda entry: entry.run.created, reverse=True)
+        entries = sorted(self._sources.store.entries(), key=lambda entry: entry.created, reverse=True)
         rows = tuple(self._row(entry) for entry in entries[:RUNS])
         page.rows = {row.handle: row for row in rows}
         page.targets = now = self._targets.now

@@ -73,7 +73,7 @@ class Looks:
         store, pages = self._sources.store, list(self._pages())
         wanted = {handle for page in pages if page.wants.shown for handle in page.wants.looks}
         if any(page.seen for page in pages):
-            live = [entry.run for entry in store.entries() if entry.run.handle in self._live]
+            live = [entry.run for entry in store.live() if entry.run.handle in self._live]
             live.sort(key=lambda run: run.created)
             wanted |= {run.handle for run in live[-LIVE:]}
         wanted = {handle for handle in wanted if store.get(RunHandle(handle)) is not None}

@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.backends.run_index import PastRun
 from jupyter_amltrain.runs.imports import Imports
-from jupyter_amltrain.runs.outcome import why
-from jupyter_amltrain.runs.store import RunStore
+from jupyter_amltrain.runs.outcome import explained
+from jupyter_amltrain.runs.store import Entry, RunStore
 from jupyter_amltrain.spec.run import Run, RunHandle
 
-#: Runs that are taken in without a pause: charts do not wait for a long list.
-_AT_ONCE = 50
+#: Runs that are taken in without a pause, and ended ones of an index: charts do not wait for a long list.
+_AT_ONCE, _PAST_AT_ONCE = 50, 1000
 
 
 class RunDirectory:
@@ -36,12 +37,9 @@ class RunDirectory:
         """
         asked, began, target = time.time(), time.monotonic(), backend.target.name
         known = {
-            entry.run.run_id
+            entry.run_id
             for entry in self._store.entries()
-            if entry.run.target == target
-            and entry.run.folder
-            and entry.run.status.state.terminal
-            and not entry.run.damaged  # it may have been repaired
+            if entry.target == target and (entry.unread or _is_settled(entry.run))
         }
         ids, found = await backend.roster(known)
         if not there():
@@ -71,14 +69,16 @@ class RunDirectory:
         else:
             self._store.amend(handle, spec=found.spec, partial=False)
 
-    def runs(self, targets: Sequence[str]) -> list[Run]:
+    def entries(self, targets: Sequence[str]) -> list[Entry]:
         """What is known of the runs of `targets`, newest first."""
-        known = [entry.run for entry in self._store.entries() if entry.run.target in targets]
-        return sorted(known, key=lambda run: run.created, reverse=True)
+        known = [entry for entry in self._store.entries() if entry.target in targets]
+        return sorted(known, key=lambda entry: entry.created, reverse=True)
 
-    async def _adopt(self, runs: Sequence[Run], began: float) -> None:
+    async def _adopt(self, found: Sequence[Run | PastRun], began: float) -> None:
         """Take in what a target told when it was asked at `began` (monotonic seconds)."""
-        # Of those that come from an index it is known.
+        await self._adopt_past([run for run in found if isinstance(run, PastRun)], began)
+        runs = [run for run in found if isinstance(run, Run)]
+        # Of those that lists know only in part their files have told it.
         ended = [
             run for run in runs if run.status.state.terminal and not run.partial and self._store.get(run.handle) is None
         ]
@@ -93,29 +93,36 @@ class RunDirectory:
             if known is None:
                 run = tracked.get(run.handle, run)
                 if run.status.state.terminal:
-                    run = _explained(run)
+                    run = explained(run)
                 self._store.put(run)
             elif known.damaged:
                 if msgspec.structs.replace(run, seen_at=known.seen_at) != known:
-                    self._store.correct(_explained(run))
+                    self._store.correct(explained(run))
             elif run.damaged:
                 pass  # what was seen of it is more than what can be read now
             elif not known.folder and known.status.reason == "launch":
                 # No answer came to its submit: its target has it all the same.
-                self._store.correct(_explained(run))
+                self._store.correct(explained(run))
             elif not run.status.state.terminal:
                 self._store.amend(run.handle, status=run.status)
             # The end of a run that was seen alive is its watcher's to tell.
 
+    async def _adopt_past(self, runs: Sequence[PastRun], began: float) -> None:
+        """Take in ended runs of an index."""
+        removed = self._store.removed_since
+        for start in range(0, len(runs), _PAST_AT_ONCE):
+            some = runs[start : start + _PAST_AT_ONCE]
+            self._store.put_past(run for run in some if not removed(run.handle, began))
+            await asyncio.sleep(0)
+
     def _forget(self, target: str, there: Collection[str], asked: float) -> None:
         """Another kernel deleted them; a run that is younger than the question is not meant."""
         for entry in self._store.entries():
-            run = entry.run
-            gone = run.target == target and run.run_id not in there and run.created < asked
-            if gone and run.folder and run.status.state.terminal:
-                self._store.remove(run.handle)
+            gone = entry.target == target and entry.run_id not in there and entry.created < asked
+            if gone and entry.run.folder and entry.run.status.state.terminal:
+                self._store.remove(entry.handle)
 
 
-def _explained(run: Run) -> Run:
-    """The run with the sentence that says how it ended."""
-    return run if run.damaged else msgspec.structs.replace(run, error=why(run, ""))
+def _is_settled(run: Run) -> bool:
+    """Whether nothing about it can change; a damaged one may have been repaired."""
+    return bool(run.folder) and run.status.state.terminal and not run.damaged

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import msgspec
+
 from jupyter_amltrain.agent.failure_cause import cause_in_log
 from jupyter_amltrain.errors import AmlTrainError, RunCanceled, RunFailed, RunLost, SubmitError
 from jupyter_amltrain.spec.run import Run, RunState, RunStatus
@@ -79,6 +81,13 @@ def why(run: Run, log: str) -> str | None:
     if cause.get("action"):
         what = f"{what.rstrip('.')}. {cause['action']}"
     return f"{handle} failed: {what.rstrip('.')}. See: %aml_runs logs {handle}"
+
+
+def explained(run: Run) -> Run:
+    """The run with the sentence that says how it ended."""
+    if run.damaged or (error := why(run, "")) == run.error:
+        return run
+    return msgspec.structs.replace(run, error=error)
 
 
 def _with_cause(status: RunStatus, cause: Mapping[str, str], error: str, place: str) -> str:

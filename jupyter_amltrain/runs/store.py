@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.backends.run_index import PastRun
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.runs.outcome import explained
 from jupyter_amltrain.runs.series import LogWindow, MetricLog
 from jupyter_amltrain.runs.telemetry import RunTelemetry
 from jupyter_amltrain.spec.record import GpuTelemetry
@@ -41,22 +43,61 @@ class _Streams:
 class Entry:
     """One run and what arrived of its streams. Touched by the loop thread only.
 
-    A kernel holds thousands of runs that nobody looks at: what belongs to the streams is made
-    when it is first asked for.
+    A kernel holds thousands of runs that nobody looks at: the row of a past one is decoded, and what
+    belongs to the streams is made, when it is first asked for.
     """
 
-    __slots__ = ("_streams", "brief", "changed_at", "faults", "kind", "log_path", "lookers", "read", "run")
+    __slots__ = (
+        "_faults",
+        "_run",
+        "_streams",
+        "brief",
+        "changed_at",
+        "created",
+        "handle",
+        "kind",
+        "log_path",
+        "lookers",
+        "read",
+    )
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run | PastRun, now: float | None = None) -> None:
+        self.handle, self.created = run.handle, run.created
+        self._run = run
         self._streams: _Streams | None = None
         self.log_path = ""  #: where the whole log lies; empty before it was asked for
         self.kind = "run"  #: or monitor
         self.lookers = 0  #: how many want its streams
         self.read = False  #: whether its streams were read
         self.brief: Any = None  #: what a row says of streams that were let go of
-        self.faults: set[str] = set()  #: parts of its record that could not be made, each logged once
-        self.changed_at = time.monotonic()
+        self._faults: set[str] | None = None
+        self.changed_at = time.monotonic() if now is None else now
+
+    @property
+    def run(self) -> Run:
+        """The run as it is known now."""
+        if isinstance(self._run, PastRun):
+            self._run = explained(self._run.read())
+        return self._run
+
+    @run.setter
+    def run(self, run: Run) -> None:
+        self._run, self.created = run, run.created
+
+    @property
+    def unread(self) -> bool:
+        """Whether it is an ended run of an index that nobody has looked at yet."""
+        return isinstance(self._run, PastRun)
+
+    @property
+    def target(self) -> str:
+        """Name of the compute target."""
+        return self.handle.partition("/")[0]
+
+    @property
+    def run_id(self) -> str:
+        """The run's id on its target."""
+        return self.handle.partition("/")[2]
 
     @property
     def streams(self) -> _Streams:
@@ -64,6 +105,13 @@ class Entry:
         if self._streams is None:
             self._streams = _Streams()
         return self._streams
+
+    @property
+    def faults(self) -> set[str]:
+        """Parts of its record that could not be made, each logged once."""
+        if self._faults is None:
+            self._faults = set()
+        return self._faults
 
     def release(self) -> None:
         """Forget what arrived of its streams: it can be read again."""
@@ -119,7 +167,9 @@ class RunStore:
     def __init__(self, loop: LoopThread) -> None:
         self._loop = loop
         self._entries: dict[RunHandle, Entry] = {}
+        self._live: dict[RunHandle, Entry] = {}  #: those of runs that have not ended
         self._subscribers: list[Callable[[Run], None]] = []
+        self._historians: list[Callable[[RunHandle], None]] = []
         self._mourners: list[Callable[[RunHandle], None]] = []
         self._removed: dict[RunHandle, float] = {}  #: monotonic seconds
 
@@ -128,7 +178,7 @@ class RunStore:
         self._loop.check()
         entry = self._entries.get(run.handle)
         if entry is None:
-            self._entries[run.handle] = Entry(run)
+            self._keep(Entry(run))
             self._tell(run)
             return True
         old = entry.run
@@ -140,6 +190,7 @@ class RunStore:
             run = msgspec.structs.replace(run, status=status)
         same = msgspec.structs.replace(run, seen_at=old.seen_at) == old
         entry.run = run
+        self._keep(entry)
         if not same:
             entry.changed_at = time.monotonic()
             self._tell(run)
@@ -159,7 +210,18 @@ class RunStore:
         self._loop.check()
         entry = self._entries[run.handle]
         entry.run, entry.changed_at = run, time.monotonic()
+        self._keep(entry)
         self._tell(run)
+
+    def put_past(self, runs: Iterable[PastRun]) -> None:
+        """Store what a target lists of its past; runs that are known already stay as they are."""
+        self._loop.check()
+        now, entries = time.monotonic(), self._entries
+        for run in runs:
+            if run.handle not in entries:
+                entries[run.handle] = Entry(run, now)
+                for fn in self._historians:
+                    fn(run.handle)
 
     def touch(self, handle: RunHandle) -> None:
         """Tell the subscribers that a run's streams grew."""
@@ -176,6 +238,7 @@ class RunStore:
     def remove(self, handle: RunHandle) -> None:
         """Forget a run that was deleted on its target."""
         self._loop.check()
+        self._live.pop(handle, None)
         if self._entries.pop(handle, None) is not None:
             self._removed[handle] = time.monotonic()
             for old in list(self._removed)[:-_REMOVED]:
@@ -192,19 +255,41 @@ class RunStore:
         self._loop.check()
         return iter(tuple(self._entries.values()))
 
+    def live(self) -> list[Entry]:
+        """Those of runs that have not ended, oldest first."""
+        self._loop.check()
+        return list(self._live.values())
+
     def subscribe(self, fn: Callable[[Run], None]) -> Unsubscribe:
-        """Call `fn` on the loop with every run now and on every change; never blocks."""
+        """Call `fn` on the loop with every live run now and with any run on every change; never blocks.
+
+        Ended runs of an index are no change: see :meth:`when_listed`.
+        """
         self._loop.check()
         self._subscribers.append(fn)
-        for entry in tuple(self._entries.values()):
+        for entry in self.live():
             fn(entry.run)
         return lambda: self._subscribers.remove(fn) if fn in self._subscribers else None
+
+    def when_listed(self, fn: Callable[[RunHandle], None]) -> Unsubscribe:
+        """Call `fn` on the loop with every ended run that an index names; never blocks."""
+        self._loop.check()
+        self._historians.append(fn)
+        return lambda: self._historians.remove(fn) if fn in self._historians else None
 
     def when_gone(self, fn: Callable[[RunHandle], None]) -> Unsubscribe:
         """Call `fn` on the loop with every run that is removed; never blocks."""
         self._loop.check()
         self._mourners.append(fn)
         return lambda: self._mourners.remove(fn) if fn in self._mourners else None
+
+    def _keep(self, entry: Entry) -> None:
+        handle = entry.run.handle
+        self._entries[handle] = entry
+        if entry.run.status.state.terminal:
+            self._live.pop(handle, None)
+        else:
+            self._live[handle] = entry
 
     def _tell(self, run: Run) -> None:
         for fn in tuple(self._subscribers):

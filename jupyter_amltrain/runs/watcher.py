@@ -70,8 +70,8 @@ class Watcher:
     def _live(self) -> dict[str, Entry]:
         return {
             entry.run.run_id: entry
-            for entry in self._store.entries()
-            if entry.run.target == self._target and entry.run.folder and not entry.run.status.state.terminal
+            for entry in self._store.live()
+            if entry.run.target == self._target and entry.run.folder
         }
 
     async def run(self) -> None:

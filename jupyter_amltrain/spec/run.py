@@ -142,12 +142,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def target(self) -> str:
         """Name of the compute target."""
-        return split_handle(self.handle)[0]
+        return self.handle.partition("/")[0]
 
     @property
     def run_id(self) -> str:
         """The run's id on its target."""
-        return split_handle(self.handle)[1]
+        return self.handle.partition("/")[2]
 
     @property
     def damaged(self) -> bool:

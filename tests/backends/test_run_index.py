@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ def test_no_byte_that_changes_in_the_index_changes_a_list(
     if not (home / FILE).exists():
         listed(api)
     data = (home / FILE).read_bytes()
-    truth = {run.handle: run for run in RunIndex(home).scan(frozenset(), "local").runs}
+    truth = {run.handle: run.read() for run in RunIndex(home).scan(frozenset(), "local").runs}
     broken = bytearray(data)
     for at, new in changes:
         at %= len(broken)
@@ -175,9 +176,46 @@ def test_no_byte_that_changes_in_the_index_changes_a_list(
     try:
         scan = RunIndex(home).scan(frozenset(), "local")
         assert len(scan.runs) + len(scan.others) == COUNT
-        assert all(run == truth[run.handle] for run in scan.runs)
+        assert all(run.read() == truth[run.handle] for run in scan.runs)
     finally:
         (home / FILE).write_bytes(data)
+
+
+def test_a_row_of_another_version_is_damaged_until_its_folder_is_read(place: tuple[Any, Path]) -> None:
+    api, home = place
+    before = listed(api)
+    lines = (home / FILE).read_bytes().splitlines()
+    rows = [json.loads(line[9:]) for line in lines if line]
+    rows[0]["status"]["state"] = "sleeping"
+    (home / FILE).write_bytes(
+        b"".join(b"%08x %s\n" % (zlib.crc32(d), d) for d in (json.dumps(r).encode() for r in rows))
+    )
+    odd = f"local/{rows[0]['run']}"
+    api.close()
+    from jupyter_amltrain.session import controller
+
+    def seen() -> dict[str, bool]:
+        return {run.handle: run.damaged for run in controller().loop.call(controller().runs(), 60)}
+
+    assert [handle for handle, damaged in seen().items() if damaged] == [odd]
+    assert not any(seen().values())
+    assert listed(api) == before
+
+
+def test_a_list_decodes_only_the_runs_that_it_shows(place: tuple[Any, Path]) -> None:
+    api, _ = place
+    listed(api)
+    api.close()
+    from jupyter_amltrain.session import controller
+
+    async def unread() -> int:
+        return sum(entry.unread for entry in controller().store.entries())
+
+    shown = controller().loop.call(controller().runs(limit=2), 60)
+    assert [run.run_id for run in shown] == [f"past-{COUNT - 1:05d}", f"past-{COUNT - 2:05d}"]
+    assert controller().loop.call(unread(), 60) == COUNT - 2
+    assert len(controller().loop.call(controller().handles(), 60)) == COUNT
+    assert controller().loop.call(unread(), 60) == COUNT - 2
 
 
 def test_kernels_that_write_at_once_lose_nothing(place: tuple[Any, Path]) -> None:
