@@ -26,6 +26,10 @@ from .telemetry_file import Telemetry, shortened
 from .torch_memory import TorchMemory
 
 
+#: What changes seldom is told again after so many closed minutes; readers of a long file begin an hour before its end.
+TOLD_AGAIN = 5
+
+
 def period() -> float:
     """Seconds between samples: ``$AMLTRAIN_SAMPLE_PERIOD``, else 1."""
     try:
@@ -161,6 +165,7 @@ class Sampler:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
         self.seldom = Seldom(self.readings)
+        self._minutes_told = 0
         self.incidents = GpuIncidents(folder, self.readings, self.node)
         self.torch = TorchMemory(folder, self.readings.gpus)
         self.truth: Optional[truth.Truth] = None
@@ -228,8 +233,10 @@ class Sampler:
         if self.minutes.closes(t):
             self.summary.add(self.minutes.close())
             self.summary.save()
-            self.seldom.forget()
             self.figures.forget()
+            self._minutes_told += 1
+            if self._minutes_told % TOLD_AGAIN == 0:
+                self.seldom.forget()
         for i, count in self.seldom.take_energy().items():
             self.summary.energy(i, t, count)
         told, what = self.seldom.news()
