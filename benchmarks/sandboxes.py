@@ -44,7 +44,7 @@ class Sandbox:
 def running_sandbox() -> Iterator[Sandbox]:
     """Start it; it ends with the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.azure.sandbox"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "azureml_emulator.sandbox"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdin is not None and process.stdout is not None
     try:

@@ -52,7 +52,10 @@ def test_azure(arguments: list[str]) -> int:
     compiler.ensure()
     azurite.ensure()
     azure_sdk.ensure()
-    return _pytest("thorough and not soak and not gpu and not ui", [*_workers(), "tests/azure", *arguments])
+    return _pytest(
+        "thorough and not soak and not gpu and not ui",
+        [*_workers(), "tests/azure", "tests/azureml_emulator", *arguments],
+    )
 
 
 def test_trust(arguments: list[str]) -> int:
@@ -60,7 +63,7 @@ def test_trust(arguments: list[str]) -> int:
     ensure(["test"])
     compiler.ensure()
     azurite.ensure()
-    where = ["tests", "--ignore=tests/azure", "--ignore=tests/ui"]
+    where = ["tests", "--ignore=tests/azure", "--ignore=tests/azureml_emulator", "--ignore=tests/ui"]
     return _pytest("thorough and not soak and not gpu", [*_workers(), *where, *arguments])
 
 
@@ -69,7 +72,7 @@ def azure_sandbox(arguments: list[str]) -> int:
     ensure(["test"])
     compiler.ensure()
     azurite.ensure()
-    return run([PYTHON, "-m", "tests.azure.sandbox", *(arguments or ["--explain"])])
+    return run([PYTHON, "-m", "azureml_emulator.sandbox", *(arguments or ["--explain"])])
 
 
 def azure_live(arguments: list[str]) -> int:
@@ -100,7 +103,7 @@ def check(arguments: list[str]) -> int:
     """Run every static check, all of them even when one fails."""
     ensure(["dev"])
     frontend.ensure_modules()
-    python = ["jupyter_amltrain", "tools", "tests", "benchmarks"]
+    python = ["jupyter_amltrain", "azureml_emulator", "tools", "tests", "benchmarks"]
     places = [name for name in python if any((ROOT / name).rglob("*.py"))]
     vermin = ["--target=3.8-", "--violations", "--quiet", "--no-tips", "--eval-annotations"]
     checks: dict[str, list[str | Path]] = {
@@ -149,7 +152,7 @@ def clean(arguments: list[str]) -> int:
         names += [".venv", "node_modules"]
     for name in names:
         shutil.rmtree(ROOT / name, ignore_errors=True)
-    for place in ("jupyter_amltrain", "tools", "tests", "benchmarks"):
+    for place in ("jupyter_amltrain", "azureml_emulator", "tools", "tests", "benchmarks"):
         for cache in (ROOT / place).rglob("__pycache__"):
             shutil.rmtree(cache, ignore_errors=True)
     return 0

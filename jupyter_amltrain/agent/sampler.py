@@ -25,7 +25,6 @@ from .summary import Summary
 from .telemetry_file import Telemetry, shortened
 from .torch_memory import TorchMemory
 
-
 #: What changes seldom is told again after so many closed minutes; readers of a long file begin an hour before its end.
 TOLD_AGAIN = 5
 

@@ -38,7 +38,7 @@ class Azure:
     _control: str
 
     def control(self, path: str, **body: Any) -> Any:
-        """Call the control door (emulator/control.py).
+        """Call the control door (azureml_emulator/control.py).
 
         Raises
         ------
@@ -57,7 +57,7 @@ class Azure:
 def sandbox() -> Iterator[Azure]:
     """A sandbox in a process of its own; it ends with the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.azure.sandbox"],
+        [sys.executable, "-m", "azureml_emulator.sandbox"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What a user does with the unmodified azure-ai-ml: run by ``test_emulator_jobs.py`` in a process of its own.
+"""What a user does with the unmodified azure-ai-ml: ``tests/azureml_emulator/test_jobs.py`` runs it in a process.
 
 Prints one JSON line. Everything that leads it to the emulator is in its environment.
 """

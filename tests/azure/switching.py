@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from azureml_emulator.switches import TABLE
 from jupyter_amltrain.backends.azureml import mirror_reading
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.link import close_of, link_of
@@ -24,7 +25,6 @@ from jupyter_amltrain.spec.run import Run, RunState
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
 from tests.azure.conftest import Azure
-from tests.azure.emulator.switches import TABLE
 from tests.places import place
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from azureml_emulator.switches import PACES, TABLE
 from tests.azure.conftest import ROOT
-from tests.azure.emulator.switches import PACES, TABLE
 from tools.azure_live import CHECKED
 
 TEXT = (ROOT / "docs" / "azure-assumptions.md").read_text(encoding="utf-8")

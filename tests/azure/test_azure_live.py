@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from azureml_emulator.switches import PACES, TABLE
 from tests.azure.conftest import ROOT, Azure
-from tests.azure.emulator.switches import PACES, TABLE
-from tests.azure.test_emulator_jobs import Cloud
+from tests.azureml_emulator.test_jobs import Cloud
 from tools.azure_live import CHECKED
 from tools.azure_live.findings import dumped
 

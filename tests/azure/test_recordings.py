@@ -16,9 +16,9 @@ from jupyter_amltrain.backends.azureml.process.rest import Rest
 from jupyter_amltrain.spec.run import RunState
 from tests.azure.conftest import Azure
 from tests.azure.shapes import differences
-from tests.azure.test_emulator_jobs import Cloud, until
+from tests.azureml_emulator.test_jobs import Cloud, until
 
-FOLDER = Path(__file__).resolve().parents[1] / "data" / "azure" / "recordings"
+FOLDER = Path(__file__).resolve().parents[2] / "azureml_emulator" / "data" / "recordings"
 _WS = "providers/Microsoft.MachineLearningServices/workspaces/"
 
 #: What later recordings have of a job (command_job_serverless), and those of 2022 not yet.

@@ -18,8 +18,8 @@ import psutil
 import pytest
 import requests
 
+from azureml_emulator.mlflow_door import Server
 from tests.azure.conftest import ROOT, Azure
-from tests.azure.emulator.mlflow_door import Server
 from tests.other_user import needs_root, run_as_other_user
 
 DEADLINE = 120.0
@@ -35,7 +35,7 @@ def explained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamesp
     folder.mkdir(mode=0o755)
     (folder / "environ.sh").write_text("export OLD=1\n")  # as an earlier version left it
     (folder / "environ.sh").chmod(0o644)
-    line = [sys.executable, "-m", "tests.azure.sandbox", "--explain", str(folder)]
+    line = [sys.executable, "-m", "azureml_emulator.sandbox", "--explain", str(folder)]
     old = os.umask(0o022)
     process = subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     os.umask(old)

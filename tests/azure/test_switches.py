@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from azureml_emulator.switches import PACES, TABLE
 from tests.azure.conftest import Azure
-from tests.azure.emulator.switches import PACES, TABLE
 from tests.azure.switching import APART, FLIPS, LIMIT, Bench, opened, three
 
 _CORE = ("logs_uploaded_live",)

@@ -11,5 +11,5 @@ from __future__ import annotations
 
 from tools.azure_live import job_checks, workspace_checks
 
-#: Switch of ``tests/azure/emulator/switches.py`` -> how it is checked.
+#: Switch of ``azureml_emulator/switches.py`` -> how it is checked.
 CHECKED = {**workspace_checks.CHECKED, **job_checks.CHECKED}

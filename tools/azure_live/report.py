@@ -14,7 +14,7 @@ WORDS = {True: "holds", False: "DOES NOT HOLD", None: "not checked"}
 
 def tell(done: Round, file: Path) -> int:
     """The table, the file, what bills; the exit code."""
-    from tests.azure.emulator.switches import PACES, TABLE
+    from azureml_emulator.switches import PACES, TABLE
 
     rows = {switch: done.found.get(switch, (None, "")) for switch in TABLE if switch not in PACES}
     width = max(map(len, rows))

@@ -24,7 +24,7 @@ from jupyter_amltrain.backends.azureml.quotas import MORE, Quotas, largest, quot
 from jupyter_amltrain.commands.azure_sizes import gpu_memory, quota_text, sizes_text, support
 from jupyter_amltrain.errors import CapacityError, CommandError
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "azure" / "recordings"
+DATA = Path(__file__).resolve().parents[3] / "azureml_emulator" / "data" / "recordings"
 
 
 def recorded(name: str) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from jupyter_amltrain.spec.azure_target import (
     kind_of_type,
 )
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "azure" / "recordings"
+DATA = Path(__file__).resolve().parents[3] / "azureml_emulator" / "data" / "recordings"
 GROUP = "/subscriptions/s/resourceGroups/g"
 SIZES = sizes_of(
     size_row(item)

@@ -11,7 +11,7 @@ import pytest
 from jupyter_amltrain import errors
 from jupyter_amltrain.backends.azureml import faults
 
-RECORDED = Path(__file__).parents[2] / "data" / "azure" / "recordings"
+RECORDED = Path(__file__).parents[3] / "azureml_emulator" / "data" / "recordings"
 SCOPE = "/subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServices/workspaces/w"
 
 

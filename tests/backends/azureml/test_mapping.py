@@ -22,7 +22,7 @@ from jupyter_amltrain.spec.run import RunState
 
 WS = "/subscriptions/S/resourceGroups/R/providers/Microsoft.MachineLearningServices/workspaces/W"
 PLACE = mapping.Place(arm_id=WS, compute="gpu", gpus=4)
-RECORDINGS = Path(__file__).resolve().parents[2] / "data" / "azure" / "recordings"
+RECORDINGS = Path(__file__).resolve().parents[3] / "azureml_emulator" / "data" / "recordings"
 
 
 def recorded(name: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from azure.core.credentials import AccessToken
 
+from azureml_emulator import tls
 from jupyter_amltrain.backends.azureml.process import rest, serve
 from jupyter_amltrain.backends.azureml.process.account import Account, identity
 from jupyter_amltrain.backends.azureml.process.cloud import Cloud
@@ -20,7 +21,6 @@ from jupyter_amltrain.errors import (
     TargetError,
     TargetUnreachable,
 )
-from tests.azure.emulator import tls
 
 
 class Edge:

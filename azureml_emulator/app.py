@@ -1,0 +1,196 @@
+"""Takes every request: logs it, lets faults hit it, checks its token and workspace, gives it to its handler."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import importlib
+import time
+import traceback
+from typing import Any
+
+from aiohttp import web
+
+from azureml_emulator import arm, peers
+from azureml_emulator.faults import Fault
+from azureml_emulator.routing import Call, Refused, Route, kind_of
+from azureml_emulator.world import World
+
+#: Modules with a ``routes`` table, in order; the first row that matches answers. One that is not there is left out.
+ROOMS = (
+    "entra",
+    "arm",
+    "workspaces",
+    "computes",
+    "sizes",
+    "quota",
+    "permissions",
+    "blob",
+    "control",
+    "datastores",
+    "uploads",
+    "assets",
+    "jobs",
+    "history",
+    "artifacts",
+    "mlflow_door",
+    "services",
+    "monitor",
+)
+
+
+def rows() -> list[Route]:
+    """All routes of all rooms."""
+    found: list[Route] = []
+    for name in ROOMS:
+        full = f"azureml_emulator.{name}"
+        try:
+            module = importlib.import_module(full)
+        except ModuleNotFoundError as error:
+            if error.name != full:
+                raise
+            continue
+        found += module.routes.rows if hasattr(module, "routes") else []
+    return found
+
+
+class App:
+    """The TLS side of the emulator, for all host names at once."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._rows = rows()
+        self._asked = 0
+
+    def application(self) -> web.Application:
+        """The aiohttp application; bodies may be 4 GiB."""
+        made = web.Application(client_max_size=4 << 30)
+        made.router.add_route("*", "/{tail:.*}", self.take)
+        return made
+
+    def control(self) -> web.Application:
+        """The tests' own door: handlers of kind ``control``, without log, faults and tokens.
+
+        Its paths begin with the secret of this start; nothing of other requests is read.
+        """
+
+        async def take(request: web.Request) -> web.StreamResponse:
+            secret, slash, path = request.rel_url.path.removeprefix("/").partition("/")
+            known = hmac.compare_digest(secret.encode("utf-8", "replace"), self.world.control_secret.encode())
+            if not known or peers.is_foreign(request.transport):
+                return web.Response(status=403)
+            body = await request.read()
+            return await self._answer(request, "control", slash + path, body, {})
+
+        made = web.Application()
+        made.router.add_route("*", "/{tail:.*}", take)
+        return made
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        """One request from first to last."""
+        began = time.monotonic()
+        host = request.host.partition(":")[0].lower()
+        path = request.rel_url.path
+        body = await request.read()
+        entry = self.world.wire.begin(
+            request.method, host, path, request.rel_url.raw_query_string, request.headers, body
+        )
+        fault = self.world.faults.take(f"{request.method} {host}{request.rel_url.raw_path_qs}")
+        if fault is not None:
+            entry["fault"] = fault.match.pattern
+            if fault.delay:
+                await asyncio.sleep(fault.delay)
+            if fault.cut == 0:
+                return self._cut(request, entry)
+        if fault is None and (throttled := self._throttled(host)) is not None:
+            entry["status"] = 429
+            return throttled
+        if fault is not None and fault.status is not None:
+            made: web.StreamResponse = _faulty(fault)
+        else:
+            made = await self._answer(request, host, path, body, entry)
+        entry["status"] = made.status
+        entry["ms"] = round((time.monotonic() - began) * 1000, 1)
+        if fault is not None and (fault.cut or fault.rate):
+            return await self._send_part(request, made, fault, entry)
+        return made
+
+    def _throttled(self, host: str) -> web.Response | None:
+        """Every ninth request to ARM or the data plane by the switch ``throttle`` (assumed: the gateway's envelope)."""
+        how = self.world.switches["throttle"]
+        if not how or kind_of(host) not in ("arm", "data"):
+            return None
+        self._asked += 1
+        if self._asked % 9:
+            return None
+        wait = {"Retry-After": "1"} if how == "header" else {}
+        return arm.gateway_error(429, "TooManyRequests", "The request is being throttled.", wait)
+
+    async def _answer(
+        self, request: web.Request, host: str, path: str, body: bytes, entry: dict[str, Any]
+    ) -> web.StreamResponse:
+        kind = "control" if host == "control" else kind_of(host)
+        row, params = self._find(kind, request.method, path)
+        if row is None or kind is None:
+            self.world.problems.append(f"no route for {request.method} {host}{path}")
+            return arm.gateway_error(404, "InvalidResourceType", f"The emulator has no {request.method} {host}{path}.")
+        entry["route"] = row.pattern
+        call = Call(self.world, request, request.method, host, path, kind, params, request.query, request.headers, body)
+        try:
+            if not row.anonymous:
+                call.claims = self.world.tokens.check(call)
+            if "workspace" in params and "resource_group" in params:
+                from azureml_emulator import workspaces
+
+                workspaces.check(call)
+            made = await row.handler(call)
+        except Refused as refused:
+            return refused.answer
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self.world.problems.append(f"{request.method} {host}{path}: {traceback.format_exc()}")
+            return arm.gateway_error(500, "InternalServerError", f"emulator: {type(error).__name__}: {error}")
+        return made if isinstance(made, web.StreamResponse) else arm.answer(made)
+
+    def _find(self, kind: str | None, method: str, path: str) -> tuple[Route | None, dict[str, str]]:
+        for row in self._rows:
+            if row.kind != kind or row.method not in ("*", method):
+                continue
+            if (found := row.regex.fullmatch(path)) is not None:
+                return row, found.groupdict()
+        return None, {}
+
+    def _cut(self, request: web.Request, entry: dict[str, Any]) -> web.Response:
+        entry["status"] = 0
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=500)
+
+    async def _send_part(
+        self, request: web.Request, made: web.StreamResponse, fault: Fault, entry: dict[str, Any]
+    ) -> web.StreamResponse:
+        """Promise the whole length; send it slowly, or only the first bytes and break the connection."""
+        whole = bytes(getattr(made, "body", b"") or b"")
+        headers = {name: value for name, value in made.headers.items() if name.lower() != "content-length"}
+        half = web.StreamResponse(status=made.status, headers={**headers, "Content-Length": str(len(whole))})
+        await half.prepare(request)
+        upto = len(whole) if fault.cut is None else fault.cut
+        step = max(1, int(fault.rate / 10)) if fault.rate else max(1, upto)
+        for at in range(0, upto, step):
+            await half.write(whole[at : min(at + step, upto)])
+            if fault.rate:
+                await asyncio.sleep(0.1)
+        if fault.cut is not None:
+            return self._cut(request, entry)
+        await half.write_eof()
+        return half
+
+
+def _faulty(fault: Fault) -> web.Response:
+    assert fault.status is not None
+    if fault.body is None:
+        return arm.empty(fault.status, fault.headers)
+    if isinstance(fault.body, str):
+        return web.Response(text=fault.body, status=fault.status, headers=fault.headers)
+    return arm.answer(fault.body, fault.status, fault.headers)

@@ -1,0 +1,220 @@
+"""Shapes of ARM: answers, lists, the three error envelopes, long operations.
+
+Source: the recordings (azureml_emulator/data/recordings, INDEX.md "Across files"). Where no recording shows a shape the
+docstring says "assumed".
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from azureml_emulator.routing import Call, Refused, Routes
+
+if TYPE_CHECKING:
+    from azureml_emulator.world import World
+
+routes = Routes()
+HOST = "https://management.azure.com"
+
+
+def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """`data` as compact JSON."""
+    return web.Response(
+        body=json.dumps(data).encode(),
+        status=status,
+        content_type="application/json",
+        charset="utf-8",
+        headers=dict(headers or {}),
+    )
+
+
+def empty(status: int, headers: Mapping[str, str] | None = None) -> web.Response:
+    """No body and no Content-Type, as 202 and the 404 of a missing compute are (recording 11b)."""
+    made = web.Response(status=status, headers=dict(headers or {}))
+    made.headers.popall("Content-Type", None)
+    return made
+
+
+def created(call: Call, data: dict[str, Any]) -> web.Response:
+    """201 of an asset or job: ``Location`` is its own url with api-version."""
+    return answer(data, 201, {"Location": f"{HOST}{data['id']}?api-version={call.api_version}"})
+
+
+def page(call: Call, items: Iterable[Any], size: int | None = None) -> dict[str, Any]:
+    """One page of `items`; ``nextLink`` (absolute, ``$skipToken``) is absent on the last."""
+    found = list(items)
+    size = size or int(call.world.switches["page_size"])
+    at = int(call.query.get("$skipToken") or call.query.get("$skip") or 0)
+    made: dict[str, Any] = {"value": found[at : at + size]}
+    if at + size < len(found):
+        rest = [(name, value) for name, value in call.request.query.items() if name not in ("$skipToken", "$skip")]
+        made["nextLink"] = f"{HOST}{call.path}?{urlencode([*rest, ('$skipToken', str(at + size))])}"
+    return made
+
+
+# ------------------------------------------------------------------------------------------- the three error envelopes
+def ml_error(
+    world: World,
+    status: int,
+    message: str,
+    *,
+    code: str = "UserError",
+    inner: Iterable[str] = (),
+    component: str = "managementfrontend",
+) -> web.Response:
+    """Envelope 1, the ML front end's (recording 11a): the precise code stands only in additionalInfo's InnerError.
+
+    `inner` are the codes from outside in: ``("BadArgument", "UnknownTargetType")``.
+    """
+    info: list[dict[str, Any]] = [
+        {"type": "ComponentName", "info": {"value": component}},
+        {"type": "Correlation", "info": {"value": {"operation": uuid.uuid4().hex, "request": uuid.uuid4().hex[:16]}}},
+        {"type": "Environment", "info": {"value": world.location}},
+        {"type": "Location", "info": {"value": world.location}},
+        {"type": "Time", "info": {"value": world.clock.stamp()}},
+    ]
+    nested = nest(inner)
+    if nested:
+        info.append({"type": "InnerError", "info": {"value": nested}})
+    body = {"error": {"code": code, "message": message, "details": [], "additionalInfo": info}}
+    return answer(body, status, {"x-ms-response-type": "error"})
+
+
+def nest(codes: Iterable[str]) -> dict[str, Any] | None:
+    """``("A", "B")`` -> ``{"code": "A", "innerError": {"code": "B", "innerError": None}}``."""
+    made: dict[str, Any] | None = None
+    for code in reversed(list(codes)):
+        made = {"code": code, "innerError": made}
+    return made
+
+
+def compute_error(
+    world: World, status: int, message: str, *, code: str = "UserError", details: Iterable[tuple[str, str]] = ()
+) -> web.Response:
+    """Envelope 2, the compute service's: a null-filled ``error`` with siblings beside it (INDEX.md)."""
+    if world.switches["compute_envelope"] == "ml":
+        return ml_error(world, status, message, code=code, inner=[name for name, _ in details])
+    body = {
+        "error": {
+            "code": code,
+            "severity": None,
+            "message": message,
+            "messageFormat": None,
+            "messageParameters": None,
+            "referenceCode": None,
+            "detailsUri": None,
+            "target": None,
+            "details": [{"code": name, "message": text, "details": []} for name, text in details],
+            "innerError": None,
+            "debugInfo": None,
+            "additionalInfo": None,
+        },
+        "correlation": {"operation": uuid.uuid4().hex, "request": uuid.uuid4().hex[:16]},
+        "environment": world.location,
+        "location": world.location,
+        "time": world.clock.stamp(),
+        "componentName": "machinelearningcompute",
+    }
+    return answer(body, status, {"x-ms-response-type": "error"})
+
+
+def gateway_error(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Envelope 3, the ARM gateway's own: code and message, ``x-ms-failure-cause: gateway`` (INDEX.md)."""
+    return answer(
+        {"error": {"code": code, "message": message}}, status, {"x-ms-failure-cause": "gateway", **(headers or {})}
+    )
+
+
+def not_found(kind: str, name: str, group: str) -> web.Response:
+    """404 of the gateway for a resource that is not there."""
+    return gateway_error(
+        404,
+        "ResourceNotFound",
+        f"The Resource 'Microsoft.MachineLearningServices/{kind}/{name}' under resource group '{group}' was not found. "
+        "For more details please go to https://aka.ms/ARMResourceNotFoundFix",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- long operations
+def retry_after(world: World) -> dict[str, str]:
+    """The header by its switch; none as recorded.
+
+    azure-core takes 0 for "not said" and waits 30 s; azure-ai-ml reads the header as an integer, so that less than a
+    second goes out as ``x-ms-retry-after-ms``, which azure-core heeds too.
+    """
+    seconds = float(world.switches["retry_after_header"])
+    if not seconds:
+        return {}
+    return {"Retry-After": f"{seconds:.0f}"} if seconds >= 1 else {"x-ms-retry-after-ms": f"{seconds * 1000:.0f}"}
+
+
+class OperationFailed(Exception):
+    """Raised by the work of an operation: the poll answers Failed with this code and message."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+class Operations:
+    """Long operations of the compute service: only ``Azure-AsyncOperation``, polled to ``{"status": ...}``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._all: dict[str, dict[str, Any]] = {}
+
+    def begin(self, call: Call, work: Callable[[], Awaitable[None]]) -> dict[str, str]:
+        """Start `work` and give the headers of the 201 or 202 that accepts it."""
+        name = str(uuid.uuid4())
+        query = f"api-version={call.api_version}"
+        if self._world.switches["long_poll_urls"]:
+            # Since 2024: a time, a certificate, a signature, a hash; over 3,000 characters that must come back whole.
+            certificate = (uuid.uuid4().hex * 90)[:2700]
+            signature = (uuid.uuid4().hex * 12)[:342]
+            ticks = int(self._world.clock.seconds() * 1e7)
+            query += f"&service=new&t={ticks}&c={certificate}&s={signature}&h={uuid.uuid4().hex}"
+        self._all[name] = {"query": query, "body": {"status": "InProgress"}}
+        self._world.spawn(self._run(name, work), f"operation {name}")
+        path = (
+            f"/subscriptions/{self._world.subscription}/providers/Microsoft.MachineLearningServices"
+            f"/locations/{self._world.location}/computeOperationsStatus/{name}"
+        )
+        headers = {"Azure-AsyncOperation": f"{HOST}{path}?{query}", "x-ms-response-type": "standard"}
+        return {**headers, **retry_after(self._world)}
+
+    async def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except OperationFailed as failed:
+            # Assumed: no failed operation was recorded. ARM's guide: status, and error with code and message.
+            error = {"code": failed.code, "message": failed.message}
+            told = {"error": error} if self._world.switches["failed_operation"] else {}
+            self._all[name]["body"] = {"status": "Failed", **told, "percentComplete": 100.0}
+        else:
+            self._all[name]["body"] = {"status": "Succeeded", "percentComplete": 100.0}
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """Query and body of an operation."""
+        return self._all.get(name)
+
+
+@routes.arm(
+    "GET",
+    "/subscriptions/{subscription}/providers/Microsoft.MachineLearningServices"
+    "/locations/{location}/computeOperationsStatus/{operation}",
+)
+async def poll(call: Call) -> web.Response:
+    """State of a long operation."""
+    found = call.world.operations.get(call.params["operation"])
+    if found is None:
+        return empty(404)
+    if call.world.switches["long_poll_urls"] and call.request.rel_url.raw_query_string != found["query"]:
+        # Assumed: the signature covers the whole url, so a shortened one is refused.
+        raise Refused(gateway_error(403, "AuthorizationFailed", "The signature of the operation's url does not match."))
+    return answer(found["body"], headers=retry_after(call.world))
