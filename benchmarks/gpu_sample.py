@@ -127,8 +127,8 @@ def probe(count: int, clock: Path, folder: str) -> dict[str, Any]:
     return {"figures": figures, "calls": {k: statistics.mean(v) for k, v in calls.items()}, "pcie": pcie}
 
 
-def measure(count: int) -> tuple[dict[str, Any], float]:
-    """Figures of the probe, and bytes on disk per GPU and tick."""
+def measure(count: int) -> tuple[dict[str, Any], float, float]:
+    """Figures of the probe; bytes on disk per GPU and tick, and of the figures every few seconds beside them."""
     with tempfile.TemporaryDirectory() as name:
         stage = Stage(Path(name))
         stage.switch(GPUS=count)
@@ -149,14 +149,17 @@ def measure(count: int) -> tuple[dict[str, Any], float]:
         rows = len(stage.rows())
         # There is no run: its columns are five times null, in place of some 34 characters; and after a day
         # numbers and counters have six more.
-        size = sum(path.stat().st_size for path in (stage.run / "telemetry").glob("*.jsonl")) + 20 * rows
-        return json.loads(done.stdout), size / rows / count
+        files = list((stage.run / "telemetry").glob("*.jsonl"))
+        lines = [line for path in files for line in path.read_bytes().splitlines(keepends=True)]
+        figures = sum(len(line) for line in lines if line.startswith(b'{"seq"') and b'"figures":[' in line)
+        size = sum(map(len, lines)) - figures + 20 * rows
+        return json.loads(done.stdout), size / rows / count, figures / rows / count
 
 
 def main() -> None:
     """Print the table."""
     for count in (8, 64):
-        found, size = measure(count)
+        found, size, more = measure(count)
         print(f"One sample of {count} GPUs (CPU of the thread; a fake driver whose calls are nearly free)")
         for name, values in found["figures"].items():
             print(line(name, values, "ms") + f"  {found['calls'][name] / count:5.1f} NVML calls a GPU")
@@ -169,6 +172,7 @@ def main() -> None:
         print(verdict(f"{count} GPUs: NVML calls / nvitop", found["calls"][OURS] / found["calls"][NVITOP], 0.25))
         print(verdict(f"{count} GPUs: PCIe calls", found["pcie"][OURS] + found["pcie"][WHOLE], 0))
         print(verdict(f"{count} GPUs: bytes on disk per GPU and tick / 40", size / 40, 1.0) + f"   {size:.1f} B")
+        print(f"  and {more:.1f} B of figures every few seconds")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ class Driver:
         if pynvml is None:
             raise DriverError(why)
         self.nvml = pynvml
+        self._functions: Dict[str, Optional[Callable[..., int]]] = {}
         self.start()
 
     def start(self) -> None:
@@ -93,8 +94,10 @@ class Driver:
     def function(self, *names: str) -> Optional[Callable[..., int]]:
         """The first of these functions that the library has."""
         for name in names:
-            # Bound and cached by pynvml, and without its wrapper's cost.
-            found: Optional[Callable[..., int]] = attempt(self.nvml._nvmlGetFunctionPointer, name)
+            if name not in self._functions:
+                # Bound by pynvml, and without its wrapper's cost.
+                self._functions[name] = attempt(self.nvml._nvmlGetFunctionPointer, name)
+            found = self._functions[name]
             if found is not None:
                 return found
         return None

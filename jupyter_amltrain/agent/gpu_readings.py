@@ -85,7 +85,7 @@ class GpuReadings:
             None if gpu.get("reserved") is None else gpu["reserved"] << 20 for gpu in gpus
         ]
         self._newer_memory: Any = ()
-        self._samplers: List[Tuple[int, Callable[[], int], Optional[Callable[[], int]]]] = []
+        self._samplers: List[Tuple[int, Any, Callable[[], int], Optional[Callable[[], int]]]] = []
         self._blank: List[Any] = [None] * (WIDTH * len(gpus))
         self._since = [ctypes.c_ulonglong(0) for _ in gpus]
         self._bind()
@@ -165,7 +165,7 @@ class GpuReadings:
 
     @staticmethod
     def _newer(slots: Any) -> List[Any]:
-        return [gpu_sentinels.mebibytes(used, total) for used, total in zip(slots[4::5], slots[1::5])]
+        return gpu_sentinels.all_mebibytes(slots[4::5], slots[1::5])
 
     def _older(self, slots: Any) -> List[Any]:
         # The reserve is in it: where it is known it is taken out, so that the chart does not jump.
@@ -187,8 +187,8 @@ class GpuReadings:
         into = (ctypes.c_uint * (2 * n)).from_buffer(slots)
         self._now = slots
         buffer = array("Q", bytes(16 * ROOM))
-        self._times = buffer
-        self._words = memoryview(buffer).cast("B").cast("I")
+        self._times = memoryview(buffer)
+        self._words = self._times.cast("B").cast("I")
         self._count = ctypes.c_uint(0)
         kind, type_ = ctypes.c_uint(1), ctypes.c_uint(0)  # NVML_GPU_UTILIZATION_SAMPLES
         array_ = (ctypes.c_ulonglong * len(buffer)).from_buffer(buffer)
@@ -203,7 +203,7 @@ class GpuReadings:
                     ctypes.byref(self._count), ctypes.byref(array_),
                 ))  # fmt: skip
             if take is not None:
-                self._samplers.append((i, take, ask))
+                self._samplers.append((i, self._since[i], take, ask))
             elif ask is not None:
                 metric.who.append(i)
                 metric.calls.append(ask)
@@ -252,29 +252,30 @@ class GpuReadings:
         """Utilization from the driver's own samples since the last tick: short bursts are in them."""
         if not self._samplers:
             return
-        count, words, times, last = self._count, self._words, self._times, self._since
-        for i, take, ask in self._samplers:
+        count, words, times = self._count, self._words, self._times
+        most, rubbish = gpu_sentinels.MAX_PERCENT, gpu_sentinels.ALL_ONES_64
+        for i, since, take, ask in self._samplers:
             count.value = ROOM
             code = take()
             k = 0 if code else min(count.value, ROOM)
             if k:
                 values = words[2 : 4 * k : 4].tolist()
                 at = times[0 : 2 * k : 2].tolist()
-                since = last[i]
                 seen = since.value
-                newest, rubbish = max(at), gpu_sentinels.ALL_ONES_64
-                if min(at) <= seen or newest == rubbish or max(values) > gpu_sentinels.MAX_PERCENT:
+                newest, highest = max(at), max(values)
+                if min(at) <= seen or newest == rubbish or highest > most:
                     # A driver may give what we have had, slots that it never filled, and rubbish in trouble.
                     newest = max((moment for moment in at if 0 < moment < rubbish), default=seen)
                     values = [
                         value for value, moment in zip(values, at)
-                        if seen < moment < rubbish and value <= gpu_sentinels.MAX_PERCENT
+                        if seen < moment < rubbish and value <= most
                     ]  # fmt: skip
+                    highest = max(values, default=0)
                 since.value = newest  # also back: the clock of the samples was set, or began anew
                 if values and seen:  # the first answer is of the time before us
                     k = len(values)
                     out[WIDTH * i] = (2 * sum(values) + k) // (2 * k)
-                    out[WIDTH * i + 1] = max(values)
+                    out[WIDTH * i + 1] = highest
                     continue
             elif code not in (OK, NOT_FOUND):
                 trouble.append((i, 1, code))

@@ -53,7 +53,7 @@ class Seldom:
         """
         for i in self.slow.due(period):
             listed = self.slow.processes(i)
-            rows = None if listed is None else self.owners.tell(listed, members)
+            rows = self.owners.tell(listed, members) if listed else ([] if listed is not None else None)
             self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows), **self._lost(i))
             self._energy[i] = self.slow.energy(i)
             index = self.readings.gpus[i]["index"]

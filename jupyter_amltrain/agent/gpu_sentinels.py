@@ -5,11 +5,11 @@ A driver that has no value answers with all bits set, or with rubbish while it i
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 #: "No value" in 32 and in 64 bits (NVML_VALUE_NOT_AVAILABLE).
 ALL_ONES_32, ALL_ONES_64 = (1 << 32) - 1, (1 << 64) - 1
-_NO_VALUE = frozenset({ALL_ONES_32, ALL_ONES_64})
+NO_VALUE = frozenset({ALL_ONES_32, ALL_ONES_64})
 #: No device has more; the largest boards of 2026 draw 3 kW.
 MAX_PERCENT, MAX_WATTS, MAX_CELSIUS, MAX_MHZ = 100, 10_000, 250, 100_000
 #: A pebibyte.
@@ -20,12 +20,15 @@ Value = Optional[float]
 
 def number(value: int, most: Optional[float] = None) -> Optional[int]:
     """The value, or ``None`` for a sentinel and for more than `most`."""
-    return None if value in _NO_VALUE or (most is not None and value > most) else value
+    return None if value in NO_VALUE or (most is not None and value > most) else value
 
 
-def percents(values: Sequence[int]) -> List[Optional[int]]:
-    """Utilizations, percent."""
-    return [value if value <= MAX_PERCENT else None for value in values]
+# A tick converts arrays; where no value is too large, as nearly always, C does the work.
+
+
+def percents(values: Any) -> List[Optional[int]]:
+    """Utilizations, percent, of an array."""
+    return _up_to(MAX_PERCENT, values)
 
 
 def watts(values: Sequence[int]) -> List[Value]:
@@ -38,19 +41,31 @@ def watts(values: Sequence[int]) -> List[Value]:
     ]  # fmt: skip
 
 
-def celsius(values: Sequence[int]) -> List[Optional[int]]:
-    """Temperatures."""
-    return [value if value <= MAX_CELSIUS else None for value in values]
+def celsius(values: Any) -> List[Optional[int]]:
+    """Temperatures, of an array."""
+    return _up_to(MAX_CELSIUS, values)
 
 
-def megahertz(values: Sequence[int]) -> List[Optional[int]]:
-    """Clocks."""
-    return [value if value <= MAX_MHZ else None for value in values]
+def megahertz(values: Any) -> List[Optional[int]]:
+    """Clocks, of an array."""
+    return _up_to(MAX_MHZ, values)
+
+
+def _up_to(most: int, values: Any) -> List[Optional[int]]:
+    found: List[Optional[int]] = values.tolist()
+    return found if max(values) <= most else [value if value <= most else None for value in values]
 
 
 def mebibytes(used: int, total: int) -> Optional[int]:
     """Memory in use, from bytes; more than there is is no reading."""
     return used >> 20 if 0 <= used <= total <= MAX_BYTES and total else None
+
+
+def all_mebibytes(used: Any, total: Any) -> List[Optional[int]]:
+    """Memories in use, from arrays of bytes; see :func:`mebibytes`."""
+    if max(used) <= min(total) and min(total) > 0 and max(total) <= MAX_BYTES:
+        return [value >> 20 for value in used]
+    return [mebibytes(*pair) for pair in zip(used, total)]
 
 
 def size_mebibytes(size: int) -> Optional[int]:

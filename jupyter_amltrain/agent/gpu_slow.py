@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from . import clock, gpu_sentinels
 from .gpu_devices import NEVER, OK
 from .gpu_readings import REFUSED_RETRY_S, GpuReadings, Value
+from .gpu_sentinels import NO_VALUE
 from .process_lists import ProcessLists, by_pid
 
 #: Seconds in which every GPU is asked once.
@@ -17,14 +19,25 @@ SLOW = 5.0
 UNITS = {
     "mem_clock": "MHz", "throttle": "bits", "ecc": "errors", "power_limit": "W", "mine": "MiB", "others": "MiB",
 }  # fmt: skip
-#: What no device exceeds; more is a sentinel.
-_MOST = {"mem_clock": gpu_sentinels.MAX_MHZ, "power_limit": gpu_sentinels.MAX_WATTS}
-#: Name, unit divisor, functions (the first that works is asked) and constants of each value.
-_VALUES: Tuple[Tuple[str, int, Tuple[str, ...], Tuple[int, ...]], ...] = (
-    ("mem_clock", 1, ("nvmlDeviceGetClockInfo",), (2,)),
-    ("throttle", 1, ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), ()),
-    ("ecc", 1, ("nvmlDeviceGetTotalEccErrors",), (1, 0)),  # uncorrected, since the driver was loaded
-    ("power_limit", 1000, ("nvmlDeviceGetEnforcedPowerLimit",), ()),
+
+
+class _Value(NamedTuple):
+    """A value that is asked seldom."""
+
+    name: str
+    divisor: int  #: of what the driver says
+    most: float  #: what no device exceeds; more is a sentinel
+    functions: Tuple[str, ...]  #: the first that works is asked
+    constants: Tuple[int, ...] = ()
+
+
+_THROTTLE = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+_VALUES = (
+    _Value("mem_clock", 1, gpu_sentinels.MAX_MHZ, ("nvmlDeviceGetClockInfo",), (2,)),
+    _Value("throttle", 1, math.inf, _THROTTLE),
+    # Uncorrected, since the driver was loaded.
+    _Value("ecc", 1, math.inf, ("nvmlDeviceGetTotalEccErrors",), (1, 0)),
+    _Value("power_limit", 1000, 1000 * gpu_sentinels.MAX_WATTS, ("nvmlDeviceGetEnforcedPowerLimit",)),
 )
 _ENERGY, _AT_ENERGY = ("nvmlDeviceGetTotalEnergyConsumption",), -1
 
@@ -60,16 +73,16 @@ class SlowReadings:
         self._bind(i)
         found: Dict[str, Value] = {}
         slot = self._slot
-        for at, (key, unit, names, _) in enumerate(_VALUES):
+        for at, (name, divisor, most, functions, _) in enumerate(_VALUES):
             call = self._calls[i][at]
             slot.value = 0  # a function that fills half of it leaves the rest
             while call is not None:
                 code = call()
                 if code not in NEVER:
                     break
-                call = self._refuse(i, names, at)
-            value = gpu_sentinels.number(slot.value) if call is not None and code == OK else None
-            found[key] = None if value is None else gpu_sentinels.number(value // unit, _MOST.get(key))
+                call = self._refuse(i, functions, at)
+            value = slot.value if call is not None and code == OK else None
+            found[name] = None if value is None or value in NO_VALUE or value > most else value // divisor
         return found
 
     def energy(self, i: int) -> Optional[int]:
@@ -91,8 +104,8 @@ class SlowReadings:
             return None
         gpu = self.readings.gpus[i]
         rows = self._lists.of(handle, gpu.get("gpu_instance"), gpu.get("compute_instance"))
-        if rows is None:
-            return None
+        if not rows:
+            return rows if rows is None else []
         return [(pid, None if size is None else gpu_sentinels.size_mebibytes(size)) for pid, size in by_pid(rows)]
 
     def _function(self, name: str) -> Optional[Callable[..., int]]:
@@ -111,6 +124,8 @@ class SlowReadings:
     def _bind(self, i: int) -> None:
         """Make the calls of one GPU, unless they are made for the handle that it has."""
         handle = self.readings.handle(i)
+        if handle is self._bound[i] and self._calls[i] and not self._refused:
+            return
         again = [key for key, t in self._refused.items() if key[0] == i and clock.mono() - t >= REFUSED_RETRY_S]
         if handle is self._bound[i] and self._calls[i] and not again:
             return
@@ -120,7 +135,7 @@ class SlowReadings:
         slot = ctypes.byref(self._slot)
         self._calls[i] = [
             self._call(i, names, *[ctypes.c_uint(number) for number in constants], slot)
-            for _, _, names, constants in _VALUES
+            for _, _, _, names, constants in _VALUES
         ]
         self._energy[i] = self._call(i, _ENERGY, slot)
 
@@ -138,7 +153,7 @@ class SlowReadings:
 
     def _refuse(self, i: int, names: Tuple[str, ...], at: int) -> Call:
         """The function that was just asked is not for this GPU: the next one, if there is one."""
-        key = "" if at == _AT_ENERGY else "".join(str(number) for number in _VALUES[at][3])
+        key = "" if at == _AT_ENERGY else "".join(str(number) for number in _VALUES[at].constants)
         for name in names:
             driver = self.readings.driver
             if (i, name + key) not in self._refused and driver is not None and driver.function(name) is not None:

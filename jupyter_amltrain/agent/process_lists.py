@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 #: A function of the driver's library, or ``None`` where it has none of this name.
 Lookup = Callable[[str], Optional[Callable[..., int]]]
@@ -46,9 +46,11 @@ class ProcessLists:
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
-        self._room = _FIRST_ROOM
-        self._buffer = (ctypes.c_ubyte * (MAX_ROW * self._room))()
         self._count = ctypes.c_uint(0)
+        self._count_at = ctypes.byref(self._count)
+        self._make_room(_FIRST_ROOM)
+        #: The function that answered last and the bytes of its rows: it is asked first.
+        self._last: Optional[Tuple[Callable[..., int], int]] = None
 
     def of(
         self, device: Any, gpu_instance: Optional[int] = None, compute_instance: Optional[int] = None
@@ -62,19 +64,29 @@ class ProcessLists:
         gpu_instance, compute_instance
             Leave out processes that the driver says to be of another instance.
         """
-        for function, row in self._functions():
+        for function, row in (self._last,) if self._last is not None else self._functions():
             code, rows = self._ask(function, row, device)
             if code == _OK:
-                return once(r for r in rows if _is_of(r, gpu_instance, compute_instance))
+                self._last = function, row
+                return once(r for r in rows if _is_of(r, gpu_instance, compute_instance)) if rows else rows
             if code not in _OF_FUNCTION:
                 return None
-        return None
+        if self._last is None:
+            return None
+        self._last = None  # another driver may have come
+        return self.of(device, gpu_instance, compute_instance)
 
-    def _functions(self) -> List[Tuple[Callable[..., int], int]]:
-        """The library's lists that can be read, and the bytes of their rows; asked anew as a driver may change."""
-        known = [(_LIST + "_v2", 24), (_LIST + "_v3", self._third_row()), (_LIST, 16)]
-        found = [(self._lookup(name), row) for name, row in known]
-        return [(function, row) for function, row in found if function is not None]
+    def _functions(self) -> Iterator[Tuple[Callable[..., int], int]]:
+        """The library's lists that can be read, in the order in which they are asked, and the bytes of their rows."""
+        for name, row in ((_LIST + "_v2", 24), (_LIST + "_v3", self._third_row()), (_LIST, 16)):
+            function = self._lookup(name)
+            if function is not None:
+                yield function, row
+
+    def _make_room(self, rows: int) -> None:
+        self._room = rows
+        self._buffer = (ctypes.c_ubyte * (MAX_ROW * rows))()
+        self._buffer_at = ctypes.byref(self._buffer)
 
     def _third_row(self) -> int:
         # These drivers have the first name and not yet the second.
@@ -85,19 +97,18 @@ class ProcessLists:
         code = _TOO_SMALL
         for _ in range(_TRIES):
             self._count.value = self._room
-            code = function(device, ctypes.byref(self._count), ctypes.byref(self._buffer))
+            code = function(device, self._count_at, self._buffer_at)
             told = self._count.value
             if code == _OK:
                 # A driver that says more than there is room for has written as much as there is room for.
-                return code, _rows(bytes(self._buffer), min(told, self._room), row)
+                return code, _rows(self._buffer, min(told, self._room), row) if told else []
             if code != _TOO_SMALL or self._room >= _MOST_ROOM:
                 break
-            self._room = min(_MOST_ROOM, max(2 * self._room, 2 * told + 8))
-            self._buffer = (ctypes.c_ubyte * (MAX_ROW * self._room))()
+            self._make_room(min(_MOST_ROOM, max(2 * self._room, 2 * told + 8)))
         return code, []
 
 
-def _rows(data: bytes, count: int, row: int) -> List[Row]:
+def _rows(data: Any, count: int, row: int) -> List[Row]:
     found = []
     for at in range(count):
         pid, memory = struct.unpack_from("=I4xQ", data, at * row)
