@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { IField } from '../src/protocol';
-import { labelOf, pasted, rawOf, sortErrors, typed, valueOf } from '../src/sections/fields';
+import { keepTyped, labelOf, pasted, rawOf, sortErrors, typed, valueOf } from '../src/sections/fields';
 
 const field = (more: Partial<IField>): IField => ({
   name: 'x',
@@ -67,4 +67,13 @@ test('labels come from flags', () => {
   assert.equal(labelOf(field({ flag: '', name: 'name' })), 'Name');
   assert.equal(labelOf(field({ flag: '--gpus' })), 'GPUs');
   assert.equal(labelOf(field({ flag: '--require-gpu' })), 'Require GPU');
+});
+
+test('what is typed while an answer is under way is kept', () => {
+  const answer = { gpus: 2, env: ['a=1'] };
+  assert.deepEqual(keepTyped({}, {}, answer), answer);
+  assert.deepEqual(keepTyped({}, { gpus: 1 }, answer), { gpus: 1, env: ['a=1'] });
+  assert.deepEqual(keepTyped({ gpus: 4 }, {}, answer), { env: ['a=1'] });
+  assert.deepEqual(keepTyped({ name: 'old' }, { name: 'old' }, answer), answer);
+  assert.deepEqual(keepTyped({ env: ['a=1'] }, { env: ['a=1', 'b=2'] }, {}), { env: ['a=1', 'b=2'] });
 });

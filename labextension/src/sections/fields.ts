@@ -58,6 +58,25 @@ export function valueOf(field: IField, raw: Raw): unknown {
   return same(value, field.default) ? undefined : value;
 }
 
+/**
+ * Values that an answer brings, but for those that a person has changed since it was asked for.
+ *
+ * `before`: of the form when it was asked for; `now`: of the form when the answer is there.
+ */
+export function keepTyped(before: Values, now: Values, answer: Values): Values {
+  const found = { ...answer };
+  for (const name of new Set([...Object.keys(before), ...Object.keys(now)])) {
+    if (!same(before[name], now[name])) {
+      if (now[name] === undefined) {
+        delete found[name];
+      } else {
+        found[name] = now[name];
+      }
+    }
+  }
+  return found;
+}
+
 /** Two values are the same JSON. */
 export function same(a: unknown, b: unknown): boolean {
   return JSON.stringify(a) === JSON.stringify(b);

@@ -202,8 +202,12 @@ export class SubmitSection extends PanelWithToolbar {
     }
     try {
       const reply = await this._context.model.request('compose', { ...this._payload(subject), values: null });
-      if (!this.isDisposed && this._form.fill(subject, reply.values)) {
+      const more = this.isDisposed ? null : this._form.fill(subject, reply.values);
+      if (more !== null) {
         this._answered(reply);
+      }
+      if (more) {
+        this._checker.soon();
       }
     } catch (error) {
       if (!this.isDisposed && this._form.isOf(subject)) {

@@ -1,7 +1,7 @@
 /** The form of a submit: what a person has typed for cells without a line, or what a cell's line says. */
 
 import type { IPanelContext } from '../panel/tokens';
-import { Values, same } from './fields';
+import { Values, keepTyped, same } from './fields';
 import { FieldForm } from './form';
 import type { ISubject } from './submit_cells';
 
@@ -9,7 +9,7 @@ export class SubmitForm extends FieldForm {
   constructor(private readonly _context: IPanelContext) {
     super({ fields: [], trans: _context.trans, compact: true });
     this.changed.connect(() => {
-      if (!this._filled) {
+      if (!this._filled && !this._asked) {
         this._draft = this.values();
       }
     });
@@ -39,7 +39,8 @@ export class SubmitForm extends FieldForm {
       return false;
     }
     this._read = read(subject);
-    if (subject.old) {
+    this._asked = subject.old ? this.values() : null;
+    if (this._asked) {
       return true;
     }
     if (this._filled) {
@@ -50,14 +51,20 @@ export class SubmitForm extends FieldForm {
     return false;
   }
 
-  /** Say what the line of a cell says; `false` when another one is meant by now. */
-  fill(subject: ISubject, values: Values): boolean {
-    const still = this.isOf(subject);
-    if (still) {
-      this._filled = true;
-      this.setValues(values);
+  /**
+   * Say what the line of a cell says, and keep what was typed while the kernel was asked for it.
+   *
+   * `null`: another line is meant by now; else whether the form says more than the line.
+   */
+  fill(subject: ISubject, values: Values): boolean | null {
+    if (!this.isOf(subject)) {
+      return null;
     }
-    return still;
+    const kept = this._asked ? keepTyped(this._asked, this.values(), values) : values;
+    this._filled = true;
+    this._asked = null;
+    this.setValues(kept);
+    return !same(kept, values);
   }
 
   /** Whether the form is about this cell and its line. */
@@ -68,6 +75,7 @@ export class SubmitForm extends FieldForm {
   /** What was read is to be read again. */
   forget(): void {
     this._read = '';
+    this._asked = null;
   }
 
   /** Empty it, for good. */
@@ -82,6 +90,8 @@ export class SubmitForm extends FieldForm {
   private _filled = false;
   /** What a person has typed for cells without a line. */
   private _draft: Values = {};
+  /** What the form said when the kernel was asked what a line says; `null`: it has answered. */
+  private _asked: Values | null = null;
 }
 
 function read(subject: ISubject): string {
