@@ -33,8 +33,8 @@ class Sharing:
     def look(self, rows: Sequence[Sequence[Sequence[Any]]], members: Collection[int]) -> Dict[int, str]:
         """Return a sentence for each GPU (by its position) on which a process of others is new.
 
-        A process counts when it is none of the run's at the look after the one that has found it: one that the
-        run has just started may be on the list before it is known as the run's.
+        A process counts at the second look that finds it outside the run: one that the run has just started
+        may be listed before it is known as the run's.
 
         Parameters
         ----------
