@@ -25,6 +25,7 @@ export function timeOf(child: IChildRun, now: number): string {
 function cell(row: HTMLTableRowElement, name: string, text = ''): HTMLTableCellElement {
   const made = row.insertCell();
   made.className = `jp-AmlChildren-${name}`;
+  made.setAttribute('role', 'cell');
   made.textContent = text;
   return made;
 }
@@ -74,6 +75,8 @@ export class ChildrenTable {
     const trans = this._trans;
     const steps = this._children[0].kind === 'step';
     const table = document.createElement('table');
+    // Where the style makes lines of the rows, it is a table all the same.
+    table.setAttribute('role', 'table');
     table.setAttribute('aria-label', steps ? trans.__('Steps') : trans.__('Trials'));
     const head = table.createTHead().insertRow();
     const titles = [
@@ -105,6 +108,7 @@ export class ChildrenTable {
 
   private _row(row: HTMLTableRowElement, child: IChildRun): void {
     const trans = this._trans;
+    row.setAttribute('role', 'row');
     row.dataset.child = child.id;
     row.dataset.state = child.state;
     row.classList.toggle('jp-mod-best', child.best);
