@@ -8,7 +8,6 @@ it has one child with a metric.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 import shlex
@@ -116,26 +115,7 @@ class Parent:
         ends = await asyncio.gather(*(one(number) for number in range(total)))
         if all(end == "Failed" for end in ends):
             raise JobFailed("UserError", "All trials of the sweep failed.")
-        if best := await self._best_trial():
-            # The SDK reads the property; that it is in run history too is assumed.
-            self.run.properties["properties"]["best_child_run_id"] = best
         return "Completed"
-
-    async def _best_trial(self) -> str:
-        """Name of the completed trial with the best value of the primary metric."""
-        from azureml_emulator.mlflow_door import SERVER, Logged
-
-        objective, logged = self.body["objective"], self.world.part(Logged).of
-        values: dict[str, float] = {}
-        for child in self._children():
-            if child.status == "Completed" and objective["primaryMetric"] in logged.get(child.name, {}).get(
-                "metrics", ()
-            ):
-                _, body = await SERVER.ask("GET", "/api/2.0/mlflow/runs/get", f"run_id={child.name}")
-                metrics = json.loads(body)["run"]["data"]["metrics"]
-                (values[child.name],) = (m["value"] for m in metrics if m["key"] == objective["primaryMetric"])
-        sign = 1 if str(objective["goal"]).lower() == "minimize" else -1
-        return min(values, key=lambda name: sign * values[name], default="")
 
     # ---- pipeline
 
