@@ -117,7 +117,9 @@ def test_the_cell_is_the_same_letter_for_letter() -> None:
     cells = []
     for name in ("01_local_digits", "03_azure_cluster"):
         notebook = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
-        (cell,) = [text(c["source"]) for c in code(notebook) if text(c["source"]).startswith("%%aml_submit")]
+        (cell,) = [
+            text(c["source"]) for c in code(notebook) if text(c["source"]).startswith("%%aml_submit --name digits ")
+        ]
         cells.append(cell)
     assert cells[0] == cells[1]
 
