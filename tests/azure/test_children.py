@@ -72,6 +72,24 @@ def test_steps_of_a_pipeline_have_logs_of_their_own(api: Any, folder: Path) -> N
         run.logs(step="nobody")
 
 
+def test_log_of_a_step_in_a_terminal_and_followed(api: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from jupyter_amltrain import cli
+    from jupyter_amltrain.commands import runs as commands
+
+    talks = "for i in 1 2 3; do echo line $i; sleep 0.2; done; grep -x"
+    (folder / "talks.yml").write_text(yaml_files.PIPELINE.replace("grep -x", talks))
+    run = submit(f"{folder}/talks.yml --target cpu")
+    until(lambda: [one.name for one in run.children] == ["writes", "reads"], "the second step")
+    said: list[str] = []
+    commands.follow_child(run, "reads", said.append)
+    assert "".join(said) == "line 1\nline 2\nline 3\nhello\n"
+    run.wait(DEADLINE)
+    assert cli.main(["runs", "logs", run.handle, "--step", "reads", "--tail", "2"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == "line 3\nhello"
+    assert cli.main(["runs", "logs", run.handle, "--step", "nobody"]) != 0
+    assert "writes, reads" in capsys.readouterr().err
+
+
 def test_failed_step_says_why(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/failing_pipeline.yml --target cpu")
     with pytest.raises(RunFailed):
