@@ -164,34 +164,6 @@ async def act(world: World, resource: dict[str, Any], what: str, trigger: str = 
         world.nodes.replan()
 
 
-class StartupScripts:
-    """Startup scripts of instances: run at each start, in the shell, each instance with its own ``TMPDIR``.
-
-    That a start fails with its script, and how it is told, is assumed; ``make azure-live`` looks at it.
-    """
-
-    def __init__(self, world: World) -> None:
-        del world
-        self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
-
-    def succeeds(self, resource: dict[str, Any]) -> bool:
-        """Run the script of an instance; true where it has none."""
-        scripts = (resource["properties"]["properties"].get("setupScripts") or {}).get("scripts") or {}
-        script = scripts.get("startupScript") or {}
-        if script.get("scriptSource") != "inline":
-            return True
-        folder = self._folders.setdefault(resource["id"], tempfile.TemporaryDirectory(prefix="azure-instance-"))
-        text = base64.b64decode(script["scriptData"]).decode()
-        env = {"PATH": "/usr/bin:/bin", "TMPDIR": folder.name, "HOME": folder.name}
-        return subprocess.run(["bash", "-c", text], env=env, cwd=folder.name, timeout=10, check=False).returncode == 0
-
-    async def close(self) -> None:
-        """Remove their folders."""
-        for folder in self._folders.values():
-            folder.cleanup()
-        self._folders.clear()
-
-
 def _watch_idle(world: World, resource: dict[str, Any]) -> None:
     idle = resource["properties"]["properties"].get("idleTimeBeforeShutdown")
     if not idle:
@@ -210,3 +182,33 @@ def _watch_idle(world: World, resource: dict[str, Any]) -> None:
         await act(world, resource, "stop", "IdleShutdown")
 
     world.spawn(watch(), f"idle shutdown of {resource['name']}")
+
+
+class StartupScripts:
+    """Startup scripts of instances: run at each start, in the shell, each instance with its own ``TMPDIR``.
+
+    That a start fails with its script, and how it is told, is assumed; ``make azure-live`` looks at it.
+    """
+
+    def __init__(self, world: World) -> None:
+        del world
+        self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
+
+    def succeeds(self, resource: dict[str, Any]) -> bool:
+        """Run the script of an instance; true where it has none."""
+        scripts = (resource["properties"]["properties"].get("setupScripts") or {}).get("scripts") or {}
+        script = scripts.get("startupScript") or {}
+        if script.get("scriptSource") != "inline":
+            return True
+        if resource["id"] not in self._folders:
+            self._folders[resource["id"]] = tempfile.TemporaryDirectory(prefix="azure-instance-")
+        folder = self._folders[resource["id"]]
+        text = base64.b64decode(script["scriptData"]).decode()
+        env = {"PATH": "/usr/bin:/bin", "TMPDIR": folder.name, "HOME": folder.name}
+        return subprocess.run(["bash", "-c", text], env=env, cwd=folder.name, timeout=10, check=False).returncode == 0
+
+    async def close(self) -> None:
+        """Remove their folders."""
+        for folder in self._folders.values():
+            folder.cleanup()
+        self._folders.clear()
