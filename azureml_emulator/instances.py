@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import subprocess
+import tempfile
 from typing import Any
 
 from azureml_emulator import arm, sizes
@@ -111,6 +114,7 @@ def made(world: World, resource: dict[str, Any]) -> None:
         },
     }
     _note(world, resource, "Running", "Create", "Succeeded")
+    world.part(StartupScripts).succeeds(resource)  # of a creation nobody asks what became of it
     _watch_idle(world, resource)
 
 
@@ -139,6 +143,13 @@ async def act(world: World, resource: dict[str, Any], what: str, trigger: str = 
         "stop": ("Stopping", "Stopped"),
         "restart": ("Restarting", "Running"),
     }[what]
+    if what == "start" and not world.part(StartupScripts).succeeds(resource):
+        _note(world, resource, passing, operation, "InProgress", trigger)
+        await world.clock.sleep(float(world.switches["instance_seconds"]))
+        error = {"code": "StartupScriptFailed", "message": "The startup script ended with an error."}
+        inner["errors"] = [{"error": error}]
+        _note(world, resource, "Stopped", operation, "StartFailed", trigger)
+        raise arm.OperationFailed(error["code"], error["message"])
     if what == "start" and inner["releaseQuotaOnStop"] and world.quota.free_nodes(inner["vmSize"], False) < 1:
         error = world.quota.reached(inner["vmSize"], False, 1)
         inner["errors"] = [{"error": error}]
@@ -171,3 +182,33 @@ def _watch_idle(world: World, resource: dict[str, Any]) -> None:
         await act(world, resource, "stop", "IdleShutdown")
 
     world.spawn(watch(), f"idle shutdown of {resource['name']}")
+
+
+class StartupScripts:
+    """Startup scripts of instances: run at each start, in the shell, each instance with its own ``TMPDIR``.
+
+    That a start fails with its script, and how it is told, is assumed; ``make azure-live`` looks at it.
+    """
+
+    def __init__(self, world: World) -> None:
+        del world
+        self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
+
+    def succeeds(self, resource: dict[str, Any]) -> bool:
+        """Run the script of an instance; true where it has none."""
+        scripts = (resource["properties"]["properties"].get("setupScripts") or {}).get("scripts") or {}
+        script = scripts.get("startupScript") or {}
+        if script.get("scriptSource") != "inline":
+            return True
+        if resource["id"] not in self._folders:
+            self._folders[resource["id"]] = tempfile.TemporaryDirectory(prefix="azure-instance-")
+        folder = self._folders[resource["id"]]
+        text = base64.b64decode(script["scriptData"]).decode()
+        env = {"PATH": "/usr/bin:/bin", "TMPDIR": folder.name, "HOME": folder.name}
+        return subprocess.run(["bash", "-c", text], env=env, cwd=folder.name, timeout=10, check=False).returncode == 0
+
+    async def close(self) -> None:
+        """Remove their folders."""
+        for folder in self._folders.values():
+            folder.cleanup()
+        self._folders.clear()

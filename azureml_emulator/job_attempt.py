@@ -80,8 +80,9 @@ class Attempt:
             raise JobFailed("UserError", f"The command names {missing}, which is no input or output.") from None
         run.gpus = int((sizes.find(run.size) or {}).get("gpus") or 0) if self.world.switches["fake_gpus"] else 0
         foreign = int(self.world.switches["gpus_visible"] == "host")
+        idle, count = not gpus.can_use(str(properties["environmentId"])), run.gpus and run.gpus + foreign
         node_env = [
-            await asyncio.to_thread(gpus.environ, run.gpus and run.gpus + foreign, here.root / f"node-{node}", run.size)
+            await asyncio.to_thread(gpus.environ, count, here.root / f"node-{node}", run.size, idle=idle)
             for node in range(len(lease.nodes))
         ]
         run.execution = executor.Execution(here, layout, command, env, node_env)

@@ -159,10 +159,15 @@ def _runs(words: list[str]) -> int:
                 return 1
             print(f"{run.handle} {run.state}")
         elif asked.verb == "logs":
-            if asked.follow:
+            if asked.follow and asked.step:
+                runs.follow_child(run, asked.step, _write, asked.tail)
+            elif asked.follow:
                 runs.follow(run, _write, asked.tail)
             else:
-                _write(text := runs.log_text(run, asked.tail))
+                text = (
+                    runs.child_log_text(run, asked.step, asked.tail) if asked.step else runs.log_text(run, asked.tail)
+                )
+                _write(text)
                 if not text:
                     print(f"amltrain: {runs.no_log(run)}", file=sys.stderr)
         elif asked.json:

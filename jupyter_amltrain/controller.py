@@ -314,12 +314,12 @@ class Controller:
         """The record of a run as it is now."""
         return record_of(await self.settle(handle))
 
-    async def logs(self, handle: RunHandle, tail_bytes: int | None = None) -> bytes:
-        """The log: all of it, or its last `tail_bytes` bytes."""
+    async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "") -> bytes:
+        """The log of a run, or of its child of that id: all of it, or its last `tail_bytes` bytes."""
         run = self.entry(handle).run
         if not run.folder:
             return b""
-        return await read_log(self.backend(run.target), run.run_id, tail_bytes)
+        return await read_log(self.backend(run.target), run.run_id, tail_bytes, child)
 
     async def open_ui(self, project: str) -> dict[str, Any]:
         """Start MLflow's own pages for the store of `project`, or find them running."""

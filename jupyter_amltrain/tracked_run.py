@@ -14,6 +14,7 @@ from jupyter_amltrain.runs.outcome import as_error
 from jupyter_amltrain.runs.painters import Paint
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.session import controller
+from jupyter_amltrain.spec.child_run import ChildRun, ChildRuns
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.record import RECORD_MIME, RunRecord
 from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus
@@ -80,12 +81,40 @@ class TrackedRun:
 
         return controller().loop.call(get(), ANSWER)
 
-    def logs(self, tail: int | None = None) -> str:
-        """The log as text (bytes that are not UTF-8 are replaced), or its last `tail` lines."""
+    def logs(self, tail: int | None = None, step: str = "") -> str:
+        """The log as text (bytes that are not UTF-8 are replaced), or its last `tail` lines.
+
+        Parameters
+        ----------
+        step
+            The log of this step or trial, by its name or id.
+        """
         limit = None if tail is None else max(_QUOTE, tail * 4096)
-        data = controller().loop.call(controller().logs(self.handle, limit), None)
+        child = self.child(step).id if step else ""
+        data = controller().loop.call(controller().logs(self.handle, limit, child), None)
         text = data.decode("utf-8", "replace")
         return text if tail is None else "\n".join(text.splitlines()[-tail:])
+
+    @property
+    def children(self) -> tuple[ChildRun, ...]:
+        """Steps of a pipeline, or trials of a sweep or AutoML job, oldest first; asks the target."""
+        return self._children().runs
+
+    def child(self, name: str) -> ChildRun:
+        """The step or trial of a name or id, or of the beginning of one.
+
+        Raises
+        ------
+        CommandError
+            There is none, or there are several.
+        """
+        return self._children().find(name)
+
+    def _children(self) -> ChildRuns:
+        async def get() -> ChildRuns:
+            return (await controller().settle(self.handle)).children
+
+        return controller().loop.call(get(), ANSWER)
 
     def metrics(self) -> dict[str, list[tuple[int, float, float]]]:
         """Every metric as a list of ``(step, unix seconds, value)``, in logged order."""

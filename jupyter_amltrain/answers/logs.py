@@ -10,6 +10,7 @@ from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import LogReply, Reply
 
 if TYPE_CHECKING:
+    from jupyter_amltrain.backends.base import Backend
     from jupyter_amltrain.controller import Controller
 
 #: Bytes that one answer has at most; at least what the longest character takes.
@@ -35,6 +36,8 @@ class LogAnswers:
             return LogReply(text="", start=0, offset=0, ended=ended)
         backend = controller.backend(run.target)
         limit = min(max(asked.limit, LEAST), MOST)
+        if asked.child:
+            return await self._child_log(backend, run.run_id, asked, limit)
         chunk = await backend.read(run.run_id, "log", asked.offset, limit)
         if not chunk.data and asked.offset > 0 and backend.log_may_shrink:
             end = (await backend.read(run.run_id, "log", -1, 1)).offset
@@ -50,6 +53,16 @@ class LogAnswers:
             path=tilde(await backend.log_path(run.run_id)),
             restarts=entry.log.restarts,
         )
+
+    async def _child_log(self, backend: Backend, run_id: str, asked: protocol.GetLog, limit: int) -> LogReply:
+        """Part of the log of a step or trial."""
+        children = (await backend.children(run_id)).runs
+        ended = any(run.id == asked.child and run.ended is not None for run in children)
+        chunk = await backend.read_child(run_id, asked.child, asked.offset, limit)
+        whole = ended and len(chunk.data) < limit
+        text, skipped, left = cut(chunk.data, whole, line=asked.offset < 0 and chunk.offset > len(chunk.data))
+        start = chunk.offset - len(chunk.data) + skipped
+        return LogReply(text=text, start=start, offset=chunk.offset - left, ended=whole)
 
 
 def cut(data: bytes, whole: bool, *, line: bool = False) -> tuple[str, int, int]:

@@ -13,6 +13,7 @@ from jupyter_amltrain.backends.one_machine import refused
 from jupyter_amltrain.backends.run_index import PastRun
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.spec.child_run import ChildRuns
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunStatus
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
@@ -206,6 +207,20 @@ class Backend(abc.ABC):
         stream, or while there is none yet. A monitor's streams are read by the run
         id ``monitors/<id>``.
         """
+
+    async def children(self, run_id: str) -> ChildRuns:
+        """Steps or trials of a run as they were last seen; reading its log brings them up to date."""
+        return ChildRuns()
+
+    async def read_child(self, run_id: str, child: str, offset: int, limit: int = 1 << 20) -> Chunk:
+        """Up to `limit` bytes of the log of a step or trial, by its id, as :meth:`read` does.
+
+        Raises
+        ------
+        CommandError
+            The run has no such child.
+        """
+        raise CommandError(f"A run on {self.target.name!r} has no steps or trials.")
 
     @abc.abstractmethod
     async def log_path(self, run_id: str) -> str:

@@ -209,6 +209,7 @@ def runs_parser(prog: str = "%aml_runs") -> Parser:
         if name == "logs":
             verb.add_argument("--tail", metavar="N", type=values.count, help="only the last N lines")
             verb.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+            verb.add_argument("--step", metavar="NAME", help="log of one step or trial, by its name or id")
         elif name == "wait":
             verb.add_argument("--timeout", metavar="TIME", type=values.duration, help="give up waiting after 30s, 15m")
         elif name == "dashboard":

@@ -13,6 +13,7 @@ from jupyter_amltrain.commands.tables import ago, pairs, table
 from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text, seconds_text
+from jupyter_amltrain.spec.child_run import MAX_CHILDREN
 from jupyter_amltrain.spec.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
 from jupyter_amltrain.state import working_folder
 
@@ -110,7 +111,7 @@ def show_text(run: TrackedRun) -> str:
         ("folder", tilde(known.folder)),
         ("MLflow", f"run {known.tracking_id} ({known.tracking})" if known.tracking_id else ""),
     ]
-    return f"{record_text(record)}\n\n{pairs(facts)}"
+    return f"{record_text(record, child_rows=MAX_CHILDREN)}\n\n{pairs(facts)}"
 
 
 def log_text(run: TrackedRun, tail: int | None = None) -> str:
@@ -128,6 +129,28 @@ def log_text(run: TrackedRun, tail: int | None = None) -> str:
         gap = f"... {bytes_text(size - LOG_CAP)} left out; the whole log: {path} ..."
         return f"{collapse(head)}\n{gap}\n{collapse(end)}"
     return collapse(run.logs())
+
+
+def child_log_text(run: TrackedRun, step: str, tail: int | None = None) -> str:
+    """The log of a step or trial as a terminal would show it."""
+    from jupyter_amltrain.runs.series import collapse
+
+    return collapse(run.logs(tail, step)) if tail != 0 else ""
+
+
+def follow_child(run: TrackedRun, step: str, write: Callable[[str], Any], tail: int | None = None) -> None:
+    """Write the log of a step or trial as it grows until that has ended."""
+    known = 0
+    while True:
+        done = run.child(step).ended is not None or run.status.state.terminal  # asked first, as of a run
+        text = run.logs(step=step)
+        if not known and tail is not None:
+            known = len(text) - len("\n".join(text.splitlines()[-tail:])) if tail else len(text)
+        write(text[known:])
+        known = max(known, len(text))
+        if done:
+            return
+        time.sleep(_LOOK)
 
 
 def no_log(run: TrackedRun) -> str:

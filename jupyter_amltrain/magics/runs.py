@@ -67,9 +67,14 @@ class RunsMagics(Magics):
             return None
         if asked.verb == "logs":
             tail = asked.tail if asked.tail is not None else (self._config.log_lines or None)
-            if asked.follow:
+            if asked.step and not asked.follow:
+                print(runs.child_log_text(run, asked.step, tail).rstrip("\n") or runs.no_log(run))
+            elif asked.follow:
                 try:
-                    runs.follow(run, sys.stdout.write, tail)
+                    if asked.step:
+                        runs.follow_child(run, asked.step, sys.stdout.write, tail)
+                    else:
+                        runs.follow(run, sys.stdout.write, tail)
                 except KeyboardInterrupt:
                     print(f"\n{run.handle} goes on. {runs.still(run)}")
             else:

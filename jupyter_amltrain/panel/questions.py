@@ -151,11 +151,14 @@ class GetLog(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="log
         Byte to begin at; negative counts from the end.
     limit
         Bytes at most; the kernel may give fewer.
+    child
+        Id of a step or trial, whose log is wanted; empty for the run's own.
     """
 
     handle: str
     offset: int = 0
     limit: int = 1 << 17
+    child: str = ""
 
 
 class OpenMlflow(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="mlflow"):

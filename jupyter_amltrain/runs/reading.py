@@ -13,6 +13,7 @@ from jupyter_amltrain.runs.lines import decode_object
 from jupyter_amltrain.runs.series import LOG_WINDOW
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.telemetry import NodeTelemetry
+from jupyter_amltrain.spec.child_run import PARENT_TYPES
 from jupyter_amltrain.spec.run import RunStatus, split_handle
 
 #: A longer file of ticks is not read from its beginning but from its minutes (bytes).
@@ -60,6 +61,8 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
         ("metrics", lambda: _read_metrics(backend, run_id, entry)),
         ("log", lambda: _read_log(backend, run_id, entry)),
     ]
+    if entry.run.spec.job_type in PARENT_TYPES:  # after the log, whose reading brings them up to date
+        streams.append(("children", lambda: _read_children(backend, run_id, entry)))
     if status.state.terminal:
         streams.append(("summary", lambda: _read_summaries(backend, run_id, entry, nodes)))
     for name, read in streams:
@@ -109,6 +112,15 @@ async def _read_log(backend: Backend, run_id: str, entry: Entry) -> bool:
         entry.log.restart()
     entry.log.feed(data, chunk.offset)
     entry.offsets["log"] = chunk.offset
+    return True
+
+
+async def _read_children(backend: Backend, run_id: str, entry: Entry) -> bool:
+    """Take in its steps or trials; returns whether anything is new of them."""
+    found = await backend.children(run_id)
+    if found == entry.children:
+        return False
+    entry.streams.children = found
     return True
 
 

@@ -15,6 +15,7 @@ from jupyter_amltrain.runs.series import Metric
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.stretches import grid, on_grid
 from jupyter_amltrain.runs.telemetry import RunTelemetry, known
+from jupyter_amltrain.spec.child_run import ChildRun, most_telling
 from jupyter_amltrain.spec.record import (
     GpuTelemetry,
     GpuTruth,
@@ -36,6 +37,7 @@ _VALUES_BYTES = 12_000
 _NAME_CHARS = 250
 _SENTENCE_CHARS = 2000
 _NOTES = 8
+_CHILDREN_BYTES = 50_000
 #: Stretches of the host's series, and GPUs that a summary lists.
 _STRETCHES, _SUMMED = 100, 64
 
@@ -87,9 +89,18 @@ def record_of(entry: Entry) -> RunRecord:
             for note in (*status.notes, *run.spec.notes, *run.notes, *entry.unreadable.values())[:_NOTES]
         ),
         doors=status.doors[:_NOTES],
+        children=(children := _children(entry)),
+        children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )
+
+
+def _children(entry: Entry) -> tuple[ChildRun, ...]:
+    """As many steps or trials as a record may hold."""
+    size = sum(len(msgspec.json.encode(run)) for run in entry.children.runs)
+    runs = entry.children.runs
+    return runs if size <= _CHILDREN_BYTES else most_telling(runs, len(runs) * _CHILDREN_BYTES // size)
 
 
 def _part(entry: Entry, name: str, make: Callable[[], _T], otherwise: _T) -> _T:

@@ -12,6 +12,7 @@ import msgspec
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.stretches import grid, on_grid
 from jupyter_amltrain.runs.telemetry import RunTelemetry
+from jupyter_amltrain.spec.child_run import ChildRun, most_telling
 from jupyter_amltrain.spec.rows import RunRow
 from jupyter_amltrain.spec.run import Phase, Run, RunState
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 SPARK = 40
 #: Parameters that a row has, and characters of each and of a sentence.
 PARAMS, VALUE, SENTENCE = 12, 40, 300
+#: Steps or trials that a row has.
+CHILDREN = 20
 
 
 class Brief(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +33,8 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
     value: float | None = None
     spark: tuple[int, ...] = ()
     log_bytes: int = 0
+    children: tuple[ChildRun, ...] = ()
+    children_hidden: int = 0
 
 
 def row_of(entry: Entry, brief: Brief | None = None) -> RunRow:
@@ -73,6 +78,8 @@ def row_of(entry: Entry, brief: Brief | None = None) -> RunRow:
         verdict=status.truth.get("verdict", ""),
         attention=attention(run),
         log_bytes=brief.log_bytes,
+        children=brief.children,
+        children_hidden=brief.children_hidden,
         known=known,
         again=entry.kind == "run" and bool(run.spec.script or run.spec.script_name),
         tracking=run.tracking.partition(":")[0],
@@ -100,11 +107,14 @@ def brief_of(entry: Entry) -> Brief:
     for metric, points in entry.metrics.metrics.items():
         if len(points.values) and points.times[-1] >= newest:  # of the same call the one that came last
             name, value, newest = metric, points.values[-1], points.times[-1]
+    children = most_telling(entry.children.runs, CHILDREN)
     return Brief(
         metric=name[:250],
         value=value if value is not None and math.isfinite(value) else None,
         spark=_spark(entry),
         log_bytes=entry.log.bytes,
+        children=children,
+        children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
     )
 
 

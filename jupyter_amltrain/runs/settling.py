@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.backends.base import Backend, Chunk
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.runs.outcome import why
 from jupyter_amltrain.runs.reading import read_streams
@@ -51,12 +51,18 @@ async def outcome(backend: Backend, entry: Entry, status: RunStatus) -> dict[str
     return {"outputs": {**entry.run.outputs, **values}, "error": None if error is None else str(error)}
 
 
-async def read_log(backend: Backend, run_id: str, tail_bytes: int | None = None) -> bytes:
-    """The log: all of it, or its last `tail_bytes` bytes."""
+async def read_log(backend: Backend, run_id: str, tail_bytes: int | None = None, child: str = "") -> bytes:
+    """The log of a run, or of its child of that id: all of it, or its last `tail_bytes` bytes."""
+
+    async def read(offset: int, limit: int = 1 << 20) -> Chunk:
+        if child:
+            return await backend.read_child(run_id, child, offset, limit)
+        return await backend.read(run_id, "log", offset, limit)
+
     if tail_bytes is not None:
-        return (await backend.read(run_id, "log", -tail_bytes, tail_bytes)).data
+        return (await read(-tail_bytes, tail_bytes)).data
     parts, offset = [], 0
-    while (chunk := await backend.read(run_id, "log", offset)).data:
+    while (chunk := await read(offset)).data:
         parts.append(chunk.data)
         offset = chunk.offset
     return b"".join(parts)

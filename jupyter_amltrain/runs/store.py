@@ -14,6 +14,7 @@ from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.outcome import explained
 from jupyter_amltrain.runs.series import LogWindow, MetricLog
 from jupyter_amltrain.runs.telemetry import RunTelemetry
+from jupyter_amltrain.spec.child_run import ChildRuns
 from jupyter_amltrain.spec.record import GpuTelemetry
 from jupyter_amltrain.spec.run import Run, RunHandle, RunStatus, advances
 
@@ -28,9 +29,10 @@ _REMOVED = 1000
 class _Streams:
     """What arrived of a run's streams."""
 
-    __slots__ = ("gpu_part", "log", "metrics", "offsets", "spark", "telemetry", "unreadable")
+    __slots__ = ("children", "gpu_part", "log", "metrics", "offsets", "spark", "telemetry", "unreadable")
 
     def __init__(self) -> None:
+        self.children = ChildRuns()
         self.metrics = MetricLog()
         self.telemetry = RunTelemetry()
         self.log = LogWindow()
@@ -116,6 +118,11 @@ class Entry:
     def release(self) -> None:
         """Forget what arrived of its streams: it can be read again."""
         self._streams, self.read = None, False
+
+    @property
+    def children(self) -> ChildRuns:
+        """Its steps or trials."""
+        return self.streams.children
 
     @property
     def metrics(self) -> MetricLog:

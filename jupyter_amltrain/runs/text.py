@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,11 +11,15 @@ import msgspec
 from jupyter_amltrain.agent.gpu_names import gpu_counts
 from jupyter_amltrain.runs.gpu_details import allocator_words, error_words
 from jupyter_amltrain.runs.throughput import throughput_words
+from jupyter_amltrain.spec.child_run import most_telling
 from jupyter_amltrain.spec.record import RunRecord
 from jupyter_amltrain.spec.run import DAMAGED
 
 #: Log lines in the text form of an output.
 LOG_LINES = 8
+#: Steps or trials in it, and characters of a name or sentence of one.
+CHILD_ROWS = 12
+_CELL = 60
 
 
 def seconds_text(seconds: float | None) -> str:
@@ -55,8 +60,8 @@ def state_line(record: RunRecord) -> str:
     return "  ".join(words) + (f"  ({spans})" if spans else "")
 
 
-def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
-    """The whole record, a few lines."""
+def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int = CHILD_ROWS) -> str:
+    """The whole record, a few lines; of its steps or trials at most `child_rows`."""
     lines = [state_line(record), *(f"note: {_one_line(note)}" for note in record.notes)]
     lines += [f"{door.title}: {_one_line(door.url or door.hint)}" for door in record.doors]
     if record.error:
@@ -69,6 +74,7 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
     if record.metrics:
         lines.append("  ".join(f"{name} {_number(m.last)}" for name, m in record.metrics.items()))
     lines += [f"{name} = {value!r}" for name, value in record.outputs.items()]
+    lines += children_lines(record, child_rows)
     telemetry = record.telemetry
     if telemetry.memory:
         peaks = [value for value in telemetry.memory if value is not None]
@@ -85,6 +91,29 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES) -> str:
         lines.append(f"log ({bytes_text(record.log.bytes)}, {record.log.path}), its end:")
         lines += [f"  {line}" for line in tail]
     return "\n".join(lines)
+
+
+def children_lines(record: RunRecord, limit: int = CHILD_ROWS) -> list[str]:
+    """Steps or trials as a table: name, state, metric, time, id."""
+    shown = most_telling(record.children, limit)
+    if not shown:
+        return []
+    rows = [[shown[0].kind, "state", "metric", "ran", "id"]]
+    for run in shown:
+        metric = f"{run.metric} {_number(run.value)}" if run.metric else ""
+        ran = "" if run.seconds is None else seconds_text(run.seconds)
+        state = f"{run.state}: {_short(run.detail)}" if run.detail else run.state
+        rows.append([_short(run.name), state, metric + (" (best)" if run.best else ""), ran, run.id])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    hidden = record.children_hidden + len(record.children) - len(shown)
+    lines += [f"and {hidden} more"] if hidden else []
+    return [*lines, f"The log of one: %aml_runs logs {record.handle} --step {shlex.quote(shown[0].name)}"]
+
+
+def _short(text: str) -> str:
+    text = _one_line(text)
+    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
 
 
 def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> str:

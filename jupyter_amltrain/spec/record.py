@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.spec.child_run import ChildRun
 from jupyter_amltrain.spec.run import Door, Phase
 
 RECORD_MIME = "application/vnd.amltrain.run+json"
@@ -240,3 +241,5 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     source_sha256: str = ""
     notes: tuple[str, ...] = ()  #: what was to be known when it was submitted, one sentence each
     doors: tuple[Door, ...] = ()  #: its page at the service, and while it runs ways into it
+    children: tuple[ChildRun, ...] = ()  #: steps of a pipeline, trials of a sweep or AutoML job, oldest first
+    children_hidden: int = 0  #: further ones

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.spec.child_run import ChildRun
 from jupyter_amltrain.spec.fields import Act
 from jupyter_amltrain.spec.run import Door
 
@@ -142,6 +143,10 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         Whether it can be submitted again as it was.
     doors
         Its page at the service, and while it runs ways into it.
+    children
+        Steps of a pipeline, or trials of a sweep or AutoML job, at most 20: the best, those that go on, the newest.
+    children_hidden
+        Further ones.
     """
 
     handle: str
@@ -172,3 +177,5 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     tracking: str = ""
     params: dict[str, str] = {}
     doors: tuple[Door, ...] = ()
+    children: tuple[ChildRun, ...] = ()
+    children_hidden: int = 0

@@ -241,6 +241,8 @@ export interface IRunRecord {
   source_sha256: string;
   notes: string[];
   doors: IDoor[];
+  children: IChildRun[];
+  children_hidden: number;
 }
 
 export interface ITargetKind {
@@ -319,6 +321,8 @@ export interface IRunRow {
   tracking: string;
   params: Record<string, string>;
   doors: IDoor[];
+  children: IChildRun[];
+  children_hidden: number;
 }
 
 export interface IWorkspaceRow {
@@ -391,6 +395,21 @@ export interface IDoor {
   hint: string;
 }
 
+export interface IChildRun {
+  id: string;
+  name: string;
+  kind: string;
+  state: string;
+  detail: string;
+  metric: string;
+  value: number | null;
+  best: boolean;
+  created: number | null;
+  started: number | null;
+  ended: number | null;
+  url: string;
+}
+
 export interface IAct {
   verb: string;
   ask: string;
@@ -461,7 +480,7 @@ export interface IOperations {
   act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: IActReply };
   delete: { payload: { handles: string[]; confirmed: boolean; unrecorded: string[] }; reply: IDeleteReply };
   again: { payload: { handle: string }; reply: IAgainReply };
-  log: { payload: { handle: string; offset: number; limit: number }; reply: ILogReply };
+  log: { payload: { handle: string; offset: number; limit: number; child: string }; reply: ILogReply };
   mlflow: { payload: { handle: string }; reply: IMlflowReply };
   compose: { payload: { old: string; cell: string | null; script: string; folder: string; values: Record<string, unknown> | null }; reply: IComposeReply };
   connect: { payload: { values: Record<string, unknown> }; reply: IConnectReply };

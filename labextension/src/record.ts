@@ -2,7 +2,7 @@
 
 import { gpuTelemetry, gpuTruth } from './gpu_record';
 import { count, list, object, text } from './loose';
-import { IDoor, IMetricSeries, IPhase, IRunRecord, RunState } from './protocol';
+import { IChildRun, IDoor, IMetricSeries, IPhase, IRunRecord, RunState } from './protocol';
 
 const STATES: readonly string[] = [
   'preparing',
@@ -34,6 +34,25 @@ function metric(x: unknown): IMetricSeries {
 function door(x: unknown): IDoor {
   const d = object(x);
   return { kind: text(d.kind), title: text(d.title, '?'), url: text(d.url), hint: text(d.hint) };
+}
+
+function child(x: unknown): IChildRun {
+  const c = object(x);
+  const id = text(c.id);
+  return {
+    id,
+    name: text(c.name) || id || '?',
+    kind: text(c.kind, 'step'),
+    state: text(c.state),
+    detail: text(c.detail),
+    metric: text(c.metric),
+    value: count(c.value),
+    best: c.best === true,
+    created: count(c.created),
+    started: count(c.started),
+    ended: count(c.ended),
+    url: text(c.url)
+  };
 }
 
 /** Fill what is missing and drop what has the wrong type; never throws. */
@@ -90,7 +109,9 @@ export function normalise(raw: unknown): IRunRecord {
     tracking: object(r.tracking) as Record<string, string>,
     source_sha256: text(r.source_sha256),
     notes: list(r.notes).map(note => text(note)),
-    doors: list(r.doors).map(door)
+    doors: list(r.doors).map(door),
+    children: list(r.children).map(child),
+    children_hidden: Math.max(0, count(r.children_hidden) ?? 0)
   };
 }
 

@@ -44,6 +44,8 @@ function row(handle: string, more: Partial<IRunRow> = {}): IRunRow {
     tracking: '',
     params: {},
     doors: [],
+    children: [],
+    children_hidden: 0,
     ...more
   };
 }

@@ -7,6 +7,7 @@ import re
 from azureml_emulator.switches import PACES, TABLE
 from tests.azure.conftest import ROOT
 from tools.azure_live import CHECKED
+from tools.azure_live.observed import UNSWITCHED
 
 TEXT = (ROOT / "docs" / "azure-assumptions.md").read_text(encoding="utf-8")
 ROWS = [
@@ -28,6 +29,12 @@ def test_every_row_names_a_switch_that_exists_or_why_there_is_none() -> None:
         else:
             assert row[4] == "not checked", row[0]
     assert sorted(named) == sorted(set(TABLE) - PACES)
+
+
+def test_what_is_looked_at_without_a_switch_is_listed() -> None:
+    said = " ".join(TEXT.split())
+    for name, (assumed, how) in UNSWITCHED.items():
+        assert f"- **{name}**: {assumed} How: {how}." in said, name
 
 
 def test_every_pace_stands_below_the_table() -> None:

@@ -16,15 +16,16 @@ import pytest
 from azureml_emulator.switches import PACES, TABLE
 from tests.azure.conftest import ROOT, Azure
 from tests.azureml_emulator.test_jobs import Cloud
-from tools.azure_live import CHECKED
+from tools.azure_live import CHECKED, job_checks, workspace_checks
 from tools.azure_live.findings import dumped
+from tools.azure_live.observed import OBSERVED
 
 SECRET = re.compile(r"[?&]sig=|\beyJ[\w-]{8,}\.")
 
 
 def started(azure: Azure, folder: Path, *more: str, **environ: str) -> subprocess.Popen[str]:
     where = ["--subscription", azure.subscription, "--resource-group", azure.resource_group]
-    size = ["--size", "Standard_DS2_v2", "--seconds", "3", "--json", str(folder / "live.json")]
+    size = ["--size", "Standard_DS2_v2", "--seconds", "3", "--limit", "2", "--json", str(folder / "live.json")]
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), **azure.environ, "AMLTRAIN_AZURE_LIVE": "1", **environ}
     return subprocess.Popen(
         [sys.executable, "-m", "tools.azure_live", *where, "--workspace", azure.workspace, *size, *more],
@@ -56,7 +57,11 @@ def test_what_is_flipped_does_not_hold(azure_env: Azure, tmp_path: Path) -> None
     text = (tmp_path / "live.json").read_text()
     found: dict[str, Any] = json.loads(text)
     results = {row["switch"]: row["result"] for row in found["rows"]}
-    assert set(results) == set(TABLE) - PACES
+    assert set(results) == (set(TABLE) - PACES) | set(OBSERVED)
+    assert {name: results[name] for name in ("code_folder", "jobs_newest_first", "power_failure")} == dict.fromkeys(
+        ("code_folder", "jobs_newest_first", "power_failure"), "holds"
+    ), said
+    results = {switch: result for switch, result in results.items() if switch in TABLE}
     assert {switch for switch, result in results.items() if result == "does not hold"} == {
         "logs_uploaded_live",
         "delete_missing",
@@ -66,6 +71,25 @@ def test_what_is_flipped_does_not_hold(azure_env: Azure, tmp_path: Path) -> None
     assert not SECRET.search(text + said)
     assert "Nothing in the workspace bills" in said and "DOES NOT HOLD" in said
     nothing_stays(azure_env)
+
+
+def test_instance_failure_holds_only_where_status_and_errors_say_so() -> None:
+    failed = {"lastOperation": {"operationStatus": "StartFailed"}, "errors": [{"error": {"code": "Allocation"}}]}
+    assert workspace_checks.failure_found(failed) == (
+        True,
+        "state None, operationStatus StartFailed, errors Allocation",
+    )
+    assert workspace_checks.failure_found({**failed, "errors": None})[0] is False
+    assert workspace_checks.failure_found({"lastOperation": {"operationStatus": "Failed"}})[0] is False
+    assert workspace_checks.failure_found({"lastOperation": {"operationStatus": "Succeeded"}})[0] is None
+
+
+def test_queue_reasons_hold_only_where_the_record_alone_has_them() -> None:
+    record = ["cancelationReason", "queueingInfo", "status"]
+    assert job_checks.reasons_found({})[0] is None
+    assert job_checks.reasons_found({"details": ["status"], "runs/ID": record})[0] is True
+    assert job_checks.reasons_found({"details": record, "runs/ID": record})[0] is False
+    assert job_checks.reasons_found({"details": ["status"], "runs/ID": ["status"]})[0] is False
 
 
 @pytest.mark.thorough

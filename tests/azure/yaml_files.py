@@ -44,6 +44,21 @@ limits:
   max_concurrent_trials: 2
 """
 
+#: Logs the primary metric of a trial; by REST, because MLflow's client takes seconds to import.
+SCORE = """\
+import json, os, ssl, urllib.request
+name = os.environ["AZUREML_RUN_ID"]
+body = {"run_id": name, "key": "loss", "value": [0.5, 0.125, 0.25][int(name[-1])], "timestamp": 1, "step": 0}
+url = os.environ["MLFLOW_TRACKING_URI"].replace("azureml:", "https:") + "/api/2.0/mlflow/runs/log-metric"
+headers = {"Authorization": "Bearer " + os.environ["MLFLOW_TRACKING_TOKEN"], "Content-Type": "application/json"}
+urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()
+print("scored", body["value"], flush=True)
+"""
+
+SCORED = SWEEP.replace("trial:\n", "trial:\n  code: src\n").replace(
+    "echo trial ${{inputs.rate}} ${{search_space.word}}", "python score.py ${{inputs.rate}} ${{search_space.word}}"
+)
+
 PIPELINE = f"""\
 type: pipeline
 inputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -395,3 +396,36 @@ def test_urls_of_logs_and_of_uploads_expire(cloud: Cloud) -> None:
         requests.put(credential["sasUri"].replace("?", "/x?"), b"", headers={"x-ms-blob-type": "BlockBlob"}).status_code
         == 403
     )
+
+
+def test_second_start_fails_where_the_startup_script_does(azure_env: Azure) -> None:
+    from tools.azure_live.scripts import STARTUP
+
+    cloud = Cloud(azure_env)
+    script = {"scriptSource": "inline", "scriptData": base64.b64encode(STARTUP.encode()).decode()}
+    inner = {"vmSize": "Standard_DS2_v2", "setupScripts": {"scripts": {"startupScript": script}}}
+    body = {"location": "eastus", "properties": {"computeType": "ComputeInstance", "properties": inner}}
+    assert cloud.arm("PUT", "/computes/startup", body).status_code == 201
+
+    def now() -> dict[str, Any]:
+        found: dict[str, Any] = cloud.arm("GET", "/computes/startup").json()["properties"]["properties"]
+        return found
+
+    until(lambda: now()["state"] == "Running")
+    assert cloud.arm("POST", "/computes/startup/stop").status_code == 202
+    until(lambda: now()["state"] == "Stopped")
+    assert cloud.arm("POST", "/computes/startup/start").status_code == 202
+    until(lambda: now()["lastOperation"]["operationStatus"] == "StartFailed")
+    assert now()["state"] == "Stopped" and now()["errors"][0]["error"]["code"] == "StartupScriptFailed"
+
+
+@pytest.mark.parametrize(("environment", "busy"), [("AzureML-sklearn-1.5:1", False), (CURATED, True)])
+def test_gpus_show_load_where_the_environment_can_use_them(environment: str, busy: bool, tmp_path: Path) -> None:
+    from azureml_emulator import gpus
+
+    assert gpus.can_use(environment) is busy
+    made = gpus.environ(1, tmp_path, "Standard_NC4as_T4_v3", idle=not busy)
+    if not made:
+        pytest.skip("no C compiler")
+    lines = Path(made["AMLTRAIN_FAKE_NVML_CURVES"]).read_text().splitlines()[1:]
+    assert (max(int(line.split()[2]) for line in lines) > 50) is busy

@@ -98,3 +98,19 @@ def test_the_age_of_gpus_goes_on_when_no_ticks_come(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(time, "time", lambda now=now: files.START + 9 + now)
         record = record_of(entry)
         assert record.gpu is not None and (record.gpu.age, record.telemetry.age) == (now, now)
+
+
+def test_record_with_a_hundred_wordy_children_stays_small() -> None:
+    from jupyter_amltrain.spec.child_run import ChildRun, ChildRuns
+
+    entry = entry_of()
+    runs = [
+        ChildRun(
+            id=f"{i}", name="é" * 100, detail="é" * 200, metric="m" * 60, url="https://x/" + "y" * 300, best=i == 1
+        )
+        for i in range(100)
+    ]
+    entry.streams.children = ChildRuns(runs=tuple(runs), hidden=5)
+    record = record_of(entry)
+    assert bytes_of(record) < 100_000
+    assert any(run.best for run in record.children) and len(record.children) + record.children_hidden == 105

@@ -40,7 +40,7 @@ def test_all_cells(page: Page, lab: LabServer, shots: Path) -> None:
     panel = PanelPage(page).open()
     page.evaluate("() => void jupyterapp.commands.execute('notebook:run-all-cells')")
     eventually("the job is sent", notebook.records)
-    handle = notebook.records()[-1]["handle"]
+    handle = notebook.records()[0]["handle"]
     panel.wait_run(handle, "running")
     page.evaluate(
         """mime => {
@@ -54,11 +54,13 @@ def test_all_cells(page: Page, lab: LabServer, shots: Path) -> None:
     run = notebook.runs.first
     run.scroll_into_view_if_needed()
     expect(run.locator("pre")).to_contain_text("epoch", timeout=MS)
-    expect(run.locator(".bqplot text.mainheading", has_text="GPU memory")).to_be_visible(timeout=MS)
+    expect(run.locator(".bqplot text.mainheading", has_text="loss")).to_be_visible(timeout=MS)
     page.screenshot(path=shots / "03-live.png")
     eventually("the last cell has said it", lambda: "Nothing bills in digits-lab" in notebook.outputs_text())
-    expect(panel.target("gpu-cluster")).to_have_count(0, timeout=MS)
+    for name in ("cpu-cluster", "gpu-cluster"):
+        expect(panel.target(name)).to_have_count(0, timeout=MS)
     panel.wait_run(handle, "completed")  # its cluster is gone, the run is not
+    panel.wait_run(notebook.records()[-1]["handle"], "failed")
     page.screenshot(path=shots / "03-completed.png")
     notebook.save()
     eventually("the file has the end", lambda: "Nothing bills" in (lab.notebooks / NAME).read_text())

@@ -64,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dedicated", action="store_true", help="no low-priority machine")
     parser.add_argument("--environment", default="", help="of the jobs (default: as every job of ours)")
     parser.add_argument("--seconds", type=float, default=150.0, help="that the long job runs")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds that the job with a time limit may run")
+    parser.add_argument("--no-instance", action="store_true", help="make no compute instance to see a start fail")
     parser.add_argument("--json", default="azure-live.json", help="where the table goes")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     return parser
@@ -83,15 +85,18 @@ def _where(chosen: argparse.Namespace) -> dict[str, str]:
 def _plan(chosen: argparse.Namespace, where: dict[str, str]) -> str:
     machine = "a machine that the service finds" if chosen.serverless else "a cluster of 0 to 1 machines"
     tier = "dedicated" if chosen.dedicated else "low-priority"
+    instance = "" if chosen.no_instance else f"  make a compute instance of {chosen.size}, stop it and start it again\n"
     return (
         f"In the workspace {where['workspace']} (resource group {where['resource_group']}) this will:\n"
         "  look at sizes, quota, permissions, storage (nothing is changed by it)\n"
         f"  make {machine} of {chosen.size}, {tier}\n"
         f"  run a job of {chosen.seconds:.0f} s, one that fails at once, one that is canceled\n"
+        f"  run a job of 10 minutes with a time limit of {chosen.limit:.0f} s\n"
+        f"{instance}"
         "  log to the first job's run until the service refuses, and register a model of it\n"
-        "  delete the cluster and the model, archive the jobs\n"
-        "It takes about ten minutes and costs less than 1 USD (one machine of 2 cores for some minutes; its storage,\n"
-        "kilobytes of logs and code, stays in the workspace)."
+        f"  delete the cluster{' and the instance' if instance else ''}, delete the model, archive the jobs\n"
+        f"It takes about {'25' if instance else '15'} minutes and costs less than 1 USD (machines of 2 cores for some"
+        " minutes; its storage,\nkilobytes of logs and code, stays in the workspace)."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from tools.azure_live.signed import seconds_left
 CHECKED: dict[str, str] = {
     "history_delay": "first answer of run history after the submit",
     "queued_to_preparing": "states of a job",
-    "queue_reason": "queueingInfo while it is queued",
+    "queue_reason": "queueingInfo of runs/ID while it is queued",
     "logs_uploaded_live": "run history's files while the job runs",
     "logs_in_details": "run history's files at the end",
     "uploader_user": "a file of mode 0600 in ./logs",
@@ -31,6 +32,7 @@ CHECKED: dict[str, str] = {
     "param_limit": "201 parameters of a run",
     "metric_names_limit": "51 metric names of a run",
     "tag_limits": "a key of 101 letters, a value of 1001",
+    "timeout_state": "a job with a short time limit",
     "exit_told": "a job that ends with 3",
     "cancel_signal": "a job that says when it gets SIGTERM",
     "cancel_grace": "a job that says for how long it still lives then",
@@ -49,6 +51,12 @@ class Watch:
         self.reason: str | None = None
         self.live: set[str] = set()
         self.details: dict[str, Any] = {}
+        self.queued: dict[str, list[str]] = {}
+
+    def record(self) -> dict[str, Any]:
+        """The run itself: what its details leave out."""
+        answer = self.place.data.get(f"{self.place.history}/runs/{self.name}", api=rest.HISTORY, ok=ANY)
+        return (answer.json or {}) if answer.status == 200 else {}
 
     def look(self) -> str:
         """The state now."""
@@ -61,8 +69,11 @@ class Watch:
         status = str(found.get("status"))
         if status not in self.states[-1:]:
             self.states.append(status)
-        if status == "Queued" and found.get("queueingInfo"):
-            self.reason = str(found["queueingInfo"])[:120]
+        if status == "Queued":
+            whole = self.record()
+            self.queued = {"details": sorted(found), "runs/ID": sorted(whole)}
+            if told := found.get("queueingInfo") or whole.get("queueingInfo"):
+                self.reason = str(told)[:120]
         if status == "Running":
             self.live |= {path for path in found.get("logFiles") or {} if path.startswith("logs/")}
         return status
@@ -90,6 +101,7 @@ class Watch:
             if "Queued" in self.states
             else (None, "it was never seen queued")
         )
+        made["details_reasons"] = reasons_found(self.queued)
         private = "logs/amltrain-live/private.txt" in files
         shared = "logs/amltrain-live/shared.txt" in files
         made["uploader_user"] = (private if shared else None), f"0600 {private}, 0644 {shared}"
@@ -115,6 +127,28 @@ class Watch:
     def error(self) -> str:
         """Why it failed."""
         return str(((self.details.get("error") or {}).get("error") or {}).get("message") or "")
+
+
+def reasons_found(queued: Mapping[str, list[str]]) -> Seen:
+    """Which of a queued job's two answers has the fields that tell why it waits and why it was canceled."""
+    if not queued:
+        return None, "it was never seen queued"
+    names = ("queueingInfo", "cancelationReason")
+    there = {place: [name for name in names if name in keys] for place, keys in queued.items()}
+    seen = "; ".join(f"{place} has {' and '.join(found) or 'neither'}" for place, found in there.items())
+    return not there["details"] and len(there["runs/ID"]) == len(names), seen
+
+
+def limit_found(watch: Watch, end: str) -> dict[str, Seen]:
+    """Of a job that ran into its time limit."""
+    run = watch.record()
+    why = str(run.get("cancelationReason") or watch.error() or "")
+    place = "cancelationReason" if run.get("cancelationReason") else "error" if why else "no reason"
+    named = re.search(r"time|limit|exceed|duration", why, re.I) is not None
+    return {
+        "timeout_state": (end == "Canceled", end),
+        "timeout_reason": (place == "cancelationReason" and named, f"{place}: {' '.join(why.split())[:120]}"),
+    }
 
 
 def look_at_arm(place: Workspace, name: str) -> dict[str, Seen]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.azure_live.findings import dumped
+from tools.azure_live.observed import UNSWITCHED
 from tools.azure_live.round import Round
 
 WORDS = {True: "holds", False: "DOES NOT HOLD", None: "not checked"}
@@ -16,7 +17,9 @@ def tell(done: Round, file: Path) -> int:
     """The table, the file, what bills; the exit code."""
     from azureml_emulator.switches import PACES, TABLE
 
-    rows = {switch: done.found.get(switch, (None, "")) for switch in TABLE if switch not in PACES}
+    assumed = {switch: _plain(what[0]) for switch, what in TABLE.items() if switch not in PACES}
+    assumed |= {name: what for name, (what, _) in UNSWITCHED.items()}
+    rows = {name: done.found.get(name, (None, "")) for name in assumed}
     width = max(map(len, rows))
     print(f"\n{'assumption (switch)':<{width}}  {'':<14} seen")
     for switch, (holds, seen) in sorted(rows.items(), key=lambda row: (row[1][0] is None, row[1][0] or False)):
@@ -27,7 +30,7 @@ def tell(done: Round, file: Path) -> int:
         "schema": 1,
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "rows": [
-            {"switch": switch, "assumed": _plain(TABLE[switch][0]), "result": WORDS[holds].lower(), "seen": seen}
+            {"switch": switch, "assumed": assumed[switch], "result": WORDS[holds].lower(), "seen": seen}
             for switch, (holds, seen) in rows.items()
         ],
         "notes": done.notes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import os
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jupyter_amltrain.backends.azureml.process import rest
 from tools.azure_live import job_checks, scripts, workspace_checks
 from tools.azure_live.findings import Seen, attempt, attempt_all
 
@@ -41,6 +43,7 @@ class Round:
         self.cluster = ""
         self.jobs: list[str] = []
         self.models: list[tuple[str, str]] = []
+        self.instance = ""
         self.bills: list[Any] | None = None
         self.left: list[str] = []
 
@@ -67,7 +70,7 @@ class Round:
         self.found |= workspace_checks.look_before(self.place)
         self.found |= attempt_all(self._cluster)
         backend = self._backend()
-        for step in (self._long, self._failing, self._canceled):
+        for step in (self._long, self._failing, self._limited, self._canceled, self._instance):
             try:
                 step(backend)
             except AssertionError as error:
@@ -176,6 +179,93 @@ class Round:
         text = watch.error()
         self.found["exit_told"] = "code 3" in text or "status 3" in text, " ".join(text.split())[:120]
 
+    def _limited(self, backend: Any) -> None:
+        """A job that the service itself ends (no agent of ours is in it), its code below a folder."""
+        name = f"{self.mark}-limit"
+        like = (self.place.arm.get(f"jobs/{self.mark}-long", api=ARM).json or {})["properties"]
+        code = self._code(scripts.LIMIT)
+        kept = {key: like[key] for key in ("environmentId", "computeId", "experimentName") if like.get(key)}
+        resources = {key: value for key, value in like["resources"].items() if key == "instanceType" and value}
+        body = {
+            **kept,
+            "jobType": "Command",
+            "displayName": name,
+            "command": "python live.py",
+            "codeId": code,
+            "resources": {"instanceCount": 1, **resources},
+            "limits": {"jobLimitsType": "Command", "timeout": f"PT{self.chosen.limit:g}S"},
+        }
+        if queue := {k: v for k, v in (like.get("queueSettings") or {}).items() if k == "jobTier" and v != "Null"}:
+            body["queueSettings"] = queue
+        self.jobs.append(name)
+        self.place.arm.put(f"jobs/{name}", api=ARM, json={"properties": body}, act="submit a job with a time limit")
+        print(f"Submitted {name}.", flush=True)
+        watch = job_checks.Watch(self.place, name)
+        end = self._until(watch, seconds=QUEUE + self.chosen.limit)
+        watch.look()
+        log = self.attempted(watch.log)
+        self.found["code_folder"] = (
+            "the code is here" in log,
+            " ".join((log or watch.error() or "no log").split())[:120],
+        )
+        self.found |= attempt_all(lambda: job_checks.limit_found(watch, end))
+        self.found |= attempt_all(lambda: workspace_checks.look_at_list(self.place))
+
+    def _code(self, text: str) -> str:
+        """Id of a code asset: ``live.py`` in the folder ``code`` of a container of the service."""
+        path = f"codes/{uuid.uuid4()}/versions/1"
+        wish = {"pendingUploadType": "TemporaryBlobReference"}
+        told = (self.place.arm.post(f"{path}/startPendingUpload", api=ARM, json=wish).json or {})[
+            "blobReferenceForConsumption"
+        ]
+        where, _, signature = str(told["credential"]["sasUri"]).partition("?")
+        rest.Blob(rest.Rest("", "", None), f"{where}/code/live.py?{signature}").put(text.encode())
+        uri = str(told["blobUri"]).rstrip("/") + "/code"
+        made = self.place.arm.put(path, api=ARM, json={"properties": {"codeUri": uri, "isAnonymous": True}})
+        return str((made.json or {})["id"])
+
+    def _instance(self, backend: Any) -> None:
+        """An instance whose second start fails by its own script: how that is told."""
+        if self.chosen.no_instance:
+            return
+        name = self.instance = f"{self.mark}-vm"
+        script = {"scriptSource": "inline", "scriptData": base64.b64encode(scripts.STARTUP.encode()).decode()}
+        inner = {"vmSize": self.chosen.size, "setupScripts": {"scripts": {"startupScript": script}}}
+        body = {"location": self.place.location, "properties": {"computeType": "ComputeInstance", "properties": inner}}
+        print(f"Making the instance {name}.", flush=True)
+        self.place.arm.put(f"computes/{name}", api=ARM, json=body, act=f"make the instance {name}")
+        self._until_state(name, "Running")
+        self.place.arm.post(f"computes/{name}/stop", api=ARM, act=f"stop {name}")
+        self._until_state(name, "Stopped")
+        self.place.arm.post(f"computes/{name}/start", api=ARM, act=f"start {name}")
+        found = self._until_state(name, "Running", "Stopped", operation="Start")
+        self.found["power_failure"] = workspace_checks.failure_found(found)
+
+    def _until_state(self, name: str, *wanted: str, operation: str = "") -> dict[str, Any]:
+        """Wait for a state of an instance, or until its operation is over; what it says then.
+
+        Raises
+        ------
+        AssertionError
+            It takes too long, or it failed.
+        """
+        end, said = time.monotonic() + QUEUE, ""
+        pause = float(os.environ.get("AMLTRAIN_AZURE_POLL") or 5.0)
+        while True:
+            body = (self.place.arm.get(f"computes/{name}", api=ARM).json or {})["properties"]
+            found = body.get("properties") or {}
+            last, state = found.get("lastOperation") or {}, str(found.get("state") or body["provisioningState"])
+            if state != said:
+                print(f"  {state}", flush=True)
+                said = state
+            if operation and last.get("operationName") == operation and last.get("operationStatus") != "InProgress":
+                return dict(found)
+            if not operation and state in wanted:
+                return dict(found)
+            broken = not operation and (body["provisioningState"] == "Failed" or state.endswith("Failed"))
+            assert not broken and time.monotonic() < end, f"the instance {name} is {state}"
+            time.sleep(pause)
+
     def _canceled(self, backend: Any) -> None:
         run, watch = self._submit(backend, "stays", scripts.STAY)
         self._until(watch, "Running")
@@ -208,6 +298,8 @@ class Round:
                 self._away(f"job {job}", self._archived(job))
             for name, version in self.models:
                 self._gone(f"model {name}", f"models/{name}/versions/{version}")
+            if self.instance:
+                self._away(f"instance {self.instance}", self.of("computes.delete", name=self.instance))
             if self.cluster:
                 self._away(f"cluster {self.cluster}", self.of("computes.delete", name=self.cluster))
             with contextlib.suppress(Exception):

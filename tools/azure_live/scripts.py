@@ -32,6 +32,16 @@ while time.time() < end:
     time.sleep(min(5, max(0.1, end - time.time())))
 """
 
+#: Says that it is there, and runs into the time limit.
+LIMIT = "import time\nprint('the code is here', flush=True)\ntime.sleep(600)\n"
+
+#: Startup script of an instance: the first start succeeds, the second fails. The folder outlives a stop.
+STARTUP = """#!/bin/bash
+mark="${TMPDIR:-/var/tmp}/amlt-started"
+[ -e "$mark" ] && exit 1
+touch "$mark"
+"""
+
 FAIL = "print('fails on purpose')\nraise SystemExit(3)\n"
 
 STAY = """

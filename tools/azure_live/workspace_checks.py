@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_amltrain.backends.azureml.curated import DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT
-from jupyter_amltrain.backends.azureml.process import rest
+from jupyter_amltrain.backends.azureml.process import history, rest
 from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE
 from jupyter_amltrain.backends.azureml.process.cloud import Workspace
 from tools.azure_live.findings import ANY, Seen, attempt
@@ -74,12 +74,34 @@ def _audience(place: Workspace) -> Seen:
     return all(status != 401 for status in said.values()), ", ".join(f"{n}: {s}" for n, s in said.items())
 
 
+_CURATED = tuple(f"environments/{name.partition('@')[0]}" for name in (DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT))
+
+
+def _container(place: Workspace, path: str) -> tuple[int, str]:
+    """Status of a container, and the latest version that it names."""
+    answer = place.arm.get(path, api=rest.ARM, ok=ANY)
+    return answer.status, str(((answer.json or {}).get("properties") or {}).get("latestVersion") or "")
+
+
+def _some_version(place: Workspace, path: str) -> str:
+    for found in place.arm.pages(f"{path}/versions", api=rest.ARM):
+        return str(found["name"])
+    raise LookupError(f"{path} has no version")
+
+
+def _containers(place: Workspace) -> Seen:
+    found = {path.rpartition("/")[2]: _container(place, path) for path in _CURATED}
+    said = (f"{name}: {status}, latestVersion {version or 'null'}" for name, (status, version) in found.items())
+    return all(version for _, version in found.values()), "; ".join(said)
+
+
+_BEFORE["curated_container"] = _containers
+
+
 @before("curated_conda", "GET of the curated environments that are chosen by themselves")
 def _curated(place: Workspace) -> Seen:
     seen = []
-    for name in (DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT):
-        path = f"environments/{name.partition('@')[0]}"
-        version = ((place.arm.get(path, api=rest.ARM).json or {})["properties"])["latestVersion"]
+    for path, version in ((path, _container(place, path)[1] or _some_version(place, path)) for path in _CURATED):
         found = (place.arm.get(f"{path}/versions/{version}", api=rest.ARM).json or {})["properties"]
         seen.append((path.rpartition("/")[2], version, bool(found.get("condaFile"))))
     said = (
@@ -151,6 +173,33 @@ def _location(place: Workspace, what: str) -> list[dict[str, Any]]:
 
 
 CHECKED["retry_after_header"] = CHECKED["long_poll_urls"] = "headers of a PATCH of the cluster; its poll url shortened"
+
+
+def failure_found(instance: dict[str, Any]) -> Seen:
+    """Of an instance whose start should have failed."""
+    status = str((instance.get("lastOperation") or {}).get("operationStatus"))
+    errors = [
+        str((one.get("error") or one).get("code")) for one in instance.get("errors") or () if isinstance(one, dict)
+    ]
+    seen = f"state {instance.get('state')}, operationStatus {status}, errors {', '.join(errors) or 'none'}"
+    if status == "Succeeded":
+        return None, f"the start did not fail: {seen}"
+    return status == "StartFailed" and bool(errors), seen
+
+
+def look_at_list(place: Workspace, most: int = 50) -> dict[str, Seen]:
+    """Whether the list of jobs begins with the newest; of the first `most`."""
+    times = []
+    for job in place.arm.pages("jobs", api=rest.ARM, params={"listViewType": "ActiveOnly"}):
+        times.append(history.unix((job.get("systemData") or {}).get("createdAt")))
+        if len(times) >= most:
+            break
+    known = [time for time in times if time is not None]
+    if len(known) < 2:
+        return {"jobs_newest_first": (None, f"{len(known)} jobs with a time")}
+    sound = all(a >= b for a, b in zip(known, known[1:], strict=False))
+    way = "newest first" if sound else "oldest first" if known == sorted(known) else "no order"
+    return {"jobs_newest_first": (sound, f"{len(known)} jobs, {way}")}
 
 
 def look_at_cluster(place: Workspace, name: str) -> dict[str, Seen]:

@@ -16,6 +16,7 @@ from jupyter_amltrain.backends.azureml.job_command import job_file
 from jupyter_amltrain.backends.azureml.job_environment import environment_of
 from jupyter_amltrain.backends.azureml.job_looks import PATIENCE, JobLooks
 from jupyter_amltrain.backends.azureml.lifecycle import SILENCE
+from jupyter_amltrain.backends.azureml.looks import Shared
 from jupyter_amltrain.backends.azureml.machine_watch import MachineWatch
 from jupyter_amltrain.backends.azureml.sending import sent
 from jupyter_amltrain.backends.base import Backend, Chunk, Plan, monitor_of, stream_of
@@ -24,6 +25,7 @@ from jupyter_amltrain.errors import CommandError, SpecError, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.azure_target import AzureTarget, ServerlessTarget
+from jupyter_amltrain.spec.child_run import ChildRuns
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
@@ -43,6 +45,7 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
         Backend.__init__(self, target)
         self._look_by(loop, root)
         self._machines = MachineWatch(self)
+        self._child_logs = Shared()
 
     # ---- what it is
 
@@ -227,6 +230,22 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
             await self.fresh(run_id)
         there = folder
         return Chunk(*await self._loop.offload(lambda: mirror_reading.read(there, stream, offset, limit)))
+
+    async def children(self, run_id: str) -> ChildRuns:
+        """See :meth:`Backend.children`."""
+        folder = self._folder(run_id)
+        return await self._loop.offload(lambda: mirror_reading.children(folder))
+
+    async def read_child(self, run_id: str, child: str, offset: int, limit: int = 1 << 20) -> Chunk:
+        """See :meth:`Backend.read_child`: its log is fetched when somebody reads it."""
+        runs = (await self.children(run_id)).runs
+        if not any(run.id == child for run in runs) or not mapping.is_job_name(child):
+            raise CommandError(f"{make_handle(self.target.name, run_id)} has no step or trial {child[:80]!r}.")
+        folder = self._folder(run_id) / mirror_reading.CHILD_LOGS / child
+        if not await self._loop.offload(lambda: mirror_reading.ended(folder)):
+            payload = {"name": child, "folder": str(folder), "streams": ("log",), "only_log": True}
+            await self._child_logs.of(f"{run_id} {child}", lambda: self.ask("mirror.sync", None, PATIENCE, **payload))
+        return Chunk(*await self._loop.offload(lambda: mirror_reading.read(folder, "log", offset, limit)))
 
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""

@@ -20,6 +20,7 @@ from jupyter_amltrain.backends.azureml.job_tags import foreign, spec_from
 from jupyter_amltrain.backends.azureml.mapping import tracking_id
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of
 from jupyter_amltrain.errors import StateError
+from jupyter_amltrain.spec.child_run import ChildRuns
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import RunStatus
 from jupyter_amltrain.state import SCHEMA, write_json
@@ -27,6 +28,8 @@ from jupyter_amltrain.state import SCHEMA, write_json
 #: What the agent in the job says of it.
 AGENT_STATE = "agent.json"
 SOURCE = "source.json"
+#: Steps or trials of a run, and below it the log of each that somebody has read.
+CHILDREN, CHILD_LOGS = "children.json", "children"
 
 
 def folder_of(root: Path, workspace: str, name: str) -> Path:
@@ -117,6 +120,14 @@ def output(folder: Path, name: str) -> bytes:
             return file.read(OUTPUT_LIMIT + 1)
     except OSError:
         return b""
+
+
+def children(folder: Path) -> ChildRuns:
+    """Steps or trials of a run."""
+    try:
+        return msgspec.json.decode((folder / CHILDREN).read_bytes(), type=ChildRuns)
+    except (OSError, msgspec.MsgspecError):
+        return ChildRuns()
 
 
 def remove(folder: Path) -> None:

@@ -31,7 +31,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     this._view = new RunView(_trans, {
       cancel: () => void this._cancel(),
       dashboard: () => this.openDashboard(),
-      load: () => this._load()
+      load: () => this._load(),
+      childLog: id => this._childLog(id)
     });
     this.node.append(this._view.node);
     this._slot = new SlotLayout(this._view.slot);
@@ -137,6 +138,14 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       this._tickWhileNeeded();
       void this._tick();
     }
+  }
+
+  private async _childLog(id: string): Promise<string> {
+    const record = this._record;
+    if (!record || !this._mayAsk) {
+      throw new Error(this._trans.__('The log can be read when the notebook is trusted.'));
+    }
+    return this._talk.childLog(record.handle, id);
   }
 
   /** A kernel that comes may know the run: one that was drawn to its end has nothing to ask. */

@@ -16,6 +16,9 @@ const SILENCE = 2000;
 const TOLD = 3000;
 const LONGEST_PAUSE = 10000;
 
+/** Bytes of the log of a step or trial that are shown. */
+const CHILD_LOG = 64 * 1024;
+
 /** Questions about an ended run whose record or picture is not complete. */
 const LAST_QUESTIONS = 4;
 
@@ -129,6 +132,21 @@ export class RunTalk {
       }
     }
     changed();
+  }
+
+  /** The end of the log of a step or trial. */
+  async childLog(handle: string, child: string): Promise<string> {
+    const { kernel } = this._host;
+    const where = this._trans.__('Its log: %1', `%aml_runs logs ${handle} --step ${child}`);
+    if (!kernel) {
+      throw new Error(this._trans.__('No kernel is running. %1', where));
+    }
+    try {
+      const reply = await linkOf(kernel).client.request('log', { handle, child, offset: -CHILD_LOG, limit: CHILD_LOG });
+      return reply.text;
+    } catch (error) {
+      throw error instanceof NoAnswer ? new Error(this._trans.__('The kernel does not answer. %1', where)) : error;
+    }
   }
 
   private async _ask(record: IRunRecord, finished: boolean): Promise<IRunRecord | null> {

@@ -1,9 +1,10 @@
 /** One run drawn from its record; every part is updated in place, so nothing flickers. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
+import { ChildrenTable } from '../children';
 import { drawDoors } from '../doors';
-import { duration, json } from '../format';
-import { IRunRecord, RECORD_SCHEMA } from '../protocol';
+import { duration, json, plain } from '../format';
+import { IChildRun, IRunRecord, RECORD_SCHEMA } from '../protocol';
 import { ISpan, spans, TERMINAL } from '../record';
 import { RunCharts } from './charts';
 import { LogView } from './log';
@@ -32,6 +33,8 @@ export interface IActions {
   cancel(): void;
   dashboard(): void;
   load(): void;
+  /** The end of the log of a step or trial; rejects with the kernel's sentence. */
+  childLog(id: string): Promise<string>;
 }
 
 function element(tag: string, name: string, parent?: HTMLElement): HTMLElement {
@@ -91,6 +94,10 @@ export class RunView {
     this._failure.setAttribute('role', 'alert');
     this._outputs = this._list('outputs');
     this._params = this._list('params');
+    this._children = new ChildrenTable(_trans, child => void this._showLog(child, actions));
+    this._childLog = element('div', 'childLog');
+    this._childLog.hidden = true;
+    this.node.append(this._children.node, this._childLog);
     this._charts = new RunCharts(_trans);
     this._summary = new SummaryView(_trans);
     this._log = new LogView(_trans);
@@ -137,6 +144,11 @@ export class RunView {
     // A dashboard was asked for the charts; the run's own cell has the rest.
     const whole = record.view !== 'dashboard' && record.kind !== 'monitor';
     this._pairs(this._params, this._trans.__('Parameters'), whole ? record.params : {});
+    this._children.update(whole ? record.children : [], record.children_hidden);
+    this._childLog.hidden = this._childLog.hidden || !record.children.length;
+    if (situation.since) {
+      this._children.tick();
+    }
     this._verdict.update(record);
     this._summary.update(record);
     this._interactive.hidden = !situation.interactive;
@@ -160,6 +172,29 @@ export class RunView {
 
   dispose(): void {
     this._charts.dispose();
+  }
+
+  /** The log of a child below the table; the same button takes it away. */
+  private async _showLog(child: IChildRun, actions: IActions): Promise<void> {
+    const node = this._childLog;
+    if (!node.hidden && node.dataset.child === child.id) {
+      node.hidden = true;
+      return;
+    }
+    node.dataset.child = child.id;
+    node.hidden = false;
+    const title = element('div', 'logTitle');
+    title.textContent = this._trans.__('Log of %1', child.name);
+    const body = document.createElement('pre');
+    body.tabIndex = 0;
+    body.textContent = this._trans.__('Reading the log…');
+    node.replaceChildren(title, body);
+    try {
+      body.textContent = plain(await actions.childLog(child.id)) || this._trans.__('The log is empty.');
+    } catch (error) {
+      body.textContent = error instanceof Error ? error.message : String(error);
+    }
+    body.scrollTop = body.scrollHeight;
   }
 
   private _head(record: IRunRecord, situation: ISituation): void {
@@ -277,6 +312,8 @@ export class RunView {
   private readonly _failure: HTMLElement;
   private readonly _outputs: HTMLElement;
   private readonly _params: HTMLElement;
+  private readonly _children: ChildrenTable;
+  private readonly _childLog: HTMLElement;
   private readonly _charts: RunCharts;
   private readonly _log: LogView;
   private readonly _tracking: HTMLElement;

@@ -1,5 +1,6 @@
 /** What is known of the chosen run, and what can be done with it. */
 
+import { ChildrenTable } from '../children';
 import { drawDoors } from '../doors';
 import { bytes } from '../format';
 import { compareIcon, gpuIcon, linkIcon, runsIcon } from '../panel/icons';
@@ -36,7 +37,12 @@ export class RunDetail extends Widget {
     this._facts = element('dl', 'jp-AmlRuns-facts');
     this._actions = element('div', 'jp-AmlRuns-actions');
     this._doors = element('div', 'jp-AmlRuns-doors');
-    this.node.append(element('div', 'jp-AmlRuns-detailHead', '', this._title, this._actions), this._doors, this._facts);
+    this._children = new ChildrenTable(_context.trans, child => {
+      const handle = selection.runs[0];
+      void _context.app.commands.execute(CommandIDs.runLogs, { handle, child: child.id, name: child.name });
+    });
+    const head = element('div', 'jp-AmlRuns-detailHead', '', this._title, this._actions);
+    this.node.append(head, this._doors, this._children.node, this._facts);
     selection.changed.connect(this.refresh, this);
     _context.app.commands.commandChanged.connect(this._onCommands, this);
     this.refresh();
@@ -64,6 +70,8 @@ export class RunDetail extends Widget {
       say(this._title, one ? one.name : trans._n('%1 run', '%1 runs', rows.length));
       this._title.title = one ? one.handle : rows.map(row => row.handle).join('\n');
       drawDoors(this._doors, one?.doors, trans);
+      // A kernel with an older package does not tell.
+      this._children.update(one?.children, one?.children_hidden ?? 0);
       this._drawFacts(one);
     }
     this._drawActions();
@@ -74,6 +82,7 @@ export class RunDetail extends Widget {
     const row = selection.runs.length === 1 ? this._context.model.run(selection.runs[0]) : undefined;
     if (row && isLive(row) && this._values.length) {
       say(this._values[0], this._sentence(row));
+      this._children.tick();
     }
   }
 
@@ -178,6 +187,7 @@ export class RunDetail extends Widget {
   private readonly _facts: HTMLElement;
   private readonly _actions: HTMLElement;
   private readonly _doors: HTMLElement;
+  private readonly _children: ChildrenTable;
   private _values: readonly HTMLElement[] = [];
   private _shape = '';
   private _key = '';

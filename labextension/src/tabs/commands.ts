@@ -23,6 +23,17 @@ const HANDLE = {
   }
 } as const;
 
+const LOG = {
+  args: {
+    type: 'object',
+    properties: {
+      ...HANDLE.args.properties,
+      child: { type: 'string', description: 'Id of a step or trial of the run, whose log is wanted' },
+      name: { type: 'string', description: 'Its name' }
+    }
+  }
+} as const;
+
 const HANDLES = {
   args: {
     type: 'object',
@@ -101,7 +112,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   const { commands } = app;
   const nameOf = (handle: string) => model.run(handle)?.name || handle;
   const dashboards = new Tabs<DashboardTab>(context, 'dashboards', runsIcon, content => content.handle);
-  const logs = new Tabs<LogTab>(context, 'logs', logIcon, content => content.handle);
+  const logs = new Tabs<LogTab>(context, 'logs', logIcon, content => `${content.handle} ${content.child}`);
   const pair = (handles: readonly string[]) => handles.join('\n');
   const compares = new Tabs<CompareTab>(context, 'compares', compareIcon, content => pair(content.handles));
   const some = (args: Args) => one(args) !== '';
@@ -139,10 +150,13 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
     caption: trans.__('The whole log of the run, followed while it grows'),
     icon: logIcon,
     isEnabled: some,
-    describedBy: HANDLE,
+    describedBy: LOG,
     execute: args => {
       const handle = one(args);
-      return handle ? logs.open(handle, nameOf(handle), () => new LogTab(context, handle)) : undefined;
+      const [child, name] = [args.child, args.name].map(text => (typeof text === 'string' ? text : ''));
+      return handle
+        ? logs.open(`${handle} ${child}`, name || nameOf(handle), () => new LogTab(context, handle, child, name))
+        : undefined;
     }
   });
 
@@ -197,8 +211,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
     });
     void restorer.restore(logs.tracker, {
       command: CommandIDs.runLogs,
-      args: tab => ({ handle: tab.content.handle }),
-      name: tab => tab.content.handle
+      args: ({ content }) => ({ handle: content.handle, child: content.child, name: content.name }),
+      name: tab => `${tab.content.handle} ${tab.content.child}`.trim()
     });
     void restorer.restore(compares.tracker, {
       command: CommandIDs.runCompare,

@@ -20,7 +20,10 @@ const LAST = [500, 1000, 2000, 4000, 8000];
 export class LogTab extends Widget {
   constructor(
     private readonly _context: IPanelContext,
-    readonly handle: string
+    readonly handle: string,
+    /** Id of a step or trial, whose log is shown; empty for the run's own. */
+    readonly child = '',
+    readonly name = ''
   ) {
     super();
     const { trans, model } = _context;
@@ -104,7 +107,9 @@ export class LogTab extends Widget {
       const row = this._model.run(this.handle);
       const shrunk = row !== undefined && row.log_bytes < this._bytes;
       this._bytes = row?.log_bytes ?? 0;
-      if (row && (row.log_bytes > this._lines.end || shrunk || TERMINAL.has(row.state))) {
+      if (row && this.child) {
+        void this._read();
+      } else if (row && (row.log_bytes > this._lines.end || shrunk || TERMINAL.has(row.state))) {
         void this._read();
       }
     }
@@ -131,7 +136,7 @@ export class LogTab extends Widget {
       for (let more = true; more && !this.isDisposed && !this._detached; ) {
         const first = !this._began;
         const offset = first ? -PART : this._lines.end;
-        const reply = await this._model.request('log', { handle: this.handle, offset, limit: PART });
+        const reply = await this._model.request('log', { ...this._whose, offset, limit: PART });
         if (this.isDisposed) {
           return;
         }
@@ -158,7 +163,7 @@ export class LogTab extends Widget {
           this._page.show(this._lines.lines);
         }
         // The end is there: ask on only for what is known to have come.
-        more = more && (this._model.run(this.handle)?.log_bytes ?? 0) > reply.offset;
+        more = more && (this.child !== '' || (this._model.run(this.handle)?.log_bytes ?? 0) > reply.offset);
       }
       this._askAgain();
     } catch (error) {
@@ -175,8 +180,16 @@ export class LogTab extends Widget {
     }
   }
 
-  /** The last bytes of an ended run may come after the news of its end. */
+  private get _whose(): { handle: string; child: string } {
+    return { handle: this.handle, child: this.child };
+  }
+
+  /** The last bytes of an ended run may come after the news of its end; of a child there is no other news. */
   private _askAgain(): void {
+    if (this.child) {
+      this._again = this._ended ? undefined : setTimeout(() => void this._read(), LAST[2]);
+      return;
+    }
     const row = this._model.run(this.handle);
     if (row && TERMINAL.has(row.state) && !this._ended && this._last < LAST.length) {
       this._again = setTimeout(() => void this._read(), LAST[this._last++]);
@@ -193,7 +206,7 @@ export class LogTab extends Widget {
       const from = Math.max(0, start - PART);
       let [text, at] = ['', from];
       while (at < start) {
-        const reply = await this._model.request('log', { handle: this.handle, offset: at, limit: start - at });
+        const reply = await this._model.request('log', { ...this._whose, offset: at, limit: start - at });
         if (this.isDisposed) {
           return;
         }
@@ -242,16 +255,17 @@ export class LogTab extends Widget {
     const { trans } = this._context;
     const model = this._model;
     const row = model.run(this.handle);
-    if (row && this.title.label !== row.name) {
-      this.title.label = row.name;
-      this.title.caption = trans.__('Log of %1', this.handle);
+    const label = this.child ? this.name || this.child : row?.name;
+    if (label && this.title.label !== label) {
+      this.title.label = label;
+      this.title.caption = trans.__('Log of %1', this.child ? `${label} (${this.handle})` : this.handle);
     }
     if (!this.isVisible && this._drawn) {
       return;
     }
     this._drawn = true;
-    const parts = [row?.name && row.name !== this.handle ? `${row.name} (${this.handle})` : this.handle];
-    if (row) {
+    const parts = this.child ? [`${this.name || this.child} (${this.handle})`] : [row?.name && row.name !== this.handle ? `${row.name} (${this.handle})` : this.handle];
+    if (row && !this.child) {
       parts.push(runLine(trans, row, Date.now() / 1000));
     }
     if (this._lines.end) {

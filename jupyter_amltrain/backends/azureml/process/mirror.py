@@ -22,6 +22,7 @@ from jupyter_amltrain.backends.azureml.process.elsewhere import AGENT, AGENT_STA
 from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
 from jupyter_amltrain.backends.azureml.process.ranges import News, Reader, advance
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
+from jupyter_amltrain.spec.child_run import PARENT_TYPES
 from jupyter_amltrain.state import locked
 
 if TYPE_CHECKING:
@@ -45,7 +46,14 @@ _turns: dict[str, threading.Lock] = {}
 
 
 def sync(
-    call: Call, *, workspace: str, name: str, folder: str, streams: Sequence[str] = (), ended: bool = False
+    call: Call,
+    *,
+    workspace: str,
+    name: str,
+    folder: str,
+    streams: Sequence[str] = (),
+    ended: bool = False,
+    only_log: bool = False,
 ) -> dict[str, Any]:
     """Bring a mirror folder up to date.
 
@@ -55,6 +63,8 @@ def sync(
         Which are wanted; empty for all.
     ended
         The job is known to have ended: read all that there is.
+    only_log
+        The folder is for the log alone: that of a step or trial.
 
     Returns
     -------
@@ -67,7 +77,8 @@ def sync(
     path = Path(folder)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with turn, locked(path / ".lock", 60.0):
-        return _Sync(call, workspace, name, path, frozenset(streams), ended).run()
+        one = _Sync(call, workspace, name, path, frozenset(streams), ended)
+        return one.run_log() if only_log else one.run()
 
 
 class _Sync:
@@ -87,6 +98,7 @@ class _Sync:
         self.status = ""
         self.taken = 0
         self.more = False
+        self.details: dict[str, Any] = {}
 
     def run(self) -> dict[str, Any]:
         facts = self.mirror.facts
@@ -107,6 +119,27 @@ class _Sync:
             finally:
                 self._tell()
                 self.mirror.save()
+        elif self._is_parent and not (self.mirror.folder / children.FILE).exists():
+            # An earlier version has mirrored it, which kept no rows.
+            self._look()
+            self._children()
+            self.mirror.save()
+        return self._answer()
+
+    def run_log(self) -> dict[str, Any]:
+        """The log and nothing else."""
+        facts = self.mirror.facts
+        if not facts.get("complete"):
+            try:
+                self._look(agent=False)
+                self._log()
+                facts["complete"] = self.ended and not self.more
+            finally:
+                self.mirror.save()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        facts = self.mirror.facts
         return {
             "grown": sorted(self.mirror.grown),
             "complete": bool(facts.get("complete")),
@@ -114,18 +147,20 @@ class _Sync:
             "age": self._age(),
         }
 
-    def _look(self) -> None:
-        """Which files there are. A look that the watcher has just taken is good enough."""
+    def _look(self, agent: bool = True) -> None:
+        """Which files there are, those of our agent too. A look that the watcher has just taken is good enough."""
         found = history.recent(self.place, self.name, 0.0 if self.ended else 4 * base())
         if found is None:
             if self.ended and passing(self.mirror, self.now):
                 raise TargetUnreachable(f"Azure does not find the files of {self.name} now.", hint="Try again.")
             return
+        self.details = found
         self.files = dict(found.get("logFiles") or {})
         self.status = str(found.get("status") or "")
         self.attempt = int(found.get("currentAttemptId") or 1)
         self.ended = self.ended or self.status in ENDED
-        self.files.update(self._ours(self.files))
+        if agent:
+            self.files.update(self._ours(self.files))
 
     def _ours(self, listed: Collection[str], fresh: bool = False) -> dict[str, str]:
         """Addresses of the agent's files, where the service does not list them as logs."""
@@ -189,8 +224,20 @@ class _Sync:
 
     def _children(self) -> None:
         """What became of the job's parts."""
-        if "log" in self.streams and children.job_type(self.mirror) in children.PARENTS and self.status:
-            children.take(self.mirror, self.place, self.name, now=self.now, period=2 * base(), ended=self.ended)
+        if "log" in self.streams and self._is_parent and self.status:
+            children.take(
+                self.mirror,
+                self.place,
+                self.name,
+                parent=self.details,
+                now=self.now,
+                period=2 * base(),
+                ended=self.ended,
+            )
+
+    @property
+    def _is_parent(self) -> bool:
+        return children.job_type(self.mirror) in PARENT_TYPES
 
     def _over(self, attempt: int, kept: dict[str, str]) -> None:
         """The rest of what an attempt that is over had written, from where the service keeps it."""

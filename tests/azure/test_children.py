@@ -1,0 +1,149 @@
+"""Steps of pipelines and trials of sweeps and AutoML jobs as rows of their run, on the emulated Azure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.errors import CommandError, RunFailed
+from tests.azure import yaml_files
+from tests.azure.conftest import Azure
+from tests.azure.lab import lab, submit
+from tests.places import DEADLINE, until
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(scope="module")
+def api(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with lab(azure, tmp_path_factory.mktemp("children")) as module:
+        yield module
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "score.py").write_text(yaml_files.SCORE)
+    for name in ("scored", "pipeline", "failing_pipeline", "automl"):
+        (tmp_path / f"{name}.yml").write_text(getattr(yaml_files, name.upper()))
+    return tmp_path
+
+
+def shown(run: Any) -> str:
+    from jupyter_amltrain.commands.runs import show_text
+
+    return show_text(run)
+
+
+def test_trials_of_a_sweep_have_their_metric_and_the_best_is_marked(api: Any, azure: Azure, folder: Path) -> None:
+    run = submit(f"{folder}/scored.yml --target cpu").wait(DEADLINE)
+    children = run.children
+    assert [(one.kind, one.state, one.metric, one.value, one.best) for one in children] == [
+        ("trial", "completed", "loss", 0.5, False),
+        ("trial", "completed", "loss", 0.125, True),
+        ("trial", "completed", "loss", 0.25, False),
+    ]
+    for number, one in enumerate(children):
+        assert one.id == one.name == f"{run.run_id}_{number}"
+        assert one.url.startswith(f"https://ml.azure.com/runs/{one.id}?wsid=")
+        assert one.seconds is not None and one.created <= one.started <= one.ended
+    text = shown(run)
+    assert re.search(rf"{children[1].id}  completed  loss 0\.125 \(best\)", text)
+    assert text.count("(best)") == 1
+    record = run.record()
+    assert record.children == children and record.children_hidden == 0
+    assert run.logs(step=children[2].id) == "scored 0.25\n"
+
+
+def test_steps_of_a_pipeline_have_logs_of_their_own(api: Any, folder: Path) -> None:
+    run = submit(f"{folder}/pipeline.yml --target cpu --param word=there").wait(DEADLINE)
+    assert [(one.name, one.kind, one.state, one.metric) for one in run.children] == [
+        ("writes", "step", "completed", ""),
+        ("reads", "step", "completed", ""),
+    ]
+    assert run.logs(step="reads") == "there\n" and run.logs(step="writes") == ""
+    assert run.logs(step=run.child("rea").id) == "there\n"
+    with pytest.raises(CommandError, match="writes, reads"):
+        run.logs(step="nobody")
+
+
+def test_log_of_a_step_in_a_terminal_and_followed(api: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from jupyter_amltrain import cli
+    from jupyter_amltrain.commands import runs as commands
+
+    talks = "for i in 1 2 3; do echo line $i; sleep 0.2; done; grep -x"
+    (folder / "talks.yml").write_text(yaml_files.PIPELINE.replace("grep -x", talks))
+    run = submit(f"{folder}/talks.yml --target cpu")
+    until(lambda: [one.name for one in run.children] == ["writes", "reads"], "the second step")
+    said: list[str] = []
+    commands.follow_child(run, "reads", said.append)
+    assert "".join(said) == "line 1\nline 2\nline 3\nhello\n"
+    run.wait(DEADLINE)
+    assert cli.main(["runs", "logs", run.handle, "--step", "reads", "--tail", "2"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == "line 3\nhello"
+    assert cli.main(["runs", "logs", run.handle, "--step", "nobody"]) != 0
+    assert "writes, reads" in capsys.readouterr().err
+
+
+def test_failed_step_says_why(api: Any, folder: Path) -> None:
+    run = submit(f"{folder}/failing_pipeline.yml --target cpu")
+    with pytest.raises(RunFailed):
+        run.wait(DEADLINE)
+    (wrong,) = run.children
+    assert (wrong.name, wrong.state) == ("wrong", "failed") and "3" in wrong.detail
+    assert run.logs(step="wrong") == "about to fail\n"
+
+
+def test_automl_trial_is_the_best_by_the_tag_of_the_service(api: Any, folder: Path) -> None:
+    run = submit(f"{folder}/automl.yml --target cpu").wait(DEADLINE)
+    (trial,) = run.children
+    assert (trial.metric, trial.value, trial.best) == ("accuracy", 0.9, True)
+
+
+def test_children_are_rows_while_the_parent_runs(api: Any, folder: Path) -> None:
+    """A live run's row in the panel and its record have them before its end."""
+    text = yaml_files.PIPELINE.replace("grep -x", "sleep 600; grep -x")
+    (folder / "slow.yml").write_text(text)
+    run = submit(f"{folder}/slow.yml --target cpu")
+
+    def reads_runs() -> bool:
+        return [(one.name, one.state) for one in run.children] == [("writes", "completed"), ("reads", "running")]
+
+    until(reads_runs, "the second step to run")
+    assert run.children[1].seconds is None and not run.status.state.terminal
+    run.cancel()
+    until(lambda: run.status.state.terminal, "its end")
+
+
+def test_another_kernel_finds_the_rows_of_an_ended_run(api: Any, azure: Azure, folder: Path) -> None:
+    from jupyter_amltrain.answers.logs import LogAnswers
+    from jupyter_amltrain.backends.azureml import mirror_reading
+    from jupyter_amltrain.panel.protocol import GetLog
+    from jupyter_amltrain.runs.row import row_of
+    from jupyter_amltrain.session import controller
+
+    run = submit(f"{folder}/pipeline.yml --target cpu --param word=there").wait(DEADLINE)
+    steps = run.children
+    mirror = Path(run.run.folder)
+    (mirror / mirror_reading.CHILDREN).unlink()  # as an earlier version has left it
+    api.close()
+    found = api.attach(run.handle)
+    assert found.children == steps
+    c = controller()
+    row = row_of(c.loop.call(_entry(c, run.handle)))
+    assert row.children == steps
+    answers = LogAnswers(c)
+    reply = c.loop.call(answers._log(GetLog(handle=run.handle, child=steps[1].id)))
+    assert (reply.text, reply.ended) == ("there\n", True)
+    with pytest.raises(CommandError, match="no step"):
+        c.loop.call(answers._log(GetLog(handle=run.handle, child="../../secret")))
+    assert json.loads((mirror / mirror_reading.CHILDREN).read_text())["hidden"] == 0
+
+
+async def _entry(c: Any, handle: str) -> Any:
+    return c.entry(handle)

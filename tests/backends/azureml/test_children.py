@@ -1,0 +1,183 @@
+"""Rows of steps and trials, made of what run history and MLflow say, without a service."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_amltrain.backends.azureml import mirror_reading
+from jupyter_amltrain.backends.azureml.process import children
+from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
+from jupyter_amltrain.errors import CommandError, TargetUnreachable
+from jupyter_amltrain.spec.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_telling
+from tests.azure.conftest import ROOT
+
+RECORDED = ROOT / "azureml_emulator" / "data" / "recordings" / "02_pipeline_two_steps_failed_children.json"
+SECONDS = "2026-11-22T10:00:{:02d}.1234567+00:00"
+
+
+class Answer(NamedTuple):
+    status: int
+    json: Any
+
+
+class Service:
+    """Both doors of a workspace, with what they were asked."""
+
+    history, mlflow, name = "history", "mlflow", "lab"
+    subscription, resource_group, workspace, tenant = "s", "g", "w", ""
+
+    def __init__(self, found: list[dict[str, Any]], metrics: dict[str, Any], job: dict[str, Any] | None = None) -> None:
+        self.found, self.metrics, self.job = found, metrics, job
+        self.asked: list[str] = []
+        self.data = self.arm = self
+
+    def pages(self, path: str, **more: Any) -> list[dict[str, Any]]:
+        return self.found[::-1]
+
+    def get(self, path: str, **more: Any) -> Answer:
+        if path.startswith("jobs/"):
+            return Answer(200 if self.job else 404, self.job)
+        run_id = more["params"]["run_id"]
+        self.asked.append(run_id)
+        said = self.metrics.get(run_id)
+        if isinstance(said, Exception):
+            raise said
+        return Answer(404, None) if said is None else Answer(200, {"run": {"data": {"metrics": said}}})
+
+
+def trial(number: int, status: str = "Completed", **more: Any) -> dict[str, Any]:
+    ended = status in ("Completed", "Failed", "Canceled")
+    times = {"createdUtc": SECONDS.format(number % 60), "startTimeUtc": SECONDS.format(number % 60)}
+    end = {"endTimeUtc": SECONDS.format(59)} if ended else {}
+    return {"runId": f"s_{number}", "displayName": f"s_{number}", "status": status, **times, **end, **more}
+
+
+def metric(value: Any, key: str = "loss", timestamp: int = 1) -> dict[str, Any]:
+    return {"key": key, "value": value, "timestamp": timestamp}
+
+
+def sweep(goal: str = "Minimize", metric: str = "loss") -> dict[str, Any]:
+    return {"properties": {"jobType": "Sweep", "objective": {"goal": goal, "primaryMetric": metric}}}
+
+
+def looked(
+    folder: Path, service: Service, job_type: str = "sweep", ended: bool = True, **parent: Any
+) -> tuple[ChildRun, ...]:
+    (folder / "job.json").write_text(json.dumps({"spec": {"job_type": job_type}}))
+    mirror = MirrorFiles(folder)
+    place: Any = service
+    children.take(mirror, place, "s", parent=parent, now=1e9, period=0.0, ended=ended)
+    mirror.save()
+    return mirror_reading.children(folder).runs
+
+
+def test_recorded_steps_say_their_names_and_why_they_failed(tmp_path: Path) -> None:
+    found = json.loads(RECORDED.read_text())["entries"][-1]["response"]["value"]
+    runs = looked(tmp_path, Service(found, {}), "pipeline")
+    assert len(runs) == 2 and {run.kind for run in runs} == {"step"}
+    second = next(run for run in runs if run.name == "hello_world_inline_commandjob_2")
+    assert second.state == "failed" and "Authentication failed" in second.detail and len(second.detail) <= 200
+    assert second.seconds == pytest.approx(202.53, abs=0.01)
+    assert second.url == f"https://ml.azure.com/runs/{second.id}?wsid=/subscriptions/s/resourcegroups/g/workspaces/w"
+
+
+@pytest.mark.parametrize(("goal", "best"), [("Minimize", "s_1"), ("Maximize", "s_0")])
+def test_best_trial_is_the_leader_by_the_goal_while_the_service_names_none(
+    tmp_path: Path, goal: str, best: str
+) -> None:
+    metrics = {"s_0": [metric(0.5)], "s_1": [metric(0.1)], "s_2": [metric(0.01)]}
+    service = Service([trial(0), trial(1), trial(2, "Failed")], metrics, sweep(goal))
+    runs = looked(tmp_path, service, ended=False)
+    assert [run.id for run in runs if run.best] == [best]
+
+
+@pytest.mark.parametrize("where", ["properties", "tags"])
+def test_best_trial_of_the_service_counts_more(tmp_path: Path, where: str) -> None:
+    service = Service([trial(0), trial(1)], {"s_0": [metric(0.5)], "s_1": [metric(0.1)]}, sweep())
+    name = "best_child_run_id" if where == "properties" else "automl_best_child_run_id"
+    runs = looked(tmp_path, service, **{where: {name: "s_0"}})
+    assert [run.best for run in runs] == [True, False]
+
+
+def test_primary_metric_is_found_in_the_spelling_of_the_service(tmp_path: Path) -> None:
+    job = {"properties": {"jobType": "AutoML", "taskDetails": {"primaryMetric": "AUCWeighted"}}}
+    service = Service([trial(0)], {"s_0": [metric(0.2, "log_loss", 9), metric(0.9, "AUC_weighted")]}, job)
+    (run,) = looked(tmp_path, service, "automl")
+    assert (run.metric, run.value, run.best) == ("AUC_weighted", 0.9, False)
+
+
+def test_step_shows_the_metric_that_was_logged_last(tmp_path: Path) -> None:
+    said = [metric(1, "rows", 3), metric(2, "loss", 5), metric(3, "system/cpu", 9)]
+    (run,) = looked(tmp_path, Service([trial(0)], {"s_0": said}), "pipeline")
+    assert (run.metric, run.value) == ("loss", 2.0)
+
+
+def test_ended_child_is_asked_for_its_metrics_once(tmp_path: Path) -> None:
+    service = Service([trial(0), trial(1, "Running")], {"s_0": [metric(0.5)]}, sweep())
+    looked(tmp_path, service, ended=False)
+    service.metrics["s_1"] = [metric(0.25)]
+    runs = looked(tmp_path, service, ended=False)
+    assert sorted(service.asked) == ["s_0", "s_1", "s_1"]
+    assert [run.value for run in runs] == [0.5, 0.25]
+
+
+def test_metrics_that_cannot_be_read_now_are_asked_for_again(tmp_path: Path) -> None:
+    service = Service([trial(0)], {"s_0": TargetUnreachable("away")}, sweep())
+    assert looked(tmp_path, service)[0].metric == ""
+    service.metrics["s_0"] = [metric("NaN")]
+    assert looked(tmp_path, service)[0] == msgspec.structs.replace(
+        looked(tmp_path, service)[0], metric="loss", value=None
+    )
+
+
+def test_state_the_service_has_and_we_do_not_is_its_own_word(tmp_path: Path) -> None:
+    (run,) = looked(tmp_path, Service([trial(0, "Bypassed")], {}), "pipeline")
+    assert run.state == "bypassed"
+
+
+def test_of_many_trials_the_best_and_the_newest_are_kept(tmp_path: Path) -> None:
+    many = [trial(0, createdUtc=f"2026-11-22T10:00:00.{n:07d}", runId=f"s_{n}") for n in range(300)]
+    metrics = {f"s_{n}": [metric(1.0)] for n in range(300)}
+    runs = looked(tmp_path, Service(many, metrics, sweep()), properties={"best_child_run_id": "s_7"})
+    kept = mirror_reading.children(tmp_path)
+    assert len(runs) == MAX_CHILDREN and kept.hidden == 300 - MAX_CHILDREN
+    assert runs[0].id == "s_7" and runs[0].best and runs[-1].id == "s_299"
+
+
+def test_same_answer_is_no_news(tmp_path: Path) -> None:
+    service: Any = Service([trial(0)], {}, sweep())
+    looked(tmp_path, service)
+    mirror = MirrorFiles(tmp_path)
+    children.take(mirror, service, "s", parent={}, now=2e9, period=0.0, ended=False)
+    assert "children" not in mirror.grown
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60),
+    st.integers(min_value=1, max_value=40),
+)
+def test_most_telling_keeps_order_best_and_live(states: list[tuple[bool, bool]], limit: int) -> None:
+    runs = tuple(
+        ChildRun(id=str(i), name=str(i), best=best, ended=1.0 if ended else None)
+        for i, (best, ended) in enumerate(states)
+    )
+    kept = most_telling(runs, limit)
+    assert len(kept) == min(limit, len(runs)) and [int(run.id) for run in kept] == sorted(int(r.id) for r in kept)
+    gone = [run for run in runs if run not in kept]
+    assert not any(run.best for run in gone) or all(run.best for run in kept)
+    assert not any(run.ended is None for run in gone) or all(run.best or run.ended is None for run in kept)
+
+
+def test_child_is_found_by_name_id_or_beginning_and_by_nothing_else() -> None:
+    runs = ChildRuns(runs=(ChildRun(id="a1", name="prep"), ChildRun(id="b2", name="prep"), ChildRun(id="c3", name="x")))
+    assert runs.find("x").id == runs.find("c").id == "c3" and runs.find("b2").id == "b2"
+    for name in ("prep", "nobody", ""):
+        with pytest.raises(CommandError):
+            runs.find(name)
