@@ -17,6 +17,7 @@ from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.snapshot import OUTPUTS_LINK
 from jupyter_amltrain.spec.inputs import input_variable, literal_text, output_variable
 from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.references import with_places
 
 #: Files that a job of Azure ML puts into ``./outputs`` belong to the run: here they get into its folder.
 _LINK_OUTPUTS = f"[ -e outputs ] || ln -s {OUTPUTS_LINK} outputs; "
@@ -50,12 +51,24 @@ def launch_plan(spec: JobSpec, source: str, default_python: str = "") -> LaunchP
     python = spec.python or default_python or sys.executable
     if spec.job_type:
         return _command_plan(spec, source, python)
-    argv = [python, "-u", f"{source}/{spec.script_name}", *spec.args]
-    if not spec.script:  # a file: its parameters are arguments, nothing is injected
-        for name, value in spec.params.items():
-            argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
+    data = _data(spec, posixpath.dirname(source))
     cwd = source if spec.source or not spec.notebook_dir else spec.notebook_dir
-    return LaunchPlan(argv=tuple(argv), cwd=cwd, env={**spec.env, **_data(spec, posixpath.dirname(source))})
+    return LaunchPlan(argv=tuple(script_argv(spec, source, python, data)), cwd=cwd, env={**spec.env, **data})
+
+
+def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]) -> list[str]:
+    """Program and arguments of a script.
+
+    Parameters
+    ----------
+    data
+        Variables with the paths of inputs and outputs; references to those that are not in it stay as they are.
+    """
+    argv = [python, "-u", f"{source}/{spec.script_name}", *with_places(spec.args, data)]
+    if not spec.script:  # a file: its parameters are arguments, nothing is injected
+        for name, value in with_places(spec.params, data).items():
+            argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
+    return argv
 
 
 def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:

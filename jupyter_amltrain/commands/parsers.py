@@ -48,7 +48,8 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
     add("--source", metavar="FOLDER", help="copy this folder along (.amlignore, .gitignore hold)")
     many(
         "--param", metavar="K=V", type=values.param,
-        help="assigned before the first line; an argument --K V for a script",
+        help="assigned before the first line; an argument --K V for a script; '${{inputs.data}}' is the path of"
+        " --input data",
     )  # fmt: skip
     many(
         "--out", metavar="NAME", type=values.out,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jupyter_amltrain.agent import service_bare, service_job
 from jupyter_amltrain.backends.azureml import curated, job_command, job_environment, job_rows, job_tags, mapping
 from jupyter_amltrain.backends.azureml.process import history
 from jupyter_amltrain.errors import CommandError, SpecError
@@ -81,6 +83,21 @@ def test_a_job_with_everything() -> None:
     assert found["services"]["tensorboard"] == {"jobServiceType": "TensorBoard", "properties": {"logDir": "logs"}}
     assert found["services"]["ssh"]["properties"] == {"sshPublicKeys": "ssh-rsa AAA me"}
     assert found["queueSettings"] == {"priority": 3} and found["tags"] == {"team": "x"}
+
+
+def test_reference_to_an_input_is_left_to_who_knows_the_path() -> None:
+    """The agent, by the job's file; in an image without Python 3.8 the service, which fills in the command."""
+    spec = JobSpec(
+        name="n",
+        script_name="train.py",
+        inputs={"data": JobInput(path="azureml:d:1")},
+        params={"data_dir": "${{inputs.data}}/a b"},
+    )
+    words = job_command.job_file(spec)["argv"]
+    assert words[-2:] == ["--data_dir", "${{inputs.data}}/a b"]
+    assert service_job.command(words, {"AML_INPUT_DATA": "/mnt/d"})[-1] == "/mnt/d/a b"
+    assert service_bare._command(words)[0] == sys.executable
+    assert job_command.command_of(spec).endswith("train.py --data_dir '${{inputs.data}}/a b'")
 
 
 def test_processes() -> None:
