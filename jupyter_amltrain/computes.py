@@ -20,7 +20,7 @@ from jupyter_amltrain.backends.registry import forms, target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError
 from jupyter_amltrain.spec.azure_target import GONE
 from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget
-from jupyter_amltrain.spec.target_fields import NAME, checked, no_such, whole
+from jupyter_amltrain.spec.target_fields import NAME, checked, checked_scale, no_such
 from jupyter_amltrain.target_list import removal
 from jupyter_amltrain.target_rows import PAST, Seen, done_text, failed_text, info_text
 from jupyter_amltrain.targets import LOCAL, stored
@@ -221,11 +221,11 @@ class Computes(Works):
             can = ", ".join(["use", "test", *acts])
             raise CommandError(f"{name!r} cannot be {PAST[verb]}.", hint=f"With it one can: {can}.")
         fields = acts[verb].fields if verb in acts else ()
-        wrong = {k: no_such(k, [f.name for f in fields], "field") for k in values if k not in [f.name for f in fields]}
-        if verb == "scale":
-            most = seen.state.max_nodes if seen.state is not None else None
-            values["nodes"], sentence = whole(values.get("nodes"), 0, most)
-            wrong |= {"nodes": sentence} if sentence else {}
+        known = [field.name for field in fields]
+        alias = ("nodes",) if verb == "scale" else ()  # of min_nodes
+        wrong = {k: no_such(k, known, "field") for k in values if k not in (*known, *alias)}
+        if verb == "scale" and not wrong:
+            values, wrong = checked_scale(target, acts[verb].fields, values)
         if wrong:
             return Done(errors=wrong)
         if forgets or own is None:
@@ -254,7 +254,7 @@ class Computes(Works):
             return f"{done_text(verb, seen.target.name, values)} In use now: {LOCAL.name}." if used else None
         assert own is not None
         if verb == "scale":
-            await own.scale(values["nodes"], progress)
+            await own.scale(values, progress)
         else:
             await {"start": own.start, "stop": own.stop, "restart": own.restart}[verb](progress)
         if own.target != seen.target:

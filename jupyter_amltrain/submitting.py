@@ -131,8 +131,8 @@ def submit(
             raise CommandError(f"{word}={given!r}: a list of texts is wanted.", hint=f"Try: {word}=[{given!r}]")
     found = distribution_word(distribution)
     data = inputs_of(inputs or {})
-    params, args = with_literals(dict(params or {}), data), with_literals(tuple(args), data)
-    out, secrets = tuple(out), dict(secrets or {})
+    params = dict(with_literals(params or {}, data))
+    args, out, secrets = with_literals(tuple(args), data), tuple(out), dict(secrets or {})
     text, script_name, cell, offset = "", "script.py", "", 0
     notes: tuple[str, ...] = ()
     if isinstance(script, os.PathLike) or _FILE.fullmatch(script):

@@ -109,6 +109,11 @@ def test_what_a_click_does_can_be_typed(values: dict[str, Any], line: str) -> No
         again = {k[len(VALUE) :]: v for k, v in vars(asked).items() if k.startswith(VALUE)}
         assert checked(FakeTarget, "big", again) == checked(FakeTarget, "big", values)
     assert line_of("scale", "big", values={"nodes": 4}) == "%aml_compute scale big --nodes 4"
+    changed = {"min_nodes": 1, "max_nodes": 4, "idle_minutes": 30.0}
+    line = "%aml_compute scale big --min-nodes 1 --max-nodes 4 --idle-minutes 30"
+    assert line_of("scale", "big", values=changed) == line
+    again = {k[len(VALUE) :]: v for k, v in vars(parse(line.partition(" ")[2])).items() if k.startswith(VALUE)}
+    assert again == {"min_nodes": "1", "max_nodes": "4", "idle_minutes": "30"}
     assert line_of("dismiss", "big") == ""
 
 
@@ -194,4 +199,4 @@ def test_in_a_terminal_it_waits(home: Path, capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out) == {"said": "big is deleted."}
     assert main([*line, "--fails", "create", "--yes"]) == 1  # the target refused
     assert main(["compute", "attach", "vm"]) == 2
-    assert main(["compute", "create", "big", "--kind", "fake", "--wait"]) == 2  # it waits anyway
+    assert main([*line, "--yes", "--wait"]) == 0  # it waits anyway

@@ -158,14 +158,14 @@ def test_scale_and_delete_while_a_run_is_live(panel: PanelPage, notebook: Notebo
     panel.expand("gpus")
     panel.act("gpus", "scale").click()
     dialog = panel.page.locator(".jp-Dialog")
-    panel.fill(dialog, nodes="2")
-    expect(panel.error(dialog, "nodes")).to_contain_text("1", timeout=MS)
-    panel.fill(dialog, nodes="1")
-    dialog.get_by_role("button", name="Scale").click()
+    panel.fill(dialog, min_nodes="2")
+    expect(panel.error(dialog, "min_nodes")).to_contain_text("1", timeout=MS)
+    panel.fill(dialog, min_nodes="1")
+    dialog.get_by_role("button", name="Change").click()
     expect(dialog).to_contain_text(
-        "Costs 3.06 USD per hour until it is scaled down, also when nothing runs", timeout=MS
+        "costs 3.06 USD per hour until you lower the minimum, also when nothing runs", timeout=MS
     )
-    panel.confirm("Scale")
+    panel.confirm("Change")
     expect(row).to_contain_text("1 of 1 node", timeout=MS)
     panel.act("gpus", "delete").click()
     expect(dialog).to_contain_text("Its 1 running run is stopped.", timeout=MS)

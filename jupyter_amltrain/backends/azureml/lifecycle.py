@@ -166,18 +166,30 @@ class AzureLifecycle(AzureHoldings, Provisioned):
             raise self._cannot({"start": "started", "stop": "stopped", "restart": "restarted"}[verb])
         self._row = await self.ask(f"computes.{verb}", progress, SILENCE, name=self.azure.compute_name)
 
-    async def scale(self, nodes: int, progress: Progress) -> None:
+    async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
         """See :meth:`Provisioned.scale`."""
         target = self.target
         if not isinstance(target, AmlComputeTarget):
             raise self._cannot("scaled")
-        if nodes > target.min_nodes:
-            self._row = await self.ask("computes.get", name=target.compute_name)
-            await self.hold(nodes, fresh=True)
+        self._row = await self.ask("computes.get", name=target.compute_name)
+        existing = msgspec.structs.replace(target, **self._scale())  # somebody else may have changed it
+        wanted = msgspec.structs.replace(existing, **settings)
+        if wanted.max_nodes > existing.max_nodes:
+            await self.hold(wanted.max_nodes, most=wanted.max_nodes, now=False, fresh=True)
+        if wanted.min_nodes > existing.min_nodes:
+            await self.hold(wanted.min_nodes, most=wanted.max_nodes, fresh=True)
         self._row = await self.ask(
-            "computes.update", progress, SILENCE, name=target.compute_name, settings={"min_nodes": nodes}
+            "computes.update", progress, SILENCE, name=target.compute_name, settings=dict(settings)
         )
-        self.target = msgspec.structs.replace(target, min_nodes=nodes)
+        self.target = wanted
+
+    def _scale(self) -> dict[str, Any]:
+        """The scale settings that the service last told."""
+        row = self._row or {}
+        idle = row.get("idle_seconds")
+        found = {"min_nodes": row.get("min_nodes"), "max_nodes": row.get("max_nodes")}
+        found["idle_minutes"] = None if idle is None else idle / 60
+        return {name: value for name, value in found.items() if value is not None}
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`Provisioned.wrong`."""
@@ -202,7 +214,8 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         delete = Act(verb="delete")
         target = self.target
         if isinstance(target, AmlComputeTarget):
-            return (scaling(target.max_nodes, target.min_nodes), delete)
+            now = msgspec.structs.replace(target, **self._scale())
+            return (scaling(now.min_nodes, now.max_nodes, now.idle_minutes), delete)
         if isinstance(target, InstanceTarget):
             stopped = state.state == "stopped"
             return (*switching(stopped), Act(verb="restart", why_not="It is stopped." if stopped else ""), delete)
