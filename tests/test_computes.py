@@ -245,6 +245,30 @@ def test_create_of_machines_that_somebody_else_deleted_creates_them(
     assert not kernel.create("big", **CLUSTER).begun and made == ["big"]
 
 
+def test_create_of_deleted_machines_takes_the_new_settings(
+    kernel: Kernel, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.create("big", **CLUSTER)
+    fails = [True]
+
+    async def gone(self: FakeLifecycle) -> bool:
+        return True
+
+    async def create(self: FakeLifecycle, progress: Any) -> None:
+        if fails.pop():
+            raise QuotaExceeded("No.")
+
+    monkeypatch.setattr(FakeLifecycle, "is_gone", gone)
+    monkeypatch.setattr(FakeLifecycle, "create", create)
+    assert "6 x 3.06" in kernel.act("create", "big", kind="fake", values={**SIZE, "max_nodes": 6}).ask
+    with pytest.raises(QuotaExceeded):
+        kernel.create("big", **SIZE, max_nodes=6)
+    assert stored(home)["targets"]["big"]["max_nodes"] == 4 == kernel.rows()["big"].fields["max_nodes"]
+    fails.append(False)
+    kernel.create("big", **SIZE, max_nodes=6)
+    assert stored(home)["targets"]["big"]["max_nodes"] == 6 and kernel.rows()["big"].max_nodes == 6
+
+
 def test_a_target_that_could_not_be_made_leaves_nothing(kernel: Kernel, other: Kernel, home: Path) -> None:
     kernel.create("big", wait=False, fails="create", provisioning=0.1, **SIZE)
     with pytest.raises(QuotaExceeded, match="the quota for gpu-v100 is used up"):

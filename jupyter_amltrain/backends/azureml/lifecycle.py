@@ -69,8 +69,8 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         if row is None:
             return ProvisionState(
                 state="failed",
-                detail=f"There is no compute {target.compute_name!r} in {self.workspace().name} (any more);"
-                f" %aml_compute delete {target.name} removes it from the list.",
+                detail=f"There is no compute {target.compute_name!r} in {self.workspace().name}: it was deleted at Azure."
+                f" Create it again under this name, or remove it from the list: %aml_compute delete {target.name}",
             )
         return asked.state_of(target, row, self.size(str(row.get("size") or "")), self.known_quotas())
 
@@ -111,13 +111,13 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         if getattr(target, "size", ""):
             await self.possible()
         if isinstance(target, AmlComputeTarget):
-            there = await self.ask("computes.get", name=target.compute_name)
+            there = self._row = await self.ask("computes.get", name=target.compute_name)
             if there is None:  # one that is there has what it needs
                 await self.hold(target.max_nodes, now=False, fresh=True)
                 if target.min_nodes:
                     await self.hold(target.min_nodes)
         elif isinstance(target, InstanceTarget):
-            there = await self.ask("computes.get", name=target.compute_name)
+            there = self._row = await self.ask("computes.get", name=target.compute_name)
             if there is None:
                 await self.hold(1, fresh=True)
         if isinstance(target, ServerlessTarget):
