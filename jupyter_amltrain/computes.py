@@ -245,7 +245,7 @@ class Computes(Works):
         forgets = verb == "delete" and own is None and not isinstance(target, LocalTarget)
         if verb not in acts and not forgets:
             can = ", ".join(["use", "test", *acts])
-            raise CommandError(f"{name!r} cannot be {PAST[verb]}.", hint=f"With it one can: {can}.")
+            raise CommandError(f"{name!r} does not support {verb}.", hint=f"Supported: {can}.")
         fields = acts[verb].fields if verb in acts else ()
         known = [field.name for field in fields]
         alias = ("nodes",) if verb == "scale" else ()  # of min_nodes

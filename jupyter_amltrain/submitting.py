@@ -34,6 +34,11 @@ def submit_spec(spec: JobSpec, *, target: str | None = None, secrets: Mapping[st
     return TrackedRun(handle)
 
 
+def check_spec(spec: JobSpec, *, target: str | None = None) -> None:
+    """Raise what the target would refuse the job for; sends nothing."""
+    controller().loop.call(controller().prepare(spec, target), ANSWER)
+
+
 def plan_spec(spec: JobSpec, *, target: str | None = None) -> Plan:
     """The exact request of a submit, without secrets; sends nothing."""
     return controller().loop.call(controller().plan(spec, target), ANSWER)

@@ -171,10 +171,10 @@ def test_start_and_stop(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("verb", "name", "rest", "sentence"),
     [
-        ("scale", "local", {"values": {"nodes": 2}}, "'local' cannot be scaled. With it one can: use, test."),
-        ("delete", "local", {}, "'local' cannot be deleted."),
-        ("start", "local", {}, "'local' cannot be started."),
-        ("scale", "one", {"values": {"nodes": 2}}, "'one' cannot be scaled. With it one can: use, test, start, stop"),
+        ("scale", "local", {"values": {"nodes": 2}}, "'local' does not support scale. Supported: use, test."),
+        ("delete", "local", {}, "'local' does not support delete."),
+        ("start", "local", {}, "'local' does not support start."),
+        ("scale", "one", {"values": {"nodes": 2}}, "'one' does not support scale. Supported: use, test, start, stop"),
         ("fly", "one", {}, "'fly' cannot be done with a target."),
         ("attach", "vm", {"kind": "batch"}, "Azure Batch is no longer among the computes that Azure ML publishes"),
         ("start", "on", {}, "No compute target named 'on'. Did you mean one?"),
@@ -190,8 +190,8 @@ def test_what_cannot_be_done(kernel: Kernel, verb: str, name: str, rest: dict[st
 @pytest.mark.parametrize(
     ("name", "kind", "values", "field", "sentence"),
     [
-        ("x", "fake", {}, "name", "'x' cannot be a name"),
-        ("a b", "fake", {}, "name", "cannot be a name"),
+        ("x", "fake", {}, "name", "'x' is not a valid name"),
+        ("a b", "fake", {}, "name", "is not a valid name"),
         ("local", "fake", {}, "name", "'local' is this machine"),
         ("", "fake", {}, "name", "A name is missing"),
         ("one", "fake", {"size": "cpu-4"}, "name", "There is a target 'one' already, with other settings (size)"),

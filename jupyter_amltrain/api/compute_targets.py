@@ -22,7 +22,14 @@ def targets() -> list[ComputeTarget]:
 
 def compute(name: str | None = None) -> TargetInfo:
     """What a check of a target finds; default the target in use."""
-    return controller().loop.call(controller().computes.check(name), ANSWER)
+    c = controller()
+
+    async def read() -> TargetInfo:
+        info = await c.computes.check(name)
+        c.computes.forget_failure(info.target)
+        return info
+
+    return c.loop.call(read(), ANSWER)
 
 
 def current_target() -> str:

@@ -27,7 +27,7 @@ _VERBS = {
     "start": "Start the machine of a target.",
     "stop": "Stop the machine of a target; the runs on it end.",
     "restart": "Restart the machine of a target; the runs on it end.",
-    "scale": "Change the minimum and maximum number of nodes of a cluster, and its idle time.",
+    "scale": "Change the nodes and the idle time of a cluster.",
     "delete": "Delete a target with its machines.",
 }
 #: Verbs that take a while, and may cost or lose something.

@@ -240,6 +240,8 @@ def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> Tra
     """
     from jupyter_amltrain import api
 
+    if submission.spec.secrets:  # nobody sets a variable for a job that is refused anyway
+        api.check_spec(submission.spec, target=submission.place)
     secrets = {name: secret(name, environ) for name in submission.spec.secrets}
     return api.submit_spec(submission.spec, target=submission.place, secrets=secrets)
 

@@ -51,7 +51,7 @@ def name_error(name: object) -> str:
     if not isinstance(name, str) or not name:
         return "A name is missing. Write for example gpu-cluster."
     if not _NAME.fullmatch(name):
-        return f"{name[:80]!r} cannot be a name: {NAME.help}."
+        return f"{name[:80]!r} is not a valid name: {NAME.help}."
     return "'local' is this machine. Choose another name." if name == "local" else ""
 
 

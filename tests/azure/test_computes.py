@@ -363,7 +363,7 @@ def test_a_cluster_by_the_command_line(
     assert main(["compute", "scale", "lab", "--nodes", "1", "--yes"]) == 0
     assert main(["compute", "delete", "lab", "--yes"]) == 0
     assert "lab is deleted." in capsys.readouterr().out and wire(azure_env, r"DELETE .*computes/lab")
-    assert main([*line[:-1], "9", "--yes"]) == 1
+    assert main([*line[:-1], "9", "--yes"]) == 2  # before anything is sent
     refused = capsys.readouterr().err
     assert "9 machines of Standard_NC6s_v3 have 54 cores" in refused and "4 machines of this size would fit" in refused
     assert main(["compute", "list"]) == 0 and "lab" not in capsys.readouterr().out

@@ -15,8 +15,9 @@ import msgspec
 from jupyter_amltrain.backends.azureml import asked
 from jupyter_amltrain.backends.azureml.catalog import find
 from jupyter_amltrain.backends.azureml.holdings import AzureHoldings
-from jupyter_amltrain.backends.azureml.keys import key_file, public_key, secrets_of
+from jupyter_amltrain.backends.azureml.keys import key_file, public_key, secrets_of, wrong_secrets
 from jupyter_amltrain.backends.azureml.link import Unanswered
+from jupyter_amltrain.backends.azureml.quotas import refusal
 from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState, scaling, switching
 from jupyter_amltrain.errors import AmlTrainError, CreateUnsure
 from jupyter_amltrain.spec.azure_target import AmlComputeTarget, InstanceTarget, ServerlessTarget
@@ -69,8 +70,9 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         if row is None:
             return ProvisionState(
                 state="failed",
-                detail=f"There is no compute {target.compute_name!r} in {self.workspace().name}: it was deleted at Azure."
-                f" Create it again under this name, or remove it from the list: %aml_compute delete {target.name}",
+                detail=f"There is no compute {target.compute_name!r} in {self.workspace().name}: it was deleted at"
+                " Azure. Create it again under this name, or remove it from the list:"
+                f" %aml_compute delete {target.name}",
             )
         return asked.state_of(target, row, self.size(str(row.get("size") or "")), self.known_quotas())
 
@@ -136,7 +138,7 @@ class AzureLifecycle(AzureHoldings, Provisioned):
             self._row = await self.ask(op, progress, SILENCE, **payload)
         except Unanswered as error:
             raise CreateUnsure(
-                f"{error.message} {target.name!r} may be made all the same.", hint="%aml_compute list shows it then."
+                f"{error.message} {target.name!r} may still be created.", hint="%aml_compute list shows it then."
             ) from error
         self._seen_at = time.time()
 
@@ -193,14 +195,21 @@ class AzureLifecycle(AzureHoldings, Provisioned):
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`Provisioned.wrong`."""
-        wanted, sizes = str(getattr(self.target, "size", "")), self.known_sizes()
+        target, sizes = self.azure, self.known_sizes()
+        wanted = str(getattr(target, "size", ""))
         try:
             if wanted:
                 there = find(sizes, wanted)
                 asked.check_size("", wanted, there, sizes, self._type, self.low_priority, self._where())
         except AmlTrainError as error:
             return {"size": str(error)}
-        return {}
+        nodes = target.max_nodes if isinstance(target, AmlComputeTarget) else 1
+        if wanted and there is not None:
+            low, quotas = self.low_priority, self.known_quotas()
+            refused = refusal(there, nodes, quotas, sizes, low_priority=low, kind=self._type, now=False)
+            if refused is not None:
+                return {"max_nodes" if isinstance(target, AmlComputeTarget) else "size": str(refused)}
+        return wrong_secrets(target)
 
     def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
         """See :meth:`Provisioned.asks`."""

@@ -162,7 +162,14 @@ def refusal(
     machines = f"{nodes} machine{'' if nodes == 1 else 's'} of {size.name}"
     text = f"{prefix}{machines} {'has' if nodes == 1 else 'have'} {cores} {tier}, {left} ({what})."
     most = quotas.most(size, low_priority, mine=mine, now=now) or 0
-    hints = [f"{most} machine{'' if most == 1 else 's'} of this size would fit."] if most else []
+    hints = []
+    if most:
+        machines, at_once = f"{most} machine{'' if most == 1 else 's'}", quotas.most(size, low_priority, mine=mine) or 0
+        hints.append(
+            f"{machines} of this size would fit."
+            if at_once >= most
+            else f"The quota allows {machines} of this size, {at_once or 'none'} of them now."
+        )
     other = largest(size, nodes, low_priority, sizes, quotas, kind)
     if other is not None:
         gpus = f"{other.gpus} x {other.gpu_name}" if other.gpus else f"{other.cpus} cores"

@@ -147,10 +147,12 @@ def test_what_a_cluster_costs_is_said() -> None:
         "Costs up to 0.61 USD per hour while machines are on; 1 of them stay on (0.61 USD per hour), the others go"
         " after 15 min idle. Low-priority machines may be taken away at any time."
     )
-    assert say(cluster, "scale", nodes=2).startswith("Costs 2 x 3.06 = 6.12 USD per hour until it is scaled down")
-    assert say(cluster, "scale", nodes=0) == ""
+    assert "costs 2 x 3.06 = 6.12 USD per hour" in say(cluster, "scale", min_nodes=2)
+    more = say(cluster, "scale", max_nodes=5)
+    assert "5 x 3.06 = 15.3 USD" in more.replace("15.30", "15.3") and "room for 2 of the 5" in more
+    assert say(cluster, "scale", min_nodes=0) == say(cluster, "scale", max_nodes=2, idle_minutes=5) == ""
     unknown = msgspec.structs.replace(cluster, size="Standard_DS2_v2")
-    assert "a price that Azure does not tell" in say(unknown, "create")
+    assert "unknown price" in say(unknown, "create") and "unknown price" in say(unknown, "scale", max_nodes=9)
     assert " Its 2 running runs are stopped. " in say(cluster, "delete", 2)
     assert " Its 1 running and 3 queued runs are stopped. " in say(cluster, "delete", 1, 3)
     assert " Its 1 queued run is stopped. " in say(cluster, "delete", 0, 1)
