@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import shlex
 import sys
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,7 +54,9 @@ def launch_plan(spec: JobSpec, source: str, default_python: str = "") -> LaunchP
         return _command_plan(spec, source, python)
     data = _data(spec, posixpath.dirname(source))
     cwd = source if spec.source or not spec.notebook_dir else spec.notebook_dir
-    return LaunchPlan(argv=tuple(script_argv(spec, source, python, data)), cwd=cwd, env={**spec.env, **data})
+    return LaunchPlan(
+        argv=tuple(script_argv(spec, source, python, data)), cwd=cwd, env={**_alone(spec, source), **spec.env, **data}
+    )
 
 
 def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]) -> list[str]:
@@ -85,7 +88,16 @@ def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
         places[f"outputs.{name}"] = shlex.quote(env[output_variable(name)] + inside)
     path = f"PATH={shlex.quote(posixpath.dirname(python))}:$PATH; export PATH; " if "/" in python else ""
     line = _LINK_OUTPUTS + path + bound(spec.command, places)
-    return LaunchPlan(argv=("/bin/sh", "-c", line), cwd=source, env={**spec.env, **env})
+    return LaunchPlan(argv=("/bin/sh", "-c", line), cwd=source, env={**_alone(spec, source), **spec.env, **env})
+
+
+def _alone(spec: JobSpec, source: str) -> dict[str, str]:
+    """What a script of ``distribution: pytorch`` finds where it is the only process."""
+    if spec.distribution.kind != "pytorch":
+        return {}
+    port = 20000 + zlib.crc32(source.encode()) % 10000  # runs beside each other take others
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "NODE_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    return {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def _data(spec: JobSpec, folder: str) -> dict[str, str]:

@@ -138,9 +138,7 @@ def test_the_life_of_a_target_in_a_notebook(api: Any) -> None:
     assert compute.use("big") and table()[-1].startswith("*")
     with pytest.raises(CommandError, match=r"--nodes: 9 is not a whole number from 0 to 4\."):
         typed("scale big --nodes 9")
-    with pytest.raises(
-        CommandError, match=r"Deletes 'big': .* %aml_compute delete big --yes --wait"
-    ):
+    with pytest.raises(CommandError, match=r"Deletes 'big': .* %aml_compute delete big --yes --wait"):
         typed("delete big --wait")
     assert typed("delete big --yes --wait").endswith("big is deleted. In use now: local.")
     assert len(table()) == 2 and table()[-1].startswith("*  local")
