@@ -8,6 +8,7 @@ from typing import Any
 
 from jupyter_amltrain.backends.azureml.catalog import UNKNOWN, Size, key, offered
 from jupyter_amltrain.backends.azureml.quotas import Quotas
+from jupyter_amltrain.backends.azureml.retirement import retirement_warning
 from jupyter_amltrain.backends.lifecycle import ProvisionState, stopped
 from jupyter_amltrain.errors import CapacityError, CommandError
 from jupyter_amltrain.spec.azure_target import (
@@ -115,13 +116,15 @@ def asks(
     low = bool(getattr(target, "low_priority", False))
     price = None if size is None else size.cost(low)
     currency = size.currency if size else ""
-    if isinstance(target, AmlComputeTarget) and verb in ("create", "scale"):
-        if verb == "scale":
-            return _scale(target, values, price, currency, size, quotas, low)
-        return _cluster(target, price, currency) + _room(target.max_nodes, size, quotas, low)
-    if isinstance(target, InstanceTarget) and verb in ("create", "start"):
-        return _instance(target, price, currency)
-    return ""
+    if isinstance(target, AmlComputeTarget) and verb == "scale":
+        return _scale(target, values, price, currency, size, quotas, low)
+    costs = ""
+    if isinstance(target, AmlComputeTarget) and verb == "create":
+        costs = _cluster(target, price, currency) + _room(target.max_nodes, size, quotas, low)
+    elif isinstance(target, InstanceTarget) and verb in ("create", "start"):
+        costs = _instance(target, price, currency)
+    warning = retirement_warning(str(getattr(target, "size", ""))) if verb == "create" else ""
+    return f"{costs} {warning}".strip()
 
 
 def _delete(target: AzureTarget, running: int, queued: int) -> str:

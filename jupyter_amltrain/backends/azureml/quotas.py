@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.azureml.catalog import UNKNOWN, Size, family_key, field, key, offered
+from jupyter_amltrain.backends.azureml.retirement import is_retired
 from jupyter_amltrain.errors import QuotaExceeded
 
 #: Where more is asked for (named in the service's own refusals).
@@ -115,6 +116,7 @@ def largest(
         for other in sizes
         if key(other.name) != key(size.name)
         and offered(other, kind)
+        and (is_retired(size.name) or not is_retired(other.name))
         and bool(other.gpus) == bool(size.gpus)
         and (not size.gpus or (other.gpu_name == size.gpu_name and other.gpu_name != UNKNOWN))
         and (other.low_priority or not low_priority)
