@@ -83,7 +83,7 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
     add("--timeout", metavar="TIME", type=values.duration, help="stop the run after 90, 30s, 15m, 2h, 1d")
     _job_flags(parser)
     add("--wait", action="store_true", help="wait for the end; an error if the run fails")
-    add("--dry-run", action="store_true", help="print the exact request and send nothing")
+    add("--dry-run", action="store_true", help="print the request and send nothing")
     add("--yaml", action="store_true", help="with --dry-run: print it as a file for az ml job create")
     if magic:
         add("--as", dest="as_name", metavar="NAME", type=values.variable, help="assign the run to NAME")
