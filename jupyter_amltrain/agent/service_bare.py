@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from typing import List
+from typing import List, Match
 
 
 def main(argv: List[str]) -> int:
@@ -41,7 +41,7 @@ def _replaced(path: str) -> int:
 def _command(words: List[str]) -> List[str]:
     """As `service_job.command`, which may be what is broken."""
 
-    def path(found: re.Match[str]) -> str:
+    def path(found: Match[str]) -> str:
         kind = "INPUT" if found.group(1) == "inputs" else "OUTPUT"
         return os.environ.get("AML_%s_%s" % (kind, found.group(2).upper()), found.group(0))
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import sys
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Match, Sequence
 
 from .protocol import AgentError, read_json
 from .submission import checked
@@ -65,7 +65,7 @@ def read(path: str, data: Mapping[str, str]) -> Dict[str, Any]:
 def command(words: Sequence[str], environ: Mapping[str, str]) -> List[str]:
     """Program and arguments, with this interpreter and the paths of data that ``${{inputs.NAME}}`` refers to."""
 
-    def path(found: re.Match[str]) -> str:
+    def path(found: Match[str]) -> str:
         kind = "INPUT" if found.group(1) == "inputs" else "OUTPUT"
         return environ.get("AML_%s_%s" % (kind, found.group(2).upper()), found.group(0))
 

@@ -403,8 +403,9 @@ def test_times(text: str | None, seconds: float | None) -> None:
 def test_input_that_cannot_be_read_is_named_whole_however_long_the_answer() -> None:
     place = f"/subscriptions/{'0' * 36}/resourceGroups/{'g' * 80}/providers/Microsoft.MachineLearningServices"
     error = (
-        f"ScriptExecution.StreamAccess.NotFound\nNative Error: {'error in streaming ' * 20}\nError Message: The requested"
-        f" stream was not found. Please make sure the request uri is correct: {place}/workspaces/ml/data/nosuch/versions/1"
+        f"ScriptExecution.StreamAccess.NotFound\nNative Error: {'error in streaming ' * 20}\nError Message:"
+        " The requested stream was not found. Please make sure the request uri is correct:"
+        f" {place}/workspaces/ml/data/nosuch/versions/1"
     )
     status = job_rows.status_of({"name": "a", "status": "Failed", "error": error, "created": 1.0})
     assert status is not None and "(data/nosuch/versions/1)" in status.detail and "--input" in status.detail
