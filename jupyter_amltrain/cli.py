@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from jupyter_amltrain.commands.parsers import COMMANDS, HelpWanted, parser_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, RunFailed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
 
 #: A cell magic has no counterpart in a shell.
-_MAGIC = re.compile(r"(?<!%)%aml_(submit|runs|compute|monitor|model)")
+_MAGIC = re.compile(r"(?<!%)%(?:aml_(submit|runs|compute|monitor|model)|pip)\b")
 _HELP = """Submit scripts as supervised, tracked runs, and look after them.
 
 Examples::
@@ -60,7 +60,7 @@ def _carried_out(words: list[str]) -> int:
         print(wanted)
         return 0
     except AmlTrainError as error:
-        print(f"amltrain: {_shell_words(str(error))}", file=sys.stderr)
+        _say(f"amltrain: {error}", sys.stderr)
         return 2 if isinstance(error, CommandError) else 1
     except KeyboardInterrupt:
         print("amltrain: interrupted; runs go on.", file=sys.stderr)
@@ -97,7 +97,7 @@ def _submit(words: list[str]) -> int:
     run = submit.send(submission)
     run.accepted()
     for note in submission.spec.notes:
-        print(f"amltrain: note: {note}", file=sys.stderr)
+        _say(f"amltrain: note: {note}", sys.stderr)
     if not submission.wait:
         print(json.dumps({"handle": run.handle}) if submission.as_json else run.handle, flush=True)
         return 0
@@ -136,18 +136,18 @@ def _runs(words: list[str]) -> int:
     asked = parser_of("runs", "amltrain runs").parse(words)
     if asked.verb == "list":
         rows = runs.listing(asked.target, asked.limit)
-        print(json.dumps(rows) if asked.json else runs.listing_text(rows))
+        _say(json.dumps(rows) if asked.json else runs.listing_text(rows), as_is=asked.json)
     elif asked.verb == "cancel":
-        print("\n".join(runs.cancel(asked.run)))
+        _say("\n".join(runs.cancel(asked.run)))
     elif asked.verb == "delete":
-        print("\n".join(runs.delete(asked.run, asked.force, asked.without_mlflow, "amltrain runs")))
+        _say("\n".join(runs.delete(asked.run, asked.force, asked.without_mlflow, "amltrain runs")))
     elif asked.verb == "export":
         from jupyter_amltrain.commands import export
 
         path = export.checked(asked.file)
-        print(export.export(api.attach(asked.run), path))
+        _say(export.export(api.attach(asked.run), path))
     elif asked.verb == "ui":
-        print(runs.ui_text(runs.ui(keep=True)))
+        _say(runs.ui_text(runs.ui(keep=True)))
         print("It ends with this shell, or when nobody has used it for 30 minutes.", file=sys.stderr)
     else:
         run = api.attach("last" if asked.verb == "last" else asked.run)
@@ -169,11 +169,11 @@ def _runs(words: list[str]) -> int:
                 )
                 _write(text)
                 if not text:
-                    print(f"amltrain: {runs.no_log(run)}", file=sys.stderr)
+                    _say(f"amltrain: {runs.no_log(run)}", sys.stderr)
         elif asked.json:
             _print_json(run)
         else:
-            print(runs.show_text(run))
+            _say(runs.show_text(run))
     return 0
 
 
@@ -185,7 +185,7 @@ def _compute(words: list[str]) -> int:
     value: Any
     if asked.verb in connect.VERBS:
         try:
-            text, value = connect.carry_out(asked, lambda event: print(event["text"], file=sys.stderr, flush=True))
+            text, value = connect.carry_out(asked, lambda event: _say(event["text"], sys.stderr))
         except KeyboardInterrupt:
             if asked.verb != "connect":
                 raise
@@ -204,9 +204,9 @@ def _compute(words: list[str]) -> int:
         value = {"target": asked.target, "share_gpus": asked.share_gpus == "yes"}
     elif asked.verb in WORKS:  # this process holds the one who does it, so it waits
         try:
-            text = compute.carry_out(asked, wait=True, write=lambda line: print(line, file=sys.stderr, flush=True))
+            text = compute.carry_out(asked, wait=True, write=lambda line: _say(line, sys.stderr))
         except KeyboardInterrupt:
-            print(f"amltrain: interrupted; {_shell_words(compute.given_up(asked))}", file=sys.stderr)
+            _say(f"amltrain: interrupted; {compute.given_up(asked)}", sys.stderr)
             return 130
         value = {"said": text}
     else:
@@ -215,7 +215,7 @@ def _compute(words: list[str]) -> int:
         info = compute.show(asked.target)
         value = msgspec.to_builtins(info)
         text = compute.show_text(info) if asked.verb == "show" else compute.test_text(info)
-    print(json.dumps(value) if asked.json else _shell_words(text))
+    _say(json.dumps(value) if asked.json else text, as_is=asked.json)
     return 0
 
 
@@ -240,14 +240,22 @@ def _model(words: list[str]) -> int:
     from jupyter_amltrain.commands import model
 
     asked = parser_of("model", "amltrain model").parse(words)
-    text, value = model.carry_out(asked, lambda line: print(line, file=sys.stderr, flush=True), prog="amltrain model")
-    print(json.dumps(value) if asked.json else text)
+    text, value = model.carry_out(asked, lambda line: _say(line, sys.stderr), prog="amltrain model")
+    _say(json.dumps(value) if asked.json else text, as_is=asked.json)
     return 0
 
 
-def _shell_words(text: str) -> str:
-    """`text` with the magics that it tells to type as shell commands."""
-    return _MAGIC.sub(r"amltrain \1", text)
+def _say(text: str, to: TextIO | None = None, *, as_is: bool = False) -> None:
+    """Print a text of ours, with the magics that it tells to type as shell commands.
+
+    Parameters
+    ----------
+    as_is
+        Data for programs, which is not touched.
+    """
+    if not as_is:
+        text = _MAGIC.sub(lambda found: f"amltrain {found[1]}" if found[1] else "pip", text)
+    print(text, file=to or sys.stdout, flush=to is not None)
 
 
 def _print_json(run: TrackedRun) -> None:

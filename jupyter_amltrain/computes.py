@@ -15,12 +15,14 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
 from jupyter_amltrain.backends.registry import forms, target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError
 from jupyter_amltrain.spec.azure_target import GONE
 from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget
-from jupyter_amltrain.spec.target_fields import NAME, checked, no_such, whole
+from jupyter_amltrain.spec.target_fields import NAME, checked, checked_scale, no_such
 from jupyter_amltrain.target_list import removal
 from jupyter_amltrain.target_rows import PAST, Seen, done_text, failed_text, info_text
 from jupyter_amltrain.targets import LOCAL, stored
@@ -111,15 +113,11 @@ class Computes(Works):
             had = stored(old.target)
             # A target names the workspace that was the current one; who gives none means that.
             other = [k for k, v in stored(target).items() if v != had.get(k) and (v or k != "workspace")]
-            if not other and not await self._was_deleted(name):
-                return Done(accepted=not dry, said=f"{name} is there already with these settings.")
-            if not other:
+            if not {"kind", "workspace"} & set(other) and await self._was_deleted(name, dry):
                 self._free(old)  # while we asked
-                again = self._places.backend(name)
-                ask = again.asks("create", values, running=0) if isinstance(again, Provisioned) else ""
-                if dry or (ask and not confirmed):
-                    return Done(ask=ask)
-                return self._begin(old, verb, lambda progress: self._make_again(old, progress), values, dry)
+                return await self._create_again(old, target, values, dry, confirmed)
+            if not other:
+                return Done(accepted=not dry, said=f"{name} is there already with these settings.")
             return Done(
                 errors={
                     NAME.name: f"There is a target {name!r} already, with other settings ({', '.join(other)})."
@@ -130,15 +128,12 @@ class Computes(Works):
         past = {gone.name: gone for gone in await self._loop.offload(self._targets.past)}.get(name)
         if past is not None and not (isinstance(draft, Provisioned) and draft.inherits(past)):
             return Done(errors={NAME.name: f"The runs of a deleted {name!r} are kept under that name. Choose another."})
-        if isinstance(draft, Provisioned):
-            with contextlib.suppress(TargetError, asyncio.TimeoutError):
-                await asyncio.wait_for(draft.prepare(), PATIENCE if dry else PRICES)
-            now = self._seen.get(name)
-            if now is not None and now is not old:  # somebody has begun the same in the meantime
-                self._free(now)
-            if wrong := draft.wrong():
-                return Done(errors=wrong)
-        ask = draft.asks("create", values, running=0) if isinstance(draft, Provisioned) else ""
+        ask, wrong = await self._quoted(target, values, dry)
+        now = self._seen.get(name)
+        if now is not None and now is not old:  # somebody has begun the same in the meantime
+            self._free(now)
+        if wrong:
+            return Done(errors=wrong)
         if dry or (ask and not confirmed):
             return Done(ask=ask)
         seen = Seen(target=target)
@@ -148,25 +143,56 @@ class Computes(Works):
         await kept.wait()  # who is told that it is being made may use its name at once
         return done
 
-    async def _was_deleted(self, name: str) -> bool:
+    async def _was_deleted(self, name: str, dry: bool) -> bool:
         """Whether the service answers that it has no machines of a stored target: somebody else deleted them."""
         backend = self._places.backend(name)
         if not isinstance(backend, Provisioned):
             return False
         try:
-            return await asyncio.wait_for(backend.is_gone(), PATIENCE)
+            return await asyncio.wait_for(backend.is_gone(), PATIENCE if dry else PRICES)
         except (AmlTrainError, asyncio.TimeoutError):
             return False  # not known: it may be there, and bill
 
-    async def _make_again(self, seen: Seen, progress: Progress) -> None:
+    async def _create_again(
+        self, old: Seen, target: ComputeTarget, values: dict[str, Any], dry: bool, confirmed: bool
+    ) -> Done:
+        """Create what somebody else deleted, with the settings of `target`."""
+        if (workspace := getattr(old.target, "workspace", "")) and not getattr(target, "workspace", ""):
+            target = msgspec.structs.replace(target, workspace=workspace)
+        ask, wrong = await self._quoted(target, values, dry)
+        self._free(old)  # while we asked
+        if wrong:
+            return Done(errors=wrong)
+        if dry or (ask and not confirmed):
+            return Done(ask=ask)
+        return self._begin(old, "create", lambda progress: self._make_again(old, target, progress), values, dry)
+
+    async def _quoted(self, target: ComputeTarget, values: Mapping[str, Any], dry: bool) -> tuple[str, dict[str, str]]:
+        """What creating a target costs, and what is wrong with its fields as far as the service is known."""
+        draft = self._places.draft(target)
+        if not isinstance(draft, Provisioned):
+            return "", {}
+        with contextlib.suppress(TargetError, asyncio.TimeoutError):
+            await asyncio.wait_for(draft.prepare(), PATIENCE if dry else PRICES)
+        wrong = draft.wrong()
+        return ("", wrong) if wrong else (draft.asks("create", values, running=0), {})
+
+    async def _make_again(self, seen: Seen, target: ComputeTarget, progress: Progress) -> None:
         """Create the machines of a target that is stored; when that fails, the target stays as it was."""
-        backend = self._places.backend(seen.target.name)
+        backend, before = self._places.backend(seen.target.name), seen.target
         assert isinstance(backend, Provisioned)
         seen.state = None
-        await backend.create(progress)
-        if backend.target != seen.target:
-            seen.target = backend.target
-            await self._write(self._targets.replace, backend.target)
+        backend.renew(target)
+        try:
+            await backend.create(progress)
+        except BaseException as error:
+            if not isinstance(error, CreateUnsure):  # else it may be there with the new settings
+                backend.renew(before)
+            raise
+        finally:
+            if backend.target != before:
+                seen.target = backend.target
+                await self._write(self._targets.replace, backend.target)
 
     async def configure(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change settings of a target's queue; see :meth:`Backend.configure`."""
@@ -219,13 +245,13 @@ class Computes(Works):
         forgets = verb == "delete" and own is None and not isinstance(target, LocalTarget)
         if verb not in acts and not forgets:
             can = ", ".join(["use", "test", *acts])
-            raise CommandError(f"{name!r} cannot be {PAST[verb]}.", hint=f"With it one can: {can}.")
+            raise CommandError(f"{name!r} does not support {verb}.", hint=f"Supported: {can}.")
         fields = acts[verb].fields if verb in acts else ()
-        wrong = {k: no_such(k, [f.name for f in fields], "field") for k in values if k not in [f.name for f in fields]}
-        if verb == "scale":
-            most = seen.state.max_nodes if seen.state is not None else None
-            values["nodes"], sentence = whole(values.get("nodes"), 0, most)
-            wrong |= {"nodes": sentence} if sentence else {}
+        known = [field.name for field in fields]
+        alias = ("nodes",) if verb == "scale" else ()  # of min_nodes
+        wrong = {k: no_such(k, known, "field") for k in values if k not in (*known, *alias)}
+        if verb == "scale" and not wrong:
+            values, wrong = checked_scale(target, acts[verb].fields, values)
         if wrong:
             return Done(errors=wrong)
         if forgets or own is None:
@@ -254,7 +280,7 @@ class Computes(Works):
             return f"{done_text(verb, seen.target.name, values)} In use now: {LOCAL.name}." if used else None
         assert own is not None
         if verb == "scale":
-            await own.scale(values["nodes"], progress)
+            await own.scale(values, progress)
         else:
             await {"start": own.start, "stop": own.stop, "restart": own.restart}[verb](progress)
         if own.target != seen.target:

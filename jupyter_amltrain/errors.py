@@ -5,6 +5,7 @@
     AmlTrainError                      .hint: what to type next
      ├ CommandError                    a bad magic line or spec
      │   ├ UnknownTarget  UnknownRun  UnknownModel  SpecError  MissingDependency  PreflightError
+     │   ├ ConfirmationNeeded          it costs or loses something: a question
      ├ TargetError
      │   ├ TargetUnreachable  AuthenticationError  QuotaExceeded  CapacityError  GpuDriverError
      │   │   ├ SubmitUnsure            whether the job was accepted is not known
@@ -33,6 +34,7 @@ __all__ = [
     "AuthenticationError",
     "CapacityError",
     "CommandError",
+    "ConfirmationNeeded",
     "CreateUnsure",
     "EnvironmentFailed",
     "GpuDriverError",
@@ -94,6 +96,10 @@ class AmlTrainError(Exception):
 
 class CommandError(AmlTrainError):
     """A magic line, command line or spec that cannot be carried out as written."""
+
+
+class ConfirmationNeeded(CommandError):
+    """The command costs or loses something; the hint holds the line that agrees to it."""
 
 
 class UnknownTarget(CommandError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import shlex
 import sys
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.snapshot import OUTPUTS_LINK
 from jupyter_amltrain.spec.inputs import input_variable, literal_text, output_variable
 from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.references import with_places
 
 #: Files that a job of Azure ML puts into ``./outputs`` belong to the run: here they get into its folder.
 _LINK_OUTPUTS = f"[ -e outputs ] || ln -s {OUTPUTS_LINK} outputs; "
@@ -50,12 +52,26 @@ def launch_plan(spec: JobSpec, source: str, default_python: str = "") -> LaunchP
     python = spec.python or default_python or sys.executable
     if spec.job_type:
         return _command_plan(spec, source, python)
-    argv = [python, "-u", f"{source}/{spec.script_name}", *spec.args]
-    if not spec.script:  # a file: its parameters are arguments, nothing is injected
-        for name, value in spec.params.items():
-            argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
+    data = _data(spec, posixpath.dirname(source))
     cwd = source if spec.source or not spec.notebook_dir else spec.notebook_dir
-    return LaunchPlan(argv=tuple(argv), cwd=cwd, env={**spec.env, **_data(spec, posixpath.dirname(source))})
+    return LaunchPlan(
+        argv=tuple(script_argv(spec, source, python, data)), cwd=cwd, env={**_alone(spec, source), **spec.env, **data}
+    )
+
+
+def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]) -> list[str]:
+    """Program and arguments of a script.
+
+    Parameters
+    ----------
+    data
+        Variables with the paths of inputs and outputs; references to those that are not in it stay as they are.
+    """
+    argv = [python, "-u", f"{source}/{spec.script_name}", *with_places(spec.args, data)]
+    if not spec.script:  # a file: its parameters are arguments, nothing is injected
+        for name, value in with_places(spec.params, data).items():
+            argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
+    return argv
 
 
 def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
@@ -72,7 +88,16 @@ def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
         places[f"outputs.{name}"] = shlex.quote(env[output_variable(name)] + inside)
     path = f"PATH={shlex.quote(posixpath.dirname(python))}:$PATH; export PATH; " if "/" in python else ""
     line = _LINK_OUTPUTS + path + bound(spec.command, places)
-    return LaunchPlan(argv=("/bin/sh", "-c", line), cwd=source, env={**spec.env, **env})
+    return LaunchPlan(argv=("/bin/sh", "-c", line), cwd=source, env={**_alone(spec, source), **spec.env, **env})
+
+
+def _alone(spec: JobSpec, source: str) -> dict[str, str]:
+    """What a script of ``distribution: pytorch`` finds where it is the only process."""
+    if spec.distribution.kind != "pytorch":
+        return {}
+    port = 20000 + zlib.crc32(source.encode()) % 10000  # runs beside each other take others
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "NODE_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    return {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def _data(spec: JobSpec, folder: str) -> dict[str, str]:

@@ -24,6 +24,7 @@ import msgspec
 from jupyter_amltrain import bindings, preflight
 from jupyter_amltrain.agent import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
+from jupyter_amltrain.spec import references
 
 #: Largest JSON text of one ``--out`` value, in bytes.
 OUT_LIMIT = 1_000_000
@@ -221,7 +222,7 @@ def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequen
 
 
 def literal(value: Any) -> str:
-    """A JSON value as Python source, on one line.
+    """A JSON value as Python source, on one line; references to data become expressions.
 
     Raises
     ------
@@ -230,7 +231,9 @@ def literal(value: Any) -> str:
     """
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, str):
+        return references.expression_of(value)
+    if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
@@ -365,7 +368,7 @@ class _Parameters:
             if found.literals:
                 lines = self._lines(found.literals)
                 was = _short(ast.get_source_segment(self._cell, found.literals[-1].value or found.literals[-1]) or "")
-                notes.append(f"--param {name}: {lines} runs as {name} = {_short(literal(value))} instead of {was}.")
+                notes.append(f"--param {name}: {lines} runs as {name} = {_shown(value)} instead of {was}.")
             if found.possible:
                 notes.append(
                     f"--param {name}: {self._lines(found.possible)} may assign {name} before anything reads it;"
@@ -404,6 +407,11 @@ class _Parameters:
 def _short(text: str, limit: int = 40) -> str:
     text = " ".join(text.split())
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _shown(value: Any) -> str:
+    """A value as a person gave it."""
+    return _short(repr(value) if any(references.references(value)) else literal(value))
 
 
 def _instead(path: Path) -> str:

@@ -14,6 +14,7 @@ from jupyter_amltrain.naming import notebook_name
 from jupyter_amltrain.session import controller
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.references import with_literals
 from jupyter_amltrain.spec.resources import Resources, distribution_of
 from jupyter_amltrain.state import working_folder
 from jupyter_amltrain.tracked_run import ANSWER, TrackedRun
@@ -31,6 +32,11 @@ def submit_spec(spec: JobSpec, *, target: str | None = None, secrets: Mapping[st
     c = controller()
     handle = c.loop.call(c.submit(spec, target, dict(os.environ), dict(secrets or {})))
     return TrackedRun(handle)
+
+
+def check_spec(spec: JobSpec, *, target: str | None = None) -> None:
+    """Raise what the target would refuse the job for; sends nothing."""
+    controller().loop.call(controller().prepare(spec, target), ANSWER)
 
 
 def plan_spec(spec: JobSpec, *, target: str | None = None) -> Plan:
@@ -79,7 +85,8 @@ def submit(
     script
         Path of a ``.py`` file (``os.PathLike``, or text that ends like a file's name), else code.
     params
-        Assigned before the first line of code; ``--name value`` arguments of a file.
+        Assigned before the first line of code; ``--name value`` arguments of a file. ``"${{inputs.data}}"`` is
+        the path of the input ``data``.
     out
         Variables of the code whose JSON value comes home: ``run.result(name)``.
     secrets
@@ -128,7 +135,9 @@ def submit(
         if isinstance(given, str):
             raise CommandError(f"{word}={given!r}: a list of texts is wanted.", hint=f"Try: {word}=[{given!r}]")
     found = distribution_word(distribution)
-    params, out, secrets = dict(params or {}), tuple(out), dict(secrets or {})
+    data = inputs_of(inputs or {})
+    params = dict(with_literals(params or {}, data))
+    args, out, secrets = with_literals(tuple(args), data), tuple(out), dict(secrets or {})
     text, script_name, cell, offset = "", "script.py", "", 0
     notes: tuple[str, ...] = ()
     if isinstance(script, os.PathLike) or _FILE.fullmatch(script):
@@ -147,7 +156,7 @@ def submit(
         script_name=script_name,
         source=str(Path(source).resolve()) if source else None,
         params=params,
-        args=tuple(args),
+        args=tuple(map(str, args)),
         out=out,
         env=dict(env or {}),
         secrets=tuple(sorted(secrets)),
@@ -156,7 +165,7 @@ def submit(
         ),
         distribution=distribution_of(found.kind, processes, nodes, found.parameter_servers),
         environment=environment if isinstance(environment, Environment) else environment_of(environment, derive_env),
-        inputs=inputs_of(inputs or {}),
+        inputs=data,
         outputs=outputs_of(outputs),
         identity=identity,
         services=tuple(door(service) for service in services),

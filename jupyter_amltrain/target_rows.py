@@ -151,6 +151,11 @@ def failed_text(verb: str, name: str, error: str) -> str:
 
 def done_text(verb: str, name: str, values: Mapping[str, Any]) -> str:
     """What is told when a work has ended well."""
-    nodes = values.get("nodes")
-    to = f" to {nodes} machine{'' if nodes == 1 else 's'}" if verb == "scale" else ""
-    return f"{name} is {PAST[verb]}{to}."
+    if verb != "scale":
+        return f"{name} is {PAST[verb]}."
+    least, most, idle = (values.get(field) for field in ("min_nodes", "max_nodes", "idle_minutes"))
+    if most is None and idle is None:
+        return f"{name} is scaled to {least} machine{'' if least == 1 else 's'}."
+    parts = [f"{what} {value:g}" for what, value in (("minimum", least), ("maximum", most)) if value is not None]
+    parts += [] if idle is None else [f"idle time {idle:g} min"]
+    return f"{name} is scaled: {', '.join(parts)}."

@@ -91,6 +91,13 @@ class Works(TargetList):
         self._tell(News("success", said, name))
         return said
 
+    def forget_failure(self, name: str) -> None:
+        """Drop the failure of a target's last work: its row says how it is now."""
+        seen = self._seen.get(name)
+        if seen is not None and seen.stored and seen.work is not None and seen.work.error:
+            seen.work = None
+            self._tell()
+
     async def _look(self, name: str, verb: str) -> None:
         """The row shows what a work has made of the target when that is told."""
         if verb not in ("test", "delete"):

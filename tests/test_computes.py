@@ -140,6 +140,21 @@ def test_scaling_is_kept_for_other_kernels(kernel: Kernel, other: Kernel, home: 
     assert other.rows()["big"].nodes == 2
 
 
+def test_maximum_and_idle_time_are_changed_and_kept(kernel: Kernel, other: Kernel, home: Path) -> None:
+    kernel.create("big", **CLUSTER)
+    assert "Costs up to 6 x 3.06 = 18.36 USD" in kernel.act("scale", "big", values={"max_nodes": 6}).ask
+    kernel.act("scale", "big", values={"max_nodes": "6", "idle_minutes": 30, "nodes": 1}, confirmed=True)
+    kernel.finished("big")
+    fields = stored(home)["targets"]["big"]
+    assert (fields["min_nodes"], fields["max_nodes"], fields["idle_minutes"]) == (1, 6, 30)
+    assert kernel.rows()["big"].max_nodes == 6
+    (act,) = (act for act in other.rows()["big"].acts if act.verb == "scale")
+    assert [field.default for field in act.fields] == [1, 6, 30]
+    assert kernel.act("scale", "big", values={"max_nodes": 2}).begun  # it costs nothing
+    kernel.finished("big")
+    assert kernel.rows()["big"].max_nodes == 2
+
+
 def test_start_and_stop(kernel: Kernel) -> None:
     kernel.create("one", **SIZE)
     with pytest.raises(CommandError, match="one: it runs already"):
@@ -156,10 +171,10 @@ def test_start_and_stop(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("verb", "name", "rest", "sentence"),
     [
-        ("scale", "local", {"values": {"nodes": 2}}, "'local' cannot be scaled. With it one can: use, test."),
-        ("delete", "local", {}, "'local' cannot be deleted."),
-        ("start", "local", {}, "'local' cannot be started."),
-        ("scale", "one", {"values": {"nodes": 2}}, "'one' cannot be scaled. With it one can: use, test, start, stop"),
+        ("scale", "local", {"values": {"nodes": 2}}, "'local' does not support scale. Supported: use, test."),
+        ("delete", "local", {}, "'local' does not support delete."),
+        ("start", "local", {}, "'local' does not support start."),
+        ("scale", "one", {"values": {"nodes": 2}}, "'one' does not support scale. Supported: use, test, start, stop"),
         ("fly", "one", {}, "'fly' cannot be done with a target."),
         ("attach", "vm", {"kind": "batch"}, "Azure Batch is no longer among the computes that Azure ML publishes"),
         ("start", "on", {}, "No compute target named 'on'. Did you mean one?"),
@@ -175,8 +190,8 @@ def test_what_cannot_be_done(kernel: Kernel, verb: str, name: str, rest: dict[st
 @pytest.mark.parametrize(
     ("name", "kind", "values", "field", "sentence"),
     [
-        ("x", "fake", {}, "name", "'x' cannot be a name"),
-        ("a b", "fake", {}, "name", "cannot be a name"),
+        ("x", "fake", {}, "name", "'x' is not a valid name"),
+        ("a b", "fake", {}, "name", "is not a valid name"),
         ("local", "fake", {}, "name", "'local' is this machine"),
         ("", "fake", {}, "name", "A name is missing"),
         ("one", "fake", {"size": "cpu-4"}, "name", "There is a target 'one' already, with other settings (size)"),
@@ -199,9 +214,9 @@ def test_wrong_values(kernel: Kernel, name: str, kind: str, values: dict[str, An
 def test_nodes_that_a_cluster_cannot_have(kernel: Kernel, nodes: Any) -> None:
     kernel.create("big", **CLUSTER)
     done = kernel.act("scale", "big", values={"nodes": nodes}, confirmed=True)
-    assert done.errors["nodes"].endswith("is not a whole number from 0 to 4." if nodes is not None else "is missing.")
+    assert list(done.errors) == ["nodes" if nodes is not None else ""] and not done.accepted
     wrong = kernel.act("scale", "big", values={"nodes": 1, "node": 1}, confirmed=True).errors
-    assert wrong == {"node": "There is no field 'node' here. Did you mean nodes?"}
+    assert wrong == {"node": "There is no field 'node' here. Did you mean min_nodes or max_nodes?"}
 
 
 def test_the_same_again_is_taken_as_it_is(kernel: Kernel) -> None:
@@ -228,6 +243,30 @@ def test_create_of_machines_that_somebody_else_deleted_creates_them(
     assert kernel.create("big", **CLUSTER).begun and made == ["big"]
     assert kernel.rows()["big"].state != "failed"
     assert not kernel.create("big", **CLUSTER).begun and made == ["big"]
+
+
+def test_create_of_deleted_machines_takes_the_new_settings(
+    kernel: Kernel, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.create("big", **CLUSTER)
+    fails = [True]
+
+    async def gone(self: FakeLifecycle) -> bool:
+        return True
+
+    async def create(self: FakeLifecycle, progress: Any) -> None:
+        if fails.pop():
+            raise QuotaExceeded("No.")
+
+    monkeypatch.setattr(FakeLifecycle, "is_gone", gone)
+    monkeypatch.setattr(FakeLifecycle, "create", create)
+    assert "6 x 3.06" in kernel.act("create", "big", kind="fake", values={**SIZE, "max_nodes": 6}).ask
+    with pytest.raises(QuotaExceeded):
+        kernel.create("big", **SIZE, max_nodes=6)
+    assert stored(home)["targets"]["big"]["max_nodes"] == 4 == kernel.rows()["big"].fields["max_nodes"]
+    fails.append(False)
+    kernel.create("big", **SIZE, max_nodes=6)
+    assert stored(home)["targets"]["big"]["max_nodes"] == 6 and kernel.rows()["big"].max_nodes == 6
 
 
 def test_a_target_that_could_not_be_made_leaves_nothing(kernel: Kernel, other: Kernel, home: Path) -> None:

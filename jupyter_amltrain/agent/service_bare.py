@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from typing import List
+from typing import List, Match
 
 
 def main(argv: List[str]) -> int:
@@ -27,7 +28,7 @@ def _replaced(path: str) -> int:
     """Become the command of the job, as far as it can be read."""
     with open(path, "rb") as file:
         job = json.loads(file.read().decode())
-    words = [sys.executable if word == "@python" else str(word) for word in job["argv"]]
+    words = _command(job["argv"])
     env = dict(os.environ, PYTHONUNBUFFERED="1", **{str(key): str(value) for key, value in job.get("env", {}).items()})
     try:
         os.chdir(job.get("cwd") or ".")
@@ -35,3 +36,14 @@ def _replaced(path: str) -> int:
     except OSError as error:
         sys.stderr.write("amltrain: the job cannot be started: %s\n" % (error.strerror or error))
     return 127
+
+
+def _command(words: List[str]) -> List[str]:
+    """As `service_job.command`, which may be what is broken."""
+
+    def path(found: Match[str]) -> str:
+        kind = "INPUT" if found.group(1) == "inputs" else "OUTPUT"
+        return os.environ.get("AML_%s_%s" % (kind, found.group(2).upper()), found.group(0))
+
+    pattern = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
+    return [sys.executable if word == "@python" else pattern.sub(path, str(word)) for word in words]

@@ -6,13 +6,15 @@ import hashlib
 import os
 import re
 import sys
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Match, Sequence
 
 from .protocol import AgentError, read_json
 from .submission import checked
 
 #: Stands in ``argv`` for the interpreter that runs the agent.
 PYTHON = "@python"
+#: As in ``spec/references.py``.
+_REFERENCE = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
 #: Fields of the request that `submission.checked` knows and that mean something here.
 _FIELDS = (
     "run", "name", "argv", "cwd", "env", "gpus", "timeout", "grace", "out", "spec", "snapshot", "project", "experiment",
@@ -53,11 +55,21 @@ def read(path: str, data: Mapping[str, str]) -> Dict[str, Any]:
         job = checked(payload).job
     except AgentError as error:
         raise BadJob("%s: %s" % (path, error.message)) from error
-    job["argv"] = [sys.executable if word == PYTHON else word for word in job["argv"]]
+    job["argv"] = command(job["argv"], dict(os.environ, **data))
     # The names of places are the service's to fill: what was thought of at submit does not count.
     job["env"].update(data)
     job["notebook_dir"] = ""
     return job
+
+
+def command(words: Sequence[str], environ: Mapping[str, str]) -> List[str]:
+    """Program and arguments, with this interpreter and the paths of data that ``${{inputs.NAME}}`` refers to."""
+
+    def path(found: Match[str]) -> str:
+        kind = "INPUT" if found.group(1) == "inputs" else "OUTPUT"
+        return environ.get("AML_%s_%s" % (kind, found.group(2).upper()), found.group(0))
+
+    return [sys.executable if word == PYTHON else _REFERENCE.sub(path, str(word)) for word in words]
 
 
 def places_of_data(words: Sequence[str]) -> Dict[str, str]:

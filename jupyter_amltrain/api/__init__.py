@@ -21,7 +21,7 @@ from jupyter_amltrain.api.compute_targets import (
 from jupyter_amltrain.api.model_registry import download_model, models, register_model
 from jupyter_amltrain.api.tracked_runs import attach, monitor, runs, ui
 from jupyter_amltrain.session import close, controller
-from jupyter_amltrain.submitting import plan_spec, submit, submit_spec
+from jupyter_amltrain.submitting import check_spec, plan_spec, submit, submit_spec
 from jupyter_amltrain.tracked_run import TrackedRun
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "act",
     "attach",
     "billing",
+    "check_spec",
     "close",
     "compute",
     "compute_progress",

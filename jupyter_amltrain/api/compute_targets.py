@@ -22,7 +22,14 @@ def targets() -> list[ComputeTarget]:
 
 def compute(name: str | None = None) -> TargetInfo:
     """What a check of a target finds; default the target in use."""
-    return controller().loop.call(controller().computes.check(name), ANSWER)
+    c = controller()
+
+    async def read() -> TargetInfo:
+        info = await c.computes.check(name)
+        c.computes.forget_failure(info.target)
+        return info
+
+    return c.loop.call(read(), ANSWER)
 
 
 def current_target() -> str:
@@ -106,9 +113,27 @@ def stop_target(name: str, *, confirmed: bool = False) -> str:
     return _through("stop", name, "", {}, confirmed)
 
 
-def scale_target(name: str, nodes: int, *, confirmed: bool = False) -> str:
-    """Keep `nodes` machines of a cluster on, and wait for it."""
-    return _through("scale", name, "", {"nodes": nodes}, confirmed)
+def scale_target(
+    name: str,
+    min_nodes: int | None = None,
+    *,
+    max_nodes: int | None = None,
+    idle_minutes: float | None = None,
+    confirmed: bool = False,
+) -> str:
+    """Change the scale of a cluster, and wait for it.
+
+    Parameters
+    ----------
+    min_nodes
+        Nodes to keep running when idle, which are always billed.
+    max_nodes
+        Maximum number of nodes.
+    idle_minutes
+        Minutes before an idle node is released.
+    """
+    values = {"min_nodes": min_nodes, "max_nodes": max_nodes, "idle_minutes": idle_minutes}
+    return _through("scale", name, "", {k: v for k, v in values.items() if v is not None}, confirmed)
 
 
 def delete_target(name: str, *, confirmed: bool = False) -> str:

@@ -156,15 +156,16 @@ class FakeLifecycle(Provisioned):
             self._cancel_all()
             self._on = False
 
-    async def scale(self, nodes: int, progress: Progress) -> None:
+    async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
         """See :meth:`Provisioned.scale`."""
         self._answer()
-        self._within_quota(nodes)
+        nodes = int(settings.get("min_nodes", self._script.min_nodes))
+        self._within_quota(max(nodes, int(settings.get("max_nodes", 0))))
         await self._work("scale", progress, f"Going from {self._nodes(self._busy())} to {_machines(nodes)}")
         self._kept, self._used = nodes, time.monotonic()
         assert isinstance(self.target, FakeTarget)
-        self.target = msgspec.structs.replace(self.target, min_nodes=nodes)
-        self._script = msgspec.structs.replace(self._script, min_nodes=nodes)
+        self.target = msgspec.structs.replace(self.target, **settings)
+        self._script = msgspec.structs.replace(self._script, **settings)
 
     async def remove(self, progress: Progress) -> None:
         """See :meth:`Provisioned.remove`."""
@@ -196,10 +197,13 @@ class FakeLifecycle(Provisioned):
                 f"Costs up to {script.max_nodes} x {price:.2f} = {_money(script.max_nodes * price)} per hour while"
                 f" nodes run; {kept} after {script.idle_minutes:g} min idle."
             )
-        nodes = int(values.get("nodes") or 0)
-        if nodes <= script.min_nodes:
-            return ""
-        return f"Costs {nodes} x {price:.2f} = {_money(nodes * price)} per hour until it is scaled down."
+        nodes, most = int(values.get("min_nodes") or 0), int(values.get("max_nodes") or 0)
+        costs = []
+        if nodes > script.min_nodes:
+            costs.append(f"Costs {nodes} x {price:.2f} = {_money(nodes * price)} per hour until it is scaled down.")
+        if most > script.max_nodes:
+            costs.append(f"Costs up to {most} x {price:.2f} = {_money(most * price)} per hour while nodes run.")
+        return " ".join(costs)
 
     def acts(self, state: ProvisionState) -> tuple[Act, ...]:
         """See :meth:`Provisioned.acts`."""
@@ -207,7 +211,8 @@ class FakeLifecycle(Provisioned):
         if not self._script.size:
             return (delete,)
         if self._cluster:
-            return (scaling(self._script.max_nodes, state.nodes), delete)
+            script = self._script
+            return (scaling(script.min_nodes, script.max_nodes, script.idle_minutes), delete)
         return (*switching(state.state == "stopped"), delete)
 
     def renew(self, target: ComputeTarget) -> None:

@@ -113,8 +113,15 @@ class Provisioned(abc.ABC):
         """A sentence for each field that the service is known not to have, before a create. Asks nobody."""
         return {}
 
-    async def scale(self, nodes: int, progress: Progress) -> None:
-        """Keep `nodes` machines of a cluster on; 0 lets it go to none when nothing runs."""
+    async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
+        """Change the scale of a cluster.
+
+        Parameters
+        ----------
+        settings
+            Those that change of ``min_nodes`` (0 releases all nodes when nothing runs), ``max_nodes``,
+            ``idle_minutes``.
+        """
         raise self._cannot("scaled")
 
     def _cannot(self, done: str) -> CommandError:
@@ -130,7 +137,7 @@ class Provisioned(abc.ABC):
         Parameters
         ----------
         values
-            What was given, checked: ``{"nodes": 4}`` for ``scale``.
+            What was given, checked: ``{"min_nodes": 4}`` for ``scale``.
         running, queued
             Runs that this kernel knows to be under way there, and to wait there.
         """
@@ -151,18 +158,22 @@ def stopped(running: int, queued: int = 0) -> str:
     return f"its {' and '.join(parts)} run{' is' if one else 's are'} stopped" if parts else ""
 
 
-def scaling(most: int, kept: int | None) -> Act:
-    """The act of keeping some machines of a cluster on: of at most `most`, `kept` now."""
-    nodes = Field(
-        name="nodes",
-        flag="--nodes",
-        kind="int",
-        help=f"Machines to keep on, 0 to {most}",
-        default=kept,
-        required=True,
-        metavar="N",
+#: The settings of a cluster that can be changed while it exists.
+SCALE_FIELDS = (
+    Field(name="min_nodes", flag="--min-nodes", kind="int", metavar="N",
+          help="Nodes to keep running when idle (always billed)"),
+    Field(name="max_nodes", flag="--max-nodes", kind="int", metavar="N", help="Maximum number of nodes"),
+    Field(name="idle_minutes", flag="--idle-minutes", kind="number", metavar="MINUTES",
+          help="Minutes before an idle node is released"),
+)  # fmt: skip
+
+
+def scaling(min_nodes: int | None, max_nodes: int | None, idle_minutes: float | None) -> Act:
+    """The act of changing the scale of a cluster, with its settings now."""
+    now = {"min_nodes": min_nodes, "max_nodes": max_nodes, "idle_minutes": idle_minutes}
+    return Act(
+        verb="scale", fields=tuple(msgspec.structs.replace(field, default=now[field.name]) for field in SCALE_FIELDS)
     )
-    return Act(verb="scale", fields=(nodes,))
 
 
 def switching(stopped: bool) -> tuple[Act, Act]:

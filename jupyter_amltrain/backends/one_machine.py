@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from jupyter_amltrain.spec import azure_yaml
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import is_address
 from jupyter_amltrain.spec.job import JobSpec
@@ -22,28 +23,66 @@ def refused(spec: JobSpec, target: str) -> str:
     return next(_reasons(spec, target), "")
 
 
+class _Words:
+    """Names what a job asks for as its author wrote it: flags of a line, or keys of a file of ``az ml``."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._job = azure_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir) if spec.job_type else None
+
+    def __call__(self, flag: str, keys: Sequence[str], why: str, cure: str) -> str:
+        """One sentence or two.
+
+        Parameters
+        ----------
+        flag, keys
+            How it is asked for in a line and in a file.
+        """
+        if self._job is None:
+            return f"{flag}: {why} {cure}"
+        return str(self._job.fault(tuple(keys), why, cure))
+
+    @property
+    def of_file(self) -> bool:
+        return self._job is not None
+
+
 def _reasons(spec: JobSpec, target: str) -> Iterator[str]:
-    asked = spec.resources
-    if asked.nodes > 1:
-        yield f"--nodes {asked.nodes}: {target!r} is one machine. Several nodes are had on {_cluster()}."
-    if spec.distribution.kind:
-        said = f"--processes {spec.distribution.processes}" if spec.distribution.processes else "--distribution"
-        yield f"{said}: a run on {target!r} is one process. Several are had on {_AZURE}."
-    if asked.instance_type:
-        yield (
-            f"--instance-type {asked.instance_type}: {target!r} is a machine already."
-            f" A size is chosen on a serverless or Kubernetes target of Azure (%aml_compute create)."
+    given, words = spec.resources, _Words(spec)
+    for_azure = f"That is for {_AZURE}."
+    if given.nodes > 1:
+        why = f"{target!r} is one machine."
+        cure = f"For several nodes use {_cluster()}."
+        yield words(f"--nodes {given.nodes}", ("resources", "instance_count"), why, cure)
+    distribution = spec.distribution
+    # One process is what runs here anyway; a file that says no number means one, a line one for each GPU.
+    one = (distribution.processes or (1 if words.of_file else 0)) == 1 and not distribution.parameter_servers
+    if distribution.kind and not one:
+        flag = f"--processes {distribution.processes}" if distribution.processes else "--distribution"
+        why = f"a run on {target!r} is one process."
+        yield words(flag, ("distribution",), why, f"For several processes use {_AZURE}.")
+    if given.instance_type:
+        yield words(
+            f"--instance-type {given.instance_type}",
+            ("resources", "instance_type"),
+            f"{target!r} is a machine already.",
+            "A size is chosen on a serverless or Kubernetes target of Azure (%aml_compute create).",
         )
-    for flag, given, what in (
-        ("--shm-size", asked.shm_size, "runs jobs without a container"),
-        ("--docker-args", asked.docker_args, "runs jobs without a container"),
-        ("--identity", spec.identity, "reads data as you"),
-        ("--service", ", ".join(service.partition(":")[0] for service in spec.services), "has no doors to open"),
-        ("--priority", spec.priority, "starts runs in the order of their submission"),
-        ("--tier", spec.tier, "has one kind of machine"),
-    ):
-        if given:
-            yield f"{flag} {given}: {target!r} {what}. That is for {_AZURE}."
+    asked: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
+        ("--shm-size", ("resources", "shm_size"), given.shm_size, "runs jobs without a container"),
+        ("--docker-args", ("resources", "docker_args"), given.docker_args, "runs jobs without a container"),
+        ("--identity", ("identity",), spec.identity, "reads data as you"),
+        (
+            "--service",
+            ("services",),
+            ", ".join(service.partition(":")[0] for service in spec.services),
+            "opens no services of a run",
+        ),
+        ("--priority", ("queue_settings", "priority"), spec.priority, "starts runs in the order of their submission"),
+        ("--tier", ("queue_settings", "job_tier"), spec.tier, "has one kind of machine"),
+    )
+    for flag, keys, value, what in asked:
+        if value:
+            yield words(f"{flag} {value}", keys, f"{target!r} {what}.", for_azure)
     if spec.job_type:
         yield from _beyond(spec, target)
     elif spec.environment and not spec.environment.chosen and spec.environment != Environment(kernel=True):
@@ -52,40 +91,41 @@ def _reasons(spec: JobSpec, target: str) -> Iterator[str]:
             f"--env {spec.environment.shown or '(derived)'}: {target!r} runs jobs with the kernel's own Python and"
             f" makes no environment. Install what is missing here (%pip install), or use {_AZURE}."
         )
-    yield from _about_data(spec, target)
+    yield from _about_data(spec, target, words)
 
 
 def _beyond(spec: JobSpec, target: str) -> Iterator[str]:
     """What a file asks for that a job of ours has no words for."""
-    from jupyter_amltrain.spec import azure_yaml
-
     job = azure_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
     for key, has in (("code", spec.source), ("distribution", spec.distribution.kind), ("services", spec.services)):
         if job.doc.get(key) and not has:
             yield str(job.fault((key,), f"{target!r} cannot do it.", f"That is for {_AZURE}."))
 
 
-def _about_data(spec: JobSpec, target: str) -> Iterator[str]:
+def _about_data(spec: JobSpec, target: str, words: _Words) -> Iterator[str]:
     for name, given in spec.inputs.items():
         if given.type == "literal":
             continue
+        flag, keys = f"--input {name}={given.path}", ("inputs", name, "path")
+        there = f" Set it by --param {name}=PATH" if words.of_file else " Give a path"
+        typed = "Write type: {}" if words.of_file else "Say so, by ',{}'"
+        otherwise = "." if words.of_file else ", or leave the type out."
         if is_address(given.path):
-            yield (
-                f"--input {name}={given.path}: {target!r} reads files and folders of this machine only."
-                f" Give a path, or use {_AZURE}."
-            )
+            shown = f", not {given.path}" if words.of_file else ""
+            why = f"{target!r} reads files and folders of this machine only{shown}."
+            yield words(flag, keys, why, f"{there.strip()}, or use {_AZURE}.")
         elif not os.path.exists(given.path):
-            yield f"--input {name}={given.path}: there is no such file or folder."
+            why = f"there is no such file or folder{f': {given.path}' if words.of_file else ''}."
+            yield words(flag, keys, why, f"{there.strip()}.")
         elif given.type == "uri_folder" and not os.path.isdir(given.path):
-            yield f"--input {name}={given.path}: that is a file. Say so, by ',uri_file', or leave the type out."
+            yield words(flag, keys, "that is a file.", typed.format("uri_file") + otherwise)
         elif given.type == "uri_file" and os.path.isdir(given.path):
-            yield f"--input {name}={given.path}: that is a folder. Say so, by ',uri_folder', or leave the type out."
+            yield words(flag, keys, "that is a folder.", typed.format("uri_folder") + otherwise)
     for name, wanted in spec.outputs.items():
         if wanted.path:
-            yield (
-                f"--output {name}={wanted.path}: on {target!r} an output is a folder of the run."
-                f" Write --output {name}, or use {_AZURE}."
-            )
+            why = f"on {target!r} an output is a folder of the run."
+            cure = "Leave the path out" if words.of_file else f"Write --output {name}"
+            yield words(f"--output {name}={wanted.path}", ("outputs", name, "path"), why, f"{cure}, or use {_AZURE}.")
 
 
 def _cluster() -> str:

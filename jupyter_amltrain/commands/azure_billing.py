@@ -50,9 +50,11 @@ def text_of(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     unknown = len(rows) - len(known)
     least = "at least " if unknown else ""
     more = f" (the price of {unknown} of {len(rows)} is unknown)" if unknown else ""
-    return f"{table(head, lines, whole_end=True)}\n\nTogether {least}{total:.2f} {currency} per hour{more}. {_ASIDE}"
+    sum_ = f"Together {least}{total:.2f} {currency} per hour{more}." if known else _NO_PRICE
+    return f"{table(head, lines, whole_end=True)}\n\n{sum_} {_ASIDE}"
 
 
+_NO_PRICE = "The sum is unknown: Azure publishes no price for any of these machines."
 _ASIDE = "Storage, registry and attached machines bill apart."
 
 

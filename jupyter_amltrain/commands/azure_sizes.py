@@ -88,6 +88,7 @@ def sizes_text(sizes: Sequence[Size], quotas: Quotas) -> str:
     """The table of ``compute sizes``."""
     from jupyter_amltrain.backends.azureml.asked import gpu_text
     from jupyter_amltrain.backends.azureml.catalog import gpu_table
+    from jupyter_amltrain.backends.azureml.retirement import retirement_text
 
     if not sizes:
         return "No size is like that. %aml_compute sizes --gpu lists all with GPUs."
@@ -104,15 +105,21 @@ def sizes_text(sizes: Sequence[Size], quotas: Quotas) -> str:
                 _price(size.price_low) if size.low_priority else "none",
                 _fits(size, quotas, low=False),
                 _fits(size, quotas, low=True) if size.low_priority else "none",
+                retirement_text(size.name),
             ]
         )
     per = f"{currency}/h" if currency else "per h"
-    head = ["size", "GPUs", "CPUs", "memory", per, f"low-priority {per}", "fit now", "low-priority"]
+    head = ["size", "GPUs", "CPUs", "memory", per, f"low-priority {per}", "fit now", "low-priority", "retirement"]
+    retired = sum(bool(line[-1]) for line in lines)
+    if not retired:
+        head, lines = head[:-1], [line[:-1] for line in lines]
     notes = [
         f"Prices are Azure ML's own estimates for Linux. GPU models: the project's table of {gpu_table()['date']}."
     ]
     if any(size.part for size in sizes):
         notes.append("'1/6 of one': a part of a card.")
+    if retired:
+        notes.append("Warning: Azure may refuse retired sizes, or stop their machines.")
     return f"{table(head, lines)}\n\n{' '.join(notes)}"
 
 
@@ -128,8 +135,16 @@ def _fits(size: Size, quotas: Quotas, *, low: bool) -> str:
 def _size_rows(sizes: Sequence[Size], quotas: Quotas) -> list[dict[str, Any]]:
     import msgspec
 
+    from jupyter_amltrain.backends.azureml.retirement import retirement_date
+
     return [
-        {**msgspec.to_builtins(size), "fit": quotas.most(size), "fit_low": quotas.most(size, True)} for size in sizes
+        {
+            **msgspec.to_builtins(size),
+            "fit": quotas.most(size),
+            "fit_low": quotas.most(size, True),
+            "retirement": None if (day := retirement_date(size.name)) is None else day.isoformat(),
+        }
+        for size in sizes
     ]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent.gpu_names import gpu_name
-from jupyter_amltrain.commands.tables import pairs, table
-from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.commands.tables import ago, pairs, table
+from jupyter_amltrain.errors import CommandError, ConfirmationNeeded
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text
 from jupyter_amltrain.target_rows import PAST, gpus_text, info_text, lost_text
@@ -60,7 +60,8 @@ def listing_text(rows: list[dict[str, Any]]) -> str:
     head = ["", "target", "kind", "state", "size", "nodes", "CPUs", "memory", "GPUs", "price", "now"]
     # A column that nobody has anything in says nothing.
     kept = [i for i in range(len(head)) if not i or any(line[i] for line in lines)]
-    return table([head[i] for i in kept], [[line[i] for i in kept] for line in lines])
+    # The last column says what is wrong, and what to do: it is not cut.
+    return table([head[i] for i in kept], [[line[i] for i in kept] for line in lines], whole_end=True)
 
 
 def _price(row: dict[str, Any]) -> str:
@@ -70,7 +71,7 @@ def _price(row: dict[str, Any]) -> str:
 def _now(row: dict[str, Any]) -> str:
     work = row["work"] or {}
     if work.get("error"):
-        return str(work["error"])
+        return f"{work['verb']} failed {ago(work['since'])}: {work['error']}"
     if work:
         return str(work["detail"] or f"{work['verb']} goes on")
     if row["state"] in ("unreachable", "failed"):
@@ -189,13 +190,13 @@ def carry_out(asked: argparse.Namespace, *, wait: bool, write: Callable[[str], N
         raise CommandError(" ".join(f"{flags.get(k) or k}: {text}" for k, text in said.items()))
     if done.ask:
         line = line_of(verb, name, kind, values)
-        raise CommandError(
-            done.ask, hint=f"If that is meant: {line} --yes{' --wait' if getattr(asked, 'wait', False) else ''}"
+        raise ConfirmationNeeded(
+            done.ask, hint=f"To go ahead, type: {line} --yes{' --wait' if getattr(asked, 'wait', False) else ''}"
         )
     if not done.begun:
         return done.said
     if not wait:
-        return f"{name} is being {PAST[verb]}. %aml_compute list shows how far it is; the line with --wait waits."
+        return f"{name} is being {PAST[verb]}. See the progress by %aml_compute list; to wait for the end, add --wait."
     return wait_for(name, write)
 
 

@@ -6,17 +6,19 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from jupyter_amltrain.backends.lifecycle import SCALE_FIELDS
 from jupyter_amltrain.backends.registry import forms
 from jupyter_amltrain.spec.fields import Field
 from jupyter_amltrain.spec.target_fields import NAME
 
-_SCALE = Field(name="nodes", flag="--nodes", kind="int")
+#: A shorter name of ``--min-nodes``.
+_NODES = Field(name="nodes", flag="--nodes", kind="int")
 
 
 def fields_for(verb: str, kind: str) -> tuple[Field, ...]:
     """The fields that a verb takes."""
     if verb == "scale":
-        return (_SCALE,)
+        return (*SCALE_FIELDS, _NODES)
     return next((made.fields for made in forms() if made.kind == kind and made.verb == verb), ())
 
 

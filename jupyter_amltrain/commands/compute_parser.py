@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.backends.lifecycle import SCALE_FIELDS
 from jupyter_amltrain.backends.registry import forms
 from jupyter_amltrain.commands import azure_sizes, connect, values
 from jupyter_amltrain.commands.parsing import Parser, examples
@@ -26,7 +27,7 @@ _VERBS = {
     "start": "Start the machine of a target.",
     "stop": "Stop the machine of a target; the runs on it end.",
     "restart": "Restart the machine of a target; the runs on it end.",
-    "scale": "Say how many machines of a cluster are kept on.",
+    "scale": "Change the nodes and the idle time of a cluster.",
     "delete": "Delete a target with its machines.",
 }
 #: Verbs that take a while, and may cost or lose something.
@@ -76,13 +77,15 @@ def compute_parser(prog: str = "%aml_compute") -> Parser:
         elif name != "list":
             verb.add_argument("target", help="name of the target")
         if name == "scale":
+            for field in SCALE_FIELDS:
+                _add_field(verb, field)
             verb.add_argument(
-                "--nodes", dest=f"{VALUE}nodes", metavar="N", default=argparse.SUPPRESS, help="machines to keep on"
+                "--nodes", dest=f"{VALUE}nodes", metavar="N", default=argparse.SUPPRESS, help="the same as --min-nodes"
             )
         if name in WORKS:
             verb.add_argument("-y", "--yes", action="store_true", help="agree to what it costs or loses")
-            if magic:
-                verb.add_argument("--wait", action="store_true", help="wait until it is done; an error if it fails")
+            text = "wait until it is done; an error if it fails" if magic else "accepted: a terminal always waits"
+            verb.add_argument("--wait", action="store_true", help=text)
     connect.add_verbs(parser)
     azure_sizes.add_verbs(parser)
     if not magic:

@@ -48,7 +48,8 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
     add("--source", metavar="FOLDER", help="copy this folder along (.amlignore, .gitignore hold)")
     many(
         "--param", metavar="K=V", type=values.param,
-        help="assigned before the first line; an argument --K V for a script",
+        help="assigned before the first line; an argument --K V for a script; '${{inputs.data}}' is the path of"
+        " --input data",
     )  # fmt: skip
     many(
         "--out", metavar="NAME", type=values.out,
@@ -82,7 +83,7 @@ def submit_parser(prog: str = "%aml_submit") -> Parser:
     add("--timeout", metavar="TIME", type=values.duration, help="stop the run after 90, 30s, 15m, 2h, 1d")
     _job_flags(parser)
     add("--wait", action="store_true", help="wait for the end; an error if the run fails")
-    add("--dry-run", action="store_true", help="print the exact request and send nothing")
+    add("--dry-run", action="store_true", help="print the request and send nothing")
     add("--yaml", action="store_true", help="with --dry-run: print it as a file for az ml job create")
     if magic:
         add("--as", dest="as_name", metavar="NAME", type=values.variable, help="assign the run to NAME")

@@ -104,6 +104,7 @@ def _spec(
 ) -> tuple[JobSpec, str]:
     """The job, and the compute that its file asks for."""
     from jupyter_amltrain import script
+    from jupyter_amltrain.spec import references
     from jupyter_amltrain.spec.job import JobSpec, validated
 
     try:
@@ -119,7 +120,12 @@ def _spec(
         spec, compute = submit_yaml.spec_of(asked, args, prog, experiment=experiment, here=here)
         return validated(spec), compute
     source = str(Path(asked.source).expanduser().resolve()) if asked.source else None
-    params, out = dict(asked.param), tuple(name for names in asked.out for name in names)
+    where = _where_it_runs(asked, defaults)
+    # IPython halves the braces of ${{inputs.data}} in a magic's line.
+    typed = references.restored if prog.startswith("%") else lambda value: value
+    params = references.with_literals(typed(dict(asked.param)), where["inputs"])
+    args = references.with_literals(typed(args), where["inputs"])
+    out = tuple(name for names in asked.out for name in names)
     notebook = notebook_name()
     code: dict[str, Any]
     if cell is not None:
@@ -164,7 +170,7 @@ def _spec(
             name=(name[:64] if asked.name is None else asked.name),
             source=source,
             params=params,
-            args=tuple(args),
+            args=tuple(map(str, args)),
             out=tuple(dict.fromkeys(out)),
             env=dict(asked.env_var),
             secrets=tuple(dict.fromkeys(asked.secret)),
@@ -176,7 +182,7 @@ def _spec(
             tags=dict(asked.tag),
             timeout=timeout,
             project=here,
-            **_where_it_runs(asked, defaults),
+            **where,
             **code,
         )
     )
@@ -234,6 +240,8 @@ def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> Tra
     """
     from jupyter_amltrain import api
 
+    if submission.spec.secrets:  # nobody sets a variable for a job that is refused anyway
+        api.check_spec(submission.spec, target=submission.place)
     secrets = {name: secret(name, environ) for name in submission.spec.secrets}
     return api.submit_spec(submission.spec, target=submission.place, secrets=secrets)
 

@@ -51,10 +51,10 @@ def spec_of(
     for name, key in _KEYS.items():
         if getattr(asked, name, None) not in (None, False, [], ()):
             flag = f"--{name.replace('_', '-')}"
-            raise CommandError(
-                f"{flag} is not for a YAML job: the file says it.",
-                hint=f"Write it in {asked.script} as {key}:" if key else "Leave it out.",
-            )
+            hint = f"Write it in {asked.script} as {key}:" if key else "Leave it out."
+            if name == "input":
+                hint = f"Set an input of {asked.script} by --param NAME=VALUE, or write it there as inputs:"
+            raise CommandError(f"{flag} is not for a YAML job: the file says it.", hint=hint)
     job = azure_yaml.with_params(azure_yaml.load(asked.script), dict(asked.param))
     spec = azure_yaml_in.spec_of(job)
     changed: dict[str, Any] = {

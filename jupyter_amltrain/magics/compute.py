@@ -9,7 +9,7 @@ from IPython.core.magic import Magics, line_magic, magics_class
 
 from jupyter_amltrain.commands import lexing
 from jupyter_amltrain.commands.parsers import HelpWanted, parser_of
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, ConfirmationNeeded
 
 
 @magics_class
@@ -49,9 +49,11 @@ class ComputeMagics(Magics):
         elif asked.verb in WORKS:
             try:
                 print(compute.carry_out(asked, wait=asked.wait, write=print))
+            except ConfirmationNeeded as question:  # nothing is wrong: a person is asked
+                print(question)
             except KeyboardInterrupt:
                 raise AmlTrainError(
-                    f"The {asked.verb} goes on, nobody waits for it any more.",
+                    f"Stopped waiting. The {asked.verb} continues in the background.",
                     hint="%aml_compute list shows how far it is.",
                 ) from None
         else:

@@ -103,6 +103,28 @@ def load(path: str | os.PathLike[str]) -> JobFile:
     return parse(text, place.name, str(place.parent))
 
 
+def load_doc(path: str) -> dict[str, Any]:
+    """The keys of a component's file.
+
+    Raises
+    ------
+    SpecError
+        It cannot be read, or holds no keys.
+    """
+    yaml = _yaml()
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read(_LARGEST + 1)
+        if len(text) > _LARGEST or (reason := exceeded(text, yaml)):
+            raise SpecError("it is too large." if len(text) > _LARGEST else f"it cannot be read: {reason}.")
+        doc = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SpecError(f"it cannot be read: {' '.join(str(error).split())}.") from None
+    if not isinstance(doc, dict):
+        raise SpecError("it holds no keys.")
+    return doc
+
+
 def parse(text: str, name: str = "job.yml", folder: str = "") -> JobFile:
     """As :func:`load`, of the text."""
     yaml = _yaml()

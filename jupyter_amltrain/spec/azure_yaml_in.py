@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.spec import azure_yaml_files
 from jupyter_amltrain.spec.azure_yaml import JobFile, Keys
 from jupyter_amltrain.spec.azure_yaml_fields import FIELDS
 from jupyter_amltrain.spec.job import JobSpec, validated
@@ -41,6 +42,7 @@ def spec_of(job: JobFile) -> JobSpec:
         "tags": {str(k): str(v) for k, v in (doc.get("tags") or {}).items()},
     }
     _check_codes(job)
+    azure_yaml_files.check(job)
     if job.type == "command":
         if not isinstance(doc.get("command"), str) or not doc["command"].strip():
             raise job.fault(("command",), "what is to run?", "Write, say: command: python train.py")

@@ -11,6 +11,7 @@ from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.spec.confidential import check_confidential
 from jupyter_amltrain.spec.environment import Environment, check_environment
 from jupyter_amltrain.spec.inputs import JobInput, JobOutput, check_data
+from jupyter_amltrain.spec.references import check_references
 from jupyter_amltrain.spec.resources import Distribution, Resources, check_resources
 from jupyter_amltrain.spec.service import check_service
 
@@ -40,9 +41,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         local modules that it imports.
     params
         Values assigned on the script's first line, or ``--name value`` arguments
-        of a file. JSON values.
+        of a file. JSON values; ``${{inputs.NAME}}`` and ``${{outputs.NAME}}`` in them are the
+        paths of data (:mod:`.references`).
     args
-        Further arguments of the script.
+        Further arguments of the script, with the same references.
     out
         Names of variables whose JSON value comes home at the end.
     env
@@ -184,5 +186,7 @@ def validated(spec: JobSpec) -> JobSpec:
             )
     check_environment(spec.environment)
     check_data(spec.inputs, spec.outputs)
+    if not spec.job_type:  # in a file of az ml the service resolves them
+        check_references(spec.params, spec.args, spec.inputs, spec.outputs)
     check_service(spec.identity, spec.services, spec.priority, spec.tier)
     return spec

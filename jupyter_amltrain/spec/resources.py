@@ -76,7 +76,7 @@ def check_resources(resources: Resources, distribution: Distribution) -> None:
     if resources.instance_type and not _SIZE.fullmatch(resources.instance_type):
         raise SpecError(
             f"--instance-type {resources.instance_type[:80]!r}: not the name of a size of machine.",
-            hint="Try: --instance-type Standard_NC6s_v3",
+            hint="Try: --instance-type Standard_NC4as_T4_v3",
         )
     if resources.shm_size and not _SHM.fullmatch(resources.shm_size):
         raise SpecError(

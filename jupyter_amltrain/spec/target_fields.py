@@ -51,7 +51,7 @@ def name_error(name: object) -> str:
     if not isinstance(name, str) or not name:
         return "A name is missing. Write for example gpu-cluster."
     if not _NAME.fullmatch(name):
-        return f"{name[:80]!r} cannot be a name: {NAME.help}."
+        return f"{name[:80]!r} is not a valid name: {NAME.help}."
     return "'local' is this machine. Choose another name." if name == "local" else ""
 
 
@@ -159,13 +159,37 @@ def _literals(hint: Any) -> tuple[Any, ...]:
     return next((found for part in typing.get_args(hint) if (found := _literals(part))), ())
 
 
-def whole(value: Any, low: int, high: int | None) -> tuple[int, str]:
-    """A whole number from `low` to `high`, and what is wrong with `value`."""
-    kind = IntType(ge=low, le=high)
-    if value is None or value == "":
-        return 0, f"A whole number{_bounds(kind)} is missing."
-    found, sentence = _value(kind, value)
-    return found or 0, sentence
+def checked_scale(
+    target: ComputeTarget, fields: Iterable[Field], values: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """New scale settings of a cluster, or one sentence for every one that is wrong.
+
+    Parameters
+    ----------
+    fields
+        Those that can be changed; defaults are the settings now.
+    values
+        By field; ``nodes`` is another name of ``min_nodes``.
+    """
+    parts, now = _parts(type(target)), {field.name: field.default for field in fields}
+    typed = {name: value for name, value in values.items() if value is not None and value != ""}
+    least = "nodes" if "nodes" in typed and "min_nodes" not in typed else "min_nodes"  # errors name what was typed
+    good: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    if not typed:
+        wrong[""] = "Nothing to change: give --min-nodes, --max-nodes or --idle-minutes."
+    for name in ("max_nodes", "idle_minutes"):
+        if name in typed:
+            good[name], sentence = _value(parts[name][0], typed[name])
+            wrong |= {name: sentence} if sentence else {}
+    most = good.get("max_nodes") if "max_nodes" not in wrong else None
+    most = now["max_nodes"] if most is None else most
+    if least in typed:
+        good["min_nodes"], sentence = _value(IntType(ge=0, le=most), typed[least])
+        wrong |= {least: sentence} if sentence else {}
+    elif "max_nodes" in good and not wrong and most < (now["min_nodes"] or 0):
+        wrong["max_nodes"] = f"{most} is less than the minimum of {now['min_nodes']}. Lower --min-nodes too."
+    return good, wrong
 
 
 @functools.lru_cache(maxsize=32)

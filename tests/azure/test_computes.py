@@ -172,14 +172,32 @@ def test_a_scale_that_the_quota_cannot_hold(azure_env: Azure, make: Make, run: C
     other = make(AmlComputeTarget(name="gpu2", size=GPU, max_nodes=4))
     run(other.create(Told()))
     told = Told()
-    run(other.scale(3, told))
+    run(other.scale({"min_nodes": 3}, told))
     assert told and other.azure.min_nodes == 3  # type: ignore[attr-defined]
     with pytest.raises(QuotaExceeded, match=r"12 cores, 6 of 24 are free .*1 machine of this size would fit"):
-        run(life.scale(2, Told()))
+        run(life.scale({"min_nodes": 2}, Told()))
     assert not wire(azure_env, r"PATCH .*computes/gpu$")
-    run(life.scale(1, Told()))
+    run(life.scale({"min_nodes": 1}, Told()))
     state = run(life.state())
     assert (state.nodes, state.quota) == (1, "24 of 24 cores") or state.nodes == 1
+
+
+def test_maximum_and_idle_time_reach_the_service(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+    azure_env.control("/switch", scale_seconds=0.2)
+    life = make(AmlComputeTarget(name="wide", size=GPU, max_nodes=2))
+    run(life.create(Told()))
+    run(life.scale({"max_nodes": 3, "idle_minutes": 30.0}, Told()))
+    (patch,) = wire(azure_env, r"PATCH .*computes/wide$")
+    scale = patch["body"]["properties"]["properties"]["scaleSettings"]
+    assert scale == {"maxNodeCount": 3, "minNodeCount": 0, "nodeIdleTimeBeforeScaleDown": "PT30M"}
+    assert isinstance(life.azure, AmlComputeTarget) and (life.azure.max_nodes, life.azure.idle_minutes) == (3, 30)
+    other = make(AmlComputeTarget(name="wide", size=GPU, max_nodes=2))  # a kernel that knows the old settings
+    (act,) = (act for act in other.acts(run(other.state())) if act.verb == "scale")
+    assert [field.default for field in act.fields] == [0, 3, 30]
+    run(other.scale({"min_nodes": 3}, Told()))
+    assert isinstance(other.azure, AmlComputeTarget) and (other.azure.min_nodes, other.azure.max_nodes) == (3, 3)
+    with pytest.raises(QuotaExceeded, match="the quota is 24"):
+        run(life.scale({"max_nodes": 9}, Told()))
 
 
 def test_the_quota_of_a_row_follows_its_machines(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
@@ -345,7 +363,7 @@ def test_a_cluster_by_the_command_line(
     assert main(["compute", "scale", "lab", "--nodes", "1", "--yes"]) == 0
     assert main(["compute", "delete", "lab", "--yes"]) == 0
     assert "lab is deleted." in capsys.readouterr().out and wire(azure_env, r"DELETE .*computes/lab")
-    assert main([*line[:-1], "9", "--yes"]) == 1
+    assert main([*line[:-1], "9", "--yes"]) == 2  # before anything is sent
     refused = capsys.readouterr().err
     assert "9 machines of Standard_NC6s_v3 have 54 cores" in refused and "4 machines of this size would fit" in refused
     assert main(["compute", "list"]) == 0 and "lab" not in capsys.readouterr().out

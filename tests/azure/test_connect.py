@@ -202,7 +202,10 @@ def test_several_workspaces(api, az, place):
         ({"workspace": "ml-dve"}, r"no workspace 'ml-dve' in the resource group 'ml'\. Did you mean ml-dev\?"),
         ({"resource_group": "mll"}, "no resource group 'mll'"),
         ({"subscription": "50b00000-0000-4000-8000-00000000dead"}, "knows no subscription '50b0"),
-        ({"subscription": "Emulatd"}, "You see no subscription 'Emulatd'. Did you mean 'Emulated'"),
+        (
+            {"subscription": "Emulatd"},
+            "Subscription 'Emulatd' does not exist, or you have no access to it. Did you mean 'Emulated'",
+        ),
         ({"tenant": "00000000-0000-4000-8000-00000000dead"}, "no such directory"),
     ],
 )
@@ -255,7 +258,7 @@ def test_who_may_only_read_is_told_what_is_missing(api, az, place):
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        ({"status": 503, "times": 20}, r"fault of its own \(503"),
+        ({"status": 503, "times": 20}, r"server error \(503"),
         ({"status": 429, "times": 20, "headers": {"Retry-After": "900"}}, "asks to wait 900 s"),
         ({"cut": 0, "times": 20}, "was cut"),
     ],

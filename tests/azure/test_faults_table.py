@@ -60,8 +60,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "403": ({"status": 403, "body": FORBIDDEN}, r"lacks? the permission Microsoft\.\S+ on 'ml-dev'\. \S+"),
     "409": ({"status": 409, "body": arm("Conflict")}, r"another change goes on.* Try again in a minute"),
     "429": ({"status": 429, "body": arm("TooManyRequests")}, r"no more requests .* Try again then"),
-    "500": ({"status": 500, "body": arm("InternalServerError")}, r"fault of its own \(500.* Try again"),
-    "503": ({"status": 503, "body": "<html>Service Unavailable</html>"}, r"fault of its own \(503\).* Try again"),
+    "500": ({"status": 500, "body": arm("InternalServerError")}, r"server error \(500.* Try again"),
+    "503": ({"status": 503, "body": "<html>Service Unavailable</html>"}, r"server error \(503\).* Try again"),
     "cut": ({"cut": 0}, r"connection to Azure.* was cut\. \S+"),
 }
 #: What is shown where it hits another service than Azure ML's own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import sys
 from collections.abc import Iterator
@@ -59,3 +60,24 @@ def test_the_packages_of_the_kernel(api: Any) -> None:
     assert "the environment's image is built" in log(run)
     again = submit("--target local --env kernel --param seed=7 --out loss", CELL).wait(DEADLINE)
     assert again.result("loss") == run.result("loss")
+
+
+def test_input_as_argument_is_its_path_in_azure(api: Any, tmp_path: Path) -> None:
+    """Of a cell and of a file."""
+    place = "azureml://datastores/workspaceblobstore/paths/references"
+    write = "import os\nopen(os.environ['AML_OUTPUT_TABLE'] + '/a.txt', 'w').write('7')"
+    made = submit(f"--target cpu --output table={place}", write)
+    assert made.wait(DEADLINE).state == "completed"
+    line = f"--target cpu --input data={place} --output model --param data_dir='${{{{inputs.data}}}}'"
+    cell = submit(f"{line} --out text", "import pathlib\ntext = pathlib.Path(data_dir, 'a.txt').read_text()")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import pathlib, sys\nprint(sys.argv[1:])\nprint(pathlib.Path(sys.argv[2], 'a.txt').read_text())\n"
+    )
+    file = submit(f"{script} {line} -- '${{{{inputs.data}}}}/a.txt' '${{{{inputs.data}}}}'")
+    assert cell.wait(DEADLINE).result("text") == "7", log(cell)
+    assert file.wait(DEADLINE).state == "completed", log(file)
+    arguments, text = log(file).splitlines()[-2:]
+    first, second, flag, third = ast.literal_eval(arguments)
+    assert text == "7" and flag == "--data_dir" and first == f"{second}/a.txt" and second == third
+    assert "inputs" not in second

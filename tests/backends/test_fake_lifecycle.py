@@ -82,7 +82,10 @@ def test_what_is_scripted_to_fail_fails(loop: LoopThread, tmp_path: Path, verb: 
     if verb == "start":
         loop.call(target.stop(ignore))
     target.rescript(fails=verb)
-    does: dict[str, Any] = {"scale": lambda: target.scale(3, ignore), "delete": lambda: target.remove(ignore)}
+    does: dict[str, Any] = {
+        "scale": lambda: target.scale({"min_nodes": 3}, ignore),
+        "delete": lambda: target.remove(ignore),
+    }
     does["test"] = target.check
     with pytest.raises(error) as caught:
         loop.call(does[verb]() if verb in does else getattr(target, verb)(ignore))
@@ -96,7 +99,7 @@ def test_quota_counts_cores(loop: LoopThread, tmp_path: Path) -> None:
         loop.call(fake(loop, tmp_path, max_nodes=4, quota=20).create(ignore))
     there = fake(loop, tmp_path, max_nodes=4, quota=24)
     loop.call(there.create(ignore))
-    loop.call(there.scale(2, ignore))
+    loop.call(there.scale({"min_nodes": 2}, ignore))
     assert loop.call(there.state()).quota == "12 of 24 cores"
     assert isinstance(there.target, FakeTarget) and there.target.min_nodes == 2  # to be stored
 

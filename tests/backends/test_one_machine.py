@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from jupyter_amltrain.backends.one_machine import refused
 from jupyter_amltrain.controller import Controller
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.launch import launch_plan
+from jupyter_amltrain.spec import azure_yaml, azure_yaml_in
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import JobInput, JobOutput
 from jupyter_amltrain.spec.job import JobSpec, Resources
@@ -21,6 +24,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"resources": Resources(nodes=2)}, "--nodes 2: 'local' is one machine."),
     ({"distribution": Distribution(kind="pytorch", processes=2)}, "--processes 2: a run on 'local' is one process."),
     ({"distribution": Distribution(kind="mpi")}, "--distribution: "),
+    ({"distribution": Distribution(kind="tensorflow", processes=1, parameter_servers=1)}, "--processes 1: "),
     ({"resources": Resources(instance_type="S")}, "--instance-type S: 'local' is a machine already."),
     ({"resources": Resources(shm_size="2g")}, "--shm-size 2g: 'local' runs jobs without a container."),
     ({"resources": Resources(docker_args="--ipc=host")}, "--docker-args --ipc=host"),
@@ -28,7 +32,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"environment": Environment(conda="/c.yml")}, "--env /c.yml"),
     ({"environment": Environment(name="e:1")}, "--env e:1"),
     ({"identity": "user"}, "--identity user"),
-    ({"services": ("ssh:ssh-rsa AAAA",)}, "--service ssh: 'local' has no doors"),
+    ({"services": ("ssh:ssh-rsa AAAA",)}, "--service ssh: 'local' opens no services"),
     ({"priority": "low"}, "--priority low"),
     ({"tier": "spot"}, "--tier spot"),
     ({"inputs": {"d": JobInput(path="azureml:d:1")}}, "--input d=azureml:d:1: 'local' reads files and folders"),
@@ -62,6 +66,53 @@ def test_what_a_machine_can_do_is_not_refused(tmp_path: Path) -> None:
     for name, type_ in (("x.csv", "uri_folder"), (".", "uri_file")):
         wrong = JobSpec(name="x", inputs={"d": JobInput(type=type_, path=str(tmp_path / name))})
         assert "leave the type out" in refused(wrong, "local")
+
+
+FILE = """\
+command: python train.py
+inputs:
+  data:
+    path: {path}
+    type: uri_file
+resources: {{instance_count: {nodes}}}
+distribution: {{type: {kind}, process_count_per_instance: {each}}}
+"""
+
+
+def of_file(path: str = "here.csv", nodes: int = 1, kind: str = "pytorch", each: str = "1", **params: Any) -> JobSpec:
+    text = FILE.format(path=path, nodes=nodes, kind=kind, each=each)
+    return azure_yaml_in.spec_of(azure_yaml.with_params(azure_yaml.parse(text, "job.yml", os.getcwd()), params))
+
+
+def test_file_that_needs_one_process_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here.csv").write_text("1")
+    for each in ("1", "null"):
+        spec = of_file(each=each)
+        assert refused(spec, "local") == ""
+        env = launch_plan(spec, "/runs/x/source").env
+        assert (env["RANK"], env["WORLD_SIZE"]) == ("0", "1") and int(env["MASTER_PORT"]) > 1024
+    assert refused(of_file(kind="mpi"), "local") == ""
+    given = of_file(path="https://example.org/iris.csv", data=str(tmp_path / "here.csv"))
+    assert given.inputs["data"].path == str(tmp_path / "here.csv") and refused(given, "local") == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "where", "cure"),
+    [
+        ({"path": "https://example.org/iris.csv"}, "job.yml line 4, inputs.data.path: ", "--param data="),
+        ({"path": "nowhere.csv"}, "job.yml line 4, inputs.data.path: ", "--param data="),
+        ({"nodes": 2}, "job.yml line 6, resources.instance_count: ", "cluster"),
+        ({"each": "4"}, "job.yml line 7, distribution: ", "Azure"),
+    ],
+)
+def test_file_that_needs_more_is_refused_by_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], where: str, cure: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here.csv").write_text("1")
+    sentence = refused(of_file(**fields), "local")
+    assert sentence.startswith(where) and cure in sentence and "--input" not in sentence and "\n" not in sentence
 
 
 @pytest.fixture

@@ -20,3 +20,8 @@ def test_sum_with_unknown_prices_says_at_least_and_how_many() -> None:
 def test_sum_of_known_prices_is_exact() -> None:
     text = text_of({"lab": [row("a", 1.5), row("b", 2.0)]})
     assert "3.50 USD" in text and "at least" not in text and "unknown" not in text
+
+
+def test_sum_of_unknown_prices_is_no_amount() -> None:
+    text = text_of({"lab": [row("a", None), row("b", None)]})
+    assert "0.00" not in text and "unknown" in text.splitlines()[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,11 @@ def test_what_a_click_does_can_be_typed(values: dict[str, Any], line: str) -> No
         again = {k[len(VALUE) :]: v for k, v in vars(asked).items() if k.startswith(VALUE)}
         assert checked(FakeTarget, "big", again) == checked(FakeTarget, "big", values)
     assert line_of("scale", "big", values={"nodes": 4}) == "%aml_compute scale big --nodes 4"
+    changed = {"min_nodes": 1, "max_nodes": 4, "idle_minutes": 30.0}
+    line = "%aml_compute scale big --min-nodes 1 --max-nodes 4 --idle-minutes 30"
+    assert line_of("scale", "big", values=changed) == line
+    again = {k[len(VALUE) :]: v for k, v in vars(parse(line.partition(" ")[2])).items() if k.startswith(VALUE)}
+    assert again == {"min_nodes": "1", "max_nodes": "4", "idle_minutes": "30"}
     assert line_of("dismiss", "big") == ""
 
 
@@ -118,10 +124,10 @@ def test_the_life_of_a_target_in_a_notebook(api: Any) -> None:
         typed(line)
     assert str(caught.value) == (
         "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; goes to 0 nodes after 15 min idle."
-        f" If that is meant: %aml_compute {line} --yes"
+        f" To go ahead, type: %aml_compute {line} --yes"
     )
     said = typed(f"{line} --provisioning 0.5 --yes")
-    assert said == "big is being created. %aml_compute list shows how far it is; the line with --wait waits."
+    assert said == "big is being created. See the progress by %aml_compute list; to wait for the end, add --wait."
     until(lambda: "0 of 4" in table()[-1])
     header, _, big = table()
     assert header.split() == ["target", "kind", "state", "size", "nodes", "CPUs", "memory", "GPUs", "price", "now"]
@@ -132,7 +138,7 @@ def test_the_life_of_a_target_in_a_notebook(api: Any) -> None:
     assert compute.use("big") and table()[-1].startswith("*")
     with pytest.raises(CommandError, match=r"--nodes: 9 is not a whole number from 0 to 4\."):
         typed("scale big --nodes 9")
-    with pytest.raises(CommandError, match=r"Deletes 'big': .* If that is meant: %aml_compute delete big --yes --wait"):
+    with pytest.raises(CommandError, match=r"Deletes 'big': .* %aml_compute delete big --yes --wait"):
         typed("delete big --wait")
     assert typed("delete big --yes --wait").endswith("big is deleted. In use now: local.")
     assert len(table()) == 2 and table()[-1].startswith("*  local")
@@ -155,7 +161,7 @@ def test_a_failure_is_an_error_of_who_waits_and_stands_in_the_list(api: Any) -> 
     assert typed("delete bad") == "bad is deleted."
     with pytest.raises(CommandError, match="--kind: There is no kind of target 'fak' here. Did you mean fake"):
         typed("create bad --kind fak")
-    with pytest.raises(CommandError, match="'local' cannot be deleted"):
+    with pytest.raises(CommandError, match="'local' does not support delete"):
         typed("delete local --yes")
 
 
@@ -168,17 +174,38 @@ def test_plain_functions(api: Any) -> None:
     assert api.create_target("one", "fake", size="cpu-4") == "one is there already with these settings."
     with pytest.raises(CommandError, match="size: 'cpu-5' is none of the choices. Did you mean cpu-4"):
         api.create_target("two", "fake", size="cpu-5")
-    with pytest.raises(CommandError, match="cannot be scaled"):
+    with pytest.raises(CommandError, match="does not support scale"):
         api.scale_target("one", 2)
     assert [row.state for row in api.compute_rows(60.0)] == ["ready", "ready"]
     assert api.delete_target("one", confirmed=True) == "one is deleted."
+
+
+def test_failure_of_a_work_is_shown_with_its_age_until_the_target_is_tested(api: Any) -> None:
+    typed("create big --kind fake --size gpu-v100 --max-nodes 4 --fails scale --yes --wait")
+    with pytest.raises(QuotaExceeded):
+        typed("scale big --nodes 2 --yes --wait")
+    assert "scale failed just now" in table()[-1] or "scale failed" in table()[-1] and "ago" in table()[-1]
+    assert compute.show("big").reachable
+    assert "failed" not in table()[-1] and "0 running" in table()[-1]
+
+
+def test_lines_to_type_in_a_terminal_are_of_the_terminal(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "--dry-run", "nothing.py"]) == 2
+    assert main(["runs", "show"]) == 2
+    assert main(["compute", "use", "nothing"]) == 2
+    assert main(["compute", "show"]) == 0 and main(["compute", "list"]) == 0 and main(["runs"]) == 0
+    Path("ok.py").write_text("print(1)")
+    assert main(["submit", "ok.py", "--wait"]) == 0
+    assert main(["runs", "show"]) == 0 and main(["runs", "list"]) == 0 and main(["model", "list"]) == 0
+    said = capsys.readouterr()
+    assert not re.search(r"(?<!%)%aml_", said.out + said.err)
 
 
 def test_in_a_terminal_it_waits(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["compute", "create", "big", "--kind", "fake", "--size", "cpu-4"]
     assert main(line) == 2
     error = capsys.readouterr().err
-    assert error.endswith("If that is meant: amltrain compute create big --kind fake --size cpu-4 --yes\n")
+    assert error.endswith("To go ahead, type: amltrain compute create big --kind fake --size cpu-4 --yes\n")
     assert main([*line, "--provisioning", "2", "--yes"]) == 0
     said = capsys.readouterr()
     assert said.out == "big is created.\n" and said.err.startswith("Making the machine: 0 %")
@@ -194,4 +221,4 @@ def test_in_a_terminal_it_waits(home: Path, capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out) == {"said": "big is deleted."}
     assert main([*line, "--fails", "create", "--yes"]) == 1  # the target refused
     assert main(["compute", "attach", "vm"]) == 2
-    assert main(["compute", "create", "big", "--kind", "fake", "--wait"]) == 2  # it waits anyway
+    assert main([*line, "--yes", "--wait"]) == 0  # it waits anyway

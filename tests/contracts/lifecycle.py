@@ -51,11 +51,15 @@ class LifecycleContract:
         state = call(cluster.state())
         assert (state.state, state.nodes, state.max_nodes) == ("ready", 0, 4)
         act = next(act for act in cluster.acts(state) if act.verb == "scale")
-        assert [field.name for field in act.fields] == ["nodes"] and act.fields[0].required
+        assert {field.name: field.default for field in act.fields} == {
+            "min_nodes": 0,
+            "max_nodes": 4,
+            "idle_minutes": 15,
+        }
         assert not {"start", "stop"} & self._verbs(call, cluster).keys()
-        call(cluster.scale(2, told.append))
+        call(cluster.scale({"min_nodes": 2}, told.append))
         assert call(cluster.state()).nodes == 2
-        call(cluster.scale(0, told.append))
+        call(cluster.scale({"min_nodes": 0}, told.append))
         call(cluster.remove(told.append))
 
     def test_what_it_costs_and_loses_is_said_before(self, single: Provisioned, cluster: Provisioned) -> None:
@@ -63,11 +67,11 @@ class LifecycleContract:
             (single, "create", {}),
             (single, "start", {}),
             (cluster, "create", {}),
-            (cluster, "scale", {"nodes": 3}),
+            (cluster, "scale", {"min_nodes": 3}),
         ):
-            assert "Costs" in target.asks(verb, values, running=0)
+            assert "cost" in target.asks(verb, values, running=0).lower()
         assert "2 running runs" in single.asks("stop", {}, running=2) and single.asks("stop", {}, running=0) == ""
-        assert cluster.asks("scale", {"nodes": 0}, running=0) == ""
+        assert cluster.asks("scale", {"min_nodes": 0}, running=0) == ""
         for running in (0, 1, 2):
             assert cluster.asks("delete", {}, running=running)
         assert "1 queued run is" in cluster.asks("delete", {}, running=0, queued=1)
@@ -75,7 +79,7 @@ class LifecycleContract:
 
     def test_prices_follow_the_machines(self, call: Call[Any], cluster: Provisioned) -> None:
         call(cluster.create(lambda text: None))
-        call(cluster.scale(3, lambda text: None))
+        call(cluster.scale({"min_nodes": 3}, lambda text: None))
         state = call(cluster.state())
         assert state.price_node > 0 and state.currency
         assert state.price == pytest.approx(3 * state.price_node)

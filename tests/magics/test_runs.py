@@ -95,6 +95,13 @@ def test_nothing_yet(cell: Cell, fails: Fails, capsys: Any) -> None:
     assert isinstance(fails("%aml_runs logs"), UnknownRun)
 
 
+def test_question_of_a_magic_is_text_and_no_error(cell: Cell, capsys: Any) -> None:
+    cell("%aml_compute create big --kind fake --size gpu-v100")
+    assert "3.06 USD" in (said := capsys.readouterr().out) and "--yes" in said
+    cell("%aml_compute list")
+    assert "big" not in capsys.readouterr().out
+
+
 def test_compute(cell: Cell, capsys: Any) -> None:
     cell("%aml_compute test local")  # waits for the answer, as the list does for a moment only
     assert capsys.readouterr().out.startswith("local: ready")

@@ -126,6 +126,38 @@ def test_a_script_gets_arguments(ip: InteractiveShell, cell: Cell) -> None:
     assert sorted(ip.user_ns["argv"]) == sorted(["--lr", "0.1", "--verbose", "a b"])
 
 
+DATA_LINE = "--input data=data --output model --param data_dir='${{inputs.data}}' --param 'model=${{outputs.model}}/m'"
+
+
+def test_input_as_parameter_of_a_cell_is_its_path(ip: InteractiveShell, cell: Cell) -> None:
+    Path("data").mkdir()
+    Path("data/a.txt").write_text("seven")
+    source = "data_dir = 'elsewhere'\nimport pathlib\ntext = pathlib.Path(data_dir, 'a.txt').read_text()\nplace = model"
+    cell(f"%%aml_submit {DATA_LINE} --out text,place,data_dir --wait\n{source}")
+    assert ip.user_ns["text"] == "seven" and ip.user_ns["data_dir"] == str(Path("data").resolve())
+    assert ip.user_ns["place"].endswith("/outputs/model/m")
+
+
+def test_input_as_argument_of_a_file_is_its_path(ip: InteractiveShell, cell: Cell) -> None:
+    Path("data").mkdir()
+    Path("train.py").write_text(
+        "import json, os, sys\n"
+        "with open(os.environ['AML_OUTPUT_DIR'] + '/argv.json', 'w') as file:\n"
+        "    json.dump({'name': 'argv', 'value': sys.argv[1:]}, file)\n"
+    )
+    line = f"{DATA_LINE} --input rate=0.5,literal --param lr='${{{{inputs.rate}}}}'"
+    cell(f"%aml_submit train.py {line} --out argv --wait -- --also '${{{{inputs.data}}}}/x'")
+    place = str(Path("data").resolve())
+    first, model = ip.user_ns["argv"][:4], ip.user_ns["argv"][4:]
+    assert first == ["--also", f"{place}/x", "--data_dir", place]
+    assert model[0] == "--model" and model[1].endswith("/outputs/model/m") and model[2:] == ["--lr", "0.5"]
+
+
+def test_input_that_is_not_given_costs_no_run(fails: Fails, api: Any) -> None:
+    error = fails("%%aml_submit --param data_dir='${{inputs.data}}'\nprint(data_dir)")
+    assert "--input data=" in str(error) and not api.runs()
+
+
 def test_a_source_folder_and_local_modules(ip: InteractiveShell, cell: Cell) -> None:
     Path("lib.py").write_text("x = 'beside'")
     Path("src").mkdir()

@@ -169,3 +169,50 @@ def test_the_command_writes_the_script_byte_for_byte(script: str, tmp_path: Path
     assert "${{" not in command
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, check=True)
     assert done.stdout == script.encode()
+
+
+STEPS = {
+    "component": ("jobs:\n  step:\n    type: command\n    component: {}\n", "line 4, jobs.step.component: "),
+    "trial": ("jobs:\n  hunt:\n    type: sweep\n    trial: file:{}\n", "line 4, jobs.hunt.trial: "),
+}
+
+
+@pytest.mark.parametrize("key", STEPS)
+def test_missing_component_file_is_named_with_its_key(tmp_path: Path, key: str) -> None:
+    text, where = STEPS[key]
+    file = job(f"{text.format('./parts/train.yml')}type: pipeline\n", str(tmp_path))
+    with pytest.raises(SpecError) as caught:
+        azure_yaml_in.spec_of(file)
+    assert where in str(caught.value) and f"{tmp_path}/parts/train.yml" in str(caught.value)
+    (tmp_path / "parts").mkdir()
+    component = tmp_path / "parts" / "train.yml"
+    component.write_text("command: echo 1\ncode: ./src\n")
+    with pytest.raises(SpecError) as caught:
+        azure_yaml_in.spec_of(file)
+    assert where in str(caught.value) and f"{tmp_path}/parts/src" in str(caught.value)
+    (tmp_path / "parts" / "src").mkdir()
+    assert azure_yaml_in.spec_of(file).job_type == "pipeline"
+    component.write_text("type: pipeline\njobs: {inner: {component: ./gone.yml}}\n")
+    with pytest.raises(SpecError, match="train.yml: jobs.inner.component: .*gone.yml"):
+        azure_yaml_in.spec_of(file)
+    component.write_text("type: pipeline\njobs: {inner: {component: ./train.yml}}\n")
+    assert azure_yaml_in.spec_of(file)  # a circle is the service's to refuse
+
+
+@pytest.mark.parametrize("text", ["file:./env.yml", "file:env"])
+def test_missing_environment_file_is_named_with_its_key(tmp_path: Path, text: str) -> None:
+    file = job(f"command: echo 1\nenvironment: {text}\n", str(tmp_path))
+    with pytest.raises(SpecError) as caught:
+        azure_yaml_in.spec_of(file)
+    assert "line 2, environment: " in str(caught.value) and f"{tmp_path}/env" in str(caught.value)
+    for name in ("env", "env.yml"):
+        (tmp_path / name).write_text("name: e\nimage: i\n")
+    assert azure_yaml_in.spec_of(file)
+
+
+REGISTERED = "azureml://registries/azureml/environments/e/labels/latest"
+
+
+@pytest.mark.parametrize("name", ["azureml:env:1", REGISTERED, "e@latest"])
+def test_name_of_an_asset_is_no_file(name: str) -> None:
+    assert azure_yaml_in.spec_of(job(f"command: echo 1\nenvironment: {name}\n"))

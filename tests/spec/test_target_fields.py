@@ -5,9 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import pytest
 
+from jupyter_amltrain.backends.lifecycle import scaling
 from jupyter_amltrain.backends.registry import forms, target_kinds
 from jupyter_amltrain.spec.target import ComputeTarget, FakeTarget, LocalTarget, limits
-from jupyter_amltrain.spec.target_fields import checked, described, fields_of, kind_of_type, name_error, whole
+from jupyter_amltrain.spec.target_fields import checked, checked_scale, described, fields_of, kind_of_type, name_error
 
 
 class Sample(ComputeTarget, frozen=True, kw_only=True, tag="sample"):
@@ -127,6 +128,40 @@ def test_names() -> None:
     assert LocalTarget.verb == ""
 
 
-def test_whole_numbers() -> None:
-    assert whole("3", 0, 4) == (3, "") and whole(0, 0, None) == (0, "")
-    assert whole(5, 0, 4)[1] == "5 is not a whole number from 0 to 4." and whole(None, 0, None)[1]
+NOW = scaling(1, 4, 15.0).fields
+
+
+@pytest.mark.parametrize(
+    ("values", "good"),
+    [
+        ({"min_nodes": "3"}, {"min_nodes": 3}),
+        ({"nodes": 0}, {"min_nodes": 0}),
+        ({"max_nodes": 6, "min_nodes": 6}, {"max_nodes": 6, "min_nodes": 6}),
+        ({"idle_minutes": "2.5", "min_nodes": ""}, {"idle_minutes": 2.5}),
+        ({"max_nodes": 1}, {"max_nodes": 1}),
+    ],
+)
+def test_scale_that_a_cluster_can_have_is_taken(values: dict[str, Any], good: dict[str, Any]) -> None:
+    assert checked_scale(FakeTarget(name="big"), NOW, values) == (good, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"min_nodes": 5}, "min_nodes"),
+        ({"nodes": 5}, "nodes"),
+        ({"nodes": 3, "max_nodes": 2}, "nodes"),
+        ({"max_nodes": 0}, "max_nodes"),
+        ({"max_nodes": "many"}, "max_nodes"),
+        ({"idle_minutes": 0}, "idle_minutes"),
+        ({"min_nodes": None}, ""),
+        ({}, ""),
+    ],
+)
+def test_scale_that_a_cluster_cannot_have_names_the_field(values: dict[str, Any], field: str) -> None:
+    assert list(checked_scale(FakeTarget(name="big"), NOW, values)[1]) == [field]
+
+
+def test_maximum_below_the_minimum_of_now_is_refused() -> None:
+    _, wrong = checked_scale(FakeTarget(name="big"), scaling(2, 4, 15.0).fields, {"max_nodes": 1})
+    assert "--min-nodes" in wrong["max_nodes"]

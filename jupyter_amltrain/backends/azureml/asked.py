@@ -8,6 +8,7 @@ from typing import Any
 
 from jupyter_amltrain.backends.azureml.catalog import UNKNOWN, Size, key, offered
 from jupyter_amltrain.backends.azureml.quotas import Quotas
+from jupyter_amltrain.backends.azureml.retirement import retirement_warning
 from jupyter_amltrain.backends.lifecycle import ProvisionState, stopped
 from jupyter_amltrain.errors import CapacityError, CommandError
 from jupyter_amltrain.spec.azure_target import (
@@ -115,13 +116,15 @@ def asks(
     low = bool(getattr(target, "low_priority", False))
     price = None if size is None else size.cost(low)
     currency = size.currency if size else ""
-    if isinstance(target, AmlComputeTarget) and verb in ("create", "scale"):
-        if verb == "scale":
-            return _scale(target, int(values.get("nodes") or 0), price, currency)
-        return _cluster(target, price, currency) + _room(target.max_nodes, size, quotas, low)
-    if isinstance(target, InstanceTarget) and verb in ("create", "start"):
-        return _instance(target, price, currency)
-    return ""
+    if isinstance(target, AmlComputeTarget) and verb == "scale":
+        return _scale(target, values, price, currency, size, quotas, low)
+    costs = ""
+    if isinstance(target, AmlComputeTarget) and verb == "create":
+        costs = _cluster(target, price, currency) + _room(target.max_nodes, size, quotas, low)
+    elif isinstance(target, InstanceTarget) and verb in ("create", "start"):
+        costs = _instance(target, price, currency)
+    warning = retirement_warning(str(getattr(target, "size", ""))) if verb == "create" else ""
+    return f"{costs} {warning}".strip()
 
 
 def _delete(target: AzureTarget, running: int, queued: int) -> str:
@@ -143,8 +146,9 @@ def _cluster(target: AmlComputeTarget, price: float | None, currency: str) -> st
     most, least, idle = target.max_nodes, target.min_nodes, target.idle_minutes
     kept = "goes to 0 machines" if not least else f"{least} of them stay on all the time, the others go"
     if price is None:
-        each = "a price that Azure does not tell"
-        return f"Costs {each} for each of up to {most} machines while they are on; {kept} after {idle:g} min idle."
+        nodes = f"Up to {most} nodes are" if most != 1 else "1 node is"
+        unknown = "Costs an unknown price: Azure publishes none for this size."
+        return f"{unknown} {nodes} billed while on; {kept} after {idle:g} min idle."
     if least:
         kept = f"{least} of them stay on ({money(least * price, currency)} per hour), the others go"
     sum_ = f"{most} x {price:.4g} = {money(most * price, currency)}" if most > 1 else money(price, currency)
@@ -160,24 +164,44 @@ def _room(nodes: int, size: Size | None, quotas: Quotas, low: bool) -> str:
     return f" The quota has room for {most} of the {nodes} machines now."
 
 
-def _scale(target: AmlComputeTarget, nodes: int, price: float | None, currency: str) -> str:
-    if nodes <= target.min_nodes:
-        return ""
+def _scale(
+    target: AmlComputeTarget,
+    values: Mapping[str, Any],
+    price: float | None,
+    currency: str,
+    size: Size | None,
+    quotas: Quotas,
+    low: bool,
+) -> str:
+    least, most = int(values.get("min_nodes") or 0), int(values.get("max_nodes") or 0)
+    costs = []
+    if least > target.min_nodes:
+        when = "per hour until you lower the minimum, also when nothing runs"
+        costs.append(f"Keeping {least} node{'' if least == 1 else 's'} on costs {_sum(least, price, currency, when)}.")
+    if most > target.max_nodes:
+        when = "per hour while all of them are on"
+        costs.append(f"{most} node{'' if most == 1 else 's'} cost up to {_sum(most, price, currency, when)}.")
+        costs.append(_room(most, size, quotas, low).strip())
+    return " ".join(filter(None, costs))
+
+
+def _sum(nodes: int, price: float | None, currency: str, when: str) -> str:
     if price is None:
-        return f"Costs a price that Azure does not tell for {nodes} machines, until it is scaled down."
+        return f"an unknown price (Azure publishes none for this size) {when}"
     sum_ = f"{nodes} x {price:.4g} = {money(nodes * price, currency)}" if nodes > 1 else money(price, currency)
-    return f"Costs {sum_} per hour until it is scaled down, also when nothing runs."
+    return f"{sum_} {when}"
 
 
 def _instance(target: InstanceTarget, price: float | None, currency: str) -> str:
-    each = "a price that Azure does not tell" if price is None else f"{money(price, currency)} per hour"
+    each = "an unknown price" if price is None else f"{money(price, currency)} per hour"
     ends = []
     if target.idle_shutdown:
         ends.append(f"has been idle for {target.idle_shutdown} min")
     if target.schedule_stop:
         ends.append(f"stops by its schedule ({target.schedule_stop} UTC)")
     by_itself = f" or {' or '.join(ends)}" if ends else "; it does not stop by itself"
-    return f"Costs {each} from now until it is stopped{by_itself}."
+    note = " Azure publishes no price for this size." if price is None else ""
+    return f"Costs {each} from now until it is stopped{by_itself}.{note}"
 
 
 def check_size(

@@ -171,7 +171,7 @@ def _error(said: Told, act: str, where: str, user: str) -> AmlTrainError:
         code = f" {said.code}" if said.code and said.code.lower() not in text else ""
         again = f"in {said.wait:g} s" if said.wait else "in a minute"
         return TargetUnreachable(
-            f"Azure{place} has a fault of its own ({said.status}{code}){why}.", hint=f"Try again {again}."
+            f"Azure{place} returned a server error ({said.status}{code}){why}.", hint=f"Try again {again}."
         )
     return TargetError(_sentence(said, place, asked))
 

@@ -126,7 +126,14 @@ class AzureHoldings:
             await asyncio.gather(self.sizes(), self.quotas(), return_exceptions=True)
 
     async def hold(
-        self, nodes: int, *, size: str = "", low_priority: bool | None = None, now: bool = True, fresh: bool = False
+        self,
+        nodes: int,
+        *,
+        size: str = "",
+        low_priority: bool | None = None,
+        most: int | None = None,
+        now: bool = True,
+        fresh: bool = False,
     ) -> None:
         """Refuse what the quota cannot hold, or the target has not; nothing is refused that is not known.
 
@@ -136,6 +143,8 @@ class AzureHoldings:
             Machines that are wanted together.
         size
             Default the target's own.
+        most
+            Maximum number of nodes of the cluster, default the target's own.
         now
             Beside what others use now; else whether it could ever be.
         fresh
@@ -146,11 +155,10 @@ class AzureHoldings:
         QuotaExceeded, CapacityError
         """
         target = self.target
-        if isinstance(target, AmlComputeTarget) and nodes > target.max_nodes:
+        if isinstance(target, AmlComputeTarget) and nodes > (most := target.max_nodes if most is None else most):
             raise CapacityError(
-                f"{target.name!r} has {target.max_nodes} machine{'' if target.max_nodes == 1 else 's'} at most,"
-                f" {nodes} are wanted.",
-                hint="Take fewer nodes, or a cluster with a higher --max-nodes.",
+                f"{target.name!r} has {most} machine{'' if most == 1 else 's'} at most, {nodes} are wanted.",
+                hint=f"Take fewer nodes, or raise the maximum: %aml_compute scale {target.name} --max-nodes {nodes}",
             )
         wanted = size or str(getattr(target, "size", ""))
         if not wanted or (isinstance(target, InstanceTarget) and self._row is not None):
@@ -170,7 +178,7 @@ class AzureHoldings:
             there, nodes, quotas, sizes, low_priority=low, kind=self._type, mine=mine, now=now, who=target.name
         )
         if refused is not None and not fresh:  # others may have let go in the last minute
-            await self.hold(nodes, size=size, low_priority=low_priority, now=now, fresh=True)
+            await self.hold(nodes, size=size, low_priority=low_priority, most=most, now=now, fresh=True)
         elif refused is not None:
             raise refused
 

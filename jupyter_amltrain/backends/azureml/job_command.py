@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from jupyter_amltrain.launch import launch_plan
+from jupyter_amltrain.launch import script_argv
 from jupyter_amltrain.spec.inputs import input_variable, output_variable
 from jupyter_amltrain.spec.job import JobSpec
 
@@ -37,9 +37,12 @@ def command_of(spec: JobSpec) -> str:
 
 
 def argv_of(spec: JobSpec) -> list[str]:
-    """Program and arguments in the code folder; ``@python`` is the interpreter that is there."""
-    words = launch_plan(spec, ".", _INTERPRETER).argv
-    return [spec.python or _INTERPRETER, *words[1:2], words[2].removeprefix("./"), *words[3:]]
+    """Program and arguments in the code folder; ``@python`` is the interpreter that is there.
+
+    References to inputs and outputs stay: the agent, or in the plain command the service, puts the paths in.
+    """
+    words = script_argv(spec, ".", spec.python or _INTERPRETER, {})
+    return [*words[:2], words[2].removeprefix("./"), *words[3:]]
 
 
 def job_file(spec: JobSpec) -> dict[str, Any]:

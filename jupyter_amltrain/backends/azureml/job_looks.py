@@ -16,7 +16,7 @@ from jupyter_amltrain.backends.base import RunChanges
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, WorkspaceGone
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import tilde
-from jupyter_amltrain.spec.azure_target import ServerlessTarget
+from jupyter_amltrain.spec.azure_target import InstanceTarget, ServerlessTarget
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.state import StateRoot
@@ -28,6 +28,9 @@ YOUNG = 60.0
 #: Reading of a long log, say (seconds without news).
 PATIENCE = 120.0
 _ENDED = ("Completed", "Failed", "Canceled")
+#: Seconds between two looks at an instance for which jobs wait.
+INSTANCE_STATE_INTERVAL_S = 5.0
+_WAITING = ("NotStarted", "Starting", "Queued", "Scheduled")
 
 
 class JobLooks(AzureLifecycle):
@@ -52,6 +55,7 @@ class JobLooks(AzureLifecycle):
         self._shared = Shared()
         self._gone = Absence()
         self._missing: dict[str, float] = {}
+        self._instance_at, self._instance_state = -1e9, ""
 
     @property
     def state_root(self) -> StateRoot:
@@ -107,7 +111,35 @@ class JobLooks(AzureLifecycle):
                 raise
             return {}
         self._gone.refuted()
-        return found
+        return await self._with_instance_state(found)
+
+    async def _with_instance_state(self, rows: Mapping[str, dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
+        """`rows` in which jobs that wait for an instance that is off say so, and how to start it."""
+        waiting = [name for name, row in rows.items() if str(row.get("status")) in _WAITING]
+        if not waiting or not isinstance(self.target, InstanceTarget):
+            return rows
+        if time.monotonic() - self._instance_at >= INSTANCE_STATE_INTERVAL_S:
+            try:
+                compute = await self.ask("computes.get", name=self.azure.compute_name)
+            except AmlTrainError as error:  # the jobs were told all the same
+                log.info("state of %s: %s", self.target.name, error)
+            else:
+                state = str(compute.get("state")) if compute is not None else "gone"
+                self._instance_at, self._instance_state = time.monotonic(), state
+        if not (reason := self._instance_reason()):
+            return rows
+        return {name: {**row, "why": reason} if name in waiting else row for name, row in rows.items()}
+
+    def _instance_reason(self) -> str:
+        """Why jobs wait for an instance; empty while it runs."""
+        name = self.target.name
+        return {
+            "stopped": f"the instance {name!r} is stopped. Start it: %aml_compute start {name}",
+            "stopping": f"the instance {name!r} is stopping. Start it again: %aml_compute start {name}",
+            "starting": f"the instance {name!r} is starting",
+            "failed": f"the instance {name!r} has failed. See: %aml_compute list",
+            "gone": f"the instance {name!r} was deleted at Azure. See: %aml_compute list",
+        }.get(self._instance_state, "")
 
     def _over(self, run_id: str) -> bool:
         return str(self._rows.get(run_id, (0, {}))[1].get("status")) in _ENDED

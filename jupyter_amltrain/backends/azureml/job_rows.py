@@ -96,7 +96,7 @@ def doors_of(row: Mapping[str, Any]) -> tuple[Door, ...]:
 def _ending(
     state: RunState, row: Mapping[str, Any], agent: Mapping[str, Any]
 ) -> tuple[RunState, str | None, int | None, str]:
-    text = _words(row.get("error"))
+    text = _NO_WORDS.sub(" ", str(row.get("error") or "")).strip()  # whole: its end may name the input
     because = " ".join(str(row.get(key) or "") for key in ("code", "why", "error"))
     if state is RunState.COMPLETED:
         return state, "exit", 0, ""
@@ -168,7 +168,8 @@ def _plain(text: str) -> str:
     if (found := _DATA.search(text)) is not None:
         place = found["place"].rpartition("/workspaces/")[2].partition("/")[2] or found["place"]
         return f"an input cannot be read: {found['why'].strip(' .')} ({place.strip()}). Check --input"
-    return re.sub(r"(?:Please check|For more|See https?:|Marking the experiment).*", "", text).strip(" .:")
+    text = re.sub(r"(?:Please check|For more|See https?:|Marking the experiment).*", "", text)
+    return text.strip(" .:")[:_LONGEST]
 
 
 def _int(value: Any) -> int | None:

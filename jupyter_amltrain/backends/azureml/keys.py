@@ -8,6 +8,31 @@ from pathlib import Path
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.spec.azure_target import AzureTarget
 
+#: What the service wants -> the field with the name of the variable that holds it.
+_SECRETS = {"password": "password_from", "token": "token_from"}
+
+
+def wrong_secrets(target: AzureTarget) -> dict[str, str]:
+    """A sentence for each field that names a secret or key that is not there."""
+    wrong: dict[str, str] = {}
+    for name in _SECRETS.values():
+        variable = str(getattr(target, name, "") or "")
+        if variable and not os.environ.get(variable):
+            wrong[name] = f"The environment variable {variable} is empty or not set. {_how_to_set(variable)}"
+    if file := str(getattr(target, "ssh_key_file", "") or ""):
+        try:
+            if target.attached:
+                key_file(file, target.name)
+            else:
+                public_key(file, target.name)
+        except CommandError as error:
+            wrong["ssh_key_file"] = str(error).removeprefix(f"{target.name!r}: ")
+    return wrong
+
+
+def _how_to_set(variable: str) -> str:
+    return f"Set it first: import os, getpass; os.environ[{variable!r}] = getpass.getpass()"
+
 
 def secrets_of(target: AzureTarget) -> dict[str, str]:
     """What the environment variables hold that a target names, read now.
@@ -18,7 +43,7 @@ def secrets_of(target: AzureTarget) -> dict[str, str]:
         One of them is empty; names the variable, never its value.
     """
     found = {}
-    for key, name in (("password", "password_from"), ("token", "token_from")):
+    for key, name in _SECRETS.items():
         variable = str(getattr(target, name, "") or "")
         if not variable:
             continue
@@ -26,7 +51,7 @@ def secrets_of(target: AzureTarget) -> dict[str, str]:
         if not value:
             raise CommandError(
                 f"{target.name!r}: the environment variable {variable} is empty or not set.",
-                hint=f"Set it first: import os, getpass; os.environ[{variable!r}] = getpass.getpass()",
+                hint=_how_to_set(variable),
             )
         found[key] = value
     return found

@@ -15,8 +15,9 @@ import msgspec
 from jupyter_amltrain.backends.azureml import asked
 from jupyter_amltrain.backends.azureml.catalog import find
 from jupyter_amltrain.backends.azureml.holdings import AzureHoldings
-from jupyter_amltrain.backends.azureml.keys import key_file, public_key, secrets_of
+from jupyter_amltrain.backends.azureml.keys import key_file, public_key, secrets_of, wrong_secrets
 from jupyter_amltrain.backends.azureml.link import Unanswered
+from jupyter_amltrain.backends.azureml.quotas import refusal
 from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState, scaling, switching
 from jupyter_amltrain.errors import AmlTrainError, CreateUnsure
 from jupyter_amltrain.spec.azure_target import AmlComputeTarget, InstanceTarget, ServerlessTarget
@@ -69,8 +70,9 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         if row is None:
             return ProvisionState(
                 state="failed",
-                detail=f"There is no compute {target.compute_name!r} in {self.workspace().name} (any more);"
-                f" %aml_compute delete {target.name} removes it from the list.",
+                detail=f"There is no compute {target.compute_name!r} in {self.workspace().name}: it was deleted at"
+                " Azure. Create it again under this name, or remove it from the list:"
+                f" %aml_compute delete {target.name}",
             )
         return asked.state_of(target, row, self.size(str(row.get("size") or "")), self.known_quotas())
 
@@ -111,13 +113,13 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         if getattr(target, "size", ""):
             await self.possible()
         if isinstance(target, AmlComputeTarget):
-            there = await self.ask("computes.get", name=target.compute_name)
+            there = self._row = await self.ask("computes.get", name=target.compute_name)
             if there is None:  # one that is there has what it needs
                 await self.hold(target.max_nodes, now=False, fresh=True)
                 if target.min_nodes:
                     await self.hold(target.min_nodes)
         elif isinstance(target, InstanceTarget):
-            there = await self.ask("computes.get", name=target.compute_name)
+            there = self._row = await self.ask("computes.get", name=target.compute_name)
             if there is None:
                 await self.hold(1, fresh=True)
         if isinstance(target, ServerlessTarget):
@@ -136,7 +138,7 @@ class AzureLifecycle(AzureHoldings, Provisioned):
             self._row = await self.ask(op, progress, SILENCE, **payload)
         except Unanswered as error:
             raise CreateUnsure(
-                f"{error.message} {target.name!r} may be made all the same.", hint="%aml_compute list shows it then."
+                f"{error.message} {target.name!r} may still be created.", hint="%aml_compute list shows it then."
             ) from error
         self._seen_at = time.time()
 
@@ -166,29 +168,48 @@ class AzureLifecycle(AzureHoldings, Provisioned):
             raise self._cannot({"start": "started", "stop": "stopped", "restart": "restarted"}[verb])
         self._row = await self.ask(f"computes.{verb}", progress, SILENCE, name=self.azure.compute_name)
 
-    async def scale(self, nodes: int, progress: Progress) -> None:
+    async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
         """See :meth:`Provisioned.scale`."""
         target = self.target
         if not isinstance(target, AmlComputeTarget):
             raise self._cannot("scaled")
-        if nodes > target.min_nodes:
-            self._row = await self.ask("computes.get", name=target.compute_name)
-            await self.hold(nodes, fresh=True)
+        self._row = await self.ask("computes.get", name=target.compute_name)
+        existing = msgspec.structs.replace(target, **self._scale())  # somebody else may have changed it
+        wanted = msgspec.structs.replace(existing, **settings)
+        if wanted.max_nodes > existing.max_nodes:
+            await self.hold(wanted.max_nodes, most=wanted.max_nodes, now=False, fresh=True)
+        if wanted.min_nodes > existing.min_nodes:
+            await self.hold(wanted.min_nodes, most=wanted.max_nodes, fresh=True)
         self._row = await self.ask(
-            "computes.update", progress, SILENCE, name=target.compute_name, settings={"min_nodes": nodes}
+            "computes.update", progress, SILENCE, name=target.compute_name, settings=dict(settings)
         )
-        self.target = msgspec.structs.replace(target, min_nodes=nodes)
+        self.target = wanted
+
+    def _scale(self) -> dict[str, Any]:
+        """The scale settings that the service last told."""
+        row = self._row or {}
+        idle = row.get("idle_seconds")
+        found = {"min_nodes": row.get("min_nodes"), "max_nodes": row.get("max_nodes")}
+        found["idle_minutes"] = None if idle is None else idle / 60
+        return {name: value for name, value in found.items() if value is not None}
 
     def wrong(self) -> dict[str, str]:
         """See :meth:`Provisioned.wrong`."""
-        wanted, sizes = str(getattr(self.target, "size", "")), self.known_sizes()
+        target, sizes = self.azure, self.known_sizes()
+        wanted = str(getattr(target, "size", ""))
         try:
             if wanted:
                 there = find(sizes, wanted)
                 asked.check_size("", wanted, there, sizes, self._type, self.low_priority, self._where())
         except AmlTrainError as error:
             return {"size": str(error)}
-        return {}
+        nodes = target.max_nodes if isinstance(target, AmlComputeTarget) else 1
+        if wanted and there is not None:
+            low, quotas = self.low_priority, self.known_quotas()
+            refused = refusal(there, nodes, quotas, sizes, low_priority=low, kind=self._type, now=False)
+            if refused is not None:
+                return {"max_nodes" if isinstance(target, AmlComputeTarget) else "size": str(refused)}
+        return wrong_secrets(target)
 
     def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
         """See :meth:`Provisioned.asks`."""
@@ -202,7 +223,8 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         delete = Act(verb="delete")
         target = self.target
         if isinstance(target, AmlComputeTarget):
-            return (scaling(target.max_nodes, target.min_nodes), delete)
+            now = msgspec.structs.replace(target, **self._scale())
+            return (scaling(now.min_nodes, now.max_nodes, now.idle_minutes), delete)
         if isinstance(target, InstanceTarget):
             stopped = state.state == "stopped"
             return (*switching(stopped), Act(verb="restart", why_not="It is stopped." if stopped else ""), delete)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.backends.azureml.catalog import UNKNOWN, Size, family_key, field, key, offered
+from jupyter_amltrain.backends.azureml.retirement import is_retired
 from jupyter_amltrain.errors import QuotaExceeded
 
 #: Where more is asked for (named in the service's own refusals).
@@ -115,6 +116,7 @@ def largest(
         for other in sizes
         if key(other.name) != key(size.name)
         and offered(other, kind)
+        and (is_retired(size.name) or not is_retired(other.name))
         and bool(other.gpus) == bool(size.gpus)
         and (not size.gpus or (other.gpu_name == size.gpu_name and other.gpu_name != UNKNOWN))
         and (other.low_priority or not low_priority)
@@ -162,7 +164,14 @@ def refusal(
     machines = f"{nodes} machine{'' if nodes == 1 else 's'} of {size.name}"
     text = f"{prefix}{machines} {'has' if nodes == 1 else 'have'} {cores} {tier}, {left} ({what})."
     most = quotas.most(size, low_priority, mine=mine, now=now) or 0
-    hints = [f"{most} machine{'' if most == 1 else 's'} of this size would fit."] if most else []
+    hints = []
+    if most:
+        machines, at_once = f"{most} machine{'' if most == 1 else 's'}", quotas.most(size, low_priority, mine=mine) or 0
+        hints.append(
+            f"{machines} of this size would fit."
+            if at_once >= most
+            else f"The quota allows {machines} of this size, {at_once or 'none'} of them now."
+        )
     other = largest(size, nodes, low_priority, sizes, quotas, kind)
     if other is not None:
         gpus = f"{other.gpus} x {other.gpu_name}" if other.gpus else f"{other.cpus} cores"

@@ -61,15 +61,12 @@ def refusal(kind: str, what: str) -> str | None:
     if not found:
         return None
     if found["command"] == "no" and found["spark"] == "no":  # whatever it is
-        told, _, _ = _promised(found).partition(";")
-        return (
-            f"Azure ML v2 runs no job on {_a(found)} ({told}). {found.get('remark', '')} {_INSTEAD.get(kind, _CLUSTER)}"
-        )
+        return f"Azure ML v2 runs no job on {_a(found)}. {found.get('remark', '')} {_INSTEAD.get(kind, _CLUSTER)}"
     if what == "nodes" and kind == "instance":
         return f"{_begin(_a(found))} is one machine: it runs no job of several nodes. {_CLUSTER}"
     if found[column] == "no":
         instead = _INSTEAD.get(what) or _INSTEAD.get(kind) or _CLUSTER
-        return f"{_begin(_a(found))} cannot run {words} ({_promised(found)}). {instead}"
+        return f"{_begin(_a(found))} cannot run {words}. {instead}"
     return None
 
 
@@ -83,7 +80,7 @@ def refusal_of_type(kind: str, job_type: str) -> str | None:
         return None if kind == "fake" else refusal(kind, what)
     found, words = row("local"), WHAT[what][1] if job_type in WHAT else f"a job of type: {job_type}"
     instead = _INSTEAD.get(what) or _CLUSTER
-    return f"{_begin(_a(found))} cannot run {words} of a YAML file ({_promised(found)}). {instead}"
+    return f"{_begin(_a(found))} cannot run {words} of a YAML file. {instead}"
 
 
 def _a(found: Mapping[str, str]) -> str:
@@ -94,10 +91,3 @@ def _a(found: Mapping[str, str]) -> str:
 
 def _begin(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _promised(found: Mapping[str, str]) -> str:
-    """The row as a phrase."""
-    words = {"yes": "yes", "no": "no", "maybe": "maybe", "pipeline": "in a pipeline only"}
-    columns = (("GPU", "gpu"), ("tuning", "tuning"), ("AutoML", "automl"), ("pipelines", "pipelines"))
-    return "SDK v1: " + ", ".join(f"{name} {words[found[column]]}" for name, column in columns)

@@ -57,7 +57,7 @@ export function addComputeCommands(context: IPanelContext): string[] {
   add(CommandIDs.targetTest, 'test', trans.__('Test'), trans.__('Test Compute Target'), trans.__('Ask it whether it can run jobs now'));
   add(CommandIDs.targetStart, 'start', trans.__('Start'), trans.__('Start Compute Target'), trans.__('Start its machines'));
   add(CommandIDs.targetStop, 'stop', trans.__('Stop'), trans.__('Stop Compute Target'), trans.__('Stop its machines'));
-  add(CommandIDs.targetScale, 'scale', trans.__('Scale…'), trans.__('Scale Compute Target…'), trans.__('Change the number of its machines'));
+  add(CommandIDs.targetScale, 'scale', trans.__('Change…'), trans.__('Change Compute Target…'), trans.__('Change its number of nodes and its idle time'));
   add(CommandIDs.targetDelete, 'delete', trans.__('Delete…'), trans.__('Delete Compute Target…'), trans.__('Delete it; asks first'));
 
   commands.addCommand(CommandIDs.targetNew, {

@@ -60,7 +60,7 @@ export function verbText(verb: string, trans: TranslationBundle): string {
     case 'stop':
       return trans.__('Stop');
     case 'scale':
-      return trans.__('Scale');
+      return trans.__('Change');
     case 'delete':
       return trans.__('Delete');
     case 'detach':

@@ -96,7 +96,7 @@ def test_bodies_that_say_nothing_are_no_fault_of_ours(empty):
         (409, {}, body("Conflict", "Resource is being updated."), errors.TargetError, "another change goes on: Resource is being updated. Try again"),
         (429, {"Retry-After": "37"}, body("TooManyRequests", "x"), errors.TargetUnreachable, "It asks to wait 37 s."),
         (429, {}, b"", errors.TargetUnreachable, "takes no more requests from us for now in w. Try again then."),
-        (500, {}, b"", errors.TargetUnreachable, "fault of its own (500). Try again in a minute."),
+        (500, {}, b"", errors.TargetUnreachable, "server error (500). Try again in a minute."),
         (503, {"retry-after": "5"}, body("ServiceUnavailable", "Busy."), errors.TargetUnreachable, "(503 ServiceUnavailable): Busy. Try again in 5 s."),
         (400, {}, body("BadRequest", "The specified subscription has a Standard NC family vCPU quota of 0 and cannot accomodate for at least 1 requested managed compute nodes which maps to 12 vCPUs."), errors.QuotaExceeded, "%aml_compute quota"),
         (400, {}, body("SkuNotAvailable", "No NC6 in eastus."), errors.CapacityError, "%aml_compute sizes"),

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml import faults, job_looks, looks
+from jupyter_amltrain.backends.azureml import faults, job_looks, job_rows, looks
 from jupyter_amltrain.backends.azureml.process import jobs
 from jupyter_amltrain.errors import AuthenticationError, TargetUnreachable, WorkspaceGone
+from jupyter_amltrain.spec.azure_target import InstanceTarget
+from jupyter_amltrain.spec.run import RunState
 
 ROW = {"name": "a", "status": "Running"}
 WORKSPACE = (
@@ -95,6 +97,42 @@ def test_a_job_that_is_not_there_for_a_moment_is_as_it_was(clock: SimpleNamespac
     assert found == {"a": newer}
     clock.now += 3.0
     assert backend.look({}) == {}
+
+
+class OnInstance(Looks):
+    """Jobs of an instance whose state a test sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.target = InstanceTarget(name="mine", size="S")
+        self.compute: Any = {"state": "stopped"}
+
+    async def ask(self, op: str, progress: Any = None, timeout: float = 0, **payload: Any) -> Any:
+        if op == "computes.get":
+            if isinstance(self.compute, Exception):
+                raise self.compute
+            return self.compute
+        return await super().ask(op, progress, timeout, **payload)
+
+
+@pytest.mark.parametrize(
+    ("compute", "word"),
+    [({"state": "stopped"}, "start mine"), ({"state": "starting"}, "starting"), (None, "deleted"),
+     ({"state": "ready"}, ""), (TargetUnreachable("no way"), "")],
+)  # fmt: skip
+def test_job_queued_on_an_instance_says_what_state_that_is_in(clock: SimpleNamespace, compute: Any, word: str) -> None:
+    backend = OnInstance()
+    backend.compute = compute
+    queued = {"name": "a", "status": "Queued"}
+    status = job_rows.status_of(backend.look({"a": queued})["a"])
+    assert status is not None and status.state is RunState.QUEUED
+    assert word in status.detail if word else status.detail == "waits for a machine"
+    clock.now += 6.0
+    backend.compute = {"state": "ready"}
+    status = job_rows.status_of(backend.look({"a": queued})["a"])
+    assert status is not None and status.detail == "waits for a machine"
+    clock.now += 6.0
+    assert backend.look({"a": ROW}) == {"a": ROW}  # it runs: nothing to say
 
 
 class Service:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jupyter_amltrain.agent import service_bare, service_job
 from jupyter_amltrain.backends.azureml import curated, job_command, job_environment, job_rows, job_tags, mapping
 from jupyter_amltrain.backends.azureml.process import history
 from jupyter_amltrain.errors import CommandError, SpecError
@@ -81,6 +83,21 @@ def test_a_job_with_everything() -> None:
     assert found["services"]["tensorboard"] == {"jobServiceType": "TensorBoard", "properties": {"logDir": "logs"}}
     assert found["services"]["ssh"]["properties"] == {"sshPublicKeys": "ssh-rsa AAA me"}
     assert found["queueSettings"] == {"priority": 3} and found["tags"] == {"team": "x"}
+
+
+def test_reference_to_an_input_is_left_to_who_knows_the_path() -> None:
+    """The agent, by the job's file; in an image without Python 3.8 the service, which fills in the command."""
+    spec = JobSpec(
+        name="n",
+        script_name="train.py",
+        inputs={"data": JobInput(path="azureml:d:1")},
+        params={"data_dir": "${{inputs.data}}/a b"},
+    )
+    words = job_command.job_file(spec)["argv"]
+    assert words[-2:] == ["--data_dir", "${{inputs.data}}/a b"]
+    assert service_job.command(words, {"AML_INPUT_DATA": "/mnt/d"})[-1] == "/mnt/d/a b"
+    assert service_bare._command(words)[0] == sys.executable
+    assert job_command.command_of(spec).endswith("train.py --data_dir '${{inputs.data}}/a b'")
 
 
 def test_processes() -> None:
@@ -381,3 +398,16 @@ def test_a_recorded_failure_of_a_pipelines_child() -> None:
 )
 def test_times(text: str | None, seconds: float | None) -> None:
     assert history.unix(text) == seconds
+
+
+def test_input_that_cannot_be_read_is_named_whole_however_long_the_answer() -> None:
+    place = f"/subscriptions/{'0' * 36}/resourceGroups/{'g' * 80}/providers/Microsoft.MachineLearningServices"
+    error = (
+        f"ScriptExecution.StreamAccess.NotFound\nNative Error: {'error in streaming ' * 20}\nError Message:"
+        " The requested stream was not found. Please make sure the request uri is correct:"
+        f" {place}/workspaces/ml/data/nosuch/versions/1"
+    )
+    status = job_rows.status_of({"name": "a", "status": "Failed", "error": error, "created": 1.0})
+    assert status is not None and "(data/nosuch/versions/1)" in status.detail and "--input" in status.detail
+    other = job_rows.status_of({"name": "a", "status": "Failed", "error": "x" * 5000})
+    assert other is not None and len(other.detail) < 500

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.support import WHAT, refusal, row, table
+from jupyter_amltrain.backends.azureml.support import WHAT, refusal, refusal_of_type, row, table
 from jupyter_amltrain.spec.azure_target import AZURE_KINDS
 
 
@@ -22,9 +22,9 @@ def test_a_cluster_runs_all_but_spark(what: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "what", "sentence"),
     [
-        ("vm", "command", "Azure ML v2 runs no job on a remote virtual machine (SDK v1: GPU yes, tuning yes"),
-        ("databricks", "pipeline", "Azure ML v2 runs no job on an Azure Databricks (SDK v1: GPU no"),
-        ("datalake", "command", "pipelines in a pipeline only"),
+        ("vm", "command", "Azure ML v2 runs no job on a remote virtual machine."),
+        ("databricks", "pipeline", "Azure ML v2 runs no job on an Azure Databricks."),
+        ("datalake", "command", "Use a cluster"),
         ("hdinsight", "spark", "attach a Synapse Spark pool"),
         ("synapse-spark", "command", "A Synapse Spark pool cannot run a script or command"),
         ("instance", "nodes", "An Azure ML compute instance is one machine"),
@@ -42,3 +42,16 @@ def test_what_runs() -> None:
     assert refusal("serverless", "sweep") is None and refusal("serverless", "nodes") is None
     assert refusal("instance", "gpu") is None and refusal("kubernetes", "gpu") is None
     assert refusal("fake", "command") is None  # of others nothing is said
+
+
+def test_support_promises_for_this_machine_what_it_runs() -> None:
+    """Of files of az ml: the column says no where a submit is refused."""
+    columns = {
+        "command": "command",
+        "sweep": "sweep",
+        "automl": "automl_now",
+        "pipeline": "pipeline_now",
+        "spark": "spark",
+    }
+    for job_type, column in columns.items():
+        assert (refusal_of_type("local", job_type) is None) == (row("local")[column] == "yes"), job_type

@@ -95,7 +95,7 @@ def test_who_runs_which_file() -> None:
     assert support.refusal_of_type("local", "command") is None
     for job_type in ("spark", "sweep", "pipeline", "automl", "import"):
         sentence = support.refusal_of_type("local", job_type)
-        assert sentence and "tuning no, AutoML yes, pipelines no" in sentence
+        assert sentence and "cannot run" in sentence
     runs = {kind: {t for t in ("command", "spark", "sweep", "pipeline", "automl")
                    if support.refusal_of_type(kind, t) is None}
             for kind in ("amlcompute", "serverless", "instance", "kubernetes", "synapse-spark")}  # fmt: skip

@@ -95,7 +95,7 @@ def _begun(ws: Workspace, name: str, error: AmlTrainError) -> bool:
         return find(ws, name) is not None
     except AmlTrainError:
         raise CreateUnsure(
-            f"{error.message} {name!r} may have been made all the same.",
+            f"{error.message} {name!r} may still have been created.",
             hint="%aml_compute list shows it when Azure answers.",
         ) from error
 

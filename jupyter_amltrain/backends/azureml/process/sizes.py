@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml import kept
+from jupyter_amltrain.backends.azureml import faults, kept
 from jupyter_amltrain.backends.azureml.catalog import size_row
 from jupyter_amltrain.backends.azureml.process.computes import API
 from jupyter_amltrain.backends.azureml.process.settings import setting
 from jupyter_amltrain.backends.azureml.quotas import quota_row
+from jupyter_amltrain.errors import CommandError, TargetError
 from jupyter_amltrain.state import write_json
 
 if TYPE_CHECKING:
@@ -44,9 +47,29 @@ def _listed(
 
     def ask() -> list[Row]:
         act = f"list the {'quotas' if what == 'quota' else what} of {region}"
-        return [row(item) for item in ws.arm.pages(_path(ws, region, theirs), api=API, act=act)]
+        try:
+            return [row(item) for item in ws.arm.pages(_path(ws, region, theirs), api=API, act=act)]
+        except TargetError as error:
+            raise (_no_region(region, ws.location, faults.told(error)) or error) from error
 
     return _cached(kept.path(call.root, what, ws.subscription, region), age, ask)
+
+
+#: ``No registered resource provider found for location 'mars' and API version ... The supported locations are 'a, b'``
+#: (recorded), ``LocationNotAvailableForResourceType`` (ARM's error reference).
+_NO_REGION = ("NoRegisteredProviderFound", "LocationNotAvailableForResourceType", "InvalidLocation")
+_REGIONS = re.compile(r"(?:supported|available) (?:locations|regions)[^']*'([^']+)'", re.IGNORECASE)
+
+
+def _no_region(region: str, own: str, told: faults.Told) -> CommandError | None:
+    """The error for a region that Azure ML does not have; ``None`` for any other."""
+    if not set(_NO_REGION) & set(told.codes) and "No registered resource provider found" not in told.message:
+        return None
+    found = _REGIONS.search(told.message)
+    names = [name.strip() for name in found[1].split(",")] if found else [own]
+    near = difflib.get_close_matches(region.lower(), names, 2, 0.5)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"The workspace is in {own}: leave out --region."
+    return CommandError(f"Azure ML has no region {region[:60]!r}.", hint=hint)
 
 
 def _path(ws: Workspace, region: str, what: str) -> str:

@@ -178,8 +178,8 @@ def _by_name(arm: Rest, name: str) -> str:
         if known.lower() == name.lower():
             return guid
     near = difflib.get_close_matches(name, there, 3, 0.4) or list(there)[:5]
-    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "You see none."
-    raise CommandError(f"You see no subscription {name!r}.", hint=hint)
+    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "You have access to none."
+    raise CommandError(f"Subscription {name!r} does not exist, or you have no access to it.", hint=hint)
 
 
 def _read(arm: Rest, subscription: str, group: str, workspace: str) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _near(word: str, words: list[str]) -> str:
     near = difflib.get_close_matches(word, words, 3, 0.5)
     if near:
         return f"Did you mean {' or '.join(near)}?"
-    return f"There is: {', '.join(words[:8])}." if words else "You see none there."
+    return f"There is: {', '.join(words[:8])}." if words else "You have access to none there."
 
 
 def _facts(answer: Mapping[str, Any], subscription: str, group: str, workspace: str) -> dict[str, Any]:
