@@ -16,7 +16,7 @@ from tests.azure.lab import SIZE, carry_out, lab, submit
 from tests.places import DEADLINE, until
 
 BIG = "Standard_ND96asr_v4"
-#: As recorded for a provider without that region.
+#: The first sentence is recorded; the lists after it are ours.
 NO_REGION = {
     "error": {
         "code": "NoRegisteredProviderFound",
