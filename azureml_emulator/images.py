@@ -55,10 +55,12 @@ IMAGES = {
     "*does-not-build*": Image(refused="ERROR: failed to solve: process returned a non-zero code: 100"),
 }
 
-# The curated environments: versions, newest last. Names: Azure's documentation of them, 2024-2026.
+# The curated environments: versions, newest last. Names: Azure's documentation of them, and
+# github.com/Azure/azureml-assets (4b41f8c of 2026-07-23). The registry `azureml` has the same without "AzureML-".
 CURATED = {
     "AzureML-acpt-pytorch-2.2-cuda12.1": ("10", "11", "25"),
     "AzureML-acpt-pytorch-2.8-cuda12.6": ("1", "4"),
+    "AzureML-lightgbm-3.3": ("20", "61"),
     "AzureML-sklearn-1.0-ubuntu20.04-py38-cpu": ("33", "65"),
     "AzureML-sklearn-1.5": ("12", "29"),
     "AzureML-tensorflow-2.16-cuda12": ("7", "22"),

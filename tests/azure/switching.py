@@ -41,6 +41,7 @@ FLIPS: dict[str, tuple[Any, ...]] = {
     "failed_operation": (False,),
     "compute_envelope": ("ml",),
     "throttle": ("header", "bare"),
+    "unknown_fields": (True,),
     "page_size": (2,),
     "fail_provisioning": ("doomed",),
     "fail_allocation": ("doomed",),
