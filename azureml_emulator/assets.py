@@ -113,19 +113,16 @@ def environment(world: World, workspace_id: str, said: str) -> dict[str, Any] | 
     if (curated := _REGISTRY.match(said)) is not None:
         if curated["registry"].lower() not in REGISTRIES:
             return None
-        found = environment(world, workspace_id, f"environments/AzureML-{curated['rest']}")
-        if found is None:
+        own = environment(world, workspace_id, f"environments/AzureML-{curated['rest']}")
+        if own is None:
             return None
-        name = found["id"].split("/")[-3].removeprefix("AzureML-")
-        return {
-            **found,
-            "id": f"azureml://registries/{curated['registry']}/environments/{name}/versions/{found['name']}",
-        }
+        name = own["id"].split("/")[-3].removeprefix("AzureML-")
+        return {**own, "id": f"azureml://registries/{curated['registry']}/environments/{name}/versions/{own['name']}"}
     said = said.removeprefix("azureml:")
-    if (found := re.search(r"environments/([^/]+)/(versions|labels)/([^/]+)$", said, re.I)) is not None:
-        name, how, version = found.groups()
-    elif (found := re.fullmatch(r"(?:.*/)?([^/:@]+)([:@])(.+)", said)) is not None:
-        name, how, version = found[1], "labels" if found[2] == "@" else "versions", found[3]
+    if (named := re.search(r"environments/([^/]+)/(versions|labels)/([^/]+)$", said, re.I)) is not None:
+        name, how, version = named.groups()
+    elif (named := re.fullmatch(r"(?:.*/)?([^/:@]+)([:@])(.+)", said)) is not None:
+        name, how, version = named[1], "labels" if named[2] == "@" else "versions", named[3]
     else:
         return None
     base = f"{workspace_id}/environments/{name}"

@@ -91,7 +91,7 @@ def _missing(uri: str, why: str) -> str:
     )
 
 
-def prepare(outputs: Mapping[str, Any], root: Path) -> dict[str, str]:
+def prepare(outputs: Mapping[str, Any], root: Path, job: str) -> dict[str, str]:
     """Folders for the named outputs of a job; for each name what the command is given."""
     found = {}
     for name, said in outputs.items():
@@ -100,7 +100,7 @@ def prepare(outputs: Mapping[str, Any], root: Path) -> dict[str, str]:
         folder = root / f"OUTPUT_{name}"
         folder.mkdir(parents=True)
         folder.chmod(0o777)
-        file = str(said.get("uri") or "").rstrip("/").rpartition("/")[2] or name
+        file = target(name, job, said).rstrip("/").rpartition("/")[2]
         found[name] = str(folder / (file if said["jobOutputType"] in FILES else ""))
     return found
 

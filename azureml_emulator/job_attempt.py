@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from pathlib import Path
@@ -63,7 +64,7 @@ class Attempt:
             )
         except bindings.NoInput as missing:
             raise JobFailed("UserError", str(missing)) from None
-        outputs = bindings.prepare(properties["outputs"], here.root / "cap")
+        outputs = bindings.prepare(properties["outputs"], here.root / "cap", run.name)
         await unless_ended(run, self._code(here), lease)
         layout = ranks.ranks(
             properties["distribution"],
@@ -74,6 +75,10 @@ class Attempt:
             bool(self.world.switches["mpi_by_node"]),
         )
         env = job_environ.environ(run, inputs, outputs)
+        if self.image.mlflow:
+            env.setdefault("PYTHONPATH", str(images.SITE))
+        if programs := self.world.part(images.Programs).folder:
+            env["PATH"] = os.pathsep.join([programs, images.path_of(self.image)])
         try:
             command = ranks.bound(properties["command"], inputs, outputs)
         except KeyError as missing:
