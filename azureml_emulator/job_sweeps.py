@@ -119,10 +119,11 @@ async def carry_out(parent: Parent) -> str:
     best = await _best(trials, body.get("objective") or {})
     if best is not None:
         score, child = best
-        run.properties["properties"].update(
-            best_child_run_id=child.name, score=str(score), best_metric_status="Succeeded"
-        )
         run.output_uris.update(child.output_uris)
+        if run.world.switches["best_trial_told"]:
+            run.properties["properties"].update(
+                best_child_run_id=child.name, score=str(score), best_metric_status="Succeeded"
+            )
     return "Completed"
 
 

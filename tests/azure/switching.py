@@ -74,6 +74,7 @@ FLIPS: dict[str, tuple[Any, ...]] = {
     "attempts_counted": (False,),
     "queue_reason": (False,),
     "exit_told": (False,),
+    "best_trial_told": (False,),
     "outputs_in_arm": (False,),
     "model_uri": ("job",),
     "mpi_by_node": (False,),

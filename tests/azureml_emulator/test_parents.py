@@ -247,6 +247,19 @@ def test_sweep_answers_as_recorded(cloud: Cloud) -> None:
     assert cloud.wait("s1")[-1] == "Completed"
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_sweep_with_a_metric_names_its_best_trial(cloud: Cloud, told: bool) -> None:
+    cloud.azure.control("/switch", best_trial_told=told)
+    log = "import mlflow; mlflow.log_metric('loss', ${{search_space.x}})"
+    trial = {"command": f'python -c "{log}"', "environmentId": REGISTRY}
+    limits = {"jobLimitsType": "Sweep", "maxTotalTrials": 2, "maxConcurrentTrials": 2}
+    grid = {"samplingAlgorithmType": "Grid"}
+    assert sweep(cloud, "s4", trial=trial, limits=limits, samplingAlgorithm=grid).status_code == 201
+    assert cloud.wait("s4")[-1] == "Completed"
+    best = cloud.arm("GET", "/jobs/s4").json()["properties"]["properties"].get("best_child_run_id")
+    assert best == ("s4_0" if told else None)
+
+
 def test_sweep_on_serverless_with_resources_runs(cloud: Cloud) -> None:
     made = sweep(cloud, "s2", computeId=None, resources={"instanceType": "Standard_DS2_v2"})
     assert made.status_code == 201, made.text
