@@ -139,8 +139,7 @@ class Parent:
             await self.world.part(Door).has(run)
             now = int(time.time() * 1000)
             await SERVER.post("runs/log-metric", run_id=run.name, key=metric, value=0.9, timestamp=now, step=0)
-        if self.world.switches["best_trial_told"]:
-            self.body["tags"]["automl_best_child_run_id"] = child.name
+        self.run.properties["tags"]["automl_best_child_run_id"] = child.name  # recorded
         return "Completed"
 
     # ---- Spark

@@ -77,7 +77,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "attempts_counted": (True, "currentAttemptId counts attempts; false: it is always 1."),
     "queue_reason": (True, "queueingInfo tells why a job waits; false: null."),
     "exit_told": (True, "The error of a failed job names the exit code; false: it does not."),
-    "best_trial_told": (True, "An ended sweep or AutoML job names its best trial; false: it does not."),
+    "best_trial_told": (True, "An ended sweep names its best trial; false: it does not."),
     "outputs_in_arm": (True, "An ended job's named outputs have their uri in ARM; false: null."),
     "model_uri": (
         "datastore",
