@@ -24,6 +24,7 @@ BESIDE: dict[tuple[str, str], str] = {
     ("JobResourceConfiguration", "dockerArgsList"): "[str]",
     ("JobResourceConfiguration", "maxInstanceCount"): "int",
     ("JobResourceConfiguration", "locations"): "[str]",
+    ("QueueSettings", "priority"): "int",
     ("CommandJob", "parentJobName"): "str",
     ("SparkJob", "parentJobName"): "str",
     ("AutoMLJob", "parentJobName"): "str",

@@ -37,6 +37,12 @@ def test_sweep_with_what_the_api_takes_is_accepted(more: dict[str, Any]) -> None
     assert judged("jobs", {**SWEEP, **more}) == []
 
 
+@pytest.mark.parametrize("version", schema.versions())
+def test_priority_of_the_queue_is_accepted_as_the_sdk_sends_it(version: str) -> None:
+    job = {"jobType": "Command", "command": "echo", "environmentId": "azureml:e:1"}
+    assert judged("jobs", {**job, "queueSettings": {"jobTier": "Standard", "priority": 1}}, version) == []
+
+
 def test_model_with_objects_in_its_flavors_is_accepted() -> None:
     flavors = {"python_function": {"data": {"env": {"conda": "conda.yaml"}, "loader_module": "x", "n": 1, "f": None}}}
     assert judged("models", {"modelUri": "azureml://jobs/a/outputs/b", "flavors": flavors}, "2023-08-01-preview") == []
