@@ -25,6 +25,7 @@ ROOMS = (
     "sizes",
     "quota",
     "permissions",
+    "public",
     "blob",
     "control",
     "datastores",

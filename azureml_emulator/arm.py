@@ -24,14 +24,19 @@ HOST = "https://management.azure.com"
 
 
 def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """`data` as compact JSON."""
-    return web.Response(
+    """`data` as compact JSON; a ``Content-Type`` of `headers` counts."""
+    given = {name: value for name, value in (headers or {}).items() if name.lower() != "content-type"}
+    made = web.Response(
         body=json.dumps(data).encode(),
         status=status,
         content_type="application/json",
         charset="utf-8",
-        headers=dict(headers or {}),
+        headers=given,
     )
+    for name, value in (headers or {}).items():
+        if name.lower() == "content-type":
+            made.headers["Content-Type"] = value
+    return made
 
 
 def empty(status: int, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -138,6 +143,16 @@ def not_found(kind: str, name: str, group: str) -> web.Response:
         "ResourceNotFound",
         f"The Resource 'Microsoft.MachineLearningServices/{kind}/{name}' under resource group '{group}' was not found. "
         "For more details please go to https://aka.ms/ARMResourceNotFoundFix",
+    )
+
+
+def no_such_region(call: Call, what: str) -> web.Response:
+    """404 of the gateway for a list of a region that the provider is not in."""
+    return gateway_error(
+        404,
+        "NoRegisteredProviderFound",
+        f"No registered resource provider found for location '{call.params['location']}' and API version "
+        f"'{call.api_version}' for type 'locations/{what}'.",
     )
 
 

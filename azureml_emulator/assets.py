@@ -19,6 +19,9 @@ routes = Routes()
 
 KINDS = ("codes", "environments", "data", "models", "components")
 _NAMES = {"codes": "Code", "environments": "Environment", "data": "Data", "models": "Model", "components": "Component"}
+#: Registries whose environments are the curated ones.
+REGISTRIES = ("azureml",)
+_REGISTRY = re.compile(r"azureml://registries/(?P<registry>[^/]+)/environments/(?P<rest>.+)", re.I)
 _ANONYMOUS = ("cliv2anonymousenvironment", "azureml_anonymous")
 
 
@@ -93,7 +96,11 @@ def keep(
         }
     )
     numbers = [int(one["name"]) for one in world.resources.below(f"{base}/versions") if one["name"].isdigit()]
-    container["properties"].update(latestVersion=version, nextVersion=str(max(numbers, default=0) + 1))
+    if kind == "components":  # recorded: no latest one, and a time as the next
+        next_version = re.sub(r"\D+", "-", world.clock.stamp()[:27])
+        container["properties"].update(latestVersion=None, nextVersion=next_version)
+    else:
+        container["properties"].update(latestVersion=version, nextVersion=str(max(numbers, default=0) + 1))
     if kind == "environments" and name.lower() not in _ANONYMOUS:
         for one in world.resources.below(f"{base}/versions"):
             one["properties"]["properties"]["azureml.labels"] = "latest" if one is made else ""
@@ -103,11 +110,19 @@ def keep(
 def environment(world: World, workspace_id: str, said: str) -> dict[str, Any] | None:
     """The environment that a job's ``environmentId`` names: an ARM id, ``azureml:name:3``, ``azureml:name@latest``."""
     world.part(Assets).seed(workspace_id)
+    if (curated := _REGISTRY.match(said)) is not None:
+        if curated["registry"].lower() not in REGISTRIES:
+            return None
+        own = environment(world, workspace_id, f"environments/AzureML-{curated['rest']}")
+        if own is None:
+            return None
+        name = own["id"].split("/")[-3].removeprefix("AzureML-")
+        return {**own, "id": f"azureml://registries/{curated['registry']}/environments/{name}/versions/{own['name']}"}
     said = said.removeprefix("azureml:")
-    if (found := re.search(r"environments/([^/]+)/(versions|labels)/([^/]+)$", said, re.I)) is not None:
-        name, how, version = found.groups()
-    elif (found := re.fullmatch(r"(?:.*/)?([^/:@]+)([:@])(.+)", said)) is not None:
-        name, how, version = found[1], "labels" if found[2] == "@" else "versions", found[3]
+    if (named := re.search(r"environments/([^/]+)/(versions|labels)/([^/]+)$", said, re.I)) is not None:
+        name, how, version = named.groups()
+    elif (named := re.fullmatch(r"(?:.*/)?([^/:@]+)([:@])(.+)", said)) is not None:
+        name, how, version = named[1], "labels" if named[2] == "@" else "versions", named[3]
     else:
         return None
     base = f"{workspace_id}/environments/{name}"
@@ -185,6 +200,8 @@ async def list_versions(call: Call) -> Any:
     _known(call)
     base = f"{call.workspace_id}/{kind_of(call)}/{call.params['name']}"
     found = call.world.resources.below(f"{base}/versions")[::-1]
+    if not found and kind_of(call) == "models":  # recorded
+        raise missing(call, "Model", call.params["name"])
     top = call.query.get("$top")
     return arm.page(call, found[: int(top)] if top else found)
 
@@ -225,7 +242,8 @@ async def put_version(call: Call) -> Any:
     _known(call)
     kind, name, version = kind_of(call), call.params["name"], call.params["version"]
     body = call.json()
-    if kind != "components" and (wrong := schema.problems(f"workspaces_{kind}_versions", body)):
+    strict = not call.world.switches["unknown_fields"]
+    if wrong := schema.problems(f"workspaces_{kind}_versions", body, call.api_version, strict):
         raise Refused(arm.ml_error(call.world, 400, "; ".join(wrong), inner=("BadArgument", "ArgumentInvalid")))
     sent = body["properties"]
     shape = {"codes": _code, "environments": _environment, "data": _data, "models": _model}.get(kind, _component)
@@ -334,4 +352,14 @@ def _job_in(uri: str) -> str | None:
 
 
 def _component(sent: dict[str, Any], anonymous: bool) -> dict[str, Any]:
-    return {**copied(sent), **_common(sent, anonymous), "provisioningState": "Succeeded"}
+    spec = _as_text(copied(sent.get("componentSpec") or {}))
+    return {**_common(sent, anonymous), "componentSpec": spec, "provisioningState": "Succeeded", "stage": None}
+
+
+def _as_text(said: Any) -> Any:
+    """Numbers and booleans of a component come back as text: "2", "True" (recorded)."""
+    if isinstance(said, dict):
+        return {key: _as_text(value) for key, value in said.items()}
+    if isinstance(said, list):
+        return [_as_text(value) for value in said]
+    return str(said) if isinstance(said, bool | int | float) else said

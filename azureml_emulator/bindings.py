@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from azureml_emulator import public
 from azureml_emulator.datastores import place, storage
 from azureml_emulator.world import World
 
 FILES = ("uri_file",)
+#: Names of outputs that are the job's own artifacts: what it leaves in ./outputs and ./logs.
+OWN = ("default", "artifacts")
 
 
 class NoInput(Exception):
@@ -38,6 +43,8 @@ async def fetch(world: World, workspace_id: str, inputs: Mapping[str, Any], root
 async def _bring(world: World, workspace_id: str, said: Mapping[str, Any], folder: Path) -> Path:
     blob = storage(world)
     uri = str(said["uri"])
+    if public.is_public(world, uri):
+        return await asyncio.to_thread(_public, world, uri, said["jobInputType"] in FILES, folder)
     try:
         container, prefix = await place(world, workspace_id, uri)
     except LookupError as error:
@@ -61,6 +68,19 @@ async def _bring(world: World, workspace_id: str, said: Mapping[str, Any], folde
     return only if single or names == [start] else folder
 
 
+def _public(world: World, uri: str, single: bool, folder: Path) -> Path:
+    """A copy of what the public web has at a uri."""
+    found = world.part(public.Public).path_of(uri)
+    if found is None:
+        raise NoInput(_missing(uri, "The requested stream was not found"))
+    folder.mkdir(parents=True)
+    if found.is_dir():
+        shutil.copytree(found, folder, dirs_exist_ok=True)
+        return folder
+    shutil.copy(found, folder / found.name)
+    return folder / found.name if single else folder
+
+
 def _missing(uri: str, why: str) -> str:
     # After recording 02: "Error Code: ScriptExecution.StreamAccess.<what>", "Native Error: ...", "Error Message: ...".
     return (
@@ -71,30 +91,35 @@ def _missing(uri: str, why: str) -> str:
     )
 
 
-def prepare(outputs: Mapping[str, Any], root: Path) -> dict[str, str]:
+def prepare(outputs: Mapping[str, Any], root: Path, job: str) -> dict[str, str]:
     """Folders for the named outputs of a job; for each name what the command is given."""
     found = {}
     for name, said in outputs.items():
-        if name == "default":
+        if name in OWN:
             continue
         folder = root / f"OUTPUT_{name}"
         folder.mkdir(parents=True)
         folder.chmod(0o777)
-        found[name] = str(folder / (name if said["jobOutputType"] in FILES else ""))
+        file = target(name, job, said).rstrip("/").rpartition("/")[2]
+        found[name] = str(folder / (file if said["jobOutputType"] in FILES else ""))
     return found
 
 
 def target(name: str, job: str, said: Mapping[str, Any]) -> str:
-    """Where an output lies: what was asked for, else a folder of its own in the default datastore.
+    """Where an output lies: what was asked for, else a folder (or file) of its own in the default datastore.
 
     The default is one of the two that the SDK looks at (``_get_named_output_uri``).
     """
-    uri = str(said.get("uri") or "") or f"azureml://datastores/workspaceblobstore/paths/azureml/{job}/{name}/"
+    if name in OWN:
+        return f"azureml://datastores/workspaceartifactstore/paths/ExperimentRun/dcid.{job}/"
+    last = name if said["jobOutputType"] in FILES else f"{name}/"
+    uri = str(said.get("uri") or "") or f"azureml://datastores/workspaceblobstore/paths/azureml/{job}/{last}"
     return uri.replace("${{name}}", job)
 
 
-async def destination(world: World, workspace_id: str, uri: str) -> tuple[str, str]:
-    """Container and prefix of an output."""
+async def destination(world: World, workspace_id: str, uri: str, kind: str = "uri_folder") -> tuple[str, str]:
+    """Container and prefix of an output: of a file, those of the folder it lies in."""
     container, prefix = await place(world, workspace_id, uri)
     await storage(world).make(container)
-    return container, prefix.rstrip("/") + "/"
+    folder = prefix.rstrip("/").rpartition("/")[0] if kind in FILES else prefix.rstrip("/")
+    return container, f"{folder}/" if folder else ""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import re
 import ssl
@@ -15,6 +16,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from azureml_emulator import public
 from azureml_emulator.routing import Call, Routes
 
 if TYPE_CHECKING:
@@ -232,6 +234,8 @@ async def forward(call: Call) -> web.Response:
     """To Azurite and back, bytes as they are; Azurite checks keys and SAS, we a token."""
     blob = call.world.blob
     assert blob is not None
+    if call.host != blob.host:
+        return await _public(call)
     if blob.is_over(call.query.get("sig", "")):
         return web.Response(status=403, text=_OVER, content_type="application/xml", headers=_OVER_HEADERS)
     headers = {name: value for name, value in call.headers.items() if name.lower() not in _HOP}
@@ -259,3 +263,12 @@ async def forward(call: Call) -> web.Response:
         if call.method == "HEAD" and "Content-Length" in answer.headers:
             made.headers["Content-Length"] = answer.headers["Content-Length"]
         return made
+
+
+async def _public(call: Call) -> web.Response:
+    """A file of another account, which everybody may read."""
+    found = call.world.part(public.Public).path_of(f"https://{call.host}{call.path}")
+    if call.method not in ("GET", "HEAD") or found is None or not found.is_file():
+        return web.Response(status=404, headers={"x-ms-error-code": "ResourceNotFound"})
+    body = await asyncio.to_thread(found.read_bytes)
+    return web.Response(body=body, content_type="application/octet-stream")

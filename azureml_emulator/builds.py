@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from azureml_emulator import assets, images
@@ -33,7 +34,8 @@ async def ready(jobs: Jobs, run: Run) -> images.Image:
     if found is None:
         raise JobFailed("UserError", f"Environment {run.properties['environmentId']} was not found.", "NotFound")
     properties = found["properties"]
-    image = images.find(str(properties.get("image") or ""))
+    mlflow = properties["environmentType"] == "Curated" or "azureml-mlflow" in properties["condaFile"]
+    image = dataclasses.replace(images.find(str(properties.get("image") or "")), mlflow=mlflow)
     script = str(world.switches["fail_build"])
     refused = image.refused or images.packages_refused(properties["condaFile"])
     if script and script in found["id"]:

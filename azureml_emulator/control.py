@@ -10,6 +10,7 @@ from typing import Any
 
 from azureml_emulator import workspaces
 from azureml_emulator.entra import SignIns
+from azureml_emulator.images import Programs
 from azureml_emulator.routing import Call, Handler, Routes
 from azureml_emulator.switches import TABLE
 
@@ -206,3 +207,10 @@ async def sas(call: Call) -> Any:
     assert blob is not None
     made = blob.sas(str(body["container"]), body.get("name"), permission=str(body.get("permission") or "r"))
     return {"sas": made, "url": blob.base}
+
+
+@_on("/programs")
+async def programs(call: Call) -> Any:
+    """Put a ``folder`` of programs before those of every image: what a job calls and cannot have here."""
+    call.world.part(Programs).folder = str(_body(call)["folder"])
+    return {"folder": call.world.part(Programs).folder}

@@ -78,6 +78,8 @@ async def place(world: World, workspace_id: str, uri: str) -> tuple[str, str]:
         No such datastore or asset; the message is the service's sentence.
     """
     blob = storage(world)
+    if (own := re.fullmatch(r"wasbs?://([^@/]+)@([^/]+)/?(.*)", uri)) is not None:
+        uri = f"https://{own[2]}/{own[1]}/{own[3]}"
     if uri.startswith("https://"):
         host, _, path = uri.removeprefix("https://").partition("?")[0].partition("/")
         if host != blob.host:

@@ -17,6 +17,10 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from azureml_emulator.world import World
 
 # The image that the service's own curated environments stand on.
 DEFAULT = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
@@ -36,12 +40,15 @@ class Image:
         ``code``: the code folder cannot be written, ``./outputs`` and ``./logs`` can; ``all``: nor can those.
     refused
         The last line of its build's log; empty when it can be built.
+    mlflow
+        azureml-mlflow is installed: MLflow of the job's script logs to the workspace.
     """
 
     python: bool = True
     user: str = "root"
     readonly: str = ""
     refused: str = ""
+    mlflow: bool = False
 
 
 # Names as in fnmatch, without registry's digest; the first that fits holds.
@@ -55,11 +62,15 @@ IMAGES = {
     "*does-not-build*": Image(refused="ERROR: failed to solve: process returned a non-zero code: 100"),
 }
 
-# The curated environments: versions, newest last. Names: Azure's documentation of them, 2024-2026.
+# The curated environments: versions, newest last. Names: Azure's documentation of them, and
+# github.com/Azure/azureml-assets (4b41f8c of 2026-07-23). The registry `azureml` has the same without "AzureML-".
 CURATED = {
     "AzureML-acpt-pytorch-2.2-cuda12.1": ("10", "11", "25"),
     "AzureML-acpt-pytorch-2.8-cuda12.6": ("1", "4"),
+    "AzureML-lightgbm-3.3": ("20", "61"),
     "AzureML-sklearn-1.0-ubuntu20.04-py38-cpu": ("33", "65"),
+    "AzureML-sklearn-1.0": ("9", "17"),
+    "AzureML-sklearn-1.1": ("8", "15"),
     "AzureML-sklearn-1.5": ("12", "29"),
     "AzureML-tensorflow-2.16-cuda12": ("7", "22"),
 }
@@ -145,6 +156,21 @@ def _tools() -> str:
                 except OSError:
                     pass
     return str(folder)
+
+
+#: Python's path of a job whose image has azureml-mlflow.
+SITE = Path(__file__).parent / "job_site"
+
+
+class Programs:
+    """A folder of programs that come before every image's own (control call ``/programs``): stubs of tests."""
+
+    def __init__(self, world: World) -> None:
+        del world
+        self.folder = ""
+
+    async def close(self) -> None:
+        """Nothing runs."""
 
 
 def path_of(image: Image) -> str:

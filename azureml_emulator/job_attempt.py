@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from pathlib import Path
@@ -63,7 +64,7 @@ class Attempt:
             )
         except bindings.NoInput as missing:
             raise JobFailed("UserError", str(missing)) from None
-        outputs = bindings.prepare(properties["outputs"], here.root / "cap")
+        outputs = bindings.prepare(properties["outputs"], here.root / "cap", run.name)
         await unless_ended(run, self._code(here), lease)
         layout = ranks.ranks(
             properties["distribution"],
@@ -74,6 +75,10 @@ class Attempt:
             bool(self.world.switches["mpi_by_node"]),
         )
         env = job_environ.environ(run, inputs, outputs)
+        if self.image.mlflow:
+            env.setdefault("PYTHONPATH", str(images.SITE))
+        if programs := self.world.part(images.Programs).folder:
+            env["PATH"] = os.pathsep.join([programs, images.path_of(self.image)])
         try:
             command = ranks.bound(properties["command"], inputs, outputs)
         except KeyError as missing:
@@ -176,12 +181,16 @@ class Attempt:
         for node in range(here.nodes):
             folders.append((here.code(node) / "logs", ARTIFACTS, f"{run.prefix}logs/", live))
             folders.append((here.code(node) / "outputs", ARTIFACTS, f"{run.prefix}outputs/", live))
+        for name in bindings.OWN[1:]:
+            if name in run.properties["outputs"]:
+                run.output_uris[name] = bindings.target(name, run.name, {})
         for name in outputs:
             uri = bindings.target(name, run.name, run.properties["outputs"][name])
             run.output_uris[name] = uri
             if self.world.switches["outputs_in_arm"]:
                 run.properties["outputs"][name]["uri"] = uri
-            container, prefix = await bindings.destination(self.world, run.workspace_id, uri)
+            kind = run.properties["outputs"][name]["jobOutputType"]
+            container, prefix = await bindings.destination(self.world, run.workspace_id, uri, kind)
             folders.append((here.root / "cap" / f"OUTPUT_{name}", container, prefix, False))
         switches = self.world.switches
         return Uploads(self.blob, folders, switches["uploader_user"] == "root", bool(switches["logs_appended"]))
@@ -210,7 +219,7 @@ class Attempt:
         """Named outputs become data assets that run history knows."""
         run = self.run
         for name, said in run.properties["outputs"].items():
-            if name == "default":
+            if name in bindings.OWN:
                 continue
             asset = f"azureml_{run.name}_output_data_{name}"
             shape: dict[str, Any] = {

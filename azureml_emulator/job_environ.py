@@ -32,7 +32,7 @@ def environ(run: Run, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> 
     found["MLFLOW_DISABLE_TELEMETRY"] = "true"
     found.update(
         AZUREML_RUN_ID=run.name,
-        AZUREML_ROOT_RUN_ID=run.parent or run.name,
+        AZUREML_ROOT_RUN_ID=run.root or run.name,
         AZUREML_EXPERIMENT_NAME=properties["experimentName"],
         AZUREML_ARM_SUBSCRIPTION=subscription,
         AZUREML_ARM_RESOURCEGROUP=group,

@@ -1,29 +1,26 @@
 """Jobs that are made of others (sweeps, pipelines, AutoML), and Spark: carried out as far as a test needs.
 
-Each trial and step is a command job that runs for real and that run history alone knows (recording 02: its id is a
-GUID, its ``displayName`` the step's name). Spark runs its Python entry by the plain interpreter. AutoML trains nothing:
-it has one child with a metric.
+Each trial and step is a job that runs for real and that run history alone knows (recording 02: its id is a GUID, its
+``displayName`` the step's name). Trials are in `job_sweeps`, steps in `job_pipelines`. Spark runs its Python entry by
+the plain interpreter. AutoML trains nothing: it has one child with a metric.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
+import json
 import re
 import shlex
 import time
-import uuid
-from collections.abc import Mapping
 from typing import Any
 
-from azureml_emulator import images, job_shapes
+from azureml_emulator import images, job_pipelines, job_shapes, job_sweeps
 from azureml_emulator.blob import ARTIFACTS
 from azureml_emulator.datastores import storage
 from azureml_emulator.job_runs import Canceled, JobFailed, Jobs, Run, unless_ended
 
 _CURATED = f"azureml:AzureML-sklearn-1.5:{images.CURATED['AzureML-sklearn-1.5'][-1]}"
-_PARENT = re.compile(r"^\$\{\{\s*parent\.(inputs|outputs|jobs)\.([\w.]+)\s*\}\}$")
-_ONE = {"description": None, "mode": None}
+_DEFAULT_SIZE = "Standard_DS3_v2"
 
 
 class Parent:
@@ -45,14 +42,19 @@ class Parent:
         await unless_ended(run, self.world.clock.sleep(pause))
         if self.body["jobType"] == "Spark":
             return await self._spark()
-        run.set("Running")
+        if run.status != "Running":
+            run.set("Running")
         run.began, run.started_at = time.time(), self.world.clock.stamp()
-        work = {"Sweep": self._sweep, "Pipeline": self._pipeline, "AutoML": self._automl}.get(self.body["jobType"])
-        if work is None:
+        try:
+            match self.body["jobType"]:
+                case "Sweep":
+                    return await unless_ended(run, job_sweeps.carry_out(self))
+                case "Pipeline":
+                    return await self._pipeline()
+                case "AutoML":
+                    return await self._automl()
             await unless_ended(run, self.world.clock.sleep(10 * pause))
             return "Completed"
-        try:
-            return await work()
         finally:
             for child in self._children():
                 child.canceled.set()
@@ -63,114 +65,64 @@ class Parent:
 
     # ---- children
 
-    def _begin(self, name: str, shown: str, sent: dict[str, Any], compute: str | None) -> Run:
-        """Start a command job that run history alone knows."""
+    def begin(self, name: str, shown: str, sent: dict[str, Any], compute: str | None) -> Run:
+        """Start a job that run history alone knows.
+
+        Raises
+        ------
+        JobFailed
+            Its compute is not there.
+        """
         run = self.run
-        compute = compute if compute and compute.rpartition("/")[2].lower() != "serverless" else None
+        compute = compute if compute and compute.rpartition("/")[2].rpartition(":")[2].lower() != "serverless" else None
         cluster = compute.rpartition("/")[2].rpartition(":")[2] if compute else None
         computed = self.world.resources.get(f"{run.workspace_id}/computes/{cluster}") if cluster else None
         if cluster and computed is None:
             raise JobFailed("UserError", f"Unknown compute target '{cluster}'.", "UnknownTargetType")
         body = {
-            "jobType": "Command",
             "displayName": shown,
             "experimentName": self.body["experimentName"],
-            "computeId": computed["id"] if computed else None,
             **sent,
+            "computeId": computed["id"] if computed else None,
         }
         resource = job_shapes.job(self.world, run.workspace_id, name, body, cluster)
         inner = (computed or {}).get("properties", {}).get("properties") or {}
-        size = str(inner.get("vmSize") or "") if computed else run.size
+        asked = (body.get("resources") or {}).get("instanceType")
+        size = str(inner.get("vmSize") or "") if computed else asked or run.size or _DEFAULT_SIZE
         low = inner.get("vmPriority") == "LowPriority"
         number = run.number + len(self.jobs.runs)
         child = Run(self.world, run.workspace_id, name, resource, number, cluster, size, low, parent=run.name)
+        child.root = run.root or run.name
         self.jobs.begin(child)
         return child
 
-    async def _ended(self, child: Run) -> str:
+    async def ended(self, child: Run) -> str:
+        """Wait for the end of a child; its state.
+
+        Raises
+        ------
+        Canceled
+        """
         await unless_ended(self.run, child.over.wait())
         return child.status
 
-    async def _say(self, name: str, text: str) -> None:
+    async def say(self, name: str, text: str) -> None:
+        """Append to one of the job's own logs."""
         await storage(self.world).append(ARTIFACTS, f"{self.run.prefix}{name}", text.encode())
-
-    # ---- sweep
-
-    async def _sweep(self) -> str:
-        """Random trials, some at the same time; the job fails when each of them has."""
-        limits, trial = self.body.get("limits") or {}, self.body["trial"]
-        total, at_once = int(limits.get("maxTotalTrials") or 2), int(limits.get("maxConcurrentTrials") or 1)
-        chance, gate, ends = random.Random(self.run.name), asyncio.Semaphore(at_once), []
-
-        async def one(number: int) -> str:
-            async with gate:
-                values = {key: _drawn(space, chance) for key, space in self.body["searchSpace"].items()}
-                command = re.sub(
-                    r"\$\{\{\s*search_space\.(\w+)\s*\}\}", lambda found: str(values[found[1]]), trial["command"]
-                )
-                name = f"{self.run.name}_{number}"
-                sent = {**trial, "command": command, "inputs": dict(self.body.get("inputs") or {})}
-                return await self._ended(self._begin(name, name, sent, self.body.get("computeId")))
-
-        ends = await asyncio.gather(*(one(number) for number in range(total)))
-        if all(end == "Failed" for end in ends):
-            raise JobFailed("UserError", "All trials of the sweep failed.")
-        return "Completed"
 
     # ---- pipeline
 
     async def _pipeline(self) -> str:
-        """Steps in the order of their bindings."""
-        steps: dict[str, Any] = dict(self.body["jobs"])
-        settings = self.body.get("settings") or {}
-        done: dict[str, Run] = {}
-        await self._say("logs/azureml/executionlogs.txt", f"{len(steps)} steps.\n")
-        while steps:
-            ready = [name for name, step in steps.items() if not (_needs(step) & steps.keys())]
-            if not ready:
-                raise JobFailed("UserError", "The steps wait for each other.")
-            name = ready[0]
-            step = steps.pop(name)
-            compute = step.get("computeId") or settings.get("default_compute") or self.body.get("computeId")
-            child = self._begin(str(uuid.uuid4()), name, self._step(step, done), compute)
-            if await self._ended(child) != "Completed":
-                await self._say("logs/azureml/stderrlogs.txt", f"Step {name} ended as {child.status}.\n")
-                raise JobFailed("UserError", f"Pipeline has failed child jobs. Failed nodes: /{name}.")
-            done[name] = child
-        return "Completed"
-
-    def _step(self, step: dict[str, Any], done: Mapping[str, Run]) -> dict[str, Any]:
-        component = self.world.resources.get(str(step["componentId"]).removeprefix("azureml:"))
-        if component is None:
-            raise JobFailed("UserError", f"Component {step['componentId']} was not found.")
-        spec = component["properties"]["componentSpec"]
-        inputs = {name: self._bound(said, done) for name, said in (step.get("inputs") or {}).items()}
-        outputs = {}
-        for name, declared in (spec.get("outputs") or {}).items():
-            outputs[name] = {**_ONE, "mode": "ReadWriteMount", "jobOutputType": declared.get("type") or "uri_folder"}
-        return {
-            "command": spec["command"],
-            "codeId": spec.get("code"),
-            "environmentId": step.get("environmentId") or spec["environment"],
-            "inputs": {name: said for name, said in inputs.items() if said is not None},
-            "outputs": outputs,
-            "environmentVariables": step.get("environment_variables"),
-            "resources": {"instanceCount": (step.get("resources") or {}).get("instance_count") or 1},
-        }
-
-    def _bound(self, said: dict[str, Any], done: Mapping[str, Run]) -> dict[str, Any] | None:
-        found = _PARENT.match(str(said.get("value", "")))
-        if found is None:
-            value = said.get("value", said.get("uri"))
-            return {**_ONE, "jobInputType": "literal", "value": str(value)} if "uri" not in said else dict(said)
-        if found[1] == "inputs":
-            return dict((self.body.get("inputs") or {})[found[2]])
-        name, _, output = found[2].partition(".outputs.")
-        output = output or found[2]
-        child = done[name]
-        kept = child.properties["outputs"][output]
-        uri = child.output_uris.get(output) or kept.get("uri")
-        return {**_ONE, "jobInputType": kept["jobOutputType"], "uri": uri, "mode": "ReadOnlyMount"}
+        stages: dict[str, Any] = {"Initialization": None}
+        execution = {"StartTime": self.world.clock.stamp(), "EndTime": None, "Status": "Failed"}
+        self.body["properties"].update(job_shapes.pipeline_properties(self.body))
+        try:
+            end = await unless_ended(self.run, job_pipelines.carry_out(self))
+            execution["Status"] = end
+            return end
+        finally:
+            stages["Execution"] = {**execution, "EndTime": self.world.clock.stamp()}
+            self.body["properties"]["azureml.pipelines.stages"] = json.dumps(stages, separators=(",", ":"))
 
     # ---- AutoML
 
@@ -178,9 +130,9 @@ class Parent:
         """One child with the primary metric, which the parent has too."""
         from azureml_emulator.mlflow_door import SERVER, Door
 
-        sent = {"command": "echo model of AutoML", "environmentId": _CURATED}
-        child = self._begin(f"{self.run.name}_0", f"{self.run.name}_0", sent, self.body.get("computeId"))
-        if await self._ended(child) != "Completed":
+        sent = {"jobType": "Command", "command": "echo model of AutoML", "environmentId": _CURATED}
+        child = self.begin(f"{self.run.name}_0", f"{self.run.name}_0", sent, self.body.get("computeId"))
+        if await self.ended(child) != "Completed":
             raise JobFailed("UserError", "No model could be trained.")
         metric = re.sub(r"(?<!^)(?=[A-Z])", "_", str(self.body["taskDetails"].get("primaryMetric") or "score")).lower()
         for run in (child, self.run):
@@ -226,22 +178,3 @@ class Parent:
             return working.result()
         except asyncio.CancelledError:
             raise Canceled from None
-
-
-def _needs(step: Mapping[str, Any]) -> set[str]:
-    found = set()
-    for said in (step.get("inputs") or {}).values():
-        match = _PARENT.match(str(said.get("value", "")))
-        if match and match[1] == "jobs":
-            found.add(match[2].partition(".")[0])
-    return found
-
-
-def _drawn(space: list[Any], chance: random.Random) -> Any:
-    """A value of ``["choice", [[..]]]``, ``["uniform", [low, high]]``, ``["randint", [n]]``; else the first number."""
-    kind, said = space[0], space[1]
-    if kind == "choice":
-        return chance.choice(said[0])
-    if kind in ("uniform", "quniform"):
-        return chance.uniform(said[0], said[1])
-    return chance.randrange(int(said[0])) if kind == "randint" else said[0]

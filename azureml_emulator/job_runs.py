@@ -66,6 +66,7 @@ class Run:
     execution: executor.Execution | None = None
     gpus: int = 0
     parent: str = ""
+    root: str = ""
 
     @property
     def properties(self) -> dict[str, Any]:

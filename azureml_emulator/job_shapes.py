@@ -9,6 +9,8 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from azureml_emulator import job_sweeps
+
 if TYPE_CHECKING:
     from azureml_emulator.job_runs import Run
     from azureml_emulator.world import World
@@ -51,7 +53,7 @@ def job(world: World, workspace_id: str, name: str, sent: dict[str, Any], cluste
         "tags": dict(sent.get("tags") or {}),
         "properties": dict(sent.get("properties") or {}),
         "displayName": sent.get("displayName") or name,
-        "status": "NotStarted" if kind in ("Pipeline", "Sweep", "AutoML") else "Starting",
+        "status": {"Pipeline": "NotStarted", "AutoML": "NotStarted", "Sweep": "Running"}.get(kind, "Starting"),
         "experimentName": sent.get("experimentName") or "Default",
         "services": {**services(world.api, workspace_id, name), **_interactive(sent.get("services") or {})},
         "computeId": sent.get("computeId"),
@@ -73,10 +75,18 @@ def job(world: World, workspace_id: str, name: str, sent: dict[str, Any], cluste
         properties.update({key: value for key, value in sent.items() if key not in properties})
         properties["inputs"] = sent.get("inputs") or None
         properties["outputs"] = {
+            **({"default": _default(name)} if kind == "Sweep" else {}),
+        } | {
             key: {"description": None, "uri": None, "assetName": None, "assetVersion": None, "mode": "ReadWriteMount",
                   "pathOnCompute": None, "autoDeleteSetting": None, **value}
             for key, value in (sent.get("outputs") or {}).items()
         }  # fmt: skip
+    if kind == "Pipeline":  # recording 02
+        properties = {"sourceJobId": None, "secretsConfiguration": None, **properties}
+    if kind == "Sweep":  # its first answer (recorded): no Tracking, tags of its own
+        properties["services"].pop("Tracking")
+        properties["queueSettings"] = sent.get("queueSettings") or {"jobTier": "Null"}
+        properties["tags"] = {**properties["tags"], **job_sweeps.tags(sent)}
     return {
         "id": f"{workspace_id}/jobs/{name}",
         "name": name,
@@ -100,15 +110,7 @@ def _command(name: str, sent: dict[str, Any]) -> dict[str, Any]:
         if value["jobInputType"] != "literal":
             made["mode"] = value.get("mode") or _MODES.get(value["jobInputType"], "ReadOnlyMount")
         inputs[key] = made
-    outputs = {
-        "default": {
-            "description": None,
-            "uri": f"azureml://datastores/workspaceartifactstore/ExperimentRun/dcid.{name}",
-            "assetName": None,
-            "mode": "ReadWriteMount",
-            "jobOutputType": "uri_folder",
-        }
-    }
+    outputs = {"default": _default(name)}
     for key, value in (sent.get("outputs") or {}).items():
         outputs[key] = {"description": None, "assetName": None, "mode": "ReadWriteMount", **value}
     return {
@@ -130,6 +132,37 @@ def _command(name: str, sent: dict[str, Any]) -> dict[str, Any]:
         "environmentVariables": sent.get("environmentVariables"),
         "parameters": {},
         "queueSettings": sent.get("queueSettings") or {"jobTier": "Null"},
+    }
+
+
+def _default(name: str) -> dict[str, Any]:
+    return {
+        "description": None,
+        "uri": f"azureml://datastores/workspaceartifactstore/ExperimentRun/dcid.{name}",
+        "assetName": None,
+        "mode": "ReadWriteMount",
+        "jobOutputType": "uri_folder",
+    }
+
+
+def pipeline_properties(body: dict[str, Any]) -> dict[str, str]:
+    """Properties that a pipeline has as soon as it runs (recording 02)."""
+    settings = body.get("settings") or {}
+    inputs = {key: said.get("value") for key, said in (body.get("inputs") or {}).items() if "value" in said}
+    compute = str(settings.get("default_compute") or body.get("computeId") or "")
+    return {
+        "azureml.DevPlatv2": "true",
+        "azureml.DatasetAccessMode": "Asset",
+        "azureml.runsource": "azureml.PipelineRun",
+        "runSource": "MFE",
+        "runType": "HTTP",
+        "azureml.parameters": json.dumps(inputs, separators=(",", ":")),
+        "azureml.continue_on_step_failure": str(settings.get("continue_on_step_failure", True)).capitalize(),
+        "azureml.continue_on_failed_optional_input": "True",
+        "azureml.enforceRerun": str(settings.get("force_rerun", False)).capitalize(),
+        "azureml.defaultComputeName": compute.rpartition("/")[2].rpartition(":")[2],
+        "azureml.defaultDataStoreName": "workspaceblobstore",
+        "azureml.pipelineComponent": "pipelinerun",
     }
 
 
@@ -189,7 +222,7 @@ def record(run: Run) -> dict[str, Any]:
     resources = properties.get("resources") or {}
     return {
         "runNumber": run.number,
-        "rootRunId": run.parent or run.name,
+        "rootRunId": run.root or run.name,
         "createdUtc": run.resource["systemData"]["createdAt"],
         "createdBy": who,
         "userId": "0",

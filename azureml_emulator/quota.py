@@ -163,6 +163,8 @@ def _holding(resource: dict[str, Any]) -> dict[str, Any] | None:
 )
 async def usages(call: Call) -> Any:
     """Usages in the recorded shape and order: totals, families, then the low-priority pool."""
+    if call.params["location"].lower() != call.world.location:
+        return arm.no_such_region(call, "usages")
     quota = call.world.quota
     root = f"/subscriptions/{call.world.subscription}"
     below = call.world.resources.below(f"{call.world.workspace_id}/computes")

@@ -1,7 +1,8 @@
-"""Checks a PUT's body against the published ARM schema (azureml_emulator/data/arm-schemas, MIT).
+"""Judge of a PUT's body: the published contract of its api-version (``data/contract``, by tools/azure_contract.py).
 
-A small reader of its own: the published files close their base classes (``additionalProperties: false`` beside an
-``allOf``), so that a validator by the book accepts no body at all, and its errors would name every alternative.
+A contract is what Microsoft's generated client of that api-version knows: classes, types, enumerations. It is no ARM
+template schema, which has integers where the API takes numbers, and lacks fields. What recordings and the SDK send
+beside it stands in `BESIDE`, each with its source.
 """
 
 from __future__ import annotations
@@ -13,118 +14,134 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "data" / "arm-schemas"
-VERSION = "2024-10-01"
+FOLDER = Path(__file__).parent / "data" / "contract"
 
-# Fields of previews later than the schema that the SDK sends or that the service answered (recordings 01b, 11a,
-# command_job_serverless; azure-ai-ml 1.33-1.35).
-NEWER = {
-    "secretsConfiguration", "autoDeleteSetting", "dockerArgsList", "parentJobName", "stage", "intellectualProperty",
-    "pathOnCompute", "assetName", "assetVersion", "priority", "locations", "maxInstanceCount", "jobType", "sku",
-    "sweepConcurrentTrials", "sweepTrials",
-}  # fmt: skip
-NEWER_VALUES = {"distributionType": {"Ray"}}
+#: (class, field) -> type, of what real bodies have and the contract does not.
+BESIDE: dict[tuple[str, str], str] = {
+    # Recorded, answered 201: MLflow flavors have objects and numbers in `data`.
+    ("FlavorData", "data"): "{object}",
+    # azure-ai-ml 1.33 to 1.35 sends these under api-versions that do not have them.
+    ("JobResourceConfiguration", "dockerArgsList"): "[str]",
+    ("JobResourceConfiguration", "maxInstanceCount"): "int",
+    ("JobResourceConfiguration", "locations"): "[str]",
+    ("QueueSettings", "priority"): "int",
+    ("CommandJob", "parentJobName"): "str",
+    ("SparkJob", "parentJobName"): "str",
+    ("AutoMLJob", "parentJobName"): "str",
+    ("SweepJob", "parentJobName"): "str",
+    ("PipelineJob", "parentJobName"): "str",
+    ("Cron", "triggerType"): "str",
+    # Recorded of 2023-08-01-preview (06b): computes.
+    ("ComputeInstanceProperties", "releaseQuotaOnStop"): "bool",
+    ("ComputeInstanceProperties", "enableSSO"): "bool",
+}
+#: Letters that an enumeration has beside its values: recorded (11a), before its contract.
+BESIDE_VALUES = {"DistributionConfiguration": {"Ray": "Ray"}}
 
 
 @functools.cache
-def _definitions() -> dict[str, Any]:
-    whole = json.loads((FOLDER / f"{VERSION}.json").read_text(encoding="utf-8"))
-    return {**whole["definitions"], **{"/" + name: value for name, value in whole["resourceDefinitions"].items()}}
+def versions() -> tuple[str, ...]:
+    """Api-versions with a contract, oldest first."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
-def problems(resource: str, body: Any) -> list[str]:
-    """What the schema says against a body, a line each.
+@functools.cache
+def contract(api_version: str) -> dict[str, Any]:
+    """The contract that holds for an api-version: its own, else the newest before it, else the oldest."""
+    known = versions()
+    # A preview comes before the version of its date.
+    chosen = max((one for one in known if one[:10] <= api_version[:10]), default=known[0]) if api_version else known[-1]
+    found: dict[str, Any] = json.loads((FOLDER / f"{chosen}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def problems(resource: str, body: Any, api_version: str = "", strict: bool = True) -> list[str]:
+    """Return what the contract says against a body, a line each.
 
     Parameters
     ----------
     resource
-        As in the schema's ``resourceDefinitions``: ``workspaces_jobs``.
+        ``workspaces_jobs``, ``workspaces_models_versions``: the collection of the PUT.
     body
         The PUT's body, with ``properties``.
+    api_version
+        The request's; empty for the newest.
+    strict
+        A field that the contract does not have is a problem (switch ``unknown_fields``).
     """
     if not isinstance(body, dict) or "properties" not in body:
         return ["properties: The Properties field is required."]
-    kind = _definitions()["/" + resource]["properties"]["properties"]
-    return list(_check(kind, body["properties"], "properties"))
+    judge = _Judge(contract(api_version), strict)
+    root = judge.contract["roots"][resource.removeprefix("workspaces_").removesuffix("_versions")]
+    return list(judge.check(root, body["properties"], "properties"))
 
 
-def _check(kind: dict[str, Any], value: Any, where: str) -> Iterator[str]:
-    kind = _resolved(kind)
-    if value is None:
-        return
-    if "allOf" in kind:
-        kind = yield from _chosen(kind, value, where)
-    match kind.get("type"):
-        case "object":
-            yield from _object(kind, value, where)
-        case "array":
+class _Judge:
+    def __init__(self, found: dict[str, Any], strict: bool) -> None:
+        self.contract, self.strict = found, strict
+
+    def check(self, kind: str, value: Any, where: str) -> Iterator[str]:
+        """What is wrong with a value of a type in a contract's words: ``str``, ``[int]``, ``{JobInput}``."""
+        if value is None or kind == "object":
+            return
+        if kind.startswith("["):
             if not isinstance(value, list):
                 yield f"{where}: a list is wanted, not {value!r}"
-            else:
-                for number, item in enumerate(value):
-                    yield from _check(kind.get("items", {}), item, f"{where}[{number}]")
-        case "string":
-            if not isinstance(value, str):
-                yield f"{where}: text is wanted, not {value!r}"
-            elif value.lower() not in map(str.lower, kind.get("enum", [value])):  # azure-ai-ml sends "minimize"
-                yield f"{where}: {value!r} is none of {', '.join(kind['enum'])}"
-            elif not re.search(kind.get("pattern", ""), value):
-                yield f"{where}: {value!r} does not match {kind['pattern']}"
-        case "integer":
-            if not isinstance(value, int) or isinstance(value, bool):
+                return
+            for number, item in enumerate(value):
+                yield from self.check(kind[1:-1], item, f"{where}[{number}]")
+        elif kind.startswith("{"):
+            if not isinstance(value, dict):
+                yield f"{where}: an object is wanted, not {value!r}"
+                return
+            for name, item in value.items():
+                if kind == "{str}" and isinstance(item, bool | int | float):
+                    continue  # The service takes them and answers text: azure-ai-ml sends hash_version as a number.
+                yield from self.check(kind[1:-1], item, f"{where}.{name}")
+        elif kind in self.contract["classes"]:
+            yield from self._class(kind, value, where)
+        else:
+            yield from self._plain(kind, value, where)
+
+    def _plain(self, kind: str, value: Any, where: str) -> Iterator[str]:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kind in ("int", "long"):
+            if not number or int(value) != value:
                 yield f"{where}: an integer is wanted, not {value!r}"
-        case "number":
-            if not isinstance(value, int | float) or isinstance(value, bool):
+        elif kind == "float":
+            if not number:
                 yield f"{where}: a number is wanted, not {value!r}"
-        case "boolean":
+        elif kind == "bool":
             if not isinstance(value, bool):
                 yield f"{where}: true or false is wanted, not {value!r}"
-
-
-def _resolved(kind: dict[str, Any]) -> dict[str, Any]:
-    """Follow references; of "this or a template's expression", this."""
-    while True:
-        if "$ref" in kind:
-            kind = _definitions().get(kind["$ref"].rpartition("/")[2], {})
-        elif "oneOf" in kind and (own := [one for one in kind["oneOf"] if "expression" not in one.get("$ref", "")]):
-            if len(own) != 1:
-                return {}
-            kind = own[0]
+        elif not isinstance(value, str):
+            yield f"{where}: text is wanted, not {value!r}"
+        elif kind == "duration" and not re.fullmatch(r"-?P(?=.)[\dDYMW.]*(T(?=.)[\dHMS.]*)?", value):
+            yield f"{where}: {value!r} is no duration"
         else:
-            return kind
+            choices = self.contract["enums"].get(kind, [value])
+            if value.lower() not in map(str.lower, choices):  # azure-ai-ml sends "minimize"
+                yield f"{where}: {value!r} is none of {', '.join(choices)}"
 
-
-def _chosen(kind: dict[str, Any], value: Any, where: str) -> Any:
-    """The class that the discriminator names, with the fields of its base."""
-    base, choice = kind["allOf"]
-    classes = choice["oneOf"]
-    key = classes[0]["allOf"][1]["required"][0]
-    said = value.get(key) if isinstance(value, dict) else None
-    for one in classes:
-        reference, constant = one["allOf"]
-        if constant["properties"][key]["const"] == said:
-            own = _resolved(reference)
-            fields = {**base.get("properties", {}), **own.get("properties", {})}
-            return {"type": "object", "properties": fields, "required": own.get("required", [])}
-    if said not in NEWER_VALUES.get(key, ()):
-        yield f"{where}.{key}: {said!r} is none of {', '.join(base['properties'][key]['enum'])}"
-    return {}
-
-
-def _object(kind: dict[str, Any], value: Any, where: str) -> Iterator[str]:
-    if not isinstance(value, dict):
-        yield f"{where}: an object is wanted, not {value!r}"
-        return
-    fields, others = kind.get("properties", {}), kind.get("additionalProperties")
-    for name in kind.get("required", []):
-        if value.get(name) is None:
-            yield f"{where}.{name}: is required"
-    for name, item in value.items():
-        if name in fields:
-            yield from _check(fields[name], item, f"{where}.{name}")
-        elif isinstance(others, dict):
-            if others.get("type") == "string" and isinstance(item, bool | int | float):
-                continue  # The service takes them and answers text: azure-ai-ml sends hash_version as a number.
-            yield from _check(others, item, f"{where}.{name}")
-        elif fields and name not in NEWER:
-            yield f"{where}.{name}: there is no such field"
+    def _class(self, name: str, value: Any, where: str) -> Iterator[str]:
+        if not isinstance(value, dict):
+            yield f"{where}: an object is wanted, not {value!r}"
+            return
+        while (choice := self.contract["classes"][name].get("subtypes")) is not None:
+            said = value.get(choice["key"])
+            found = {key.lower(): other for key, other in choice["classes"].items()}.get(str(said).lower())
+            if found is None:
+                if said not in BESIDE_VALUES.get(name, {}):
+                    yield f"{where}.{choice['key']}: {said!r} is none of {', '.join(choice['classes'])}"
+                return
+            name = found
+        one = self.contract["classes"][name]
+        for field in one.get("required", ()):
+            if value.get(field) is None:
+                yield f"{where}.{field}: is required"
+        for field, item in value.items():
+            kind = BESIDE.get((name, field)) or one["fields"].get(field)
+            if kind is not None:
+                yield from self.check(kind, item, f"{where}.{field}")
+            elif self.strict:
+                yield f"{where}.{field}: there is no such field"

@@ -37,12 +37,7 @@ def family_key(family: str) -> str:
 async def vm_sizes(call: Call) -> Any:
     """Every size at once; recorded Azure sends no nextLink here."""
     if call.params["location"].lower() != call.world.location:
-        return arm.gateway_error(
-            404,
-            "NoRegisteredProviderFound",
-            f"No registered resource provider found for location '{call.params['location']}' and API version "
-            f"'{call.api_version}' for type 'locations/vmSizes'.",
-        )
+        return arm.no_such_region(call, "vmSizes")
     value = [dict(size) for size in recorded()]
     if not call.world.switches["prices"]:
         for size in value:

@@ -19,6 +19,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "failed_operation": (True, 'A failed operation says why; false: {"status": "Failed"} alone.'),
     "compute_envelope": ("compute", "Errors of the compute service: null-filled with siblings; `ml`: the front end's."),
     "throttle": ("", "`header`: every 9th request is answered 429 with Retry-After 1; `bare`: without it."),
+    "unknown_fields": (False, "A field that the api-version's contract does not have is refused; true: ignored."),
     "page_size": (100, "Items on one page of a list; nextLink absent on the last page."),
     # Compute.
     "scale_seconds": (1.0, "Seconds of the service in which a node comes up."),
@@ -76,6 +77,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "attempts_counted": (True, "currentAttemptId counts attempts; false: it is always 1."),
     "queue_reason": (True, "queueingInfo tells why a job waits; false: null."),
     "exit_told": (True, "The error of a failed job names the exit code; false: it does not."),
+    "best_trial_told": (True, "An ended sweep names its best trial; false: it does not."),
     "outputs_in_arm": (True, "An ended job's named outputs have their uri in ARM; false: null."),
     "model_uri": (
         "datastore",

@@ -335,8 +335,8 @@ def test_recorded_bodies_hold_to_the_schema() -> None:
         for entry in json.loads(file.read_text()).get("entries", []):
             kinds = re.findall(r"workspaces/[^/]+/(jobs|environments)/", entry["uri"])
             if entry["method"] == "PUT" and kinds:
-                resource = "workspaces_jobs" if kinds == ["jobs"] else "workspaces_environments_versions"
-                assert schema.problems(resource, entry["request"]) == [], file.name
+                version = re.findall(r"api-version=([\w-]+)", entry["uri"])[0]
+                assert schema.problems(f"workspaces_{kinds[0]}", entry["request"], version) == [], file.name
                 checked += 1
     assert checked >= 5
 

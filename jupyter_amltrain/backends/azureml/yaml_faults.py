@@ -21,12 +21,14 @@ _BINDING = "Value passed is not a data binding string"
 #: Words of its own in the path of a key.
 _BETWEEN = ("component", "value", "_schema")
 _LONGEST = 300
+_COLORS = re.compile(r"\x1b\[[\d;]*m")
 Leaf = tuple[tuple[str, ...], str]
 
 
 def is_validation(error: BaseException) -> bool:
-    """Whether the SDK refuses the text itself (marshmallow's ``ValidationError``, its own ``ValidationException``)."""
-    return "Validation" in type(error).__name__ or type(error).__name__ == "JobException"
+    """Whether the SDK refuses the job itself (marshmallow's ``ValidationError``, its own ``MlException``)."""
+    names = [cls.__name__ for cls in type(error).__mro__]
+    return "MlException" in names or any("Validation" in name for name in names)
 
 
 def of_exception(error: BaseException, text: str, name: str, folder: str) -> SpecError:
@@ -66,8 +68,10 @@ def of_messages(messages: Mapping[str, Any], text: str, name: str, folder: str) 
 
 def first_line(text: str) -> str:
     """The first sentence or so of a long message."""
-    lines = [line.strip(" \t{}\"',") for line in text.splitlines()]
+    lines = [line.strip(" \t{}\"',") for line in _COLORS.sub("", text).splitlines()]
     found = next((line for line in lines if line), "the SDK refuses it")
+    # Its long form has a heading ("1) One or more ..."), then what it is about ("(x) No such file ...").
+    found = next((line[3:].strip() for line in lines if line.startswith("(x)")), found)
     found = re.sub(r"\s+", " ", found)
     return found if len(found) <= _LONGEST else found[:_LONGEST] + "…"
 

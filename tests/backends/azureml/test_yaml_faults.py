@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from azure.core.exceptions import AzureError
 
 from jupyter_amltrain.backends.azureml import support, yaml_faults
 
@@ -82,6 +83,21 @@ def test_an_error_of_one_field_or_of_a_sentence() -> None:
         "job.yml line 2, task"
     )
     assert "\n" not in told(Exception("a\n\nb" * 500), "command: a\n")
+
+
+def test_local_refusal_of_the_sdk_is_one_of_the_file() -> None:
+    class MlException(AzureError):
+        """As the SDK's own: every exception of azure-core is one of these."""
+
+    class AssetPathException(MlException):
+        pass
+
+    text = "\n\x1b[37m\n1) One or more files or folders do not exist.\n\x1b[39m\nDetails: \n\n\x1b[31m(x) No such file"
+    error = AssetPathException(
+        f"{text} or directory: /a/data\x1b[39m\n\nTo set up VS Code, visit https://example.com\n"
+    )
+    assert yaml_faults.is_validation(error) and not yaml_faults.is_validation(AzureError("no answer"))
+    assert told(error, "type: automl\n").endswith("No such file or directory: /a/data")
 
 
 @pytest.mark.parametrize("kind", ["hdinsight", "databricks", "datalake", "vm"])

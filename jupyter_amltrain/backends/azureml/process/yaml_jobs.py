@@ -65,6 +65,8 @@ def _loaded(job: Mapping[str, Any]) -> Any:
         try:
             # It takes the folder of this path for the relative ones of the text.
             entity = load_job(io.StringIO(job["text"]), relative_origin=os.path.join(job["folder"], job["file"]))
+            if getattr(entity, "training_data", None) is not None:
+                entity._base_path = job["folder"]  # the SDK takes the working folder for AutoML's data alone
             found = entity._validate() if hasattr(entity, "_validate") else None
         except AmlTrainError:
             raise
