@@ -28,6 +28,13 @@ TABLE: dict[str, tuple[Any, str]] = {
         "",
         "Creations of computes whose name contains this text end as Failed with provisioningErrors.",
     ),
+    "cluster_warnings": (True, "A healthy cluster of a deprecated size has ClusterHasWarnings among its `errors`."),
+    "fail_power": ("", "Starts, stops and restarts of instances whose name contains this text fail."),
+    "power_failure": (
+        "status",
+        "A failed start: `status`: lastOperation.operationStatus is StartFailed, `errors` say why, the state is the"
+        " old one; `unusable`: so is the state; `silent`: the old state alone comes back.",
+    ),
     "fail_allocation": ("", "Clusters whose name contains this text never get nodes: `errors` says why (no capacity)."),
     "quota_on_create": (
         True,

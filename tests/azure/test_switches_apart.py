@@ -17,7 +17,7 @@ from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.job import Distribution, Resources
 from jupyter_amltrain.spec.run import RunState
 from tests.azure.conftest import Azure
-from tests.azure.switching import APART, FLIPS, LIMIT, Bench, opened, three
+from tests.azure.switching import APART, FLIPS, LIMIT, SIZE, Bench, opened, three
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,30 @@ async def doomed(bench: Bench, switch: str) -> None:
     with pytest.raises(AmlTrainError, match="no capacity"):
         await bench.cluster("doomed")
     await bench.of("computes.delete", name="doomed")
+
+
+async def warned(bench: Bench, switch: str) -> None:
+    """A cluster with a warning is healthy and can be scaled."""
+    backend = await bench.cluster(size="Standard_NC6s_v3", max_nodes=1)
+    await bench.of("computes.update", name=backend.target.name, settings={"min_nodes": 1})
+    state = await backend.state()
+    assert state.state == "ready" and ("Warning" in state.detail) == (switch != "cluster_warnings")
+    await bench.of("computes.update", name=backend.target.name, settings={"min_nodes": 0})
+    await bench.of("computes.delete", name=backend.target.name)
+
+
+async def no_start(bench: Bench, switch: str) -> None:
+    """A stop that fails is reported at once, in whichever way the service tells it."""
+    name = f"doomed-i{bench.number}x"
+    bench.number += 1
+    await bench.of("computes.create", kind="instance", name=name, settings={"size": SIZE})
+    bench.azure.control("/switch", fail_power="doomed")
+    began = time.monotonic()
+    with pytest.raises(AmlTrainError):
+        await bench.of("computes.stop", name=name)
+    assert time.monotonic() - began < 60
+    bench.azure.control("/switch", fail_power="")
+    await bench.of("computes.delete", name=name)
 
 
 async def no_machines(bench: Bench, switch: str) -> None:
@@ -205,6 +229,9 @@ OTHERS = {
     "data_audience": connects,
     "failed_operation": doomed,
     "fail_provisioning": doomed,
+    "cluster_warnings": warned,
+    "fail_power": no_start,
+    "power_failure": no_start,
     "fail_allocation": no_machines,
     "quota_on_create": beyond_quota,
     "low_priority_pool": low_priority,
@@ -226,7 +253,7 @@ OTHERS = {
 }
 
 # `too_long` as assumed is test_backend's: here idle machines of the others' clusters hold the quota by then.
-AS_ASSUMED = (connects, doomed, beyond_quota, low_priority, taken_away, ranks, with_gpus, attached)
+AS_ASSUMED = (connects, doomed, warned, beyond_quota, low_priority, taken_away, ranks, with_gpus, attached)
 
 
 @pytest.mark.parametrize(
