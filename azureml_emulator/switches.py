@@ -82,6 +82,8 @@ TABLE: dict[str, tuple[Any, str]] = {
     "history_delay": (0.0, "Seconds of the wall until a new job is in run history."),
     "attempts_counted": (True, "currentAttemptId counts attempts; false: it is always 1."),
     "queue_reason": (True, "queueingInfo tells why a job waits; false: null."),
+    "details_reasons": (False, "details of a run have queueingInfo and cancelationReason; false: its record alone."),
+    "timeout_reason": (True, "cancelationReason tells a time limit; false: null."),
     "exit_told": (True, "The error of a failed job names the exit code; false: it does not."),
     "outputs_in_arm": (True, "An ended job's named outputs have their uri in ARM; false: null."),
     "model_uri": (

@@ -243,6 +243,7 @@ OTHERS = {
     "mpi_by_node": ranks,
     "gpus_visible": with_gpus,
     "fake_gpus": with_gpus,
+    "timeout_reason": too_long,
     "timeout_state": too_long,
     "fail_build": not_built,
     "authorization": reads_only,
