@@ -166,8 +166,14 @@ async def list_containers(call: Call) -> Any:
 
 @_each("GET", "/{name}")
 async def get_container(call: Call) -> Any:
-    """The container of a name: latest and next version."""
-    return _found(call, f"{kind_of(call)}/{call.params['name']}")
+    """The container of a name: latest and next version; of a curated environment by the switch ``curated_listed``."""
+    kind, name, how = kind_of(call), str(call.params["name"]), call.world.switches["curated_listed"]
+    found = _found(call, f"{kind}/{name}")
+    if kind == "environments" and name in images.CURATED and how != "yes":
+        if how == "no":
+            raise missing(call, "Environment", name)
+        return {**found, "properties": {**found["properties"], "latestVersion": None}}
+    return found
 
 
 @_each("PATCH", "/{name}")

@@ -60,6 +60,15 @@ TABLE: dict[str, tuple[Any, str]] = {
     # Jobs.
     "job_seconds": (0.1, "Seconds of the service that Starting, the second Preparing and Finalizing last."),
     "build_seconds": (0.5, "Seconds of the service in which an image is built."),
+    "curated_listed": (
+        "no",
+        "`no`: the container of a curated environment is 404; `null`: it is there without latestVersion; `yes`: with.",
+    ),
+    "gone_workspace": (
+        "parent",
+        "What lies in a workspace that is gone is 404 ParentResourceNotFound, `parent`: by its name, `path`: by its id;"
+        " `resource`: ResourceNotFound.",
+    ),
     "curated_conda": (False, "A curated environment tells its conda file; false: its image alone."),
     "environment_seconds": (0.0, "Seconds of the service that a PUT of an environment takes (recorded: 16)."),
     "fail_build": ("", "Image builds of environments whose ARM id contains this text fail, with a log."),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, WorkspaceGone
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.job import Distribution, Resources
 from jupyter_amltrain.spec.run import RunState
@@ -206,6 +206,17 @@ async def attached(bench: Bench, switch: str) -> None:
     assert await bench.of("computes.get", name="far") is None
 
 
+async def gone(bench: Bench, switch: str) -> None:
+    """A workspace that somebody else deleted is not there, and no cancel in it succeeds."""
+    backend = await bench.cluster()
+    bench.azure.control("/gone")
+    try:
+        with pytest.raises(WorkspaceGone):
+            await backend.cancel("any-12345")
+    finally:
+        bench.azure.control("/workspace", name=bench.azure.workspace)
+
+
 async def no_prices(bench: Bench, switch: str) -> None:
     """Sizes without a price."""
     found = await bench.of("sizes.list", fresh=True)
@@ -241,6 +252,7 @@ OTHERS = {
     "attempts_counted": taken_away,
     "std_log_names": ranks,
     "mpi_by_node": ranks,
+    "gone_workspace": gone,
     "gpus_visible": with_gpus,
     "fake_gpus": with_gpus,
     "timeout_reason": too_long,
@@ -254,7 +266,7 @@ OTHERS = {
 }
 
 # `too_long` as assumed is test_backend's: here idle machines of the others' clusters hold the quota by then.
-AS_ASSUMED = (connects, doomed, warned, beyond_quota, low_priority, taken_away, ranks, with_gpus, attached)
+AS_ASSUMED = (connects, doomed, warned, beyond_quota, low_priority, taken_away, ranks, with_gpus, attached, gone)
 
 
 @pytest.mark.parametrize(

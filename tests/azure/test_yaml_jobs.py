@@ -90,6 +90,18 @@ def test_which_target(api: Any, folder: Path) -> None:
         plan(f"{folder}/nowhere.yml")
 
 
+@pytest.mark.parametrize("file", ["sweep", "command"])
+def test_file_for_a_compute_that_is_gone_is_refused_in_plain_words(
+    api: Any, azure: Azure, folder: Path, file: str
+) -> None:
+    carry_out("create short --kind amlcompute --size Standard_DS2_v2")
+    azure.control("/gone", below="/computes/short")
+    try:
+        assert "There is no compute 'short'" in refused(f"{folder}/{file}.yml --target short")
+    finally:
+        carry_out("delete short")
+
+
 def test_what_a_file_decides_is_no_flag(api: Any, folder: Path) -> None:
     assert "as resources.instance_count:" in refused(f"{folder}/hello.yml --nodes 2")
     assert "no arguments after '--'" in refused(f"{folder}/hello.yml -- --fast")

@@ -47,6 +47,8 @@ _EXIT = re.compile(r"exit(?:ed)?(?: with)?(?: status| exit)?(?: code)?:? (-?\d{1
 _TIMEOUT = re.compile(
     r"time[d]?[ -]?out|time limit|exceeded .{0,60}(?:time|duration)|max(?:imum)? (?:run|duration)", re.I
 )
+#: "PreemptionError: Nodes of this job got pre-empted. Check if the run has failed or restarted" (pasted by users).
+_PREEMPTED = re.compile(r"PreemptionError|\bpre-?empted\b", re.I)
 _IMAGE = re.compile(r"image ?build|environment ?build|failed to build|docker ?build|materializ", re.I)
 #: Exit code of our agent for a run that it stopped at its limit, as timeout(1) has it.
 _TIMEOUT_EXIT_CODE = 124
@@ -113,6 +115,8 @@ def _ending(
         return state, "canceled", None, _words(row.get("why"))
     if own in ("gpu-unused", "signal", "oom"):
         return state, own, code, str(agent.get("detail") or text)
+    if _PREEMPTED.search(because):
+        return state, "preempted", None, "its low-priority machines were preempted, and Azure did not restart it. Submit it again"
     if _IMAGE.search(because) and not row.get("started"):
         return state, "environment", None, f"its environment could not be built: {_plain(text)}"
     if code is not None:

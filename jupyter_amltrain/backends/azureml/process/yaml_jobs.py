@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml import faults, yaml_faults
+from jupyter_amltrain.backends.azureml import faults, yaml_faults, yaml_jobs
 from jupyter_amltrain.backends.azureml.process import jobs, sdk, submits
 from jupyter_amltrain.errors import AmlTrainError, SpecError, SubmitError
 
@@ -54,8 +54,18 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any]) -> dict[str, A
         plain = _plain(error, job, place.name)
         if isinstance(plain, AmlTrainError) and (there := submits.accepted(call, place, name, plain)) is not None:
             return there
+        if isinstance(plain, AmlTrainError):
+            environment = getattr(entity, "environment", None)
+            raise submits.plain_refusal(plain, _compute_of(entity, job), environment) from error
         raise plain from error
     return submits.answer_of(made, place, name)
+
+
+def _compute_of(entity: Any, job: Mapping[str, Any]) -> str:
+    """Return the name of the compute that a job goes to; of a pipeline that of its target."""
+    named = getattr(entity, "compute", None)
+    named = named if isinstance(named, str) else job["properties"].get(yaml_jobs.COMPUTE)
+    return str(named or "").rpartition("/")[2].removeprefix("azureml:")
 
 
 def _loaded(job: Mapping[str, Any]) -> Any:
