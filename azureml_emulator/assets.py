@@ -135,12 +135,24 @@ async def find_code(call: Call) -> Any:
 
 @_each("POST", "/{name}/versions/{version}/startPendingUpload")
 async def start_pending_upload(call: Call) -> Any:
-    """A fresh container and a SAS that writes to it and expires."""
+    """A fresh container and a SAS that writes to it and expires.
+
+    Raises
+    ------
+    Refused
+        400: the body is not the SDK's (``{"pendingUploadType": "TemporaryBlobReference"}``).
+    """
     blob = storage(call.world)
+    sent = call.json() or {}
+    if call.world.switches["upload_body_judged"] and sent.get("pendingUploadType") != "TemporaryBlobReference":
+        message = "The field pendingUploadType must be TemporaryBlobReference."
+        raise Refused(arm.ml_error(call.world, 400, message, inner=("BadArgument", "ArgumentInvalid")))
     container = f"{uuid.uuid4().hex[:8]}-{uuid.uuid4()}"
     await blob.make(container)
     seconds = float(call.world.switches["upload_sas_seconds"])
-    uri = f"{blob.base}/{container}"
+    # Recorded in the codeUri that the SDK makes of it.
+    port = ":443" if call.world.switches["blob_port"] else ""
+    uri = f"{blob.base}{port}/{container}"
     parts = call.workspace_id.split("/")
     return {
         "pendingUploadId": str(uuid.uuid4()),
@@ -235,6 +247,8 @@ async def put_version(call: Call) -> Any:
         raise Refused(arm.ml_error(call.world, 400, "; ".join(wrong), inner=("BadArgument", "ArgumentInvalid")))
     sent = body["properties"]
     shape = {"codes": _code, "environments": _environment, "data": _data, "models": _model}.get(kind, _component)
+    if kind == "codes" and call.world.switches["code_below_folder"]:
+        _check_below_folder(call, str(sent.get("codeUri") or ""))
     properties = shape(sent, bool(sent.get("isAnonymous")))
     if kind == "models":
         stored = _stored(call, str(properties["modelUri"]))
@@ -252,6 +266,18 @@ async def put_version(call: Call) -> Any:
     if kind == "environments" and sent.get("condaFile"):
         made.headers["Build-ID"] = f"imgbldrun_{uuid.uuid4().hex[:7]}"
     return made
+
+
+def _check_below_folder(call: Call, uri: str) -> None:
+    """
+    Raises
+    ------
+    Refused
+        400: the code is the root of a container.
+    """
+    if re.fullmatch(r"https://[^/]+/[^/]+/?", uri):
+        message = f"The codeUri {uri} must name a folder of a container."
+        raise Refused(arm.ml_error(call.world, 400, message, inner=("BadArgument", "ArgumentInvalid")))
 
 
 def _known(call: Call) -> None:

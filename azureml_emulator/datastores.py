@@ -80,6 +80,7 @@ async def place(world: World, workspace_id: str, uri: str) -> tuple[str, str]:
     blob = storage(world)
     if uri.startswith("https://"):
         host, _, path = uri.removeprefix("https://").partition("?")[0].partition("/")
+        host = host.removesuffix(":443")
         if host != blob.host:
             raise LookupError(f"{host} is not in the storage account {blob.account}")
         container, _, name = unquote(path).partition("/")

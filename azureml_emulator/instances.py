@@ -166,7 +166,10 @@ def _fail(world: World, resource: dict[str, Any], before: str, operation: str, t
         Always. Words of the status: the API's ``OperationStatus``; text of the error: users' (AllocationFailed).
     """
     inner = resource["properties"]["properties"]
-    code, message = "AllocationFailed", "Allocation failed. We do not have sufficient capacity for the requested VM size."
+    code, message = (
+        "AllocationFailed",
+        "Allocation failed. We do not have sufficient capacity for the requested VM size.",
+    )
     how = world.switches["power_failure"]
     if how == "silent":
         inner["state"] = before

@@ -80,6 +80,14 @@ TABLE: dict[str, tuple[Any, str]] = {
     "retry_logs": ("anew", "`anew`: after a pre-emption std_log begins anew; `folder`: the old one below retry_001/."),
     "log_sas_seconds": (3600, "Seconds of the wall that urls in details.logFiles and of artifacts hold."),
     "upload_sas_seconds": (86_400, "Seconds of the wall that the SAS of startPendingUpload holds."),
+    "upload_body_judged": (True, "startPendingUpload without the SDK's body is 400; false: any body is taken."),
+    "blob_port": (True, "Addresses of startPendingUpload have the port :443; false: none."),
+    "code_below_folder": (True, "A codeUri that is a container's root is 400; false: it is taken."),
+    "node_rank": (
+        "variable",
+        "What tells a process its node: `variable`: AZUREML_CR_NODE_RANK; `config`: AZUREML_CR_DISTRIBUTED_CONFIG"
+        " names the variable; `none`: neither.",
+    ),
     "run_token_seconds": (1_209_600, "Seconds of the wall that a job's own token holds."),
     "datastore_secret": (
         "sas",

@@ -252,6 +252,7 @@ OTHERS = {
     "attempts_counted": taken_away,
     "std_log_names": ranks,
     "mpi_by_node": ranks,
+    "node_rank": ranks,
     "gone_workspace": gone,
     "gpus_visible": with_gpus,
     "fake_gpus": with_gpus,

@@ -172,6 +172,17 @@ def test_why_a_pipeline_failed(api: Any, folder: Path) -> None:
     assert "[stderrlogs.txt] Step wrong ended as Failed.\n" in text
 
 
+def test_automl_on_serverless_sends_its_machine_size(api: Any, azure: Azure, folder: Path) -> None:
+    (folder / "spot.yml").write_text(f"{yaml_files.AUTOML}queue_settings: {{job_tier: spot}}\n")
+    run = submit(f"{folder}/spot.yml --target free").accepted(DEADLINE)
+    body = bodies(azure)[run.handle.partition("/")[2]]
+    assert body["resources"] == {"instanceType": "Standard_DS2_v2"} | {
+        key: value for key, value in body["resources"].items() if key in ("instanceCount", "properties", "shmSize")
+    }
+    assert body["queueSettings"]["jobTier"] == "Spot" and "instance_type" not in str(body)
+    run.cancel()
+
+
 @pytest.mark.thorough
 def test_automl_and_its_metric(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/automl.yml --target cpu").wait(DEADLINE)

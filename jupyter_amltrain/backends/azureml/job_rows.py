@@ -116,7 +116,12 @@ def _ending(
     if own in ("gpu-unused", "signal", "oom"):
         return state, own, code, str(agent.get("detail") or text)
     if _PREEMPTED.search(because):
-        return state, "preempted", None, "its low-priority machines were preempted, and Azure did not restart it. Submit it again"
+        return (
+            state,
+            "preempted",
+            None,
+            "its low-priority machines were preempted, and Azure did not restart it. Submit it again",
+        )
     if _IMAGE.search(because) and not row.get("started"):
         return state, "environment", None, f"its environment could not be built: {_plain(text)}"
     if code is not None:

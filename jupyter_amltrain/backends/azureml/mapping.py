@@ -57,6 +57,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         Of one machine; ``None`` when that is not known.
     tier
         As in :class:`~jupyter_amltrain.spec.job.JobSpec`, for serverless.
+    own_machines
+        Whether the size and the tier are the compute's (a cluster, an instance).
     """
 
     arm_id: str
@@ -64,6 +66,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     size: str = ""
     gpus: int | None = None
     tier: str = ""
+    own_machines: bool = False
 
 
 def job_name(run_id: str) -> str:
@@ -150,6 +153,12 @@ def check(spec: JobSpec, place: Place) -> None:
     if spec.share_gpus:
         raise SpecError(
             "--share-gpus is for GPUs of this machine: a job of Azure ML has its GPUs to itself.", hint="Leave it out."
+        )
+    if place.own_machines and (spec.tier or spec.resources.instance_type):
+        flag = f"--tier {spec.tier}" if spec.tier else f"--instance-type {spec.resources.instance_type}"
+        raise SpecError(
+            f"{flag}: {place.compute} has machines of its own, chosen when it was created.",
+            hint="Leave it out, or submit to a serverless target.",
         )
     wanted = spec.resources.gpus
     if wanted and place.gpus is not None and wanted > place.gpus:

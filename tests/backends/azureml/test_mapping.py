@@ -354,6 +354,18 @@ def test_a_job_that_was_cancelled_by_its_limit_failed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "flag"),
+    [({"tier": "spot"}, "--tier spot"), ({"resources": Resources(instance_type="X")}, "--instance-type X")],
+)
+def test_tier_and_size_of_machine_are_refused_where_the_compute_has_them(more: dict[str, Any], flag: str) -> None:
+    spec = JobSpec(name="a", script="print(1)\n", **more)
+    with pytest.raises(SpecError, match=flag):
+        mapping.check(spec, mapping.Place(arm_id=WS, compute="cpu", own_machines=True))
+    mapping.check(spec, mapping.Place(arm_id=WS, size="Standard_DS2_v2"))
+    mapping.check(spec, mapping.Place(arm_id=WS, compute="k8s"))
+
+
+@pytest.mark.parametrize(
     ("status", "more", "reason"),
     [
         ("Canceled", {"limit": 10.0}, "timeout"),
