@@ -162,9 +162,10 @@ def test_node_number_is_the_runtimes_where_it_tells_one(environ, node):
 
 
 def test_mpi_on_three_nodes_round_robin_has_the_runtimes_node():
-    launcher = {"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "3",
-                "OMPI_COMM_WORLD_SIZE": "9"}  # fmt: skip
-    assert service_identity.of({**launcher, "AZUREML_CR_NODE_RANK": "1"}) == Identity(4, 1, 1, 9)
+    launcher = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+                "OMPI_COMM_WORLD_SIZE": "6"}  # fmt: skip
+    assert service_identity.of(launcher).node == 1  # what the launcher tells fits both ways
+    assert service_identity.of({**launcher, "AZUREML_CR_NODE_RANK": "0"}) == Identity(3, 1, 0, 6)
 
 
 @pytest.mark.parametrize(("environ", "who"), ENVIRONS)
