@@ -150,12 +150,24 @@ async def find_code(call: Call) -> Any:
 
 @_each("POST", "/{name}/versions/{version}/startPendingUpload")
 async def start_pending_upload(call: Call) -> Any:
-    """A fresh container and a SAS that writes to it and expires."""
+    """A fresh container and a SAS that writes to it and expires.
+
+    Raises
+    ------
+    Refused
+        400: the body is not the SDK's (``{"pendingUploadType": "TemporaryBlobReference"}``).
+    """
     blob = storage(call.world)
+    sent = call.json() or {}
+    if call.world.switches["upload_body_judged"] and sent.get("pendingUploadType") != "TemporaryBlobReference":
+        message = "The field pendingUploadType must be TemporaryBlobReference."
+        raise Refused(arm.ml_error(call.world, 400, message, inner=("BadArgument", "ArgumentInvalid")))
     container = f"{uuid.uuid4().hex[:8]}-{uuid.uuid4()}"
     await blob.make(container)
     seconds = float(call.world.switches["upload_sas_seconds"])
-    uri = f"{blob.base}/{container}"
+    # Recorded in the codeUri that the SDK makes of it.
+    port = ":443" if call.world.switches["blob_port"] else ""
+    uri = f"{blob.base}{port}/{container}"
     parts = call.workspace_id.split("/")
     return {
         "pendingUploadId": str(uuid.uuid4()),
@@ -181,8 +193,14 @@ async def list_containers(call: Call) -> Any:
 
 @_each("GET", "/{name}")
 async def get_container(call: Call) -> Any:
-    """The container of a name: latest and next version."""
-    return _found(call, f"{kind_of(call)}/{call.params['name']}")
+    """The container of a name: latest and next version; of a curated environment by the switch ``curated_listed``."""
+    kind, name, how = kind_of(call), str(call.params["name"]), call.world.switches["curated_listed"]
+    found = _found(call, f"{kind}/{name}")
+    if kind == "environments" and name in images.CURATED and how != "yes":
+        if how == "no":
+            raise missing(call, "Environment", name)
+        return {**found, "properties": {**found["properties"], "latestVersion": None}}
+    return found
 
 
 @_each("PATCH", "/{name}")
@@ -247,6 +265,8 @@ async def put_version(call: Call) -> Any:
         raise Refused(arm.ml_error(call.world, 400, "; ".join(wrong), inner=("BadArgument", "ArgumentInvalid")))
     sent = body["properties"]
     shape = {"codes": _code, "environments": _environment, "data": _data, "models": _model}.get(kind, _component)
+    if kind == "codes" and call.world.switches["code_below_folder"]:
+        _check_below_folder(call, str(sent.get("codeUri") or ""))
     properties = shape(sent, bool(sent.get("isAnonymous")))
     if kind == "models":
         stored = _stored(call, str(properties["modelUri"]))
@@ -264,6 +284,18 @@ async def put_version(call: Call) -> Any:
     if kind == "environments" and sent.get("condaFile"):
         made.headers["Build-ID"] = f"imgbldrun_{uuid.uuid4().hex[:7]}"
     return made
+
+
+def _check_below_folder(call: Call, uri: str) -> None:
+    """
+    Raises
+    ------
+    Refused
+        400: the code is the root of a container.
+    """
+    if re.fullmatch(r"https://[^/]+/[^/]+/?", uri):
+        message = f"The codeUri {uri} must name a folder of a container."
+        raise Refused(arm.ml_error(call.world, 400, message, inner=("BadArgument", "ArgumentInvalid")))
 
 
 def _known(call: Call) -> None:

@@ -120,7 +120,20 @@ def show(world: World, resource: dict[str, Any]) -> None:
     inner["nodeStateCounts"] = pool.counts()
     inner["allocationState"] = "Steady" if pool.steady else "Resizing"
     inner["allocationStateTransitionTime"] = pool.changed_at
-    inner["errors"] = pool.errors or None
+    inner["errors"] = [*pool.errors, *_warnings(world, inner["vmSize"])] or None
+
+
+#: Families whose sizes the service calls deprecated.
+_DEPRECATED = ("standardncsv3family", "standardncfamily")
+
+
+def _warnings(world: World, size: str) -> list[dict[str, Any]]:
+    """Return the warning of a deprecated size, which stands among the errors of a healthy cluster (recorded)."""
+    found = sizes.find(size)
+    if found is None or str(found["family"]).lower() not in _DEPRECATED or not world.switches["cluster_warnings"]:
+        return []
+    message = f"The VM size {found['name']} is deprecated and will be retired."
+    return [{"error": {"code": "ClusterHasWarnings", "message": message}}]
 
 
 def nodes_of(world: World, resource: dict[str, Any]) -> list[dict[str, Any]]:

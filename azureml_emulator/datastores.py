@@ -82,6 +82,7 @@ async def place(world: World, workspace_id: str, uri: str) -> tuple[str, str]:
         uri = f"https://{own[2]}/{own[1]}/{own[3]}"
     if uri.startswith("https://"):
         host, _, path = uri.removeprefix("https://").partition("?")[0].partition("/")
+        host = host.removesuffix(":443")
         if host != blob.host:
             raise LookupError(f"{host} is not in the storage account {blob.account}")
         container, _, name = unquote(path).partition("/")

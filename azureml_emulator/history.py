@@ -22,8 +22,10 @@ _DETAILS = (
     "outputDatasets", "runDefinition", "revision", "runTypeV2", "settings", "computeRequest", "compute", "createdBy",
     "computeDuration", "effectiveStartTimeUtc", "runNumber", "rootRunId", "experimentId", "userId", "statusRevision",
     "currentComputeTime", "lastStartTimeUtc", "lastModifiedBy", "lastModifiedUtc", "duration", "inputs", "outputs",
-    "currentAttemptId", "queueingInfo", "cancelationReason",
+    "currentAttemptId",
 )  # fmt: skip
+#: Fields of a run's record alone: neither the recorded details nor the SDK's ``RunDetails`` have them.
+_REASONS = ("queueingInfo", "cancelationReason")
 
 
 def each(method: str, tail: str, table: Routes = routes) -> Callable[[Handler], Handler]:
@@ -59,7 +61,8 @@ async def details(call: Call) -> Any:
     """A run with urls of its logs, signed for an hour (07b; details say ``createdTimeUtc``)."""
     run = find(call)
     record = job_shapes.record(run)
-    made = {key: record[key] for key in _DETAILS}
+    names = (*_DETAILS, *_REASONS) if call.world.switches["details_reasons"] else _DETAILS
+    made = {key: record[key] for key in names}
     made["createdTimeUtc"] = record["createdUtc"]
     made["jobCost"] = None
     blob = storage(call.world)

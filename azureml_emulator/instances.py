@@ -153,15 +153,41 @@ async def act(world: World, resource: dict[str, Any], what: str, trigger: str = 
     if what == "start" and inner["releaseQuotaOnStop"] and world.quota.free_nodes(inner["vmSize"], False) < 1:
         error = world.quota.reached(inner["vmSize"], False, 1)
         inner["errors"] = [{"error": error}]
-        _note(world, resource, "Stopped", operation, "Failed", trigger)
+        _note(world, resource, "Stopped", operation, f"{operation}Failed", trigger)
         raise arm.OperationFailed(error["code"], error["message"])
+    before = inner["state"]
     _note(world, resource, passing, operation, "InProgress", trigger)
     await world.clock.sleep(float(world.switches["instance_seconds"]))
+    failing = world.switches["fail_power"]
+    if failing and failing in resource["name"]:
+        _fail(world, resource, before, operation, trigger)
     if world.resources.get(resource["id"]) is resource:
+        inner["errors"] = []
         _note(world, resource, end, operation, "Succeeded", trigger)
         if end == "Running":
             _watch_idle(world, resource)
         world.nodes.replan()
+
+
+def _fail(world: World, resource: dict[str, Any], before: str, operation: str, trigger: str) -> None:
+    """
+    Raises
+    ------
+    OperationFailed
+        Always. Words of the status: the API's ``OperationStatus``; text of the error: users' (AllocationFailed).
+    """
+    inner = resource["properties"]["properties"]
+    code, message = (
+        "AllocationFailed",
+        "Allocation failed. We do not have sufficient capacity for the requested VM size.",
+    )
+    how = world.switches["power_failure"]
+    if how == "silent":
+        inner["state"] = before
+    else:
+        inner["errors"] = [{"error": {"code": code, "message": message}}]
+        _note(world, resource, "Unusable" if how == "unusable" else before, operation, f"{operation}Failed", trigger)
+    raise arm.OperationFailed(code, message)
 
 
 def _watch_idle(world: World, resource: dict[str, Any]) -> None:

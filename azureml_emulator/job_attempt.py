@@ -73,6 +73,7 @@ class Attempt:
             executor.free_ports(16),
             str(self.world.switches["std_log_names"]),
             bool(self.world.switches["mpi_by_node"]),
+            str(self.world.switches["node_rank"]),
         )
         env = job_environ.environ(run, inputs, outputs)
         if self.image.mlflow:

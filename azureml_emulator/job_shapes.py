@@ -242,7 +242,7 @@ def record(run: Run) -> dict[str, Any]:
         "lastModifiedBy": who,
         "lastModifiedUtc": run.modified_at,
         "duration": spent,
-        "cancelationReason": run.cancelation_reason,
+        "cancelationReason": run.cancelation_reason if run.world.switches["timeout_reason"] else None,
         "currentAttemptId": run.attempt if run.world.switches["attempts_counted"] else 1,
         "runId": run.name,
         "parentRunId": run.parent or None,

@@ -143,6 +143,8 @@ def _compute(call: Call, sent: dict[str, Any]) -> tuple[str | None, str, bool]:
         return None, size, tier == "Spot"
     name = said.rsplit("/", 1)[-1].rpartition(":")[2]
     found = call.world.resources.get(f"{call.workspace_id}/computes/{name}")
+    if found is None and sent["jobType"] == "Sweep":  # recorded: no code beside UserError
+        raise Refused(arm.ml_error(call.world, 400, f"Compute Not Found for run ID {call.params['name']}"))
     if found is None:
         if sent["jobType"] == "Sweep":  # recorded: another service answers, without an inner error
             raise Refused(arm.ml_error(call.world, 400, f"Compute Not Found for run {call.params['name']}"))

@@ -39,6 +39,7 @@ def ranks(
     ports: list[int],
     names: str = "plain",
     by_node: bool = True,
+    node_rank: str = "none",
 ) -> list[Rank]:
     """The processes of a job, node-major.
 
@@ -53,6 +54,8 @@ def ranks(
         digits as the greatest rank has).
     by_node
         Switch ``mpi_by_node``: MPI fills one node after the other, or goes round.
+    node_rank
+        Switch of that name: which variable has the number of the node.
     """
     kind = str((distribution or {}).get("distributionType") or "")
     if kind == "TensorFlow":
@@ -68,9 +71,20 @@ def ranks(
             placed.append((node, local, "", env))
     digits = len(str(len(placed) - 1)) if names == "padded" else 1
     return [
-        Rank(node, local, rank, _log(rank, len(placed), digits, role), env)
+        Rank(node, local, rank, _log(rank, len(placed), digits, role), {**env, **_runtime(node, nodes, node_rank)})
         for rank, (node, local, role, env) in enumerate(placed)
     ]
+
+
+def _runtime(node: int, nodes: int, how: str) -> dict[str, str]:
+    # Names: public scripts of jobs; form of the config: the public description of a job's pod (Kubernetes, 2022).
+    if how == "variable":
+        return {"AZUREML_CR_NODE_RANK": str(node)}
+    if how == "config":
+        hosts = [f"node-{number}" for number in range(nodes)]
+        config = {"rank": "VK_TASK_INDEX", "host_list": hosts}
+        return {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps(config), "VK_TASK_INDEX": str(node)}
+    return {}
 
 
 def _log(rank: int, count: int, digits: int, role: str) -> str:

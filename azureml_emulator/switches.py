@@ -29,6 +29,13 @@ TABLE: dict[str, tuple[Any, str]] = {
         "",
         "Creations of computes whose name contains this text end as Failed with provisioningErrors.",
     ),
+    "cluster_warnings": (True, "A healthy cluster of a deprecated size has ClusterHasWarnings among its `errors`."),
+    "fail_power": ("", "Starts, stops and restarts of instances whose name contains this text fail."),
+    "power_failure": (
+        "status",
+        "A failed start: `status`: lastOperation.operationStatus is StartFailed, `errors` say why, the state is the"
+        " old one; `unusable`: so is the state; `silent`: the old state alone comes back.",
+    ),
     "fail_allocation": ("", "Clusters whose name contains this text never get nodes: `errors` says why (no capacity)."),
     "quota_on_create": (
         True,
@@ -54,6 +61,15 @@ TABLE: dict[str, tuple[Any, str]] = {
     # Jobs.
     "job_seconds": (0.1, "Seconds of the service that Starting, the second Preparing and Finalizing last."),
     "build_seconds": (0.5, "Seconds of the service in which an image is built."),
+    "curated_listed": (
+        "no",
+        "`no`: the container of a curated environment is 404; `null`: it is there without latestVersion; `yes`: with.",
+    ),
+    "gone_workspace": (
+        "parent",
+        "What lies in a workspace that is gone is 404 ParentResourceNotFound, `parent`: by its name, `path`: by its id;"
+        " `resource`: ResourceNotFound.",
+    ),
     "curated_conda": (False, "A curated environment tells its conda file; false: its image alone."),
     "environment_seconds": (0.0, "Seconds of the service that a PUT of an environment takes (recorded: 16)."),
     "fail_build": ("", "Image builds of environments whose ARM id contains this text fail, with a log."),
@@ -65,6 +81,14 @@ TABLE: dict[str, tuple[Any, str]] = {
     "retry_logs": ("anew", "`anew`: after a pre-emption std_log begins anew; `folder`: the old one below retry_001/."),
     "log_sas_seconds": (3600, "Seconds of the wall that urls in details.logFiles and of artifacts hold."),
     "upload_sas_seconds": (86_400, "Seconds of the wall that the SAS of startPendingUpload holds."),
+    "upload_body_judged": (True, "startPendingUpload without the SDK's body is 400; false: any body is taken."),
+    "blob_port": (True, "Addresses of startPendingUpload have the port :443; false: none."),
+    "code_below_folder": (True, "A codeUri that is a container's root is 400; false: it is taken."),
+    "node_rank": (
+        "variable",
+        "What tells a process its node: `variable`: AZUREML_CR_NODE_RANK; `config`: AZUREML_CR_DISTRIBUTED_CONFIG"
+        " names the variable; `none`: neither.",
+    ),
     "run_token_seconds": (1_209_600, "Seconds of the wall that a job's own token holds."),
     "datastore_secret": (
         "sas",
@@ -76,6 +100,8 @@ TABLE: dict[str, tuple[Any, str]] = {
     "history_delay": (0.0, "Seconds of the wall until a new job is in run history."),
     "attempts_counted": (True, "currentAttemptId counts attempts; false: it is always 1."),
     "queue_reason": (True, "queueingInfo tells why a job waits; false: null."),
+    "details_reasons": (False, "details of a run have queueingInfo and cancelationReason; false: its record alone."),
+    "timeout_reason": (True, "cancelationReason tells a time limit; false: null."),
     "exit_told": (True, "The error of a failed job names the exit code; false: it does not."),
     "best_trial_told": (True, "An ended sweep names its best trial; false: it does not."),
     "outputs_in_arm": (True, "An ended job's named outputs have their uri in ARM; false: null."),

@@ -76,6 +76,14 @@ def add(world: World, name: str) -> dict[str, Any]:
     )
 
 
+#: ARM's sentence about what lies in a resource that is not there: its older one and its newer one.
+_PARENT_GONE = {
+    "parent": "Can not perform requested operation on nested resource. Parent resource '{name}' not found.",
+    "path": "Failed to perform 'read' on resource(s) of type 'workspaces/jobs', because the parent resource '{path}'"
+    " could not be found.",
+}
+
+
 def check(call: Call) -> None:
     """
     Raises
@@ -97,6 +105,10 @@ def check(call: Call) -> None:
         f"/providers/{_KIND}/{params['workspace']}"
     )
     if world.resources.get(found) is None:
+        nested = call.kind == "arm" and len(call.path.rstrip("/")) > len(found)
+        if nested and (message := _PARENT_GONE.get(world.switches["gone_workspace"])):
+            message = message.format(name=params["workspace"], path=found)
+            raise Refused(arm.gateway_error(404, "ParentResourceNotFound", message))
         raise Refused(arm.not_found("workspaces", params["workspace"], params["resource_group"]))
 
 

@@ -3,7 +3,8 @@
 PyTorch: ``RANK``, ``LOCAL_RANK``, ``NODE_RANK`` (https://pytorch.org/docs/stable/elastic/run.html).
 Open MPI: ``OMPI_COMM_WORLD_RANK``, ``_LOCAL_RANK``, ``_LOCAL_SIZE``; its ``_NODE_RANK`` is *not* a
 number of the node but one within it, over all jobs (mpirun(1)). Intel MPI: ``PMI_RANK``,
-``MPI_LOCALRANKID``, ``MPI_LOCALNRANKS``. TensorFlow: ``TF_CONFIG``.
+``MPI_LOCALRANKID``, ``MPI_LOCALNRANKS``. TensorFlow: ``TF_CONFIG``. The number of the node is Azure
+ML's, where its runtime tells it: ``AZUREML_CR_NODE_RANK``, ``AZUREML_CR_DISTRIBUTED_CONFIG``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,28 @@ class Identity(NamedTuple):
 
 def of(environ: Mapping[str, str]) -> Identity:
     """Who we are; the only one where nothing, or nonsense, is said."""
+    who, node = _by_launcher(environ), node_of_runtime(environ)
+    return who if node is None else who._replace(node=node)
+
+
+def node_of_runtime(environ: Mapping[str, str]) -> Optional[int]:
+    """Return the number of the node as Azure ML's runtime tells it; ``None`` where it tells none.
+
+    ``AZUREML_CR_DISTRIBUTED_CONFIG`` is JSON: ``{"rank": variable that has the number, "host_list": [...]}``.
+    """
+    node = _number(environ, "AZUREML_CR_NODE_RANK")
+    if node is not None:
+        return node
+    try:
+        config = json.loads(environ.get("AZUREML_CR_DISTRIBUTED_CONFIG", ""))
+        rank, hosts = config["rank"], config["host_list"]
+        found = _number(environ, rank) if isinstance(rank, str) else int(rank)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if found is not None and 0 <= found < len(hosts) else None
+
+
+def _by_launcher(environ: Mapping[str, str]) -> Identity:
     for rank_name, local_name, size_name, node_name, world_name in _NAMES:
         rank, local = _number(environ, rank_name), _number(environ, local_name)
         node, world = _number(environ, node_name), _number(environ, world_name)

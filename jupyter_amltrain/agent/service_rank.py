@@ -109,11 +109,11 @@ class ServiceRank(Crew):
         if self.outcome.reason == "launch":
             say("the job " + self.outcome.detail)
             return _NOT_FOUND
+        if self.outcome.reason == "timeout":
+            return _TIMEOUT  # whatever the command made of the signal: readers know the limit by it
         if self.status is None:
             return 128 + self.asked
-        if code == 0 and self.stopped in ("timeout", GPU_UNUSED):
-            return _TIMEOUT if self.stopped == "timeout" else 1
-        return code
+        return 1 if code == 0 and self.stopped == GPU_UNUSED else code
 
     # -- the job's process --------------------------------------------------------
 

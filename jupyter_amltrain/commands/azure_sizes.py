@@ -116,6 +116,8 @@ def sizes_text(sizes: Sequence[Size], quotas: Quotas) -> str:
     notes = [
         f"Prices are Azure ML's own estimates for Linux. GPU models: the project's table of {gpu_table()['date']}."
     ]
+    if not all(quotas.is_known(size, False) for size in sizes):
+        notes.append("'?': Azure names no quota for the family of this size.")
     if any(size.part for size in sizes):
         notes.append("'1/6 of one': a part of a card.")
     if retired:
@@ -128,8 +130,13 @@ def _price(price: float | None) -> str:
 
 
 def _fits(size: Size, quotas: Quotas, *, low: bool) -> str:
-    most = quotas.most(size, low)
-    return "unknown" if most is None else str(most)
+    most = _most(size, quotas, low)
+    return "?" if most is None else str(most)
+
+
+def _most(size: Size, quotas: Quotas, low: bool) -> int | None:
+    """Return how many machines fit now; ``None`` where no quota of the size is known."""
+    return quotas.most(size, low) if quotas.is_known(size, low) else None
 
 
 def _size_rows(sizes: Sequence[Size], quotas: Quotas) -> list[dict[str, Any]]:
@@ -140,8 +147,8 @@ def _size_rows(sizes: Sequence[Size], quotas: Quotas) -> list[dict[str, Any]]:
     return [
         {
             **msgspec.to_builtins(size),
-            "fit": quotas.most(size),
-            "fit_low": quotas.most(size, True),
+            "fit": _most(size, quotas, False),
+            "fit_low": _most(size, quotas, True),
             "retirement": None if (day := retirement_date(size.name)) is None else day.isoformat(),
         }
         for size in sizes

@@ -107,7 +107,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     state: RunState
     detail: str = ""
-    reason: str | None = None  #: exit, signal, oom, timeout, canceled, lost, launch, gpu-unused, damaged, not-written
+    #: exit, signal, oom, timeout, canceled, lost, launch, gpu-unused, preempted, damaged, not-written
+    reason: str | None = None
     exit_code: int | None = None
     signal: int | None = None
     phases: tuple[Phase, ...] = ()

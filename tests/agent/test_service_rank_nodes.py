@@ -139,6 +139,34 @@ ENVIRONS = [
     ({"TF_CONFIG": "{"}, Identity()),
 ]
 
+RING = {"RANK": "3", "LOCAL_RANK": "0", "NODE_RANK": "1", "WORLD_SIZE": "6"}
+CONFIG = json.dumps({"rank": "VK_TASK_INDEX", "host_list": ["a", "b", "c"]})
+
+
+@pytest.mark.parametrize(
+    ("environ", "node"),
+    [
+        ({"AZUREML_CR_NODE_RANK": "2"}, 2),
+        ({"AZUREML_CR_NODE_RANK": "2", "AZUREML_CR_DISTRIBUTED_CONFIG": CONFIG, "VK_TASK_INDEX": "0"}, 2),
+        ({"AZUREML_CR_DISTRIBUTED_CONFIG": CONFIG, "VK_TASK_INDEX": "2"}, 2),
+        ({"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps({"rank": 2, "host_list": ["a", "b", "c"]})}, 2),
+        ({"AZUREML_CR_DISTRIBUTED_CONFIG": CONFIG}, 1),
+        ({"AZUREML_CR_DISTRIBUTED_CONFIG": CONFIG, "VK_TASK_INDEX": "7"}, 1),
+        ({"AZUREML_CR_DISTRIBUTED_CONFIG": "{"}, 1),
+        ({"AZUREML_CR_NODE_RANK": "x"}, 1),
+        ({}, 1),
+    ],
+)
+def test_node_number_is_the_runtimes_where_it_tells_one(environ, node):
+    assert service_identity.of({**RING, **environ}) == Identity(3, 0, node, 6)
+
+
+def test_mpi_on_three_nodes_round_robin_has_the_runtimes_node():
+    launcher = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+                "OMPI_COMM_WORLD_SIZE": "6"}  # fmt: skip
+    assert service_identity.of(launcher).node == 1  # what the launcher tells fits both ways
+    assert service_identity.of({**launcher, "AZUREML_CR_NODE_RANK": "0"}) == Identity(3, 1, 0, 6)
+
 
 @pytest.mark.parametrize(("environ", "who"), ENVIRONS)
 def test_who_we_are(environ, who):

@@ -100,6 +100,25 @@ def job(name: str, text: str, **more: Any) -> tuple[JobSpec, Snapshot]:
     return spec, take(spec.script_name, text, notebook_dir=Path.cwd())
 
 
+async def raw_job(backend: AzureBackend, name: str, **body: Any) -> None:
+    """Submit a job without our agent, as somebody else would."""
+    whole = {
+        "jobType": "Command",
+        "displayName": "by hand",
+        "experimentName": "exp",
+        "computeId": f"{backend.workspace().arm_id}/computes/cpu",
+        **body,
+    }
+    job = {
+        "name": name,
+        "body": whole,
+        "environment": {"name": "AzureML-sklearn-1.5@latest"},
+        "code": {"script": "a.py", "digest": "0" * 64, "job_file": {}},
+    }
+    payload = {"workspace": backend.workspace().name, "job": job, "files": {"a.py": b""}}
+    await link_of(backend._loop, backend.state_root).request("jobs.submit", payload)
+
+
 class TestAzureBackend(BackendContract):
     """A cluster of the workspace."""
 
@@ -154,8 +173,7 @@ class TestAzureBackend(BackendContract):
         body = sent["body"]["properties"] if isinstance(sent["body"], dict) else json.loads(sent["body"])["properties"]
         shown = dict(plan.request["properties"])
         assert shown.pop("codeId") and str(body.pop("codeId")).startswith("/subscriptions/")
-        assert shown.pop("environmentId") == "azureml:AzureML-sklearn-1.5@latest"
-        assert str(body.pop("environmentId")).startswith("azureml:AzureML-sklearn-1.5:")
+        assert shown["environmentId"] == "azureml:AzureML-sklearn-1.5@latest"
         assert body.pop("properties")["amltrain.spec.0"] and body.pop("isArchived") is False
         body["resources"].pop("properties", None)
         assert body == shown
@@ -258,6 +276,36 @@ class TestAzureBackend(BackendContract):
         status = self._run(call, backend, job("limit", "import time\ntime.sleep(60)\n", timeout=1.0)).status
         assert (status.state, status.reason) == (RunState.FAILED, "timeout")
 
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("told", [True, False])
+    @pytest.mark.parametrize("by", ["agent", "service"])
+    def test_two_kernels_agree_that_a_run_ended_at_its_time_limit(
+        self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path, by: str, told: bool
+    ) -> None:
+        az.control("/switch", timeout_reason=told)
+        if by == "agent":
+            wanted = job("limit", "import time\ntime.sleep(60)\n", timeout=1.0)
+            name = call(self._launch(backend, wanted)).run_id
+        else:
+            name = f"limit-{told}".lower()
+            limits = {"jobLimitsType": "Command", "timeout": "PT2S"}
+            call(raw_job(backend, name, command="sleep 60", limits=limits))
+        call(self._until_ended(backend, name))
+        ends = [call(backend.poll((name,)))[name]]
+        elsewhere = StateRoot(tmp_path / "elsewhere")
+        Workspaces(elsewhere).put(Workspaces(backend.state_root).get())
+        other_loop = LoopThread("other-kernel")
+        try:
+            other = AzureBackend(AmlComputeTarget(name="shared", size=SIZE, compute="cpu"), other_loop, elsewhere)
+            ends += [run.status for run in other_loop.call(other.list(), DEADLINE) if run.run_id == name]
+            found = other_loop.call(other.find(name), DEADLINE)
+            assert found is not None
+            ends.append(found.status)
+            other_loop.call(close_of(other_loop), 30)
+        finally:
+            other_loop.close()
+        assert [(end.state, end.reason) for end in ends] == [(RunState.FAILED, "timeout")] * 3
+
     def test_what_a_job_in_azure_cannot_have(self, call: Call[Any], backend: AzureBackend, tmp_path: Path) -> None:
         for more, words in (
             ({"secrets": ("TOKEN",)}, "Key Vault"),
@@ -290,25 +338,7 @@ class TestAzureBackend(BackendContract):
 
     @pytest.mark.thorough
     def test_a_job_that_somebody_else_submitted(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
-        async def theirs() -> None:
-            link = link_of(backend._loop, backend.state_root)
-            body = {
-                "name": "theirs",
-                "body": {
-                    "jobType": "Command",
-                    "displayName": "by hand",
-                    "experimentName": "exp",
-                    "command": "echo by hand",
-                    "computeId": f"{backend.workspace().arm_id}/computes/cpu",
-                },
-                "environment": {"name": "AzureML-sklearn-1.5@latest"},
-                "code": {"script": "a.py", "digest": "0" * 64, "job_file": {}},
-            }
-            await link.request(
-                "jobs.submit", {"workspace": backend.workspace().name, "job": body, "files": {"a.py": b""}}
-            )
-
-        call(theirs())
+        call(raw_job(backend, "theirs", command="echo by hand"))
         call(self._until_ended(backend, "theirs"))
         run = call(backend.find("theirs"))
         assert run is not None and run.spec.name == "by hand" and run.spec.script == "echo by hand"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -248,6 +249,43 @@ def test_an_instance_restarts_and_has_its_schedules(azure_env: Azure, make: Make
     told = Told()
     run(life.restart(told))
     assert wire(azure_env, r"POST .*computes/mine/restart") and told and run(life.state()).state == "ready"
+
+
+def test_cluster_scale_with_service_warning_is_kept(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+    azure_env.control("/switch", scale_seconds=0.2)
+    life = make(AmlComputeTarget(name="warned", size=GPU, max_nodes=2))
+    run(life.create(Told()))
+    run(life.scale(1, Told()))
+    patches = wire(azure_env, r"PATCH .*computes/warned")
+    assert [p["body"]["properties"]["properties"]["scaleSettings"]["minNodeCount"] for p in patches] == [1]
+    state = run(life.state())
+    assert (state.state, state.nodes) == ("ready", 1) and state.detail.startswith("Warning: ")
+
+
+@pytest.mark.parametrize(
+    ("verb", "how"),
+    # Of a silent restart the service tells nothing but that the instance runs again.
+    [
+        *itertools.product(("start", "stop", "restart"), ("status", "unusable")),
+        ("start", "silent"),
+        ("stop", "silent"),
+    ],
+)
+def test_instance_operation_that_fails_is_reported_at_once(
+    azure_env: Azure, make: Make, run: Callable[[Any], Any], verb: str, how: str
+) -> None:
+    life = make(InstanceTarget(name="mine", size=CPU))
+    run(life.create(Told()))
+    if verb == "start":
+        run(life.stop(Told()))
+    azure_env.control("/switch", fail_power="mine", power_failure=how)
+    with pytest.raises(AmlTrainError) as caught:
+        run(getattr(life, verb)(Told()))  # `run` has a deadline of 60 s, the wait itself one of an hour
+    assert isinstance(caught.value, CapacityError) or how == "silent"
+    azure_env.control("/switch", fail_power="")
+    if how == "status":  # an old failure does not fail the next try
+        run(getattr(life, verb)(Told()))
+        assert run(life.state()).state == ("stopped" if verb == "stop" else "ready")
 
 
 RESOURCE = "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/rg/providers/"

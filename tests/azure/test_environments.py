@@ -115,3 +115,25 @@ def test_a_name_that_is_none_says_what_to_type(api: Any, name: str, hint: str) -
     with pytest.raises(EnvironmentFailed) as caught:
         submit(f"--target cpu --env {name}", "print(1)").accepted(DEADLINE)
     assert f"There is no environment '{name}' in lab. " in str(caught.value) and hint in str(caught.value)
+
+
+@pytest.mark.parametrize("listed", ["no", "null", "yes"])
+def test_default_environment_does_not_depend_on_its_container(api: Any, azure: Azure, listed: str) -> None:
+    azure.control("/switch", curated_listed=listed)
+    try:
+        run = submit("--target cpu", f"print({listed!r})").accepted(DEADLINE)
+        sent = [w for w in azure.control("/wire") if w["method"] == "PUT" and w["path"].endswith(run.run.run_id)][-1]
+        body = sent["body"] if isinstance(sent["body"], dict) else json.loads(sent["body"])
+        environment = body["properties"]["environmentId"]
+        label = environment == "azureml:AzureML-sklearn-1.5@latest"
+        assert label is (listed != "yes") and "AzureML-sklearn-1.5" in environment
+        run.cancel()
+    finally:
+        azure.control("/switch", curated_listed="no")
+
+
+def test_unknown_registry_environment_is_named_whole(api: Any) -> None:
+    name = "azureml://registries/azureml/environments/nosuch/labels/latest"
+    with pytest.raises(EnvironmentFailed) as caught:
+        submit(f"--target cpu --env {name}", "print(1)").accepted(DEADLINE)
+    assert name in str(caught.value) and "registry 'azureml'" in str(caught.value)

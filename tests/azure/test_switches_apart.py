@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, WorkspaceGone
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.job import Distribution, Resources
 from jupyter_amltrain.spec.run import RunState
 from tests.azure.conftest import Azure
-from tests.azure.switching import APART, FLIPS, LIMIT, Bench, opened, three
+from tests.azure.switching import APART, FLIPS, LIMIT, SIZE, Bench, opened, three
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,30 @@ async def doomed(bench: Bench, switch: str) -> None:
     with pytest.raises(AmlTrainError, match="no capacity"):
         await bench.cluster("doomed")
     await bench.of("computes.delete", name="doomed")
+
+
+async def warned(bench: Bench, switch: str) -> None:
+    """A cluster with a warning is healthy and can be scaled."""
+    backend = await bench.cluster(size="Standard_NC6s_v3", max_nodes=1)
+    await bench.of("computes.update", name=backend.target.name, settings={"min_nodes": 1})
+    state = await backend.state()
+    assert state.state == "ready" and ("Warning" in state.detail) == (switch != "cluster_warnings")
+    await bench.of("computes.update", name=backend.target.name, settings={"min_nodes": 0})
+    await bench.of("computes.delete", name=backend.target.name)
+
+
+async def no_start(bench: Bench, switch: str) -> None:
+    """A stop that fails is reported at once, in whichever way the service tells it."""
+    name = f"doomed-i{bench.number}x"
+    bench.number += 1
+    await bench.of("computes.create", kind="instance", name=name, settings={"size": SIZE})
+    bench.azure.control("/switch", fail_power="doomed")
+    began = time.monotonic()
+    with pytest.raises(AmlTrainError):
+        await bench.of("computes.stop", name=name)
+    assert time.monotonic() - began < 60
+    bench.azure.control("/switch", fail_power="")
+    await bench.of("computes.delete", name=name)
 
 
 async def no_machines(bench: Bench, switch: str) -> None:
@@ -182,6 +206,17 @@ async def attached(bench: Bench, switch: str) -> None:
     assert await bench.of("computes.get", name="far") is None
 
 
+async def gone(bench: Bench, switch: str) -> None:
+    """A workspace that somebody else deleted is not there, and no cancel in it succeeds."""
+    backend = await bench.cluster()
+    bench.azure.control("/gone")
+    try:
+        with pytest.raises(WorkspaceGone):
+            await backend.cancel("any-12345")
+    finally:
+        bench.azure.control("/workspace", name=bench.azure.workspace)
+
+
 async def no_prices(bench: Bench, switch: str) -> None:
     """Sizes without a price."""
     found = await bench.of("sizes.list", fresh=True)
@@ -205,6 +240,9 @@ OTHERS = {
     "data_audience": connects,
     "failed_operation": doomed,
     "fail_provisioning": doomed,
+    "cluster_warnings": warned,
+    "fail_power": no_start,
+    "power_failure": no_start,
     "fail_allocation": no_machines,
     "quota_on_create": beyond_quota,
     "low_priority_pool": low_priority,
@@ -214,8 +252,11 @@ OTHERS = {
     "attempts_counted": taken_away,
     "std_log_names": ranks,
     "mpi_by_node": ranks,
+    "node_rank": ranks,
+    "gone_workspace": gone,
     "gpus_visible": with_gpus,
     "fake_gpus": with_gpus,
+    "timeout_reason": too_long,
     "timeout_state": too_long,
     "fail_build": not_built,
     "authorization": reads_only,
@@ -226,7 +267,7 @@ OTHERS = {
 }
 
 # `too_long` as assumed is test_backend's: here idle machines of the others' clusters hold the quota by then.
-AS_ASSUMED = (connects, doomed, beyond_quota, low_priority, taken_away, ranks, with_gpus, attached)
+AS_ASSUMED = (connects, doomed, warned, beyond_quota, low_priority, taken_away, ranks, with_gpus, attached, gone)
 
 
 @pytest.mark.parametrize(

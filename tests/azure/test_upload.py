@@ -22,8 +22,8 @@ from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
 from tests.azure.conftest import Azure
 
 FILES, SIZE, DEADLINE = 1000, 2048, 60
-#: ``PUT .../<container>/<path>``: the file's name in its asset.
-_BLOB = re.compile(r"/[^/]+/(.+)")
+#: ``PUT .../<container>/code/<path>``: the file's name in its asset.
+_BLOB = re.compile(r"/[^/]+/(?:code/)?(.+)")
 
 
 class Submitter:

@@ -90,6 +90,18 @@ def test_which_target(api: Any, folder: Path) -> None:
         plan(f"{folder}/nowhere.yml")
 
 
+@pytest.mark.parametrize("file", ["sweep", "command"])
+def test_file_for_a_compute_that_is_gone_is_refused_in_plain_words(
+    api: Any, azure: Azure, folder: Path, file: str
+) -> None:
+    carry_out("create short --kind amlcompute --size Standard_DS2_v2")
+    azure.control("/gone", below="/computes/short")
+    try:
+        assert "There is no compute 'short'" in refused(f"{folder}/{file}.yml --target short")
+    finally:
+        carry_out("delete short")
+
+
 def test_what_a_file_decides_is_no_flag(api: Any, folder: Path) -> None:
     assert "as resources.instance_count:" in refused(f"{folder}/hello.yml --nodes 2")
     assert "no arguments after '--'" in refused(f"{folder}/hello.yml -- --fast")
@@ -158,6 +170,17 @@ def test_why_a_pipeline_failed(api: Any, folder: Path) -> None:
     text = log(run)
     assert re.search(r"amltrain: --- wrong \(.*\): .*Failed, .*status code 3", text)
     assert "[stderrlogs.txt] Step wrong ended as Failed.\n" in text
+
+
+def test_automl_on_serverless_sends_its_machine_size(api: Any, azure: Azure, folder: Path) -> None:
+    (folder / "spot.yml").write_text(f"{yaml_files.AUTOML}queue_settings: {{job_tier: spot}}\n")
+    run = submit(f"{folder}/spot.yml --target free").accepted(DEADLINE)
+    body = bodies(azure)[run.handle.partition("/")[2]]
+    assert body["resources"] == {"instanceType": "Standard_DS2_v2"} | {
+        key: value for key, value in body["resources"].items() if key in ("instanceCount", "properties", "shmSize")
+    }
+    assert body["queueSettings"]["jobTier"] == "Spot" and "instance_type" not in str(body)
+    run.cancel()
 
 
 @pytest.mark.thorough

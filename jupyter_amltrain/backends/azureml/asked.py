@@ -158,7 +158,11 @@ def _cluster(target: AmlComputeTarget, price: float | None, currency: str) -> st
 
 def _room(nodes: int, size: Size | None, quotas: Quotas, low: bool) -> str:
     """What the quota says now, when that is less."""
-    most = None if size is None else quotas.most(size, low)
+    if size is None:
+        return ""
+    if quotas.rows and not low and not quotas.is_known(size, low):
+        return f" Azure names no quota for {size.name}: it may refuse the machines."
+    most = quotas.most(size, low)
     if most is None or most >= nodes:
         return ""
     return f" The quota has room for {most} of the {nodes} machines now."

@@ -24,7 +24,7 @@ from jupyter_amltrain.backends.run_files import output_of
 from jupyter_amltrain.errors import CommandError, SpecError, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
-from jupyter_amltrain.spec.azure_target import AzureTarget, ServerlessTarget
+from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 from jupyter_amltrain.spec.child_run import ChildRuns
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
@@ -58,6 +58,7 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
             size=target.size if isinstance(target, ServerlessTarget) else "",
             gpus=None if size is None else int(size.gpus or 0),
             tier=target.tier.lower() if isinstance(target, ServerlessTarget) else "",
+            own_machines=isinstance(target, (AmlComputeTarget, InstanceTarget)),
         )
 
     async def check(self) -> TargetInfo:

@@ -182,8 +182,11 @@ def shown(plain: Mapping[str, str]) -> str:
     """An environment's name in a sentence."""
     if path := plain.get("conda"):
         return Path(path).name
-    named = re.fullmatch(r"(?:azureml:)?([^/:@]+)(?:[:@].*)?", plain.get("name", ""))
-    return named[1] if named else plain.get("name", "")
+    name = plain.get("name", "")
+    named = re.fullmatch(r"azureml://registries/[^/]+/environments/([^/]+)/.*", name) or re.fullmatch(
+        r"(?:azureml:)?([^/:@]+)(?:[:@].*)?", name
+    )
+    return named[1] if named else name
 
 
 def _of_the_kernel(why: str) -> str:

@@ -73,9 +73,16 @@ def row(arm: Mapping[str, Any]) -> dict[str, Any]:
     instance = compute_type.lower() == "computeinstance"
     cluster = compute_type.lower() == "amlcompute"
     state, detail = _state(outer, inner, instance=instance, cluster=cluster)
-    errors = list(reasons([*_many(outer.get("provisioningErrors")), *_many(inner.get("errors"))]))
-    if errors and not detail:
+    reported = [*_many(outer.get("provisioningErrors")), *_many(inner.get("errors"))]
+    errors = list(reasons(error for error in reported if not is_warning(error)))
+    warnings = list(reasons(error for error in reported if is_warning(error)))
+    operation = _last_operation(inner) if instance else {}
+    if not detail and operation_failed(operation) and state in ("ready", "stopped"):
+        detail = f"{operation['name'] or 'The last operation'} failed" + (f": {errors[0]}" if errors else ".")
+    if errors and (not detail or state == "failed"):
         detail = errors[0]
+    if not detail and warnings:
+        detail = f"Warning: {warnings[0]}"
     return {
         "name": str(arm.get("name") or ""),
         "kind": str(target_type.__struct_config__.tag) if target_type else "",
@@ -85,6 +92,8 @@ def row(arm: Mapping[str, Any]) -> dict[str, Any]:
         "provisioning": str(outer.get("provisioningState") or ""),
         "steady": str(inner.get("allocationState") or "Steady") == "Steady",
         "errors": errors,
+        "warnings": warnings,
+        "operation": operation,
         "size": str(inner.get("vmSize") or inner.get("virtualMachineSize") or ""),
         "location": str(outer.get("computeLocation") or arm.get("location") or ""),
         "nodes": _whole(inner.get("currentNodeCount")) if cluster else None,
@@ -102,9 +111,27 @@ def _whole(value: Any) -> int:
     return int(value or 0)
 
 
+def _last_operation(inner: Mapping[str, Any]) -> dict[str, str]:
+    """The last operation of an instance: its name, time and status; empty where the service tells none."""
+    found = inner.get("lastOperation") or {}
+    named = {key: str(found.get(f"operation{key.capitalize()}") or "") for key in ("name", "time", "status")}
+    return named if any(named.values()) else {}
+
+
+def operation_failed(operation: Mapping[str, str]) -> bool:
+    """Return whether the last operation of an instance failed.
+
+    The service writes ``StartFailed``, ``StopFailed``, ``RestartFailed``, ... (``OperationStatus`` of its API).
+    """
+    return operation.get("status", "").lower().endswith("failed")
+
+
 def _state(outer: Mapping[str, Any], inner: Mapping[str, Any], *, instance: bool, cluster: bool) -> tuple[str, str]:
     provisioning = str(outer.get("provisioningState") or "").lower()
     state = _PROVISIONING.get(provisioning, "unknown")
+    status = _last_operation(inner).get("status", "").lower() if instance else ""
+    if status in ("createfailed", "deletefailed"):
+        return "failed", ""
     # An instance's provisioning stays Succeeded while it is stopped and started.
     if instance and state == "ready" and inner.get("state"):
         said = str(inner["state"])
@@ -192,6 +219,17 @@ def subnet_id(vnet: str, subnet: str, group: str) -> str:
 
 def _many(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else [value] if value else []
+
+
+def is_warning(error: Any) -> bool:
+    """Return whether an entry of a compute's ``errors`` is only a warning.
+
+    The service lists both there; recorded: ``ClusterHasWarnings`` of a healthy cluster with a deprecated size.
+    """
+    if isinstance(error, str):
+        return re.match(r"\s*\w*Warnings?\b", error, re.IGNORECASE) is not None
+    code = str((error.get("error") or error).get("code") or "")
+    return re.search(r"Warnings?$", code, re.IGNORECASE) is not None
 
 
 def reasons(errors: Iterable[Any]) -> Iterable[str]:

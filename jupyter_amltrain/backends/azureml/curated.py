@@ -104,10 +104,15 @@ _REGISTRY = re.compile(r"azureml://registries/azureml/environments/(?P<name>[^/]
 _ID = re.compile(r".*/environments/azureml-(?P<name>[^/]+)/versions/.*", re.I)
 
 
+def is_curated(reference: str) -> bool:
+    """Return whether a name is one of Azure's own environments (the SDK's ``CURATED_ENV_PREFIX``)."""
+    return re.match(r"(azureml:)?azureml-", reference, re.I) is not None
+
+
 def find(reference: str) -> Curated | None:
     """What is known of a named environment; ``None`` for one of the workspace's own."""
     match = _REGISTRY.fullmatch(reference) or _ID.fullmatch(reference)
-    if match is None and re.match(r"(azureml:)?azureml-", reference, re.I):
+    if match is None and is_curated(reference):
         match = _NAME.fullmatch(reference)
     return KNOWN.get(match["name"].lower()) if match else None
 

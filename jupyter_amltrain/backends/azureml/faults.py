@@ -158,7 +158,7 @@ def _error(said: Told, act: str, where: str, user: str) -> AmlTrainError:
         return QuotaExceeded(_sentence(said, place, asked), hint="%aml_compute quota shows what is left.")
     if any(word in codes for word in ("capacity", "allocationfailed", "skunotavailable")):
         return CapacityError(_sentence(said, place, asked), hint="%aml_compute sizes lists others.")
-    if said.status == 404 and (gone := _NO_WORKSPACE.search(said.message)):
+    if said.status == 404 and (gone := _gone_workspace(f"{' '.join(said.codes)} {said.message}")):
         forget = f" %aml_compute disconnect {where} forgets it here." if where else ""
         what = f"workspace {gone['workspace']!r}" if gone["workspace"] else f"resource group {gone['group']!r}"
         return WorkspaceGone(f"There is no {what} at Azure (any more).", hint=f"Connect another.{forget}")
@@ -185,9 +185,20 @@ _NO_WORKSPACE = re.compile(
 )
 
 
+#: ARM's answer to a request for what lies in a workspace that is gone; a parent below the workspace has a longer path.
+_NO_PARENT = re.compile(r"parent resource '(?:[^']*/workspaces/)?(?P<workspace>[^'/]+)'(?P<group>)", re.I)
+
+
+def _gone_workspace(text: str) -> re.Match[str] | None:
+    """Return the match of an answer that says that the workspace, or its group, is not there."""
+    if "ParentResourceNotFound" in text and (found := _NO_PARENT.search(text)) is not None:
+        return found
+    return _NO_WORKSPACE.search(text)
+
+
 def no_workspace(status: int, body: bytes) -> bool:
     """Whether it is the whole workspace that is not there."""
-    return status == 404 and _NO_WORKSPACE.search(body[:4096].decode("utf-8", "replace")) is not None
+    return status == 404 and _gone_workspace(body[:4096].decode("utf-8", "replace")) is not None
 
 
 def _asked(act: str) -> str:

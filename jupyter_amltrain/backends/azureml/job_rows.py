@@ -5,6 +5,7 @@ A *row* is the plain dict that the process makes of an answer (:mod:`.process.hi
     {"name", "status", "created", "started", "ended" (unix seconds or None), "error", "code", "why",
      "nodes": {"AllocationState", "PreparingNodeCount", "RunningNodeCount", "CurrentNodeCount"},
      "attempt", "revision", "compute", "count", "archived", "display", "experiment",
+     "limit" (seconds, where ARM was asked),
      "doors": [{"kind", "title", "url", "hint"}]}
 """
 
@@ -46,7 +47,11 @@ _EXIT = re.compile(r"exit(?:ed)?(?: with)?(?: status| exit)?(?: code)?:? (-?\d{1
 _TIMEOUT = re.compile(
     r"time[d]?[ -]?out|time limit|exceeded .{0,60}(?:time|duration)|max(?:imum)? (?:run|duration)", re.I
 )
+#: "PreemptionError: Nodes of this job got pre-empted. Check if the run has failed or restarted" (pasted by users).
+_PREEMPTED = re.compile(r"PreemptionError|\bpre-?empted\b", re.I)
 _IMAGE = re.compile(r"image ?build|environment ?build|failed to build|docker ?build|materializ", re.I)
+#: Exit code of our agent for a run that it stopped at its limit, as timeout(1) has it.
+_TIMEOUT_EXIT_CODE = 124
 _NO_WORDS = re.compile(r"\s+")
 _LONGEST = 400
 
@@ -104,17 +109,40 @@ def _ending(
     code = _int(agent.get("exit_code"))
     if code is None and (found := _EXIT.search(text)):
         code = int(found[1])
-    if own == "timeout" or _TIMEOUT.search(because) and code is None:
-        return RunState.FAILED, "timeout", code, "stopped at its time limit"
+    if own == "timeout" or _timed_out(row, because, code):
+        return RunState.FAILED, "timeout", None if code == _TIMEOUT_EXIT_CODE else code, "stopped at its time limit"
     if state is RunState.CANCELED:
         return state, "canceled", None, _words(row.get("why"))
     if own in ("gpu-unused", "signal", "oom"):
         return state, own, code, str(agent.get("detail") or text)
+    if _PREEMPTED.search(because):
+        return (
+            state,
+            "preempted",
+            None,
+            "its low-priority machines were preempted, and Azure did not restart it. Submit it again",
+        )
     if _IMAGE.search(because) and not row.get("started"):
         return state, "environment", None, f"its environment could not be built: {_plain(text)}"
     if code is not None:
         return state, "exit", code, ""
     return state, "service", None, _plain(text) or "the service gives no reason"
+
+
+def _timed_out(row: Mapping[str, Any], because: str, code: int | None) -> bool:
+    """Return whether a run ended at its time limit, as far as the service's answers show it.
+
+    Every kernel has to come to the same end, also one that has none of the run's files and whatever words the
+    service has for it: so the time counts too.
+    """
+    limit = _float(row.get("limit"))
+    if code is not None:
+        return code == _TIMEOUT_EXIT_CODE and limit is not None
+    if _TIMEOUT.search(because):
+        return True
+    started, ended = _float(row.get("started")), _float(row.get("ended"))
+    # Times of ARM are whole seconds.
+    return None not in (limit, started, ended) and ended - started >= limit - 1.0  # type: ignore[operator]
 
 
 def _waiting(word: str, row: Mapping[str, Any]) -> str:

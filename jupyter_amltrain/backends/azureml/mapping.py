@@ -36,6 +36,9 @@ _MODES = {
 _TIERS = {"spot": "Spot", "basic": "Basic", "standard": "Standard", "premium": "Premium"}
 _PRIORITIES = {"low": 1, "medium": 2, "high": 3}
 _SERVICES = {"jupyterlab": "JupyterLab", "vscode": "VSCode", "tensorboard": "TensorBoard", "ssh": "SSH"}
+#: The service's limit is later than the agent's by this: the agent lets the script end by itself and says why, the
+#: service kills what the agent could not stop.
+SERVICE_LIMIT_MARGIN_S = 60.0
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
 
 
@@ -54,6 +57,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         Of one machine; ``None`` when that is not known.
     tier
         As in :class:`~jupyter_amltrain.spec.job.JobSpec`, for serverless.
+    own_machines
+        Whether the size and the tier are the compute's (a cluster, an instance).
     """
 
     arm_id: str
@@ -61,6 +66,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     size: str = ""
     gpus: int | None = None
     tier: str = ""
+    own_machines: bool = False
 
 
 def job_name(run_id: str) -> str:
@@ -103,7 +109,7 @@ def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
         body["computeId"] = f"{place.arm_id}/computes/{place.compute}"
     optional = {
         "distribution": _distribution(spec, place),
-        "limits": {"jobLimitsType": "Command", "timeout": duration(spec.timeout)} if spec.timeout else None,
+        "limits": _limits(spec),
         "queueSettings": _queue(spec, place),
         "identity": _identity(spec.identity),
         "services": {of.partition(":")[0]: _service(of) for of in spec.services} or None,
@@ -147,6 +153,12 @@ def check(spec: JobSpec, place: Place) -> None:
     if spec.share_gpus:
         raise SpecError(
             "--share-gpus is for GPUs of this machine: a job of Azure ML has its GPUs to itself.", hint="Leave it out."
+        )
+    if place.own_machines and (spec.tier or spec.resources.instance_type):
+        flag = f"--tier {spec.tier}" if spec.tier else f"--instance-type {spec.resources.instance_type}"
+        raise SpecError(
+            f"{flag}: {place.compute} has machines of its own, chosen when it was created.",
+            hint="Leave it out, or submit to a serverless target.",
         )
     wanted = spec.resources.gpus
     if wanted and place.gpus is not None and wanted > place.gpus:
@@ -199,6 +211,12 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(rest, 60)
     time = "".join(f"{n}{unit}" for n, unit in ((hours, "H"), (minutes, "M"), (rest, "S")) if n)
     return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
+
+
+def _limits(spec: JobSpec) -> dict[str, Any] | None:
+    if not spec.timeout:
+        return None
+    return {"jobLimitsType": "Command", "timeout": duration(spec.timeout + SERVICE_LIMIT_MARGIN_S)}
 
 
 def _environ(spec: JobSpec) -> dict[str, str]:

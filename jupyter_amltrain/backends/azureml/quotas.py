@@ -1,7 +1,8 @@
 """How many processor cores may still be had. Pure.
 
 The service counts vCPUs: of each family of dedicated machines, of all dedicated machines together, and of
-all low-priority machines together. A family without a row is not known, and nothing is refused for it.
+all low-priority machines together. A family without a row is not known: nothing is refused for it and nothing
+promised (:meth:`Quotas.is_known`).
 """
 
 from __future__ import annotations
@@ -74,6 +75,13 @@ class Quotas:
             for row in self.rows
             if row.low_priority == low_priority and row.family != "clusters" and family_key(row.family) in families
         )
+
+    def is_known(self, size: Size, low_priority: bool) -> bool:
+        """Return whether the rows say how many machines of a size can be had.
+
+        Dedicated machines need a row of their family: the total alone leaves open whether there are any.
+        """
+        return any(row.family or low_priority for row in self.binding(size, low_priority))
 
     def tightest(self, size: Size, low_priority: bool) -> Quota | None:
         """The row with the fewest free cores; ``None`` where nothing is known."""

@@ -208,9 +208,25 @@ def test_the_tables(sizes: tuple[Size, ...]) -> None:
     lines = text.splitlines()
     assert "USD/h" in lines[0] and "4 x NVIDIA A100 80GB PCIe" in text and "2026" in lines[-1]
     assert any("Standard_NC64as_T4_v3" in line and "none" in line for line in lines)
-    assert "unknown" in sizes_text(choose(sizes, family="DS"), Quotas())
+    assert " ? " in sizes_text(choose(sizes, family="DS"), Quotas())
     assert "No size is like that" in sizes_text([], Quotas())
     shown = quota_text(quotas())
     assert "standardDSv2Family" in shown and "standardNCSv3Family" not in shown and "Computes: 3 of 200." in shown
     assert "standardNCSv3Family" in quota_text(quotas(), everything=True) and MORE in shown
     assert "amlcompute" in support()[0] and max(map(len, support()[0].splitlines())) < 120
+
+
+def test_size_of_a_family_without_quota_row_is_not_said_to_fit(sizes: tuple[Size, ...]) -> None:
+    found = Quotas(
+        [
+            {"family": "", "used": 0, "limit": 400},
+            {"family": "standardNCSv3Family", "used": 0, "limit": 24},
+            {"family": "", "used": 0, "limit": 400, "low_priority": True},
+        ]
+    )
+    known, unknown = get(sizes, "Standard_NC6s_v3"), get(sizes, "Standard_NC4as_T4_v3")
+    assert found.is_known(known, False) and not found.is_known(unknown, False)
+    assert found.is_known(unknown, True)  # low priority has one quota for all families
+    (line,) = [one for one in sizes_text([unknown], found).splitlines() if unknown.name in one]
+    assert line.split()[-2:] == ["?", "100"] and "'?'" in sizes_text([unknown], found)
+    assert "?" not in sizes_text([known], found)

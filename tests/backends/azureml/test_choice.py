@@ -232,3 +232,16 @@ def test_the_default_of_a_notebook_gives_way_to_the_line(tmp_path: Path) -> None
     assert understand(["--env", "other"], "print(1)", defaults=defaults).spec.environment == Environment(
         name="other@latest"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("azureml:mine:3", "mine"),
+        ("AzureML-sklearn-1.5@latest", "AzureML-sklearn-1.5"),
+        ("azureml://registries/azureml/environments/sklearn-1.5/labels/latest", "sklearn-1.5"),
+        ("azureml://registries/azureml/environments/x/versions/3", "x"),
+    ],
+)
+def test_environment_in_a_sentence_has_its_own_name(name: str, shown: str) -> None:
+    assert choice.shown({"name": name}) == shown

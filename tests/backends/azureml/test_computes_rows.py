@@ -83,6 +83,50 @@ def test_failed_provisioning_and_what_we_have_not() -> None:
     assert computed.row({"name": "x"})["state"] == "unknown"
 
 
+WARNING = {"error": {"code": "ClusterHasWarnings", "message": "The VM size is deprecated."}}
+
+
+def test_cluster_row_with_warning_has_no_error() -> None:
+    arm = recorded("amlcompute_create.json", 0)
+    arm["properties"]["provisioningState"] = "Succeeded"
+    arm["properties"]["properties"]["errors"] = [WARNING]
+    row = computed.row(arm)
+    assert row["state"] == "ready" and row["errors"] == []
+    assert row["warnings"] == ["ClusterHasWarnings: The VM size is deprecated."]
+    assert row["detail"].startswith("Warning: ")
+
+
+def test_cluster_row_with_warning_and_error_has_the_error() -> None:
+    arm = recorded("amlcompute_create.json", 0)
+    arm["properties"]["provisioningState"] = "Succeeded"
+    arm["properties"]["properties"]["errors"] = [WARNING, {"error": {"code": "OutOfCapacity", "message": "None left."}}]
+    row = computed.row(arm)
+    assert row["errors"] == ["OutOfCapacity: None left."] and row["detail"] == row["errors"][0]
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "ours", "failed"),
+    [
+        ("Succeeded", "Running", "ready", False),
+        ("InProgress", "Starting", "starting", False),
+        ("StartFailed", "Stopped", "stopped", True),
+        ("StopFailed", "Running", "ready", True),
+        ("RestartFailed", "Unusable", "failed", True),
+        ("CreateFailed", "Creating", "failed", True),
+    ],
+)
+def test_instance_row_with_last_operation_says_whether_it_failed(
+    status: str, state: str, ours: str, failed: bool
+) -> None:
+    arm = recorded("06b_compute_instance_2024_bodies.json", 3)
+    inner = arm["properties"]["properties"]
+    inner |= {"state": state, "errors": [{"error": {"code": "AllocationFailed", "message": "None."}}] if failed else []}
+    inner["lastOperation"] = {"operationName": "Start", "operationStatus": status, "operationTime": "t"}
+    row = computed.row(arm)
+    assert (row["state"], computed.operation_failed(row["operation"])) == (ours, failed)
+    assert ("AllocationFailed" in row["detail"]) is failed
+
+
 def test_schedules_networks_and_durations() -> None:
     assert computed.cron("18:05") == "5 18 * * *" and computed.cron("0 18 * * 1-5") == "0 18 * * 1-5"
     assert [computed.seconds(t) for t in ("PT15M", "PT1M40S", "P1DT2H", "", None, "x")] == [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from jupyter_amltrain.backends.azureml.process import doors
@@ -41,3 +44,18 @@ def test_addresses_are_plain(told: str | None, shown: str) -> None:
 )
 def test_kinds_in_every_spelling(spelled: str | None, kind: str) -> None:
     assert doors._kind(spelled) == kind
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ({"error": {"code": "UserError", "message": "The port\nis taken."}}, "not open: The port is taken."),
+        ({"code": "UserError", "message": "No node."}, "not open: No node."),
+        ({"error": {"code": "PortTaken"}}, "not open: PortTaken"),
+        ("The port is taken.", "not open: The port is taken."),
+    ],
+)
+def test_service_that_failed_says_the_message_of_its_error(error: Any, hint: str) -> None:
+    place: Any = SimpleNamespace(resource_group="g", workspace="w")
+    told = {"type": "JupyterLab", "error": error, "endpoint": None}
+    assert doors._door(place, "job", "lab", told, "")["hint"] == hint

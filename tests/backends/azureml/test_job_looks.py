@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -169,3 +170,91 @@ def test_a_group_that_is_gone_takes_its_workspaces_with_it() -> None:
     assert faults.no_workspace(404, body) and not faults.no_workspace(403, body)
     error = faults.refused(404, {}, body, where="lab")
     assert isinstance(error, WorkspaceGone) and str(error).startswith("There is no resource group 'g' at Azure")
+
+
+class History:
+    """Run history with one run: its details, and its record with the fields that details have not."""
+
+    name, history = "lab", "history"
+
+    def __init__(self, name: str) -> None:
+        self.run, self.asked = name, list[str]()
+        self.status, self.reasons = "Queued", dict[str, Any]()
+        self.limit: str | None = None
+        self.data = self.arm = SimpleNamespace(get=self.get)
+
+    def get(self, path: str, **_: Any) -> Any:
+        self.asked.append(path.rpartition("/")[2])
+        found: dict[str, Any] = {"runId": self.run, "status": self.status}
+        if path.startswith("jobs/"):
+            found = {"name": self.run, "properties": {"status": self.status, "limits": {"timeout": self.limit}}}
+        elif not path.endswith("/details"):
+            found |= self.reasons
+        return SimpleNamespace(status=200, json=found)
+
+    def polled(self) -> tuple[dict[str, Any], list[str]]:
+        """Return the row, and what was asked for it."""
+        self.asked.clear()
+        call: Any = SimpleNamespace(cloud=SimpleNamespace(workspace=lambda name: self))
+        return jobs.poll(call, workspace="lab", names=[self.run])[self.run], list(self.asked)
+
+
+@pytest.fixture
+def history(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> History:
+    from jupyter_amltrain.backends.azureml.process import doors
+
+    monkeypatch.setattr(doors, "of_row", lambda place, row: [])
+    return History(request.node.name)
+
+
+def test_poll_of_waiting_run_reads_the_reason_from_its_record(history: History) -> None:
+    history.reasons = {"queueingInfo": {"code": "Queued", "message": "no quota is left"}}
+    row, asked = history.polled()
+    assert row["why"] == "no quota is left" and asked == ["details", history.run]
+    row, asked = history.polled()
+    assert row["why"] == "no quota is left" and asked == [history.run]  # no more requests than before
+    history.status = "Running"
+    row, asked = history.polled()
+    assert row["status"] == "Running" and asked == [history.run, "details"]
+    assert history.polled()[1] == ["details"]
+
+
+def test_poll_of_run_canceled_at_its_limit_says_time_limit(history: History) -> None:
+    history.status, history.reasons = "Canceled", {"cancelationReason": "exceeded its maximum run duration"}
+    status = job_rows.status_of(history.polled()[0])
+    assert status is not None and status.reason == "timeout"
+    history.reasons, history.limit = {"startTimeUtc": "2026-01-01T00:00:00Z"}, "PT1M30S"
+    assert history.polled()[0]["limit"] == 90.0
+
+
+_PARENT = "Can not perform requested operation on nested resource. Parent resource 'w' not found."
+_BY_PATH = "Failed to perform 'read' on resource(s) of type 'workspaces/jobs', because the parent resource '{}' could"
+_ID = "/subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServices/workspaces/w"
+
+
+@pytest.mark.parametrize(
+    ("message", "gone"),
+    [(_PARENT, True), (_BY_PATH.format(_ID), True), (_BY_PATH.format(f"{_ID}/codes/c"), False)],
+)
+def test_missing_parent_of_a_request_is_the_workspace_or_something_in_it(message: str, gone: bool) -> None:
+    body = json.dumps({"error": {"code": "ParentResourceNotFound", "message": message}}).encode()
+    assert faults.no_workspace(404, body) is gone
+    error = faults.refused(404, {}, body, where="lab")
+    assert isinstance(error, WorkspaceGone) is gone and "\n" not in str(error)
+
+
+def test_cancel_in_a_workspace_that_is_gone_fails() -> None:
+    body = json.dumps({"error": {"code": "ParentResourceNotFound", "message": _PARENT}}).encode()
+    service = Service(404, (404, body))
+    service.arm.post = lambda path, ok=(), **_: service._arm(404, body)
+    call: Any = SimpleNamespace(cloud=SimpleNamespace(workspace=lambda name: service))
+    with pytest.raises(WorkspaceGone):
+        jobs.cancel(call, workspace="lab", name="a")
+
+
+def test_preempted_job_that_is_not_queued_again_failed_by_preemption() -> None:
+    error = "PreemptionError: Nodes of this job got pre-empted. Check if the run has failed or restarted"
+    status = job_rows.status_of({"name": "a", "status": "Failed", "error": error, "created": 1.0, "started": 2.0})
+    assert status is not None and (status.state.value, status.reason) == ("failed", "preempted")
+    status = job_rows.status_of({"name": "a", "status": "Queued", "attempt": 2})
+    assert status is not None and status.state.value == "queued"

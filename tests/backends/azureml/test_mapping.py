@@ -68,7 +68,7 @@ def test_a_job_with_everything() -> None:
         services=("jupyterlab", "tensorboard:logs", "ssh:ssh-rsa AAA me"),
         priority="high",
     )
-    assert found["limits"] == {"jobLimitsType": "Command", "timeout": "PT1H30M"}
+    assert found["limits"] == {"jobLimitsType": "Command", "timeout": "PT1H31M"}  # a minute for the agent
     assert found["environmentVariables"] == {"AML_INPUT_LR": "0.1", "A": "1"}
     assert found["inputs"] == {
         "data": {"jobInputType": "uri_folder", "uri": "azureml:d:1", "mode": "ReadOnlyMount"},
@@ -368,6 +368,38 @@ def test_a_job_that_was_cancelled_by_its_limit_failed() -> None:
     assert status is not None and (status.state, status.reason) == (RunState.FAILED, "timeout")
     status = job_rows.status_of(row("Canceled", started=110.0, ended=120.0))
     assert status is not None and (status.state, status.reason) == (RunState.CANCELED, "canceled")
+
+
+@pytest.mark.parametrize(
+    ("more", "flag"),
+    [({"tier": "spot"}, "--tier spot"), ({"resources": Resources(instance_type="X")}, "--instance-type X")],
+)
+def test_tier_and_size_of_machine_are_refused_where_the_compute_has_them(more: dict[str, Any], flag: str) -> None:
+    spec = JobSpec(name="a", script="print(1)\n", **more)
+    with pytest.raises(SpecError, match=flag):
+        mapping.check(spec, mapping.Place(arm_id=WS, compute="cpu", own_machines=True))
+    mapping.check(spec, mapping.Place(arm_id=WS, size="Standard_DS2_v2"))
+    mapping.check(spec, mapping.Place(arm_id=WS, compute="k8s"))
+
+
+@pytest.mark.parametrize(
+    ("status", "more", "reason"),
+    [
+        ("Canceled", {"limit": 10.0}, "timeout"),
+        ("Canceled", {"limit": 10.0, "why": "words that nobody knows"}, "timeout"),
+        ("Canceled", {"limit": 60.0}, "canceled"),
+        ("Failed", {"limit": 10.0}, "timeout"),
+        ("Failed", {"limit": 60.0, "error": "process exited with status code 124"}, "timeout"),
+        ("Failed", {"error": "process exited with status code 124"}, "exit"),
+        ("Failed", {"limit": 10.0, "error": "process exited with status code 3"}, "exit"),
+    ],
+)
+def test_run_end_without_files_is_a_time_limit_by_duration_or_exit_code(
+    status: str, more: dict[str, Any], reason: str
+) -> None:
+    found = job_rows.status_of(row(status, started=110.0, ended=120.0, **more))
+    assert found is not None and found.reason == reason
+    assert found.state is (RunState.CANCELED if reason == "canceled" else RunState.FAILED)
 
 
 def test_what_only_the_agent_knows() -> None:

@@ -31,6 +31,8 @@ log = logging.getLogger("amltrain.azure")
 
 #: The SDK's word for how the hash was made; ours is only compared with ours.
 HASH_VERSION = "202208"
+#: A code asset is a folder of its container: so in every recording, in the API's example and in what the SDK sends.
+CODE_FOLDER = "code"
 #: Larger files go in blocks of this (bytes).
 _BLOCK = 16 << 20
 
@@ -145,14 +147,19 @@ class _Upload:
         name = str(uuid.uuid4())
         path = f"codes/{name}/versions/1"
         answer = self._workspace.arm.post(
-            f"{path}/startPendingUpload", api=rest.ARM, json={}, act="ask where to put the code"
+            f"{path}/startPendingUpload",
+            api=rest.ARM,
+            json={"pendingUploadType": "TemporaryBlobReference"},
+            act="ask where to put the code",
         )
         place = (answer.json or {}).get("blobReferenceForConsumption") or {}
-        uri = str(place.get("blobUri") or "")
+        container = str(place.get("blobUri") or "").rstrip("/")
         signed = str((place.get("credential") or {}).get("sasUri") or "")
-        if not uri or "?" not in signed:
+        if not container or "?" not in signed:
             raise AmlTrainError("Azure gives no signed address for the code.")
-        signatures.KNOWN.put(uri, signed.partition("?")[2])
+        below, _, signature = signed.partition("?")
+        signatures.KNOWN.put(container, signature)
+        uri = f"{container}/{CODE_FOLDER}"
         self._call.progress(f"Sending the code: {len(packed.blobs)} files.")
         copies = {blob: self._known.where(blob, content) for blob, content in packed.blobs.items()}
         base = packed.blobs.get(packed.base)
@@ -160,7 +167,7 @@ class _Upload:
             raise _NotCopied("The earlier pack is not known any more.")
 
         def put(blob: str) -> None:
-            self._put(f"{signed.partition('?')[0]}/{blob}", signed.partition("?")[2], packed.blobs[blob], copies[blob])
+            self._put(f"{below.rstrip('/')}/{CODE_FOLDER}/{blob}", signature, packed.blobs[blob], copies[blob])
 
         history.all_of(put, sorted(packed.blobs, key=lambda blob: -packed.blobs[blob].size))
         body = {

@@ -104,7 +104,7 @@ def watch(
                 f"{name!r}: still not done after {passed / 60:.0f} minutes; Azure goes on with it.",
                 hint="%aml_compute list shows how it stands.",
             )
-        call.progress(f"{doing}: {passed:.0f} s{_nodes(found)}")
+        call.progress(f"{doing}: {passed:.0f} s{_nodes(found)}{_reason(found)}"[:300])
         call.wait(period)
         period = min(longest, period * 1.3)
 
@@ -116,6 +116,11 @@ def _nodes(found: Row | None) -> str:
     if not found["steady"] and found["wanted"] is not None:
         return f", {found['nodes']} of {found['wanted']} machines"
     return ""
+
+
+def _reason(found: Row | None) -> str:
+    """Return the first error that the service reports meanwhile."""
+    return f" ({found['errors'][0]})" if found is not None and found["errors"] else ""
 
 
 def update(call: Call, *, workspace: str, name: str, settings: Mapping[str, Any]) -> Row:
@@ -191,26 +196,53 @@ def _power(call: Call, workspace: str, name: str, verb: str, doing: str, wanted:
     if found["state"] == wanted and verb != "restart":
         return found
     busy = {"ready": "starting", "stopped": "stopping"}[wanted]
-    if found["state"] != busy:
+    if found["state"] != busy or computed.operation_failed(found["operation"]):
         try:
             ws.arm.post(f"computes/{name}/{verb}", api=API, act=f"{verb} {name}")
         except AmlTrainError as error:
             raise plainly(error, ws, name, {"size": found["size"]}) from error
-    before, moved, began = found["state"], [False], time.monotonic()
+    watched = _PowerWatch(found, wanted, busy)
+    now = watch(call, ws, name, doing, watched.settled)
+    assert now is not None
+    if now["state"] == wanted and not watched.failed(now):
+        return now
+    operation = now["operation"].get("status") if watched.failed(now) else ""
+    texts = now["errors"] or [operation or now["detail"] or f"it is {now['state']} after the {verb}"]
+    raise refusals.plain(texts, name, size=now["size"], region=now["location"])
 
-    def settled(now: Row | None) -> bool:
+
+class _PowerWatch:
+    """Tell when a start, stop or restart of an instance is over.
+
+    Parameters
+    ----------
+    before
+        The instance before the request.
+    wanted, busy
+        Its state at the end, and on the way there.
+    """
+
+    def __init__(self, before: Row, wanted: str, busy: str) -> None:
+        self._before, self._wanted, self._busy = before, wanted, busy
+        self._began, self._moved, self._passing = time.monotonic(), False, before["state"] == busy
+
+    def failed(self, now: Row) -> bool:
+        """Return whether the service says that the operation failed; an older failure does not count."""
+        return computed.operation_failed(now["operation"]) and now["operation"] != self._before["operation"]
+
+    def settled(self, now: Row | None) -> bool:
         if now is None:
             return False
-        moved[0] = moved[0] or now["state"] != before
+        if self.failed(now):
+            return True
+        state = now["state"]
+        self._passing = self._passing or state == self._busy
+        self._moved = self._moved or state != self._before["state"]
+        if self._passing and state in ("ready", "stopped"):  # also back where it was: nothing came of it
+            return True
         # A quick restart may be over before the first look: then nothing more is to be seen of it.
-        seen = moved[0] or time.monotonic() - began > 3 * setting("POLL", 2.0)
-        return now["state"] in (wanted, "failed") and seen
-
-    now = watch(call, ws, name, doing, settled)
-    assert now is not None
-    if now["state"] == wanted:
-        return now
-    raise refusals.plain(now["errors"] or [now["detail"]], name, size=now["size"], region=now["location"])
+        seen = self._moved or time.monotonic() - self._began > 3 * setting("POLL", 2.0)
+        return state in (self._wanted, "failed") and seen
 
 
 def delete(call: Call, *, workspace: str, name: str) -> None:

@@ -113,13 +113,22 @@ def _ask(place: Workspace, name: str) -> dict[str, str]:
 def _door(place: Workspace, job: str, name: str, told: Mapping[str, Any], asked: str) -> dict[str, str]:
     kind = _kind(told.get("type")) or asked or "other"
     door = {"kind": kind, "title": _TITLES.get(kind, name)}
-    if error := str(told.get("error") or ""):
+    if error := _message(told.get("error")):
         return {**door, "hint": f"not open: {error[:200]}"}
     if kind == "ssh":
         where = f"--resource-group {place.resource_group} --workspace-name {place.workspace}"
         return {**door, "hint": f"az ml job connect-ssh --name {job} {where} --private-key-file-path KEY"}
     url = plain(told.get("endpoint"))
     return {**door, "url": url} if url else {**door, "hint": "opens soon"}
+
+
+def _message(error: Any) -> str:
+    """Return the sentence of an error: a text, or an object of the API (``ErrorResponse``), which has one in it."""
+    if not isinstance(error, dict):
+        return " ".join(str(error or "").split())
+    nested = error.get("error")
+    inner = nested if isinstance(nested, dict) else error
+    return " ".join(str(inner.get("message") or inner.get("code") or "the service gives no reason").split())
 
 
 def _kind(text: Any) -> str:

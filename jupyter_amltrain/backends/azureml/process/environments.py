@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import curated, faults, mlflow_pins
 from jupyter_amltrain.backends.azureml.process import rest
-from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed
+from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed, WorkspaceGone
 from jupyter_amltrain.spec.yaml_limits import exceeded
 
 if TYPE_CHECKING:
@@ -85,7 +85,10 @@ def _properties(workspace: Workspace, name: str, version: str) -> dict[str, Any]
 
 
 def _latest(workspace: Workspace, name: str) -> str:
-    """A label's version, asked for by us: one request, and our words when there is none of that name."""
+    """Return the version of a label: one request, and our words when there is none of that name.
+
+    Of a curated environment the label is enough: the service resolves it, as it does for the SDK, which never asks.
+    """
     labelled = _LABEL.fullmatch(name)
     if labelled is None:
         return name if name.startswith(("azureml:", "/")) else f"azureml:{name}"
@@ -94,14 +97,30 @@ def _latest(workspace: Workspace, name: str) -> str:
     try:
         answer = workspace.arm.get(f"environments/{labelled['name']}", api=rest.ARM, act=f"look for environment {name}")
     except AmlTrainError as error:
-        if faults.told(error).status != 404:
+        if faults.told(error).status != 404 or isinstance(error, WorkspaceGone):
             raise
+        if curated.is_curated(name):
+            log.info("environment %s is not listed: its label is sent", name)
+            return f"azureml:{name}"
         raise EnvironmentFailed(
             f"There is no environment {labelled['name']!r} in {workspace.name}.",
             hint=_try_instead(labelled["name"]),
         ) from error
     version = ((answer.json or {}).get("properties") or {}).get("latestVersion")
     return f"azureml:{labelled['name']}:{version}" if version else f"azureml:{name}"
+
+
+def _newest(workspace: Workspace, name: str) -> str:
+    """Return the newest version of an environment whose latest one is not told; empty where none is listed."""
+    answer = workspace.arm.get(
+        f"environments/{name}/versions",
+        api=rest.ARM,
+        params={"$top": "1", "$orderBy": "createdtime desc"},
+        ok=(200, 404),
+        act=f"look for versions of {name}",
+    )
+    found = ((answer.json or {}).get("value") or []) if answer.status == 200 else []
+    return str(found[0].get("name") or "") if found else ""
 
 
 def _try_instead(name: str) -> str:
@@ -130,6 +149,9 @@ def _derived(workspace: Workspace, name: str) -> Any:
     """An environment made of a named one, with packages that can log."""
     from azure.ai.ml.entities import Environment
 
+    labelled = _LABEL.fullmatch(name.removeprefix("azureml:"))
+    if labelled is not None and (version := _newest(workspace, labelled["name"])):
+        name = f"azureml:{labelled['name']}:{version}"
     found = _VERSION.fullmatch(name.removeprefix("azureml:"))
     if found is None:
         raise EnvironmentFailed(f"--derive-env: {name} is not NAME:VERSION of this workspace.", hint="Leave it out.")

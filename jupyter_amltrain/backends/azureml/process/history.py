@@ -1,7 +1,8 @@
 """Run history: what became of a job, as rows (see :mod:`..job_rows`), and where its files lie.
 
-``GET {api}/history/v1.0{WS}/runs/{name}/details`` (the SDK's ``RunOperations.get_details``) says all of it at
-once: status, times, error, tags, and a signed address for each log file.
+``GET {api}/history/v1.0{WS}/runs/{name}/details`` (the SDK's ``RunOperations.get_details``) says most of it at
+once: status, times, error, tags, and a signed address for each log file. Why a run waits or was canceled
+(``queueingInfo``, ``cancelationReason``) is in its record alone: ``GET .../runs/{name}``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
-from jupyter_amltrain.backends.azureml import faults
+from jupyter_amltrain.backends.azureml import computed, faults
 from jupyter_amltrain.backends.azureml.process import rest, serve
 from jupyter_amltrain.errors import AmlTrainError
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: Statuses of a run that waits, and of one that did not complete.
+QUEUED = ("NotStarted", "Unapproved", "Starting", "Queued", "Scheduled", "Paused")
+ENDED_BADLY = ("Failed", "Canceled")
 #: Requests at the same time for one operation.
 AT_ONCE = 8
 #: A signed address is not used in the last seconds of its life.
@@ -86,6 +90,43 @@ def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
     found: dict[str, Any] = answer.json or {}
     _looks.put((workspace.name, name), found)
     return found
+
+
+def record(workspace: Workspace, name: str) -> dict[str, Any] | None:
+    """Return the record of a run, which has no log files; ``None`` when there is none of that name."""
+    answer = workspace.data.get(
+        f"{workspace.history}/runs/{quote(name, safe='')}", api=rest.HISTORY, ok=(200, 404), act=f"look at job {name}"
+    )
+    found: dict[str, Any] = answer.json or {}
+    return found if answer.status == 200 else None
+
+
+def look(workspace: Workspace, name: str) -> dict[str, Any] | None:
+    """Return the row of a job with the reason why it waits or ended; ``None`` when run history does not know it.
+
+    A run that waits has no files yet: while it does, its record alone is asked for.
+    """
+    key = (workspace.name, name)
+    if key in _waiting:
+        found = record(workspace, name)
+        if found is not None and found.get("status") in QUEUED:
+            return row(name, found)
+        _waiting.discard(key)
+    found = details(workspace, name)
+    if found is None:
+        return None
+    now = row(name, found)
+    if now["status"] not in (*QUEUED, *ENDED_BADLY):
+        return now
+    if now["status"] in QUEUED:
+        _waiting.add(key)
+    return with_reason(now, record(workspace, name))
+
+
+def with_reason(row_: Mapping[str, Any], record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a row with what only the record of its run says."""
+    told = row(str(row_["name"]), record or {})
+    return {**row_, "why": told["why"] or row_["why"], "error": row_["error"] or told["error"]}
 
 
 def recent(workspace: Workspace, name: str, age: float) -> dict[str, Any] | None:
@@ -163,6 +204,7 @@ def row_of_job(job: Mapping[str, Any]) -> dict[str, Any]:
         "revision": 0,
         "compute": compute.rpartition("/")[2],
         "count": (body.get("resources") or {}).get("instanceCount"),
+        "limit": computed.seconds(str((body.get("limits") or {}).get("timeout") or "")),
         "archived": bool(body.get("isArchived")),
         "size": (body.get("resources") or {}).get("instanceType") or "",
     }
@@ -234,3 +276,5 @@ def _ends(urls: Iterable[str]) -> float:
 
 
 _looks = _Looks()
+#: Workspace and name of runs that waited at the last look.
+_waiting: set[tuple[str, str]] = set()

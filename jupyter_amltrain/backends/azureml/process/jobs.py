@@ -22,7 +22,7 @@ log = logging.getLogger("amltrain.azure")
 
 #: Jobs of a workspace that are looked at for a list, newest first: a busy one has a hundred thousand.
 _LOOKED = 2000
-#: Of failed jobs in a list, so many are asked for why.
+#: Of jobs in a list that did not complete, so many are asked for why.
 _ASKED_WHY = 20
 #: Properties of a job that are ours.
 _OURS = "amltrain."
@@ -46,18 +46,18 @@ def poll(call: Call, *, workspace: str, names: Sequence[str]) -> dict[str, Any]:
 
     def one(name: str) -> dict[str, Any] | None:
         try:
-            found = history.details(place, name)
+            row = history.look(place, name)
         except AmlTrainError as error:
             if faults.told(error).status in (403, 410):
                 job_of(place, name)  # what run history says for a workspace that is gone nobody has recorded
             raise
-        if found is not None:
-            row = history.row(name, found)
-        else:
+        if row is None or row["status"] in history.ENDED_BADLY:
             job = job_of(place, name)
-            if job is None:  # absent means lost to who asks: only where both do not know it
+            if row is None and job is None:  # absent means lost to who asks: only where both do not know it
                 return None
-            row = history.row_of_job(job)
+            # ARM alone knows the limit, by which a run that was canceled at it is told from others.
+            told = history.row_of_job(job or {})
+            row = told if row is None else {**row, "limit": told["limit"]}
         return {**row, "doors": doors.of_row(place, row)}
 
     rows = history.all_of(one, list(names))
@@ -70,7 +70,10 @@ def get(call: Call, *, workspace: str, name: str) -> dict[str, Any] | None:
     job, more = history.all_of(lambda ask: ask(place, name), [job_of, history.details])
     if job is None:
         return None
-    row = history.completed(history.row_of_job(job), None if more is None else history.row(name, more))
+    better = None if more is None else history.row(name, more)
+    if better is not None and better["status"] in (*history.QUEUED, *history.ENDED_BADLY):
+        better = history.with_reason(better, history.record(place, name))
+    row = history.completed(history.row_of_job(job), better)
     return {"row": {**row, "doors": doors.of_row(place, row)}, "job": shown(job)}
 
 
@@ -116,8 +119,9 @@ def list_all(
         names.append(row["name"])
         if row["name"] not in left:
             found.append({"row": row, "job": shown(job)})
-    # The list says neither why a job failed nor how far a live one is.
-    asked = [one for one in found if one["row"]["status"] not in ("Completed", "Canceled")][:_ASKED_WHY]
+    # The list says neither why a job failed or was canceled nor how far a live one is.
+    asked = [one for one in found if one["row"]["status"] != "Completed"]
+    asked = sorted(asked, key=lambda one: one["row"]["status"] == "Canceled")[:_ASKED_WHY]
     for one, more in zip(asked, history.all_of(lambda o: _more(place, o["row"]["name"]), asked), strict=True):
         one["row"] = history.completed(one["row"], more)
     for one in found:
@@ -126,7 +130,7 @@ def list_all(
 
 
 def _more(place: Workspace, name: str) -> dict[str, Any] | None:
-    found = history.details(place, name)
+    found = history.record(place, name)
     return None if found is None else history.row(name, found)
 
 

@@ -121,7 +121,8 @@ def _created(
                 sdk.forget(place.name)
                 is_taken(place, name)
                 continue
-            raise _refused(plain, body, environment) from error
+            compute = str(body.get("computeId") or "").rpartition("/")[2]
+            raise plain_refusal(plain, compute, environment) from error
     failpoints.hit("azure_after_put")
     return answer_of(made, place, name)
 
@@ -189,23 +190,41 @@ def _status(error: Exception) -> int:
     return int(getattr(error, "status_code", 0) or 0)
 
 
-def _refused(error: AmlTrainError, body: Mapping[str, Any], environment: Any) -> AmlTrainError:
-    """In words for what a person asked for."""
+def plain_refusal(error: AmlTrainError, compute: str, environment: Any) -> AmlTrainError:
+    """Return a refused submit in words for what a person asked for; the error itself where there are none.
+
+    Parameters
+    ----------
+    compute
+        Name of the compute; empty for serverless.
+    environment
+        An id, or the SDK's object.
+    """
     codes = " ".join(faults.told(error).codes)
-    compute = str(body.get("computeId") or "").rpartition("/")[2]
-    if "UnknownTargetType" in codes and compute:
+    missing = "UnknownTargetType" in codes or re.search(r"compute (?:target )?(?:was )?not found", error.message, re.I)
+    if missing and compute:
         return SubmitError(
             f"There is no compute {compute!r} in the workspace any more.",
             hint="%aml_compute list shows what is there.",
         )
     if "EnvironmentNotFound" in codes and isinstance(environment, str):
         return EnvironmentFailed(
-            f"There is no environment {environment.removeprefix('azureml:')!r} in the workspace.",
+            f"There is no environment {shown_environment(environment)!r}{_home(environment)}.",
             hint="The studio lists them under Environments. Try: --env NAME@latest, or --env conda.yml",
         )
     if re.search(r"environment", f"{codes} {error.message}", re.I) and faults.told(error).status in (400, 404):
         return EnvironmentFailed(error.message, hint="Try another: --env NAME@latest, or --env conda.yml")
     return error
+
+
+def shown_environment(reference: str) -> str:
+    """Return the id of an environment as ``--env`` takes it: addresses of registries begin with ``azureml://``."""
+    return reference if reference.startswith("azureml://") else reference.removeprefix("azureml:")
+
+
+def _home(environment: str) -> str:
+    registry = re.match(r"azureml://registries/([^/]+)/", environment)
+    return f" in the registry {registry[1]!r}" if registry else " in the workspace"
 
 
 def _git(folder: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml import faults, yaml_faults
+from jupyter_amltrain.backends.azureml import faults, yaml_faults, yaml_jobs
 from jupyter_amltrain.backends.azureml.process import jobs, sdk, submits
 from jupyter_amltrain.errors import AmlTrainError, SpecError, SubmitError
 
@@ -47,6 +47,7 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any]) -> dict[str, A
     entity.name = name
     entity.tags = {**(entity.tags or {}), **job["tags"]}
     _take_properties(entity, {**(entity.properties or {}), **job["properties"]})
+    _repair_automl(entity)
     try:
         with sdk.quiet():
             made = client.jobs.create_or_update(entity, skip_validation=True)
@@ -54,8 +55,18 @@ def submit(call: Call, *, workspace: str, job: Mapping[str, Any]) -> dict[str, A
         plain = _plain(error, job, place.name)
         if isinstance(plain, AmlTrainError) and (there := submits.accepted(call, place, name, plain)) is not None:
             return there
+        if isinstance(plain, AmlTrainError):
+            environment = getattr(entity, "environment", None)
+            raise submits.plain_refusal(plain, _compute_of(entity, job), environment) from error
         raise plain from error
     return submits.answer_of(made, place, name)
+
+
+def _compute_of(entity: Any, job: Mapping[str, Any]) -> str:
+    """Return the name of the compute that a job goes to; of a pipeline that of its target."""
+    named = getattr(entity, "compute", None)
+    named = named if isinstance(named, str) else job["properties"].get(yaml_jobs.COMPUTE)
+    return str(named or "").rpartition("/")[2].removeprefix("azureml:")
 
 
 def _loaded(job: Mapping[str, Any]) -> Any:
@@ -90,6 +101,27 @@ def _take_properties(entity: Any, properties: dict[str, str]) -> None:
         return made
 
     object.__setattr__(entity, "_to_job", with_properties)
+
+
+def _repair_automl(entity: Any) -> None:
+    """Have an AutoML job send its ``resources`` and ``queue_settings`` as the API names them.
+
+    The SDK (1.35) puts its own objects into the body, which go out in snake case: the size of a serverless machine
+    would be lost.
+    """
+    if str(getattr(entity, "type", "")).lower() != "automl":
+        return
+    make = entity._to_rest_object
+
+    def with_resources() -> Any:
+        made = make()
+        for name in ("resources", "queue_settings"):
+            own: Any = getattr(entity, name, None)
+            if hasattr(own, "_to_rest_object") and hasattr(made.properties, "_is_model"):
+                setattr(made.properties, name, own._to_rest_object())
+        return made
+
+    object.__setattr__(entity, "_to_rest_object", with_resources)
 
 
 def _plain(error: Exception, job: Mapping[str, Any], where: str) -> Exception:
