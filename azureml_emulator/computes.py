@@ -228,16 +228,20 @@ async def delete_compute(call: Call) -> web.Response:
 
 @routes.arm("POST", "{ws}/computes/{name}/listNodes")
 async def list_nodes(call: Call) -> Any:
-    """Nodes of a cluster (AmlComputeNodesInformation of the ARM schema); nextLink absent."""
+    """Nodes of a cluster, with its type beside them as recorded; nextLink absent."""
     found = _found(call)
     if found["properties"]["computeType"] != "AmlCompute":
         raise bad_request(call.world, "Only AmlCompute has nodes to list.", "UnsupportedOperation")
-    return {"nodes": clusters.nodes_of(call.world, found)}
+    return {"computeType": "AmlCompute", "nodes": clusters.nodes_of(call.world, found)}
 
 
 @routes.arm("POST", "{ws}/computes/{name}/listKeys")
 async def list_keys(call: Call) -> Any:
-    return {"computeType": _found(call)["properties"]["computeType"]}
+    """Secrets of an attached compute; of a cluster the code is recorded, the sentence is ours."""
+    kind = _found(call)["properties"]["computeType"]
+    if kind == "AmlCompute":
+        raise bad_request(call.world, f"A compute of type {kind} has no keys.", "UserError")
+    return {"computeType": kind}
 
 
 @routes.arm("POST", "{ws}/computes/{name}/{act}")

@@ -70,7 +70,8 @@ def test_four_processes_on_two_nodes(tmp_path, zipapp):
         assert [row[0] for row in rows] == list(range(len(rows))) and rows[-1][11] == 70
         assert node.json(f"telemetry/summary-{number}.json")["gpus"][0]["util_mean"] == 70
         assert node.json(f"telemetry/truth-{number}.json")["verdict"] == "used"
-        names = {path.name for path in (node.logs / "telemetry").iterdir()}
+        # A minute may have ended meanwhile.
+        names = {path.name for path in (node.logs / "telemetry").iterdir()} - {f"minutes-{number}.jsonl"}
         assert names == {f"node-{number}.jsonl", f"summary-{number}.json", f"truth-{number}.json"}
 
 

@@ -357,3 +357,10 @@ def test_unknown_field_is_refused_or_ignored_by_the_switch(cloud: Cloud) -> None
     cloud.azure.control("/switch", unknown_fields=True)
     assert cloud.submit("f1", "true", REGISTRY, colour="red").status_code == 201
     until(lambda: cloud.status("f1") == "Completed")
+
+
+def test_cluster_lists_its_nodes_with_its_type_and_has_no_keys(cloud: Cloud) -> None:
+    nodes = cloud.arm("POST", "/computes/cluster/listNodes", {})
+    assert nodes.status_code == 200 and nodes.json()["computeType"] == "AmlCompute"
+    keys = cloud.arm("POST", "/computes/cluster/listKeys", {})
+    assert keys.status_code == 400 and "UserError" in keys.text
