@@ -14,7 +14,7 @@ from azureml_emulator.switches import TABLE
 from jupyter_amltrain.backends.azureml import mirror_reading
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.link import close_of, link_of
-from jupyter_amltrain.errors import ResultMissing
+from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.snapshot import take
@@ -168,6 +168,7 @@ class Bench:
         self.defaults = {**{name: default for name, (default, _) in TABLE.items()}, **PACE}
         self.number = 0
         self.workspace = ""
+        self.clusters: list[str] = []
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.call(work, LIMIT)
@@ -196,8 +197,15 @@ class Bench:
         self.number += 1
         name = name or f"c{self.number}"
         settings = {"size": SIZE, "max_nodes": 3, **settings}
+        self.clusters.append(name)
         await self.of("computes.create", kind="amlcompute", name=name, settings=settings)
         return AzureBackend(AmlComputeTarget(name=name, **settings), self.loop, self.root)
+
+    async def clear(self) -> None:
+        """Delete the clusters of a test: their idle machines would hold the quota of the tests after it."""
+        while self.clusters:
+            with contextlib.suppress(AmlTrainError):
+                await self.of("computes.delete", name=self.clusters.pop())
 
     async def launch(self, backend: AzureBackend, name: str, text: str, **more: Any) -> Run:
         spec = JobSpec(name=name, script=text, **more)

@@ -255,7 +255,7 @@ def test_cluster_scale_with_service_warning_is_kept(azure_env: Azure, make: Make
     azure_env.control("/switch", scale_seconds=0.2)
     life = make(AmlComputeTarget(name="warned", size=GPU, max_nodes=2))
     run(life.create(Told()))
-    run(life.scale(1, Told()))
+    run(life.scale({"min_nodes": 1}, Told()))
     patches = wire(azure_env, r"PATCH .*computes/warned")
     assert [p["body"]["properties"]["properties"]["scaleSettings"]["minNodeCount"] for p in patches] == [1]
     state = run(life.state())

@@ -266,7 +266,7 @@ OTHERS = {
     "monitor_delay": monitored,
 }
 
-# `too_long` as assumed is test_backend's: here idle machines of the others' clusters hold the quota by then.
+# `too_long` as assumed is test_backend's.
 AS_ASSUMED = (connects, doomed, warned, beyond_quota, low_priority, taken_away, ranks, with_gpus, attached, gone)
 
 
@@ -283,6 +283,7 @@ def test_what_it_touches(bench: Bench, switch: str, value: Any) -> None:
         if OTHERS[switch] in (connects, reads_only):
             bench.azure.control("/expire-tokens")
             bench.call(bench.connect())
+        bench.call(bench.clear())
     assert bench.azure.control("/problems") == {"problems": [], "refused_hosts": []}
 
 
@@ -290,7 +291,10 @@ def test_what_it_touches(bench: Bench, switch: str, value: Any) -> None:
 def test_the_same_as_assumed(bench: Bench, work: Any) -> None:
     """The others see something with their switch alone, or are tested elsewhere as assumed."""
     bench.flip()
-    bench.call(asyncio.wait_for(work(bench, ""), LIMIT - 5))
+    try:
+        bench.call(asyncio.wait_for(work(bench, ""), LIMIT - 5))
+    finally:
+        bench.call(bench.clear())
 
 
 def test_all_of_them() -> None:

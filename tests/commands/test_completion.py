@@ -77,7 +77,7 @@ def test_every_flag_and_verb_of_the_parsers_is_offered(command: str, front: str)
         ("runs", "logs ", ["local/new-2", "last", "lab-vm/digits-7", "local/digits-1"]),
         ("runs", "logs dig", ["digits-7", "digits-1"]),  # an id without its target
         ("runs", "logs lab", ["lab-vm/digits-7"]),
-        ("runs", "logs last ", ["--tail", "--follow"]),
+        ("runs", "logs last ", ["--tail", "--follow", "--step"]),
         ("runs", "cancel ", ["local/new-2"]),
         ("runs", "delete ", ["lab-vm/digits-7", "local/digits-1"]),
         ("runs", "delete local/digits-1 ", ["lab-vm/digits-7"]),

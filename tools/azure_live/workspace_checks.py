@@ -161,7 +161,7 @@ def _secret(place: Workspace) -> Seen:
 @before("upload_sas_seconds", "the end of a signature of startPendingUpload")
 def _upload(place: Workspace) -> Seen:
     path = f"codes/{uuid.uuid4()}/versions/1/startPendingUpload"
-    found = place.arm.post(path, api=rest.ARM, json={}).json or {}
+    found = place.arm.post(path, api=rest.ARM, json={"pendingUploadType": "TemporaryBlobReference"}).json or {}
     signed = str(found["blobReferenceForConsumption"]["credential"]["sasUri"])
     seconds = seconds_left(signed)
     return seconds is not None and seconds > 600, f"holds for {seconds and seconds / 3600:.1f} hours"
