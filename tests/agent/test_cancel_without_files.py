@@ -23,7 +23,7 @@ def mount(*words: str) -> None:
         pytest.skip("needs root and Linux: mounts a file system")
     done = subprocess.run(["mount", *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"mount is not allowed here: {done.stderr.strip()}")
+        pytest.skip(f"needs the right to mount: {done.stderr.strip()}")
 
 
 @pytest.fixture
@@ -62,9 +62,11 @@ def no_inode(home: Path) -> Callable[[], None]:
 
 
 def read_only(home: Path) -> Callable[[], None]:
-    # A view over the first one, in which no file is open for writing.
+    # A view over the first one. The dispatcher writes through the view as soon as it is there, and
+    # a mount with a file open for writing cannot become read-only: ask until none is.
     mount("--bind", str(home), str(home))
-    mount("-o", "remount,bind,ro", str(home))
+    remount = ["mount", "-o", "remount,bind,ro", str(home)]
+    until(lambda: subprocess.run(remount, capture_output=True, check=False).returncode == 0, "a quiet moment", STEADY)
     with pytest.raises(OSError, match="Read-only"):
         (home / "one-more").touch()
     return lambda: subprocess.run(["umount", "-l", str(home)], check=True) and None
