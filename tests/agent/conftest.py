@@ -117,6 +117,10 @@ class Agent:
         data = path.read_bytes() if path.exists() else b""
         return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
+    def ticks(self, run: str) -> list[list[Any]]:
+        """Rows of samples; objects between them are notes about what changed."""
+        return [line for line in self.telemetry(run) if isinstance(line, list)]
+
     def dispatcher(self) -> int:
         return int(self.good("ping")["pid"])
 

@@ -109,7 +109,7 @@ def test_helpers_killed(agent: Agent) -> None:
         until(lambda count=count: len(agent.telemetry(run)) > count + 1, "the next samples")
     agent.good("cancel", run=run)
     assert agent.wait(run)["state"] == "canceled"
-    _, *rows = agent.telemetry(run)
+    rows = agent.ticks(run)
     assert [row[0] for row in rows] == list(range(len(rows)))
 
 
@@ -241,7 +241,7 @@ def test_full_disk_does_not_end_a_job(agent: Agent, tmp_path: Path) -> None:
         assert small.state(run)["state"] in ("running", "finalizing")
         filler.unlink()
         assert small.wait(run)["state"] == "completed"
-        _, *rows = small.telemetry(run)
+        rows = small.ticks(run)
         assert [row[0] for row in rows] == list(range(len(rows)))
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=False)
