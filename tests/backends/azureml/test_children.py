@@ -181,3 +181,14 @@ def test_child_is_found_by_name_id_or_beginning_and_by_nothing_else() -> None:
     for name in ("prep", "nobody", ""):
         with pytest.raises(CommandError):
             runs.find(name)
+
+
+def test_metric_written_after_the_end_of_its_child_is_read_at_the_end_of_the_parent(tmp_path: Path) -> None:
+    service = Service([trial(0)], {}, sweep())
+    (early,) = looked(tmp_path, service, ended=False)
+    assert (early.metric, early.value) == ("", None)
+    looked(tmp_path, service, ended=False)
+    assert service.asked == ["s_0"]  # while the parent lives, not again
+    service.metrics["s_0"] = [metric(0.5)]
+    (late,) = looked(tmp_path, service)
+    assert (late.metric, late.value) == ("loss", 0.5)

@@ -190,9 +190,17 @@ def _leader(runs: Sequence[ChildRun], goal: str) -> str:
 
 
 def _ask_metrics(mirror: MirrorFiles, place: Workspace, runs: Sequence[ChildRun], primary: str, ended: bool) -> None:
-    """Ask for the metrics of children that run, and once more of each that has ended."""
+    """Ask for the metrics of children that run, once more of each that has ended, and of silent ones at the end.
+
+    A service may write the metrics of a child after the child's end.
+    """
     values: dict[str, list[Any]] = mirror.facts.setdefault("child_values", {})
-    wanted = [run for run in runs if run.started is not None and not (values.get(run.id) or [None, None, False])[2]]
+
+    def open_question(run: ChildRun) -> bool:
+        metric, _, final = values.get(run.id) or ("", None, False)
+        return run.started is not None and (not final or (ended and not metric))
+
+    wanted = [run for run in runs if open_question(run)]
     wanted.sort(key=lambda run: run.ended is None)  # of those that have ended it is the last question
     wanted = wanted if ended else wanted[:_MAX_ASKED]
     for run, found in zip(wanted, history.all_of(lambda run: _metrics(place, run.id), wanted), strict=True):
