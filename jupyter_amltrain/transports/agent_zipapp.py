@@ -58,7 +58,7 @@ def build(home: str | os.PathLike[str]) -> Path:
 def _sources() -> dict[str, bytes]:
     """Name in the archive to content."""
     here = Path(agent.__file__).parent
-    found = {f"{_PACKAGE}/{path.name}": path.read_bytes() for path in here.glob("*.py")}
+    found = {f"{_PACKAGE}/{path.relative_to(here).as_posix()}": path.read_bytes() for path in here.rglob("*.py")}
     found["__main__.py"] = _MAIN.encode()
     spec = importlib.util.find_spec("pynvml")
     if spec is not None and spec.origin is not None:
