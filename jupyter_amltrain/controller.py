@@ -67,7 +67,7 @@ class Controller:
         self.connections = Connections(self.loop, self.root, self.targets, self.computes, self.store)
         self.models = Models(self.loop, self.root, self.imports, self.targets)
         directory = RunDirectory(self.store, self.imports)
-        self._finder = RunFinder(self.targets, self.computes, self.places, self.store, directory)
+        self._finder = RunFinder(self.targets, self.computes.status, self.places, self.store, directory)
         self._launches = Launches(self.loop, self.store, self._launched)
         self.monitors = Monitors(self.loop, self.backend)
         #: Called on the loop before anything is closed: who speaks for us stops speaking.

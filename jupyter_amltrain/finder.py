@@ -32,9 +32,9 @@ class RunFinder:
     """Asks the targets for their runs, and takes them into the store."""
 
     def __init__(
-        self, targets: Targets, computes: TargetList, places: Places, store: RunStore, directory: RunDirectory
+        self, targets: Targets, status: TargetList, places: Places, store: RunStore, directory: RunDirectory
     ) -> None:
-        self._targets, self._computes, self._places = targets, computes, places
+        self._targets, self._status, self._places = targets, status, places
         self._store, self._directory = store, directory
 
     async def runs(self, target: str | None = None) -> list[Entry]:
@@ -57,7 +57,7 @@ class RunFinder:
 
     async def _names(self) -> list[str]:
         """The targets, and those that are gone but for their runs."""
-        return [*(there.name for there in await self._computes.refresh()), *self._computes.past]
+        return [*(there.name for there in await self._status.refresh()), *self._status.past]
 
     async def _take(self, names: Iterable[str]) -> None:
         """Take in the runs of targets, all at once: a silent one costs the others no time."""
@@ -138,7 +138,7 @@ class RunFinder:
         A folder that cannot be listed, of a newer schema say, tells why when it is asked for.
         """
         near: RunHandle | None = None
-        for place in await self._computes.refresh():
+        for place in await self._status.refresh():
             backend = self._places.backend(place.name)
             with contextlib.suppress(TargetError, UnknownTarget):
                 run = await backend.find(run_id)

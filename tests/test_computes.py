@@ -175,7 +175,7 @@ def test_start_and_stop(kernel: Kernel) -> None:
         ("delete", "local", {}, "'local' does not support delete."),
         ("start", "local", {}, "'local' does not support start."),
         ("scale", "one", {"values": {"nodes": 2}}, "'one' does not support scale. Supported: use, test, start, stop"),
-        ("fly", "one", {}, "'fly' cannot be done with a target."),
+        ("fly", "one", {}, "'fly' is not an action"),
         ("attach", "vm", {"kind": "batch"}, "Azure Batch is no longer among the computes that Azure ML publishes"),
         ("start", "on", {}, "No compute target named 'on'. Did you mean one?"),
     ],
@@ -222,7 +222,7 @@ def test_nodes_that_a_cluster_cannot_have(kernel: Kernel, nodes: Any) -> None:
 def test_the_same_again_is_taken_as_it_is(kernel: Kernel) -> None:
     kernel.create("big", **CLUSTER)
     done = kernel.create("big", **CLUSTER)
-    assert done.accepted and not done.begun and done.said == "big is there already with these settings."
+    assert done.accepted and not done.begun and "already exists" in done.said
 
 
 def test_create_of_machines_that_somebody_else_deleted_creates_them(
@@ -331,7 +331,7 @@ def test_a_deleted_target_takes_its_runs_along(kernel: Kernel, home: Path) -> No
     waiting = controller.loop.post(controller.wait(RunHandle(handle)))
     assert "its 1 running run is stopped, and the logs" in kernel.act("delete", "big").ask
     kernel.act("delete", "big", confirmed=True)
-    assert kernel.finished("big") == "big is deleted. In use now: local."
+    assert "go to local" in (kernel.finished("big") or "")
     assert set(kernel.rows()) == {"local"} and kernel.rows()["local"].current
     assert stored(home) == {"schema": 1, "current": "local", "targets": {}}
     end = waiting.result(DEADLINE)  # who waited for it is told
