@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.fake_lifecycle import FakeLifecycle
+from jupyter_amltrain.backends.fake import FakeBackend
 from jupyter_amltrain.controller import Controller
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, QuotaExceeded, UnknownTarget
 from jupyter_amltrain.spec.job import JobSpec
@@ -231,14 +231,14 @@ def test_create_of_machines_that_somebody_else_deleted_creates_them(
     kernel.create("big", **CLUSTER)
     made = []
 
-    async def gone(self: FakeLifecycle) -> bool:
+    async def gone(self: FakeBackend) -> bool:
         return not made
 
-    async def create(self: FakeLifecycle, progress: Any) -> None:
+    async def create(self: FakeBackend, progress: Any) -> None:
         made.append(self.target.name)
 
-    monkeypatch.setattr(FakeLifecycle, "is_gone", gone)
-    monkeypatch.setattr(FakeLifecycle, "create", create)
+    monkeypatch.setattr(FakeBackend, "is_gone", gone)
+    monkeypatch.setattr(FakeBackend, "create", create)
     assert kernel.act("create", "big", kind="fake", values=CLUSTER).ask  # it costs: as the first time
     assert kernel.create("big", **CLUSTER).begun and made == ["big"]
     assert kernel.rows()["big"].state != "failed"
@@ -251,15 +251,15 @@ def test_create_of_deleted_machines_takes_the_new_settings(
     kernel.create("big", **CLUSTER)
     fails = [True]
 
-    async def gone(self: FakeLifecycle) -> bool:
+    async def gone(self: FakeBackend) -> bool:
         return True
 
-    async def create(self: FakeLifecycle, progress: Any) -> None:
+    async def create(self: FakeBackend, progress: Any) -> None:
         if fails.pop():
             raise QuotaExceeded("No.")
 
-    monkeypatch.setattr(FakeLifecycle, "is_gone", gone)
-    monkeypatch.setattr(FakeLifecycle, "create", create)
+    monkeypatch.setattr(FakeBackend, "is_gone", gone)
+    monkeypatch.setattr(FakeBackend, "create", create)
     assert "6 x 3.06" in kernel.act("create", "big", kind="fake", values={**SIZE, "max_nodes": 6}).ask
     with pytest.raises(QuotaExceeded):
         kernel.create("big", **SIZE, max_nodes=6)
@@ -292,13 +292,13 @@ def test_a_target_that_could_not_be_made_leaves_nothing(kernel: Kernel, other: K
 def test_a_target_that_may_have_been_made_all_the_same_stays_in_the_list(
     kernel: Kernel, other: Kernel, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = FakeLifecycle.create
+    make = FakeBackend.create
 
-    async def unsure(self: FakeLifecycle, progress: Any) -> None:
+    async def unsure(self: FakeBackend, progress: Any) -> None:
         await make(self, progress)
         raise CreateUnsure("No answer.", hint="%aml_compute list shows how it stands.")
 
-    monkeypatch.setattr(FakeLifecycle, "create", unsure)
+    monkeypatch.setattr(FakeBackend, "create", unsure)
     kernel.create("big", wait=False, **CLUSTER)
     with pytest.raises(CreateUnsure, match="No answer"):
         kernel.finished("big")
