@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.base import Backend, Plan
+from jupyter_amltrain.backends.base import Backend, Chunk, Plan
 from jupyter_amltrain.backends.registry import target_kinds
+from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.computes import Computes
 from jupyter_amltrain.connections import Connections
 from jupyter_amltrain.endings import Endings
@@ -26,7 +27,7 @@ from jupyter_amltrain.monitors import Monitors
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.places import Places
 from jupyter_amltrain.runs.directory import RunDirectory
-from jupyter_amltrain.runs.imports import Imports, only_in_folder
+from jupyter_amltrain.runs.imports import Imports
 from jupyter_amltrain.runs.kept import KeptStreams
 from jupyter_amltrain.runs.painters import Paint, Painters
 from jupyter_amltrain.runs.record import record_of
@@ -57,7 +58,7 @@ class Controller:
         self.loop = LoopThread()
         self.store = RunStore(self.loop)
         self.targets = Targets(self.root, target_kinds())
-        self.imports = Imports(self.loop, self.root, self._imported)
+        self.imports = Imports(self.loop, self.root, self._imported, self._local_copy)
         self.kept = KeptStreams(self.store)
         self._painters = Painters(self.store, self.imports.picture)
         self._endings = Endings(self.loop, self.store, self.imports, self._painters, self.kept, self.backend)
@@ -66,7 +67,7 @@ class Controller:
         self.computes = Computes(self.loop, self.targets, self.places, self.store, self._forget)
         self.connections = Connections(self.loop, self.root, self.targets, self.computes, self.store)
         self.models = Models(self.loop, self.root, self.imports, self.targets)
-        directory = RunDirectory(self.store, self.imports)
+        directory = RunDirectory(self.store)
         self._finder = RunFinder(self.targets, self.computes.status, self.places, self.store, directory)
         self._launches = Launches(self.loop, self.store, self._launched)
         self.monitors = Monitors(self.loop, self.backend)
@@ -220,9 +221,18 @@ class Controller:
         run = self.entry(handle).run
         if not run.tracking.startswith("failed") or not run.folder:
             return ""
-        if not await self.loop.offload(only_in_folder, run.folder):
+        if not await self._holds_metrics(run):
             return ""
         return run.tracking.partition(": ")[2].rstrip(".") or "its import failed"
+
+    async def _holds_metrics(self, run: Run) -> bool:
+        """Whether a run's files hold what its script logged to MLflow."""
+        backend = self.backend(run.target)
+        journal = await backend.read(run.run_id, "metrics", 0)  # its first line is the run itself
+        return bool(journal.data.partition(b"\n")[2]) or bool(await backend.list_files(run.run_id, "artifacts"))
+
+    async def _local_copy(self, run: Run) -> str | None:
+        return await self.backend(run.target).local_copy(run.run_id)
 
     async def delete(self, handle: RunHandle, without_mlflow: bool = False) -> None:
         """Remove an ended run from its target. The MLflow record stays.

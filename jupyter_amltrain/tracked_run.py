@@ -22,6 +22,7 @@ from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus
 if TYPE_CHECKING:
     import pandas
 
+    from jupyter_amltrain.backends.run_files import RunFiles
     from jupyter_amltrain.widgets.view import View
 
 #: A target that does not answer a question within this time is unreachable (seconds).

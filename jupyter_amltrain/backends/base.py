@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import abc
+import asyncio
+import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import valid_run_id
+from jupyter_amltrain.agent.protocol import read_regular, valid_run_id
 from jupyter_amltrain.backends.one_machine import refused
-from jupyter_amltrain.backends.run_index import PastRun
+from jupyter_amltrain.backends.run_index import TRACKING, PastRun, tracking_state
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.child_run import ChildRuns
@@ -63,6 +65,20 @@ def monitor_of(run_id: str) -> str | None:
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The exact request of a launch; printing it sends nothing.
+
+def read_local(path: str, limit: int) -> bytes:
+    """A regular file of this machine; empty where there is none of at most `limit` bytes. Blocks."""
+    try:
+        return read_regular(path, limit)
+    except (OSError, ValueError):
+        return b""
+
+
+def list_local(folder: str) -> list[str]:
+    """Paths of all files below a folder of this machine, relative to it, sorted. Blocks."""
+    found = (os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
+    return sorted(path.replace(os.sep, "/") for path in found)
+
 
     Attributes
     ----------
@@ -225,6 +241,29 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     async def log_path(self, run_id: str) -> str:
         """Where the whole log lies, to be shown to the user."""
+    # ---- files of a run: ``Run.folder`` is a path of the target, and nobody else opens it
+
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """Path on this machine of a file or folder of a run, by default of its whole folder.
+
+        A target whose runs lie elsewhere copies it first. ``None`` where the run has no such file.
+        """
+        return None
+
+    async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
+        """A file of a run, by its path in the run's folder; empty where there is none, or it has more bytes."""
+        place = await self.local_copy(run_id, path)
+        return b"" if place is None else await asyncio.to_thread(read_local, place, limit)
+
+    async def list_files(self, run_id: str, folder: str = "") -> Sequence[str]:
+        """Paths of all files below a folder of a run, relative to it, sorted."""
+        place = await self.local_copy(run_id, folder)
+        return [] if place is None else await asyncio.to_thread(list_local, place)
+
+    async def import_states(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """What the MLflow importer left with runs: ``imported``, ``direct``, ``failed: <why>``, or empty."""
+        return [tracking_state(await self.read_file(run_id, TRACKING)) for run_id in run_ids]
+
 
     @abc.abstractmethod
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:

@@ -42,7 +42,13 @@ _AT_ONCE = 50
 
 
 class ProcessBackend(Backend):
-    """Jobs are processes under our agent, on the machine behind `transport`."""
+    """Runs jobs as processes under our agent, on the machine that `transport` reaches.
+
+    Parameters
+    ----------
+    python
+        Interpreter of jobs that name none, as the target has it; empty takes that of the machine.
+    """
 
     Target: ClassVar[type[ComputeTarget]]
     log_may_shrink = True
@@ -218,6 +224,22 @@ class ProcessBackend(Backend):
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
         """See :meth:`Backend.outputs`."""
         found: dict[str, Any] = {}
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """See :meth:`Backend.local_copy`."""
+        return await self._transport.fetch(f"{self._folder(run_id)}/{path}".rstrip("/"))
+
+    async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
+        """See :meth:`Backend.read_file`."""
+        try:
+            data = await self._transport.read_from(f"{self._folder(run_id)}/{path}", 0, limit + 1)
+        except OSError:
+            return b""
+        return data if len(data) <= limit else b""
+
+    async def list_files(self, run_id: str, folder: str = "") -> Sequence[str]:
+        """See :meth:`Backend.list_files`."""
+        return await self._transport.list(f"{self._folder(run_id)}/{folder}")
+
         for name in names:
             folder = f"{self._folder(run_id)}/outputs"
             handle = make_handle(self.target.name, run_id)

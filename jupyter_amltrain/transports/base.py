@@ -62,5 +62,13 @@ class Transport(abc.ABC):
         """A new consumer of news of folders."""
 
     @abc.abstractmethod
+    async def list(self, folder: str) -> Sequence[str]:
+        """Paths of all files below `folder`, relative to it, sorted; none where it does not exist."""
+
+    @abc.abstractmethod
+    async def fetch(self, path: str) -> str | None:
+        """Path on this machine of a file or folder, which another machine's is copied to; ``None`` when absent."""
+
+    @abc.abstractmethod
     async def close(self) -> None:
         """Let go of what was opened; runs go on."""

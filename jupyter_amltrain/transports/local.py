@@ -74,6 +74,14 @@ class LocalTransport(Transport):
     def changes(self) -> Changes:
         """See :meth:`Transport.changes`."""
         return FolderChanges()
+    async def list(self, folder: str) -> Sequence[str]:
+        """See :meth:`Transport.list`."""
+        return await self._loop.offload(_list, folder)
+
+    async def fetch(self, path: str) -> str | None:
+        """See :meth:`Transport.fetch`; nothing is copied."""
+        return path if await self._loop.offload(os.path.exists, path) else None
+
 
     async def close(self) -> None:
         """See :meth:`Transport.close`."""
@@ -124,6 +132,11 @@ def _put(files: dict[str, bytes | str], folder: Path) -> None:
 def _size(path: str) -> int:
     try:
         facts = os.stat(path)
+def _list(folder: str) -> list[str]:
+    found = (os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
+    return sorted(found)
+
+
         return facts.st_size if stat.S_ISREG(facts.st_mode) else 0
     except OSError as error:
         if error.errno in _ABSENT:

@@ -131,7 +131,9 @@ class BackendContract:
         assert call(backend.read(run.run_id, "telemetry", 0)) == call(backend.read(run.run_id, "telemetry/0", 0))
         for stream in (f"telemetry/{nodes}", "minutes/77", "summary/77"):  # there is none, or none yet
             assert call(backend.read(run.run_id, stream, 0)).data == b""
-        for stream in ("log/1", "telemetry/", "telemetry/-1", "telemetry/../1", "nothing"):
+        assert call(backend.read(run.run_id, "log/0", 0)) == call(backend.read(run.run_id, "log", 0))
+        assert call(backend.read(run.run_id, "log/7", 0)).data == b""  # a run of one process
+        for stream in ("metrics/1", "log/", "telemetry/", "telemetry/-1", "telemetry/../1", "nothing"):
             with pytest.raises(CommandError, match="There is no stream"):
                 call(backend.read(run.run_id, stream, 0))
 
@@ -172,6 +174,12 @@ class BackendContract:
         with pytest.raises(AmlTrainError, match="clash-22222"):
             call(twice())
         call(self._until_ended(backend, "clash-22222"))
+
+    def test_files_of_an_unknown_run_are_absent(self, call: Call[Any], backend: Backend) -> None:
+        assert call(backend.local_copy("nobody-22222")) is None
+        assert call(backend.read_file("nobody-22222", "job.json")) == b""
+        assert not call(backend.list_files("nobody-22222", "artifacts"))
+        assert list(call(backend.import_states(["nobody-22222"]))) == [""]
 
     def test_check_says_what_is_there(self, call: Call[Any], backend: Backend) -> None:
         info = call(backend.check())
