@@ -6,6 +6,8 @@ import abc
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from jupyter_amltrain.launch import TargetMachine
+
 
 class Changes(abc.ABC):
     """News of folders for one consumer; what came between two calls is not lost."""
@@ -32,6 +34,8 @@ class Transport(abc.ABC):
 
     #: State root of the agent on that machine.
     home: str
+    #: What the plans of jobs must know about that machine.
+    machine: TargetMachine
 
     @abc.abstractmethod
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,13 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain import errors
+from jupyter_amltrain.launch import TargetMachine
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.transports import tails
 from jupyter_amltrain.transports.base import Changes, Transport
@@ -34,6 +36,7 @@ class LocalTransport(Transport):
     def __init__(self, loop: LoopThread, home: Path) -> None:
         self._loop = loop
         self.home = str(home)
+        self.machine = TargetMachine(python=sys.executable, has_our_disk=True)
         self._tails = tails.Tails()
 
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
