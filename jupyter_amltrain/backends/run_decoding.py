@@ -111,7 +111,13 @@ def _printable(spec: JobSpec) -> JobSpec:
             raise ValueError(f"{seconds!r} is not a time")
     for text in (spec.script, spec.script_name, spec.source or "", spec.notebook_dir, spec.project, spec.cell):
         text.encode("utf-8", "surrogateescape")
-    shown = {"name": spec.name, "experiment": spec.experiment, "params": spec.params, "tags": spec.tags}
+    shown = {
+        "name": spec.name,
+        "experiment": spec.experiment,
+        "params": spec.params,
+        "tags": spec.tags,
+        "parent": spec.parent,
+    }
     data = json.dumps(shown, ensure_ascii=False)
     try:
         data.encode()

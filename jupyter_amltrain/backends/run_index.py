@@ -51,6 +51,7 @@ _LISTED = (
     "tracking",
     "job_type",
     "notebook_dir",
+    "parent",
 )
 
 #: Inode, change in ns and size of each file that a row is made of; zeros of one that is absent.

@@ -36,7 +36,7 @@ def again(run: Run, files: RunFiles) -> tuple[JobSpec, dict[str, str]]:
         raise CommandError(f"{run.handle} cannot run again: {run.error}")
     if run.partial:  # its folder was removed after it was listed
         raise CommandError(f"{run.handle} cannot run again: its job cannot be read any more.")
-    spec = _unchanged(run)
+    spec = msgspec.structs.replace(_unchanged(run, files), parent="")  # a run of its own
     return spec, {name: secret(name) for name in spec.secrets}
 
 

@@ -151,6 +151,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.handle.partition("/")[2]
 
     @property
+    @property
+    def parent(self) -> str:
+        """Handle of the run that this one is part of; empty for a run of its own."""
+        return self.spec.parent
+
     def damaged(self) -> bool:
         """Whether the run's folder cannot be understood."""
         return self.status.reason == DAMAGED and self.status.state is RunState.LOST
