@@ -324,12 +324,24 @@ class Controller:
         """The record of a run as it is now."""
         return record_of(await self.settle(handle))
 
-    async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "") -> bytes:
-        """The log of a run, or of its child of that id: all of it, or its last `tail_bytes` bytes."""
+    async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "", rank: int = 0) -> bytes:
+        """The log of one process of a run, or of its child of that id: all of it, or its last `tail_bytes` bytes."""
         run = self.entry(handle).run
         if not run.folder:
             return b""
-        return await read_log(self.backend(run.target), run.run_id, tail_bytes, child)
+        return await read_log(self.backend(run.target), run.run_id, tail_bytes, child, rank)
+
+    async def read_log(self, handle: RunHandle, offset: int, limit: int = 1 << 20) -> Chunk:
+        """Part of a run's log; see :meth:`Backend.read`."""
+        run = self.entry(handle).run
+        if not run.folder:
+            return Chunk(b"", 0)
+        return await self.backend(run.target).read(run.run_id, "log", offset, limit)
+
+    def files(self, handle: RunHandle) -> RunFiles:
+        """The files of a run, to be read in a thread."""
+        run = self.entry(handle).run
+        return RunFiles(self.loop, self.backend(run.target), run.run_id if run.folder else "")
 
     async def open_ui(self, project: str) -> dict[str, Any]:
         """Start MLflow's own pages for the store of `project`, or find them running."""

@@ -20,11 +20,12 @@ from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunStatus
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
 
-#: Streams that a backend can tail. The last three are of one node, ``telemetry/1`` of node
-#: number 1, without a number of node 0: all ticks (JSON lines), their minutes (JSON lines),
-#: and one JSON object that is replaced as a whole.
+#: Streams that a backend can tail. A log belongs to one process of a run: ``log/1`` is that of rank 1, ``log`` that
+#: of rank 0. The last three belong to one node: ``telemetry/1`` is that of node 1, ``telemetry`` that of node 0.
+#: They are all ticks (JSON lines), their minutes (JSON lines), and one JSON object that is replaced as a whole.
 STREAMS = ("log", "metrics", "telemetry", "minutes", "summary")
 PER_NODE = ("telemetry", "minutes", "summary")
+PER_RANK = ("log",)
 #: News of a run that are of no stream.
 STATUS = "status"
 #: Ids of runs, and what there may be news of.
@@ -34,17 +35,19 @@ MONITORS = "monitors/"
 
 
 def stream_of(stream: str) -> tuple[str, int]:
-    """``telemetry/1`` -> ``("telemetry", 1)``; a bare name is node 0's.
+    """``telemetry/1`` -> ``("telemetry", 1)``; a bare name is that of node 0 or rank 0.
 
     Raises
     ------
     CommandError
         There is no such stream.
     """
-    name, slash, node = stream.partition("/")
-    if name not in STREAMS or (slash and not (name in PER_NODE and node.isascii() and node.isdigit())):
+    name, slash, number = stream.partition("/")
+    if name not in STREAMS or (
+        slash and not (name in (*PER_NODE, *PER_RANK) and number.isascii() and number.isdigit() and len(number) < 7)
+    ):
         raise CommandError(f"There is no stream {stream[:80]!r}.", hint=f"There are: {', '.join(STREAMS)}.")
-    return name, int(node or 0)
+    return name, int(number or 0)
 
 
 def monitor_of(run_id: str) -> str | None:
@@ -63,9 +66,6 @@ def monitor_of(run_id: str) -> str | None:
     return monitor_id
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The exact request of a launch; printing it sends nothing.
-
 def read_local(path: str, limit: int) -> bytes:
     """A regular file of this machine; empty where there is none of at most `limit` bytes. Blocks."""
     try:
@@ -79,6 +79,9 @@ def list_local(folder: str) -> list[str]:
     found = (os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
     return sorted(path.replace(os.sep, "/") for path in found)
 
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The exact request of a launch; printing it sends nothing.
 
     Attributes
     ----------
@@ -238,9 +241,6 @@ class Backend(abc.ABC):
         """
         raise CommandError(f"A run on {self.target.name!r} has no steps or trials.")
 
-    @abc.abstractmethod
-    async def log_path(self, run_id: str) -> str:
-        """Where the whole log lies, to be shown to the user."""
     # ---- files of a run: ``Run.folder`` is a path of the target, and nobody else opens it
 
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
@@ -264,6 +264,9 @@ class Backend(abc.ABC):
         """What the MLflow importer left with runs: ``imported``, ``direct``, ``failed: <why>``, or empty."""
         return [tracking_state(await self.read_file(run_id, TRACKING)) for run_id in run_ids]
 
+    @abc.abstractmethod
+    async def log_path(self, run_id: str) -> str:
+        """Where the whole log lies, to be shown to the user."""
 
     @abc.abstractmethod
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:

@@ -240,7 +240,7 @@ class FakeBackend(Backend, Provisioned):
                 return b""
             return {"telemetry": node.raw, "minutes": node.minutes}.get(stream) or node.summary()
         life = self._lives.get(run_id)
-        if life is None or self._status(life).state is RunState.QUEUED:
+        if life is None or number or self._status(life).state is RunState.QUEUED:
             return b""
         if stream == "log":
             end = self._status(life).state.terminal

@@ -224,13 +224,6 @@ class ProcessBackend(Backend):
         """See :meth:`Backend.stop_monitor`."""
         await self._transport.call("monitor", {"id": monitor_id, "stop": True})
 
-    async def log_path(self, run_id: str) -> str:
-        """See :meth:`Backend.log_path`."""
-        return f"{self._folder(run_id)}/{file_of('log')}"
-
-    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
-        """See :meth:`Backend.outputs`."""
-        found: dict[str, Any] = {}
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
         """See :meth:`Backend.local_copy`."""
         return await self._transport.fetch(f"{self._folder(run_id)}/{path}".rstrip("/"))
@@ -247,6 +240,13 @@ class ProcessBackend(Backend):
         """See :meth:`Backend.list_files`."""
         return await self._transport.list(f"{self._folder(run_id)}/{folder}")
 
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`Backend.log_path`."""
+        return f"{self._folder(run_id)}/{file_of('log')}"
+
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+        """See :meth:`Backend.outputs`."""
+        found: dict[str, Any] = {}
         for name in names:
             folder = f"{self._folder(run_id)}/outputs"
             handle = make_handle(self.target.name, run_id)

@@ -20,6 +20,8 @@ _UNDECODABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, 
 
 #: Notes of a target that are read: a job may write its state file.
 _MAX_NOTES = 8
+#: Processes of a run whose logs can be read; for the same reason.
+_MAX_RANKS = 4096
 
 
 def run_of(handle: RunHandle, folder: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
@@ -84,6 +86,7 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
         truth={_text(key): _text(value) for key, value in (state.get("truth") or {}).items()},
         cause={_text(key): _text(value) for key, value in (state.get("cause") or {}).items()},
         nodes=int(state.get("nodes") or 1),
+        ranks=max(1, min(int(state.get("ranks") or 1), _MAX_RANKS)),
         notes=tuple(map(_text, list(state.get("notes") or ())[:_MAX_NOTES])),
     )
 

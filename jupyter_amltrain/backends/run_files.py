@@ -11,7 +11,7 @@ from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import tilde
 
 _FILES = {
-    "log": "log/rank-0.txt",
+    "log": "log/rank-{}.txt",
     "metrics": "metrics/rank-0.jsonl",
     "telemetry": "telemetry/node-{}.jsonl",
     "minutes": "telemetry/minutes-{}.jsonl",

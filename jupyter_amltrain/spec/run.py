@@ -118,6 +118,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     truth: dict[str, str] = {}  #: whether it used its GPUs: verdict, detail, cause (``agent/truth.py``)
     cause: dict[str, str] = {}  #: why it failed, of its GPUs: kind, text, action (``agent/failure_cause.py``)
     nodes: int = 1  #: machines it runs on
+    ranks: int = 1  #: processes with a log of their own, on all nodes
     notes: tuple[str, ...] = ()  #: of the target, about its start: a shared GPU, none because of the driver
     doors: tuple[Door, ...] = ()  #: its page first; the others while it runs
 
@@ -151,11 +152,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.handle.partition("/")[2]
 
     @property
-    @property
     def parent(self) -> str:
         """Handle of the run that this one is part of; empty for a run of its own."""
         return self.spec.parent
 
+    @property
     def damaged(self) -> bool:
         """Whether the run's folder cannot be understood."""
         return self.status.reason == DAMAGED and self.status.state is RunState.LOST

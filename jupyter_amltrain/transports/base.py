@@ -62,16 +62,16 @@ class Transport(abc.ABC):
         """Bytes in `path`; 0 when absent."""
 
     @abc.abstractmethod
-    def changes(self) -> Changes:
-        """A new consumer of news of folders."""
-
-    @abc.abstractmethod
     async def list(self, folder: str) -> Sequence[str]:
         """Paths of all files below `folder`, relative to it, sorted; none where it does not exist."""
 
     @abc.abstractmethod
     async def fetch(self, path: str) -> str | None:
         """Path on this machine of a file or folder, which another machine's is copied to; ``None`` when absent."""
+
+    @abc.abstractmethod
+    def changes(self) -> Changes:
+        """A new consumer of news of folders."""
 
     @abc.abstractmethod
     async def close(self) -> None:

@@ -74,9 +74,6 @@ class LocalTransport(Transport):
         """See :meth:`Transport.size`."""
         return await self._loop.offload(_size, path)
 
-    def changes(self) -> Changes:
-        """See :meth:`Transport.changes`."""
-        return FolderChanges()
     async def list(self, folder: str) -> Sequence[str]:
         """See :meth:`Transport.list`."""
         return await self._loop.offload(_list, folder)
@@ -85,6 +82,9 @@ class LocalTransport(Transport):
         """See :meth:`Transport.fetch`; nothing is copied."""
         return path if await self._loop.offload(os.path.exists, path) else None
 
+    def changes(self) -> Changes:
+        """See :meth:`Transport.changes`."""
+        return FolderChanges()
 
     async def close(self) -> None:
         """See :meth:`Transport.close`."""
@@ -132,14 +132,14 @@ def _put(files: dict[str, bytes | str], folder: Path) -> None:
             os.chmod(path, 0o700 if os.stat(content).st_mode & stat.S_IXUSR else 0o600)
 
 
-def _size(path: str) -> int:
-    try:
-        facts = os.stat(path)
 def _list(folder: str) -> list[str]:
     found = (os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
     return sorted(found)
 
 
+def _size(path: str) -> int:
+    try:
+        facts = os.stat(path)
         return facts.st_size if stat.S_ISREG(facts.st_mode) else 0
     except OSError as error:
         if error.errno in _ABSENT:
