@@ -1,4 +1,4 @@
-"""Runs by what a person calls them, over all targets. Runs on the loop."""
+"""Finds runs by handle, id or prefix, on all targets. Loop thread only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def named(text: str) -> str:
 
 
 class RunFinder:
-    """Asks the targets for their runs, and takes them into the store."""
+    """Reads the runs of the targets into the store, and resolves what users call a run."""
 
     def __init__(
         self, targets: Targets, status: TargetList, places: Places, store: RunStore, directory: RunDirectory
@@ -49,18 +49,18 @@ class RunFinder:
         return self._directory.entries([target])
 
     async def refresh(self, target: str | None = None) -> None:
-        """Take in the runs of every target (or of one); never fails for one that is silent."""
+        """Read the runs of every target, or of one; a target that does not answer is skipped."""
         try:
             await self._take([target] if target else await self._names())
         except AmlTrainError as error:  # targets.json cannot be read: told to who asks for targets
             log.info("%s", error)
 
     async def _names(self) -> list[str]:
-        """The targets, and those that are gone but for their runs."""
+        """Names of the targets, and of removed ones whose runs are kept."""
         return [*(there.name for there in await self._status.refresh()), *self._status.past]
 
     async def _take(self, names: Iterable[str]) -> None:
-        """Take in the runs of targets, all at once: a silent one costs the others no time."""
+        """Read the runs of targets concurrently; one that does not answer delays no other."""
 
         async def take(name: str) -> None:
             try:

@@ -96,7 +96,7 @@ def name_and_version(text: str) -> tuple[str, str]:
 
 
 class Models:
-    """Speaks with the registry that a run or a name belongs to. Everything here runs on the loop."""
+    """Uses the registry that a run or a name belongs to. Loop thread only."""
 
     def __init__(self, loop: LoopThread, root: StateRoot, imports: Imports, targets: Targets) -> None:
         self._loop, self._root, self._imports, self._targets = loop, root, imports, targets

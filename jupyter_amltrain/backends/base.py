@@ -1,4 +1,4 @@
-"""The contract of a backend. ``tests/contracts/backend.py`` proves it for each."""
+"""Backend: runs jobs on one target. ``tests/contracts/backend.py`` is the contract test of every backend."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Backend(abc.ABC):
         )
 
     def completed(self, spec: JobSpec) -> JobSpec:
-        """The job with what this target fills in. Called in a thread before :meth:`refuses`; asks nobody.
+        """The job with what this target fills in. Called in a thread before :meth:`refuses`. No network.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class Backend(abc.ABC):
         """Why the target cannot run a job, as one sentence that begins with the flag; empty when it can.
 
         Called in a thread before anything is sent: it looks at `spec`, the target's own fields and the
-        submitter's disk, and asks nobody. What is here is true of a machine under our agent.
+        submitter's disk, without network calls. What is here is true of a machine under our agent.
         """
         return refused(spec, self.target.name)
 
