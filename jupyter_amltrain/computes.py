@@ -1,10 +1,9 @@
-"""What is done with compute targets: one work at a time for each, in the background. Runs on the loop.
+"""Actions on compute targets: use, test, create, start, scale, delete and the others. Loop thread only.
 
-Magics, command line and panel all come through :meth:`Computes.act`, so that they check, ask and
-say the same. A target is stored before its service is asked to make it: nothing that costs is
-forgotten when a kernel dies, or when nobody can tell what became of it. When the service refuses, it is
-taken out of the store, and its failed row stays in this kernel's list until it is dismissed, deleted or
-created again.
+Magics, command line and panel all call :meth:`Computes.act`, so that checks, prompts and messages are the same
+everywhere. A target is stored before its service is asked to create it: no machine that costs money is forgotten
+when a kernel dies, or when nobody knows whether the service has created it. When the service refuses, the target is
+removed from the store, and its failed row stays in this kernel's list until it is dismissed, deleted or created again.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -20,20 +19,102 @@ import msgspec
 from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
 from jupyter_amltrain.backends.registry import forms, target_kinds
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.places import Places
+from jupyter_amltrain.runs.store import RunStore
 from jupyter_amltrain.spec.azure_target import GONE
-from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget
+from jupyter_amltrain.spec.rows import TargetRow
+from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget, TargetInfo
 from jupyter_amltrain.spec.target_fields import NAME, checked, checked_scale, no_such
-from jupyter_amltrain.target_list import removal
+from jupyter_amltrain.target_list import News, TargetList, removal
 from jupyter_amltrain.target_rows import PAST, Seen, done_text, failed_text, info_text
-from jupyter_amltrain.targets import LOCAL, stored
-from jupyter_amltrain.works import PATIENCE, Done, Works
+from jupyter_amltrain.targets import LOCAL, Targets, stored
+from jupyter_amltrain.works import STATUS_TIMEOUT_S, Done, Works
 
-#: Prices and quotas are waited for so long before it is asked whether a target shall be made (seconds).
-PRICES = 3.0
+#: How long prices and quotas are waited for before the user is asked to agree to a new target.
+PRICES_TIMEOUT_S = 3.0
 
 
-class Computes(Works):
-    """The targets as this kernel sees them, and what it does with them."""
+class Computes:
+    """Facade of the compute targets: their status, their operations, and the rules of every action.
+
+    Attributes
+    ----------
+    status
+        What is known of each target.
+    operations
+        What is being done with each.
+
+    Parameters
+    ----------
+    forget
+        As :class:`~jupyter_amltrain.target_list.TargetList` takes it.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        targets: Targets,
+        places: Places,
+        store: RunStore,
+        forget: Callable[[str, bool], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._loop, self._targets, self._places = loop, targets, places
+        self.status = TargetList(loop, targets, places, store, forget)
+        self.operations = Works(loop, self.status)
+
+    # ---- status
+
+    @property
+    def current(self) -> str:
+        """Name of the target that is used when none is given."""
+        return self.status.current
+
+    async def refresh(self) -> list[ComputeTarget]:
+        """Read the stored targets, which another kernel may have changed, and return them."""
+        return await self.status.refresh()
+
+    def rows(self) -> tuple[TargetRow, ...]:
+        """The list as it is known now. No I/O."""
+        return self.status.rows()
+
+    def shown(self) -> None:
+        """Check in the background what is unknown or old: the list is visible."""
+        self.status.shown()
+
+    async def listed(self, patience: float) -> None:
+        """Bring the list up to date, as far as that takes no more than `patience` seconds."""
+        await self.status.listed(patience)
+
+    def listen(self, fn: Callable[[News | None], None]) -> Callable[[], None]:
+        """Call `fn` on the loop when a row has changed; see :meth:`TargetList.listen`."""
+        return self.status.listen(fn)
+
+    async def check(self, name: str | None = None) -> TargetInfo:
+        """Check a target, by default the current one, and return what was found."""
+        return await self.status.check(name)
+
+    async def configure(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change settings of a target's queue; see :meth:`Backend.configure`."""
+        await self.status.refresh()
+        self.status.find(name)
+        return await self._places.backend(name).configure(settings)
+
+    # ---- operations
+
+    def forget_failure(self, name: str) -> None:
+        """Drop the failure of a target's last operation."""
+        self.operations.forget_failure(name)
+
+    def progress(self, name: str) -> str:
+        """How far the operation on a target is; empty when there is none."""
+        return self.operations.progress(name)
+
+    async def finished(self, name: str, patience: float) -> str | None:
+        """Wait for the last operation on a target; see :meth:`Works.finished`."""
+        return await self.operations.finished(name, patience)
+
+    # ---- actions
 
     async def act(
         self,
@@ -45,103 +126,113 @@ class Computes(Works):
         dry: bool = False,
         confirmed: bool = False,
     ) -> Done:
-        """Do something with a target; what takes longer begins only.
+        """Do something with a target. What takes long is only started.
 
         Parameters
         ----------
         verb
             ``use, test, create, attach, start, stop, restart, scale, delete, dismiss``.
         dry
-            Only check, and tell what would be asked.
+            Only check the values, and return what the user would be asked.
         confirmed
-            A person has agreed to what it costs or loses.
+            The user has agreed to what it costs or loses.
 
         Raises
         ------
         CommandError
             It cannot be done now, whatever the values are.
         """
-        await self.refresh()
-        given = dict(values or {})
+        await self.status.refresh()
+        values = dict(values or {})
         if verb in ("create", "attach"):
-            return await self._create(verb, name or str(given.get(NAME.name) or ""), kind, given, dry, confirmed)
-        seen = self._seen.get(name)
-        if seen is None:
-            self._targets.get(name)  # names the near matches
-            raise CommandError(f"{name!r} was removed just now.", hint="%aml_compute lists what there is.")
-        if verb == "dismiss" or (verb == "delete" and not seen.stored):
-            return self._dismiss(seen, dry)
-        if not seen.stored and seen.work is not None:
-            raise CommandError(failed_text("create", name, seen.work.error))
-        if verb == "use" and not (seen.busy and seen.work is not None and seen.work.verb == "delete"):
+            return await self._create(verb, name or str(values.get(NAME.name) or ""), kind, values, dry, confirmed)
+        entry = self.status.find(name)
+        if verb == "dismiss" or (verb == "delete" and not entry.stored):
+            return self._dismiss(entry, dry)
+        if not entry.stored and entry.work is not None:
+            raise CommandError(failed_text("create", name, entry.work.error))
+        if verb == "use" and not (entry.busy and entry.work is not None and entry.work.verb == "delete"):
             if not dry:
-                await self.use(name)
-            return Done(accepted=not dry, said=f"{name} is the target in use now, in every notebook.")
-        self._free(seen)
+                await self.status.use(name)
+            return Done(accepted=not dry, said=f"New runs now go to {name} (in all notebooks).")
+        self.operations.require_idle(entry)
         if verb == "test":
-            return self._begin(seen, verb, lambda progress: self._test(name), given, dry)
+            return Done() if dry else self.operations.start(entry, verb, lambda progress: self._test(name), values)
         if verb not in PAST:
-            raise CommandError(f"{verb!r} cannot be done with a target.", hint="See: %aml_compute?")
-        return await self._provision(seen, verb, given, dry, confirmed)
+            raise CommandError(f"{verb!r} is not an action on a target.", hint="See: %aml_compute?")
+        return await self._provision(entry, verb, values, dry, confirmed)
 
-    def _dismiss(self, seen: Seen, dry: bool) -> Done:
-        self._free(seen)
+    async def _test(self, name: str) -> str:
+        return info_text(await self.status.check_now(name))
+
+    def _dismiss(self, entry: Seen, dry: bool) -> Done:
+        self.operations.require_idle(entry)
         if dry:
             return Done()
-        seen.work = None
-        if not seen.stored:
-            self._seen.pop(seen.target.name, None)
-        self._tell()
-        return Done(accepted=True, said="" if seen.stored else f"{seen.target.name} is deleted.")
+        entry.work = None
+        if not entry.stored:
+            self.status.discard(entry.target.name)
+        self.status.notify()
+        return Done(accepted=True, said="" if entry.stored else f"{entry.target.name} is deleted.")
+
+    # ---- create
 
     async def _create(
         self, verb: str, name: str, kind: str, values: dict[str, Any], dry: bool, confirmed: bool
     ) -> Done:
-        there = {made.kind: made for made in forms() if made.verb == verb}
+        kinds = {form.kind: form for form in forms() if form.verb == verb}
         if kind in GONE:
             raise CommandError(GONE[kind])
-        if kind not in there:
-            return Done(errors={"kind": no_such(kind, there, "kind of target")})
-        target_type = next(made for made in target_kinds() if made.__struct_config__.tag == kind)
-        target, wrong = checked(target_type, name, values)
+        if kind not in kinds:
+            return Done(errors={"kind": no_such(kind, kinds, "kind of target")})
+        target_type = next(one for one in target_kinds() if one.__struct_config__.tag == kind)
+        target, errors = checked(target_type, name, values)
         if target is None:
-            return Done(errors=wrong)
-        old = self._seen.get(name)
+            return Done(errors=errors)
+        old = self.status.get(name)
         if old is not None:
-            self._free(old)
+            self.operations.require_idle(old)
         if old is not None and old.stored:
-            had = stored(old.target)
-            # A target names the workspace that was the current one; who gives none means that.
-            other = [k for k, v in stored(target).items() if v != had.get(k) and (v or k != "workspace")]
-            if not {"kind", "workspace"} & set(other) and await self._was_deleted(name, dry):
-                self._free(old)  # while we asked
-                return await self._create_again(old, target, values, dry, confirmed)
-            if not other:
-                return Done(accepted=not dry, said=f"{name} is there already with these settings.")
-            return Done(
-                errors={
-                    NAME.name: f"There is a target {name!r} already, with other settings ({', '.join(other)})."
-                    " Choose another name, or delete it first."
-                }
-            )
-        draft = self._places.draft(target)
-        past = {gone.name: gone for gone in await self._loop.offload(self._targets.past)}.get(name)
-        if past is not None and not (isinstance(draft, Provisioned) and draft.inherits(past)):
+            return await self._create_stored(old, target, values, dry, confirmed)
+        draft, retired = self._places.draft(target), await self._retired(name)
+        if retired is not None and not (isinstance(draft, Provisioned) and draft.inherits(retired)):
             return Done(errors={NAME.name: f"The runs of a deleted {name!r} are kept under that name. Choose another."})
-        ask, wrong = await self._quoted(target, values, dry)
-        now = self._seen.get(name)
-        if now is not None and now is not old:  # somebody has begun the same in the meantime
-            self._free(now)
-        if wrong:
-            return Done(errors=wrong)
-        if dry or (ask and not confirmed):
-            return Done(ask=ask)
-        seen = Seen(target=target)
-        self._seen[name] = seen
-        kept = asyncio.Event()
-        done = self._begin(seen, verb, lambda progress: self._make(seen, progress, kept), values, dry)
-        await kept.wait()  # who is told that it is being made may use its name at once
+        ask, errors = await self._quote(target, values, dry)
+        now = self.status.get(name)
+        if now is not None and now is not old:  # another call has started the same in the meantime
+            self.operations.require_idle(now)
+        if errors or dry or (ask and not confirmed):
+            return Done(ask=ask, errors=errors)
+        entry = Seen(target=target)
+        self.status.put(entry)
+        saved = asyncio.Event()
+        done = self.operations.start(entry, verb, lambda progress: self._make(entry, progress, saved), values)
+        await saved.wait()  # after the reply, the name can be used at once
         return done
+
+    async def _create_stored(
+        self, old: Seen, target: ComputeTarget, values: dict[str, Any], dry: bool, confirmed: bool
+    ) -> Done:
+        """Create a target whose name is taken: again if its machines were deleted elsewhere, else not at all."""
+        name, before = target.name, stored(old.target)
+        # A target names the workspace that was the current one; no workspace in the values means that one.
+        differing = [k for k, v in stored(target).items() if v != before.get(k) and (v or k != "workspace")]
+        if not {"kind", "workspace"} & set(differing) and await self._was_deleted(name, dry):
+            self.operations.require_idle(old)  # something may have started while the service was asked
+            return await self._create_again(old, target, values, dry, confirmed)
+        if not differing:
+            return Done(accepted=not dry, said=f"{name} already exists with these settings.")
+        return Done(
+            errors={
+                NAME.name: f"There is a target {name!r} already, with other settings ({', '.join(differing)})."
+                " Choose another name, or delete it first."
+            }
+        )
+
+    async def _retired(self, name: str) -> ComputeTarget | None:
+        """The removed target of that name whose runs are kept, if there is one."""
+        past = await self._loop.offload(self._targets.past)
+        return next((target for target in past if target.name == name), None)
 
     async def _was_deleted(self, name: str, dry: bool) -> bool:
         """Whether the service answers that it has no machines of a stored target: somebody else deleted them."""
@@ -149,144 +240,142 @@ class Computes(Works):
         if not isinstance(backend, Provisioned):
             return False
         try:
-            return await asyncio.wait_for(backend.is_gone(), PATIENCE if dry else PRICES)
+            return await asyncio.wait_for(backend.is_gone(), STATUS_TIMEOUT_S if dry else PRICES_TIMEOUT_S)
         except (AmlTrainError, asyncio.TimeoutError):
-            return False  # not known: it may be there, and bill
+            return False  # unknown: it may exist, and cost money
 
     async def _create_again(
         self, old: Seen, target: ComputeTarget, values: dict[str, Any], dry: bool, confirmed: bool
     ) -> Done:
-        """Create what somebody else deleted, with the settings of `target`."""
+        """Create machines that somebody else deleted, with the settings of `target`."""
         if (workspace := getattr(old.target, "workspace", "")) and not getattr(target, "workspace", ""):
             target = msgspec.structs.replace(target, workspace=workspace)
-        ask, wrong = await self._quoted(target, values, dry)
-        self._free(old)  # while we asked
-        if wrong:
-            return Done(errors=wrong)
-        if dry or (ask and not confirmed):
-            return Done(ask=ask)
-        return self._begin(old, "create", lambda progress: self._make_again(old, target, progress), values, dry)
+        ask, errors = await self._quote(target, values, dry)
+        self.operations.require_idle(old)  # something may have started while the service was asked
+        if errors or dry or (ask and not confirmed):
+            return Done(ask=ask, errors=errors)
+        return self.operations.start(old, "create", lambda progress: self._make_again(old, target, progress), values)
 
-    async def _quoted(self, target: ComputeTarget, values: Mapping[str, Any], dry: bool) -> tuple[str, dict[str, str]]:
-        """What creating a target costs, and what is wrong with its fields as far as the service is known."""
+    async def _quote(self, target: ComputeTarget, values: Mapping[str, Any], dry: bool) -> tuple[str, dict[str, str]]:
+        """What creating a target costs, or what is wrong with its fields as far as the service is known."""
         draft = self._places.draft(target)
         if not isinstance(draft, Provisioned):
             return "", {}
         with contextlib.suppress(TargetError, asyncio.TimeoutError):
-            await asyncio.wait_for(draft.prepare(), PATIENCE if dry else PRICES)
-        wrong = draft.wrong()
-        return ("", wrong) if wrong else (draft.asks("create", values, running=0), {})
+            await asyncio.wait_for(draft.prepare(), STATUS_TIMEOUT_S if dry else PRICES_TIMEOUT_S)
+        errors = draft.wrong()
+        return ("", errors) if errors else (draft.asks("create", values, running=0), {})
 
-    async def _make_again(self, seen: Seen, target: ComputeTarget, progress: Progress) -> None:
-        """Create the machines of a target that is stored; when that fails, the target stays as it was."""
-        backend, before = self._places.backend(seen.target.name), seen.target
-        assert isinstance(backend, Provisioned)
-        seen.state = None
-        backend.renew(target)
-        try:
-            await backend.create(progress)
-        except BaseException as error:
-            if not isinstance(error, CreateUnsure):  # else it may be there with the new settings
-                backend.renew(before)
-            raise
-        finally:
-            if backend.target != before:
-                seen.target = backend.target
-                await self._write(self._targets.replace, backend.target)
-
-    async def configure(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Change settings of a target's queue; see :meth:`Backend.configure`."""
-        await self.refresh()
-        if name not in self._seen:
-            self._targets.get(name)  # names the near matches
-        return await self._places.backend(name).configure(settings)
-
-    async def _make(self, seen: Seen, progress: Progress, kept: asyncio.Event) -> None:
-        name = seen.target.name
-        past: ComputeTarget | None = None
+    async def _make(self, entry: Seen, progress: Progress, saved: asyncio.Event) -> None:
+        """Store a target and create its machines; when that fails, the store is as it was."""
+        name = entry.target.name
+        retired: ComputeTarget | None = None
         try:
             try:
-                past = {target.name: target for target in await self._loop.offload(self._targets.past)}.get(name)
-                await self._write(self._targets.add, seen.target)
+                retired = await self._retired(name)
+                await self.status.save(self._targets.add, entry.target)
             finally:
-                kept.set()
-            if not self._places.renew(seen.target):  # of one that is gone but for its runs
-                await self._forget(name, False)
+                saved.set()
+            if not self._places.renew(entry.target):  # a live backend of a removed target that kept its runs
+                await self.status.forget(name, False)
             backend = self._places.backend(name)
             if isinstance(backend, Provisioned):
                 try:
                     await backend.create(progress)
                 finally:
-                    if backend.target != seen.target:  # it names now what it left open
-                        seen.target = backend.target
-                        await self._write(self._targets.replace, backend.target)
+                    if backend.target != entry.target:  # it has filled in what was left open
+                        entry.target = backend.target
+                        await self.status.save(self._targets.replace, backend.target)
             else:
-                seen.info = await backend.check()
+                entry.info = await backend.check()
         except CreateUnsure:
-            raise  # it may be there, and bill: it stays in the list, where it can be deleted
+            raise  # it may exist, and cost money: it stays in the list, where it can be deleted
         except Exception:
-            seen.stored = False
-            # One that had this name before keeps its runs.
-            await self._forget(name, past is not None and self._places.renew(past))
-            await self._write(*((self._targets.remove, name) if past is None else (self._targets.restore, past)))
+            entry.stored = False
+            # A removed target that had this name before keeps its runs.
+            await self.status.forget(name, retired is not None and self._places.renew(retired))
+            if retired is None:
+                await self.status.save(self._targets.remove, name)
+            else:
+                await self.status.save(self._targets.restore, retired)
             raise
 
-    async def _provision(self, seen: Seen, verb: str, values: dict[str, Any], dry: bool, confirmed: bool) -> Done:
-        name, target = seen.target.name, seen.target
+    async def _make_again(self, entry: Seen, target: ComputeTarget, progress: Progress) -> None:
+        """Create the machines of a stored target; when that fails, the target stays as it was."""
+        backend, before = self._places.backend(entry.target.name), entry.target
+        assert isinstance(backend, Provisioned)
+        entry.state = None
+        backend.renew(target)
+        try:
+            await backend.create(progress)
+        except BaseException as error:
+            if not isinstance(error, CreateUnsure):  # else it may exist with the new settings
+                backend.renew(before)
+            raise
+        finally:
+            if backend.target != before:
+                entry.target = backend.target
+                await self.status.save(self._targets.replace, backend.target)
+
+    # ---- start, stop, restart, scale, delete
+
+    async def _provision(self, entry: Seen, verb: str, values: dict[str, Any], dry: bool, confirmed: bool) -> Done:
+        name, target = entry.target.name, entry.target
         backend = self._places.backend(name)
         own: Provisioned | None = backend if isinstance(backend, Provisioned) else None
-        if own is not None and seen.state is None:
-            try:
-                seen.state = await asyncio.wait_for(own.state(), PATIENCE)
-            except (AmlTrainError, asyncio.TimeoutError):
-                pass  # then the work itself will find out
-        self._free(seen)  # while we asked
-        acts = {act.verb: act for act in own.acts(seen.state or ProvisionState())} if own is not None else {}
-        forgets = verb == "delete" and own is None and not isinstance(target, LocalTarget)
-        if verb not in acts and not forgets:
+        if own is not None and entry.state is None:
+            with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):  # else the operation itself finds out
+                entry.state = await asyncio.wait_for(own.state(), STATUS_TIMEOUT_S)
+        self.operations.require_idle(entry)  # something may have started while the service was asked
+        acts = {act.verb: act for act in own.acts(entry.state or ProvisionState())} if own is not None else {}
+        detach = verb == "delete" and own is None and not isinstance(target, LocalTarget)
+        if verb not in acts and not detach:
             can = ", ".join(["use", "test", *acts])
             raise CommandError(f"{name!r} does not support {verb}.", hint=f"Supported: {can}.")
         fields = acts[verb].fields if verb in acts else ()
         known = [field.name for field in fields]
         alias = ("nodes",) if verb == "scale" else ()  # of min_nodes
-        wrong = {k: no_such(k, known, "field") for k in values if k not in (*known, *alias)}
-        if verb == "scale" and not wrong:
-            values, wrong = checked_scale(target, acts[verb].fields, values)
-        if wrong:
-            return Done(errors=wrong)
-        if forgets or own is None:
+        errors = {k: no_such(k, known, "field") for k in values if k not in (*known, *alias)}
+        if verb == "scale" and not errors:
+            values, errors = checked_scale(target, acts[verb].fields, values)
+        if errors:
+            return Done(errors=errors)
+        if detach or own is None:
             ask = removal(name)
         elif acts[verb].why_not:
-            why = acts[verb].why_not
-            raise CommandError(f"{name}: {why[:1].lower()}{why[1:]}")
+            reason = acts[verb].why_not
+            raise CommandError(f"{name}: {reason[:1].lower()}{reason[1:]}")
         else:
-            running, queued = self._counts()
+            running, queued = self.status.run_counts()
             ask = own.asks(verb, values, running=running[name], queued=queued[name])
         if dry or (ask and not confirmed):
             return Done(ask=ask)
-        return self._begin(seen, verb, lambda progress: self._carry_out(seen, own, verb, values, progress), values, dry)
+        return self.operations.start(
+            entry, verb, lambda progress: self._carry_out(entry, own, verb, values, progress), values
+        )
 
     async def _carry_out(
-        self, seen: Seen, own: Provisioned | None, verb: str, values: dict[str, Any], progress: Progress
+        self, entry: Seen, own: Provisioned | None, verb: str, values: dict[str, Any], progress: Progress
     ) -> str | None:
         if verb == "delete":
-            if own is not None:
-                await own.remove(progress)
-            past, used = own is not None and own.outlived, self._current == seen.target.name
-            await self._write(functools.partial(self._targets.remove, past=past), seen.target.name)
-            await self._forget(seen.target.name, past)
-            seen.stored = False
-            # Else the next cell would run here, and nobody had been told.
-            return f"{done_text(verb, seen.target.name, values)} In use now: {LOCAL.name}." if used else None
+            return await self._delete(entry, own, progress)
         assert own is not None
         if verb == "scale":
             await own.scale(values, progress)
         else:
             await {"start": own.start, "stop": own.stop, "restart": own.restart}[verb](progress)
-        if own.target != seen.target:
-            seen.target = own.target
-            await self._write(self._targets.replace, own.target)
+        if own.target != entry.target:
+            entry.target = own.target
+            await self.status.save(self._targets.replace, own.target)
         return None
 
-    async def _test(self, name: str) -> str:
-        return info_text(await self._check(name))
+    async def _delete(self, entry: Seen, own: Provisioned | None, progress: Progress) -> str | None:
+        name = entry.target.name
+        if own is not None:
+            await own.remove(progress)
+        keeps_runs, was_current = own is not None and own.outlived, self.status.current == name
+        await self.status.save(functools.partial(self._targets.remove, past=keeps_runs), name)
+        await self.status.forget(name, keeps_runs)
+        entry.stored = False
+        # Without this sentence the next cell would run on another target unannounced.
+        return f"{done_text('delete', name, {})} New runs now go to {LOCAL.name}." if was_current else None

@@ -1,4 +1,4 @@
-"""Connecting Azure ML workspaces: their computes become targets. Runs on the loop."""
+"""Connecting Azure ML workspaces: their computes become targets. Loop thread only."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Connections:
         return await self._loop.offload(lambda: (self._stored.all(), self._stored.current))
 
     async def connect(self, asked: Place, show: Show) -> Connected:
-        """Sign in, store the workspace, and make its computes targets. Again is harmless.
+        """Sign in, store the workspace, and make its computes targets. Safe to repeat.
 
         Raises
         ------

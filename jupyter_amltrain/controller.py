@@ -1,7 +1,7 @@
-"""The facade behind every front door: magics, panel, command line, plain functions.
+"""Facade of the kernel for magics, panel, command line and plain functions. Loop thread only.
 
-It imports no IPython. Everything here runs on the loop thread (R1); callers enter by
-``controller.loop.call`` or ``.post``. Closing it stops the watching, never a run (R7).
+It imports no IPython. Callers enter by ``controller.loop.call`` or ``.post``. Closing it stops the watching, never
+a run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.base import Backend, Plan
+from jupyter_amltrain.backends.base import Backend, Chunk, Plan
 from jupyter_amltrain.backends.registry import target_kinds
+from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.computes import Computes
 from jupyter_amltrain.connections import Connections
 from jupyter_amltrain.endings import Endings
@@ -26,7 +27,7 @@ from jupyter_amltrain.monitors import Monitors
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.places import Places
 from jupyter_amltrain.runs.directory import RunDirectory
-from jupyter_amltrain.runs.imports import Imports, only_in_folder
+from jupyter_amltrain.runs.imports import Imports
 from jupyter_amltrain.runs.kept import KeptStreams
 from jupyter_amltrain.runs.painters import Paint, Painters
 from jupyter_amltrain.runs.record import record_of
@@ -57,7 +58,7 @@ class Controller:
         self.loop = LoopThread()
         self.store = RunStore(self.loop)
         self.targets = Targets(self.root, target_kinds())
-        self.imports = Imports(self.loop, self.root, self._imported)
+        self.imports = Imports(self.loop, self.root, self._imported, self._local_copy)
         self.kept = KeptStreams(self.store)
         self._painters = Painters(self.store, self.imports.picture)
         self._endings = Endings(self.loop, self.store, self.imports, self._painters, self.kept, self.backend)
@@ -66,11 +67,11 @@ class Controller:
         self.computes = Computes(self.loop, self.targets, self.places, self.store, self._forget)
         self.connections = Connections(self.loop, self.root, self.targets, self.computes, self.store)
         self.models = Models(self.loop, self.root, self.imports, self.targets)
-        directory = RunDirectory(self.store, self.imports)
-        self._finder = RunFinder(self.targets, self.computes, self.places, self.store, directory)
+        directory = RunDirectory(self.store)
+        self._finder = RunFinder(self.targets, self.computes.status, self.places, self.store, directory)
         self._launches = Launches(self.loop, self.store, self._launched)
         self.monitors = Monitors(self.loop, self.backend)
-        #: Called on the loop before anything is closed: who speaks for us stops speaking.
+        #: Called on the loop before anything is closed, so that front ends stop first.
         self.closers: list[Callable[[], Awaitable[None]]] = []
 
     # ---- targets
@@ -84,7 +85,7 @@ class Controller:
         return await self.computes.refresh()
 
     async def _forget(self, name: str, outlived: bool) -> None:
-        """A target is gone, and with it its monitors, and unless they outlive it, its runs and its backend."""
+        """Release what is live of a removed target: its monitors and, unless the service keeps them, its runs."""
         await self.monitors.close_of(name)
         if outlived:
             return
@@ -94,12 +95,12 @@ class Controller:
     # ---- submitting
 
     async def prepare(self, spec: JobSpec, target: str | None) -> tuple[str, JobSpec]:
-        """Check `spec` and name its target; sends nothing."""
+        """Check `spec` and resolve its target. Sends nothing."""
         self.loop.check()
         if not target:
             await self.computes.refresh()  # another kernel may have changed the one in use
         name = target or self.computes.current
-        await self.loop.offload(self.targets.get, name)  # runs of one that is gone can be read, and none begun
+        await self.loop.offload(self.targets.get, name)  # raises for a removed target, whose runs can only be read
         backend = self.backend(name)
         spec = await self.loop.offload(backend.completed, validated(spec))
         if why_not := await self.loop.offload(backend.refuses, spec):
@@ -107,7 +108,7 @@ class Controller:
         return name, spec
 
     async def plan(self, spec: JobSpec, target: str | None = None) -> Plan:
-        """The exact request of a submit; sends nothing."""
+        """The exact request that a submit would send. Sends nothing."""
         name, spec = await self.prepare(spec, target)
         backend = self.backend(name)
         snapshot = await snapshot_of(self.loop, spec, backend)
@@ -122,12 +123,12 @@ class Controller:
         environ: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> RunHandle:
-        """Check, allot an id, start one task for the rest, and return the handle at once."""
+        """Check a job, give it an id, and return its handle; a background task does the rest."""
         name, spec = await self.prepare(spec, target)
         return self._launches.begin(self.backend(name), spec, dict(environ or {}), dict(secrets or {}))
 
     async def accepted(self, handle: RunHandle) -> Run:
-        """Wait until the target has accepted the run; raises what refused it."""
+        """Wait until the target has accepted the run; raise its error if it refused."""
         await self._launches.accepted(handle)
         return self.entry(handle).run
 
@@ -150,11 +151,11 @@ class Controller:
         return [entry.handle for entry in await self._finder.runs(target)]
 
     async def refresh(self, target: str | None = None) -> None:
-        """Take in the runs of every target (or of one), all at once; a silent one costs the others no time."""
+        """Read the runs of every target, or of one, concurrently; one that does not answer delays no other."""
         await self._finder.refresh(target)
 
     async def brief(self, handle: RunHandle) -> Brief:
-        """What the streams of an ended run say in a list; they are read and not kept."""
+        """What a list shows of an ended run's streams, which are read and not cached."""
         await self.load(handle)
         run = self.entry(handle).run
         scratch = Entry(run)
@@ -165,7 +166,7 @@ class Controller:
         return brief_of(scratch)
 
     async def load(self, handle: RunHandle) -> Run:
-        """The run with its whole job: lists know only part of an ended one."""
+        """The run with its whole job; lists have only part of that of an ended run."""
         await self._finder.load(handle)
         return self.entry(handle).run
 
@@ -185,7 +186,7 @@ class Controller:
         return entry
 
     async def cancel(self, handle: RunHandle) -> Run:
-        """Ask for the end of a run; returns when requested. An ended run is left alone."""
+        """Request the cancellation of a run; an ended run is left as it is."""
         entry = self.entry(handle)
         if entry.run.damaged:  # its processes may live on
             await self.backend(entry.run.target).cancel(entry.run.run_id)
@@ -204,9 +205,9 @@ class Controller:
         return entry.run
 
     async def unrecorded(self, handle: RunHandle) -> str:
-        """Why MLflow lacks what an ended run logged, which only its folder holds; empty otherwise.
+        """Why MLflow lacks what an ended run logged, which only its files hold; empty otherwise.
 
-        An import that is due, or that failed, is tried at once.
+        A pending or failed import is tried now.
         """
         run = self.entry(handle).run
         if not run.folder or not run.status.state.terminal:
@@ -216,13 +217,22 @@ class Controller:
         return await self.unrecorded_so_far(handle)
 
     async def unrecorded_so_far(self, handle: RunHandle) -> str:
-        """As :meth:`unrecorded`, by the last try."""
+        """As :meth:`unrecorded`, by the last import."""
         run = self.entry(handle).run
         if not run.tracking.startswith("failed") or not run.folder:
             return ""
-        if not await self.loop.offload(only_in_folder, run.folder):
+        if not await self._holds_metrics(run):
             return ""
         return run.tracking.partition(": ")[2].rstrip(".") or "its import failed"
+
+    async def _holds_metrics(self, run: Run) -> bool:
+        """Whether a run's files hold what its script logged to MLflow."""
+        backend = self.backend(run.target)
+        journal = await backend.read(run.run_id, "metrics", 0)  # its first line is the run itself
+        return bool(journal.data.partition(b"\n")[2]) or bool(await backend.list_files(run.run_id, "artifacts"))
+
+    async def _local_copy(self, run: Run) -> str | None:
+        return await self.backend(run.target).local_copy(run.run_id)
 
     async def delete(self, handle: RunHandle, without_mlflow: bool = False) -> None:
         """Remove an ended run from its target. The MLflow record stays.
@@ -252,7 +262,7 @@ class Controller:
         self._endings.forget(handle)
 
     async def wait(self, handle: RunHandle) -> Run:
-        """Wait until the run has ended and its values came home."""
+        """Wait until the run has ended and its values were read."""
         entry = self.entry(handle)
         await self._endings.wait(entry)
         if self.store.get(handle) is entry:  # else it ended with its target
@@ -261,14 +271,14 @@ class Controller:
         return entry.run
 
     def look(self, handle: RunHandle, more: int) -> None:
-        """Count a looker in (1) or out (-1): streams of looked-at runs are read as they grow."""
+        """Add (1) or remove (-1) a viewer: streams of runs with viewers are read as they grow."""
         entry = self.entry(handle)
         entry.lookers += more
         if more > 0:
             self.places.wake(entry.run.target)
 
     def shown(self, handle: str, more: int) -> None:
-        """A dashboard of a run or monitor is seen (1) or hidden (-1)."""
+        """Add (1) or remove (-1) a viewer of a run or monitor, when its dashboard is shown or hidden."""
         if not self.monitors.shown(handle, more) and self.store.get(RunHandle(handle)) is not None:
             self.look(RunHandle(handle), more)
 
@@ -285,7 +295,7 @@ class Controller:
             raise
 
     async def watch(self, handle: RunHandle, paint: Paint, rate: float = 2.0) -> None:
-        """Call `paint(record, picture)` for every frame of a run until all is said of it."""
+        """Call `paint(record, picture)` for every frame of a run, until the last one."""
         self.look(handle, 1)
         try:
             await self._painters.watch(handle, paint, rate)
@@ -294,7 +304,7 @@ class Controller:
                 self.look(handle, -1)
 
     async def settle(self, handle: RunHandle) -> Entry:
-        """Bring all that is known of a run up to date: status, streams, values."""
+        """Update all that is known of a run: status, streams, values."""
         await self._finder.load(handle)
         entry = self.entry(handle)
         if entry.run.folder:
@@ -314,12 +324,24 @@ class Controller:
         """The record of a run as it is now."""
         return record_of(await self.settle(handle))
 
-    async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "") -> bytes:
-        """The log of a run, or of its child of that id: all of it, or its last `tail_bytes` bytes."""
+    async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "", rank: int = 0) -> bytes:
+        """The log of one process of a run, or of its child of that id: all of it, or its last `tail_bytes` bytes."""
         run = self.entry(handle).run
         if not run.folder:
             return b""
-        return await read_log(self.backend(run.target), run.run_id, tail_bytes, child)
+        return await read_log(self.backend(run.target), run.run_id, tail_bytes, child, rank)
+
+    async def read_log(self, handle: RunHandle, offset: int, limit: int = 1 << 20) -> Chunk:
+        """Part of a run's log; see :meth:`Backend.read`."""
+        run = self.entry(handle).run
+        if not run.folder:
+            return Chunk(b"", 0)
+        return await self.backend(run.target).read(run.run_id, "log", offset, limit)
+
+    def files(self, handle: RunHandle) -> RunFiles:
+        """The files of a run, to be read in a thread."""
+        run = self.entry(handle).run
+        return RunFiles(self.loop, self.backend(run.target), run.run_id if run.folder else "")
 
     async def open_ui(self, project: str) -> dict[str, Any]:
         """Start MLflow's own pages for the store of `project`, or find them running."""

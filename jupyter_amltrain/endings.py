@@ -1,4 +1,4 @@
-"""The ends of runs: who waits for one is woken, its values come home, its MLflow record is written."""
+"""What happens when a run ends: waiters are woken, values are read, the MLflow record is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Endings:
-    """What is done when a run has ended, and who waits for it.
+    """Finalizes ended runs, and wakes whoever waits for one. Loop thread only.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Endings:
         self._events: dict[RunHandle, asyncio.Event] = {}
 
     async def wait(self, entry: Entry) -> None:
-        """Wait until a run has ended; its target looks at it closely meanwhile."""
+        """Wait until a run has ended; meanwhile it counts as viewed, so that its target polls it closely."""
         if entry.run.status.state.terminal:
             return
         event = self._event(entry.run.handle)
@@ -56,16 +56,16 @@ class Endings:
             entry.lookers -= 1
 
     def ended(self, handle: RunHandle) -> None:
-        """Wake who waits."""
+        """Wake the waiters of a run."""
         self._event(handle).set()
 
     def gone(self, handle: RunHandle) -> None:
-        """A run has gone with its target: who waits for it is woken."""
+        """Wake the waiters of a run that was removed with its target."""
         self.ended(handle)
-        self.forget(handle)  # who waits has the event
+        self.forget(handle)  # waiters hold the event
 
     def forget(self, handle: RunHandle) -> None:
-        """Nobody is going to wait for a run any more."""
+        """Drop the event of a run that was deleted."""
         self._events.pop(handle, None)
 
     def _event(self, handle: RunHandle) -> asyncio.Event:
@@ -78,7 +78,7 @@ class Endings:
             return await outcome(self._backend(entry.run.target), entry, status)
         except AmlTrainError as error:
             return {"error": str(error)}
-        except Exception as error:  # who waits for the run must not wait for ever because of what it left
+        except Exception as error:  # waiters must not wait forever because of the files of a run
             log.exception("the outcome of %s", entry.run.handle)
             return {"error": f"{entry.run.handle} has ended, and what it left cannot be read: {error}."}
 

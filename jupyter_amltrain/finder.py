@@ -1,4 +1,4 @@
-"""Runs by what a person calls them, over all targets. Runs on the loop."""
+"""Finds runs by handle, id or prefix, on all targets. Loop thread only."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def named(text: str) -> str:
 
 
 class RunFinder:
-    """Asks the targets for their runs, and takes them into the store."""
+    """Reads the runs of the targets into the store, and resolves what users call a run."""
 
     def __init__(
-        self, targets: Targets, computes: TargetList, places: Places, store: RunStore, directory: RunDirectory
+        self, targets: Targets, status: TargetList, places: Places, store: RunStore, directory: RunDirectory
     ) -> None:
-        self._targets, self._computes, self._places = targets, computes, places
+        self._targets, self._status, self._places = targets, status, places
         self._store, self._directory = store, directory
 
     async def runs(self, target: str | None = None) -> list[Entry]:
@@ -49,18 +49,18 @@ class RunFinder:
         return self._directory.entries([target])
 
     async def refresh(self, target: str | None = None) -> None:
-        """Take in the runs of every target (or of one); never fails for one that is silent."""
+        """Read the runs of every target, or of one; a target that does not answer is skipped."""
         try:
             await self._take([target] if target else await self._names())
         except AmlTrainError as error:  # targets.json cannot be read: told to who asks for targets
             log.info("%s", error)
 
     async def _names(self) -> list[str]:
-        """The targets, and those that are gone but for their runs."""
-        return [*(there.name for there in await self._computes.refresh()), *self._computes.past]
+        """Names of the targets, and of removed ones whose runs are kept."""
+        return [*(there.name for there in await self._status.refresh()), *self._status.past]
 
     async def _take(self, names: Iterable[str]) -> None:
-        """Take in the runs of targets, all at once: a silent one costs the others no time."""
+        """Read the runs of targets concurrently; one that does not answer delays no other."""
 
         async def take(name: str) -> None:
             try:
@@ -138,7 +138,7 @@ class RunFinder:
         A folder that cannot be listed, of a newer schema say, tells why when it is asked for.
         """
         near: RunHandle | None = None
-        for place in await self._computes.refresh():
+        for place in await self._status.refresh():
             backend = self._places.backend(place.name)
             with contextlib.suppress(TargetError, UnknownTarget):
                 run = await backend.find(run_id)

@@ -1,13 +1,12 @@
-"""JobSpec -> LaunchPlan: what is started on each node, as plain data.
+"""Plan of a launch: the process that the agent starts for a job, as plain data.
 
-Here: one Python process. Distributed launchers are further functions of this room.
+Now one Python process; launchers of several processes become further functions of this module.
 """
 
 from __future__ import annotations
 
 import posixpath
 import shlex
-import sys
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +21,21 @@ from jupyter_amltrain.spec.references import with_places
 
 #: Files that a job of Azure ML puts into ``./outputs`` belong to the run: here they get into its folder.
 _LINK_OUTPUTS = f"[ -e outputs ] || ln -s {OUTPUTS_LINK} outputs; "
+
+
+class TargetMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plan of a job must know about the machine that runs it.
+
+    Attributes
+    ----------
+    python
+        Interpreter of jobs that name none; a path or a command of that machine.
+    has_our_disk
+        Whether paths of the kernel's machine mean the same there: the notebook's folder, and files of inputs.
+    """
+
+    python: str
+    has_our_disk: bool
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,18 +56,19 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
 
 
-def launch_plan(spec: JobSpec, source: str, default_python: str = "") -> LaunchPlan:
-    """Plan one plain Python process for `spec`, whose code will lie in the folder `source`.
+def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> LaunchPlan:
+    """Plan one plain Python process for `spec`, whose code will be in the folder `source`.
 
-    The working folder is the notebook's own (read-only by convention, also in
-    ``$AML_NOTEBOOK_DIR``), so that relative paths of data hold; with ``--source`` it
-    is the copied folder.
+    The working folder is the notebook's (read-only by convention, also in ``$AML_NOTEBOOK_DIR``), so that
+    relative paths of data hold. It is the copied folder with ``--source``, and on a machine that does not have
+    the notebook's.
     """
-    python = spec.python or default_python or sys.executable
+    python = spec.python or machine.python
     if spec.job_type:
         return _command_plan(spec, source, python)
     data = _data(spec, posixpath.dirname(source))
-    cwd = source if spec.source or not spec.notebook_dir else spec.notebook_dir
+    own = spec.source or not spec.notebook_dir or not machine.has_our_disk
+    cwd = source if own else spec.notebook_dir
     return LaunchPlan(
         argv=tuple(script_argv(spec, source, python, data)), cwd=cwd, env={**_alone(spec, source), **spec.env, **data}
     )

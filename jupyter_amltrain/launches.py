@@ -1,4 +1,4 @@
-"""Jobs on their way to a target: packed, planned, handed over, or refused."""
+"""Queue of submits: each job is packed, planned and handed to its target in a task. Loop thread only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def snapshot_of(loop: LoopThread, spec: JobSpec, backend: Backend) -> Snap
 
 
 class Launches:
-    """One task for each job until its target has it.
+    """One task per job until its target has accepted or refused it.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Launches:
         self._refused: dict[RunHandle, Exception] = {}
 
     def begin(self, backend: Backend, spec: JobSpec, environ: dict[str, str], secrets: dict[str, str]) -> RunHandle:
-        """Allot an id to a checked job and start one task for the rest."""
+        """Give a checked job an id and start its task."""
         missing = [s for s in spec.secrets if s not in secrets]
         if missing:
             raise CommandError(
@@ -73,12 +73,12 @@ class Launches:
         return run.handle
 
     def start(self, backend: Backend, run: Run, environ: dict[str, str], secrets: dict[str, str]) -> None:
-        """Begin to hand over `run`, which the store has as preparing."""
+        """Start the task of `run`, which the store has as preparing."""
         task = self._loop.start(self._launch(backend, run, environ, secrets), f"launch {run.handle}")
         self._tasks[run.handle] = task
 
     async def accepted(self, handle: RunHandle) -> None:
-        """Wait until the target has the run; raises what refused it."""
+        """Wait until the target has the run; raise its error if it refused."""
         if task := self._tasks.get(handle):
             await asyncio.shield(task)
         entry = self._store.get(handle)
@@ -86,7 +86,7 @@ class Launches:
             raise error
 
     def _say_late(self, handle: RunHandle, since: float) -> None:
-        """Say in the run's row that its target is slow to accept it."""
+        """Note in the run's row that its target is slow to accept it."""
         entry = self._store.get(handle)
         if entry is not None and not entry.run.status.state.terminal and not entry.run.status.detail:
             text = f"'{entry.run.target}' has not accepted it for {time.monotonic() - since:.0f} s; still trying"
@@ -104,7 +104,7 @@ class Launches:
                 launched = await backend.launch(plan, environ, secrets)
             finally:
                 late.cancel()
-        except Exception as error:  # whatever it is, the run must not stay on its way for ever
+        except Exception as error:  # whatever it is, the run must not stay "preparing" forever
             if not isinstance(error, AmlTrainError):
                 log.exception("launch of %s failed", handle)
             status = RunStatus(state=RunState.FAILED, reason="launch", detail=f"{error}", version=1)

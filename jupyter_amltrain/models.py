@@ -5,7 +5,6 @@ Where a run is says which: what ran on Azure is registered in its workspace, all
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -97,7 +96,7 @@ def name_and_version(text: str) -> tuple[str, str]:
 
 
 class Models:
-    """Speaks with the registry that a run or a name belongs to. Everything here runs on the loop."""
+    """Uses the registry that a run or a name belongs to. Loop thread only."""
 
     def __init__(self, loop: LoopThread, root: StateRoot, imports: Imports, targets: Targets) -> None:
         self._loop, self._root, self._imports, self._targets = loop, root, imports, targets
@@ -133,9 +132,7 @@ class Models:
         marks = {str(key): str(value) for key, value in (tags or {}).items()}
         workspace = _workspace_of(self._targets.get(run.target))
         if workspace is None:
-            if not run.folder or not await self._loop.offload(os.path.isdir, run.folder):
-                raise CommandError(f"{run.handle} left no files.", hint="%aml_runs show tells what is known of it.")
-            payload = {**wish, "tags": marks, "run_dir": run.folder, "project": run.project, "handle": run.handle}
+            payload = {**wish, "tags": marks, **await self._imports.model_request(run)}
             found = await self._imports.worker.request("model_register", payload, timeout=TIMEOUT)
             registry = HERE if self._workspaces().all() else ""
         else:

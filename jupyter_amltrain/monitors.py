@@ -1,4 +1,4 @@
-"""Monitors: targets that are sampled without a run. Runs on the loop.
+"""Monitors: targets that are sampled without a run. Loop thread only.
 
 A monitor looks like a run that never ends: an entry with telemetry and nothing else, so
 that records, charts and dashboards need not know the difference. The target's sampler ends

@@ -1,4 +1,4 @@
-"""The live backends of this process and their watchers, made at first use. Runs on the loop."""
+"""Pool of the live backends of this process and their watchers, created at first use. Loop thread only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Places:
-    """One backend and one watcher for each target that was asked for.
+    """One backend and one watcher for each target in use.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Places:
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
     def backend(self, name: str) -> Backend:
-        """The live backend of a target, made at first use, with its watcher; also of one that left only its runs."""
+        """The live backend of a target, or of a removed one that kept its runs; created at first use."""
         self._loop.check()
         if name not in self._backends:
             backend = self.draft(self._targets.known(name))
@@ -59,22 +59,22 @@ class Places:
         return self._backends[name]
 
     def draft(self, target: ComputeTarget) -> Backend:
-        """A backend of a target that need not be stored; nobody watches it."""
+        """A backend of a target that need not be stored; it has no watcher."""
         make: Any = backend_class(kind_of(target))
         backend: Backend = make(target, self._loop, self._root)
         return backend
 
     def live(self, name: str) -> Backend | None:
-        """The backend of a target if it has been asked for."""
+        """The live backend of a target, if there is one."""
         return self._backends.get(name)
 
     def wake(self, name: str) -> None:
-        """There is a new run on a target, or a new looker."""
+        """Make the watcher of a target look now: there is a new run, or a new viewer."""
         if (watcher := self._watchers.get(name)) is not None:
             watcher.wake()
 
     async def look(self, name: str, run_ids: list[str]) -> None:
-        """Ask a target for the state of some runs now."""
+        """Poll some runs of a target now."""
         self.backend(name)
         await self._watchers[name].look(run_ids)
 
@@ -84,16 +84,16 @@ class Places:
     def changed(
         self, there: Iterable[ComputeTarget], past: Iterable[ComputeTarget], busy: Collection[str]
     ) -> list[str]:
-        """Take over what another kernel has stored; returns the names of targets that have to be dropped.
+        """Apply what another kernel has stored; return the names of targets that must be dropped.
 
-        Those that are `busy` are left alone: this kernel is changing them. `past` ones stay for their runs.
+        Targets in `busy` are skipped: this kernel is changing them. Those in `past` stay for their runs.
         """
         stored = {target.name: target for target in (*past, *there)}
         idle = [name for name in self._backends if name not in busy]
         return [name for name in idle if name not in stored or not self.renew(stored[name])]
 
     def renew(self, target: ComputeTarget) -> bool:
-        """Let the live backend of that name, if any, have these fields; False when it cannot and has to be dropped."""
+        """Give the live backend of that name new fields; False when it cannot take them and must be dropped."""
         backend = self._backends.get(target.name)
         if backend is None or backend.target == target:
             return True
@@ -103,7 +103,7 @@ class Places:
         return False
 
     async def drop(self, name: str) -> list[RunHandle]:
-        """Stop watching a target that is gone and forget its runs, which are returned."""
+        """Stop watching a removed target and forget its runs, which are returned."""
         self._loop.check()
         self._watchers.pop(name, None)
         if (task := self._tasks.pop(name, None)) is not None:

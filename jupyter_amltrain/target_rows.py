@@ -1,4 +1,4 @@
-"""What a list says of a target, made of what is known of it."""
+"""The entry of a target in the status cache, the row made of it, and the sentences about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jupyter_amltrain.spec.rows import TargetRow, Work
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.targets import stored
 
-#: What a work makes of the state while it goes on.
+#: State of a target while an operation is under way.
 DOING = {
     "create": "creating",
     "attach": "creating",
@@ -26,7 +26,7 @@ DOING = {
     "scale": "scaling",
     "delete": "deleting",
 }
-#: The same in a sentence, and when it is done.
+#: Participle of each operation, for sentences.
 PAST = {
     "create": "created",
     "attach": "attached",
@@ -40,14 +40,16 @@ PAST = {
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """All that this kernel knows of a target.
+    """What this kernel knows of a target.
 
     Attributes
     ----------
     stored
-        Whether ``targets.json`` has it; one that could not be created is not there.
+        Whether ``targets.json`` has it; a target that could not be created is not stored.
     info
-        What the last check found; `error` why it found nothing.
+        What the last check found; `error` says why it failed.
+    work
+        The operation that is under way, or that failed last.
     """
 
     target: ComputeTarget
@@ -61,15 +63,15 @@ class Seen(msgspec.Struct, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """Whether something is being done with it."""
+        """Whether an operation is under way."""
         return self.work is not None and not self.work.error
 
 
-def row_of(seen: Seen, current: str, acts: tuple[Act, ...], running: int, queued: int) -> TargetRow:
+def row_of(entry: Seen, current: str, acts: tuple[Act, ...], running: int, queued: int) -> TargetRow:
     """The row of a target; the counts are of runs that this kernel knows."""
-    target, info = seen.target, seen.info
-    found = seen.state or ProvisionState()
-    state, detail = _state(seen)
+    target, info = entry.target, entry.info
+    found = entry.state or ProvisionState()
+    state, detail = _state(entry)
     gpus = _names(info.gpus) if info is not None else {}
     lost = lost_text(info.gpus_lost) if info is not None else ""
     return TargetRow(
@@ -94,25 +96,27 @@ def row_of(seen: Seen, current: str, acts: tuple[Act, ...], running: int, queued
         quota=found.quota,
         running=running,
         queued=queued,
-        checked_at=seen.checked_at,
+        checked_at=entry.checked_at,
         fields={k: v for k, v in stored(target).items() if k not in ("name", "kind")},
         acts=acts,
-        work=seen.work,
+        work=entry.work,
     )
 
 
-def _state(seen: Seen) -> tuple[str, str]:
-    work, found = seen.work, seen.state
-    if seen.busy and work is not None and work.verb in DOING:
+def _state(entry: Seen) -> tuple[str, str]:
+    work, found = entry.work, entry.state
+    if entry.busy and work is not None and work.verb in DOING:
         return DOING[work.verb], work.detail
-    if not seen.stored:
+    if not entry.stored:
         return "failed", work.error if work is not None else ""
-    if seen.error:
-        return "unreachable", seen.error
+    if entry.error:
+        return "unreachable", entry.error
     if found is not None and found.state != "unknown":
         return found.state, found.detail
-    if seen.info is not None:
-        return ("ready" if seen.info.reachable else "unreachable"), seen.info.detail or lost_text(seen.info.gpus_lost)
+    if entry.info is not None:
+        return ("ready" if entry.info.reachable else "unreachable"), entry.info.detail or lost_text(
+            entry.info.gpus_lost
+        )
     return "unknown", ""
 
 
@@ -145,12 +149,12 @@ def info_text(info: TargetInfo) -> str:
 
 
 def failed_text(verb: str, name: str, error: str) -> str:
-    """What is told of a work that failed; most errors begin with the target's name."""
+    """Sentence about a failed operation; most errors begin with the target's name."""
     return f"{name!r} could not be {PAST[verb]}: {error.removeprefix(f'{name!r}: ')}"
 
 
 def done_text(verb: str, name: str, values: Mapping[str, Any]) -> str:
-    """What is told when a work has ended well."""
+    """Sentence about an operation that succeeded."""
     if verb != "scale":
         return f"{name} is {PAST[verb]}."
     least, most, idle = (values.get(field) for field in ("min_nodes", "max_nodes", "idle_minutes"))

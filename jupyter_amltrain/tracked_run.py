@@ -22,6 +22,7 @@ from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus
 if TYPE_CHECKING:
     import pandas
 
+    from jupyter_amltrain.backends.run_files import RunFiles
     from jupyter_amltrain.widgets.view import View
 
 #: A target that does not answer a question within this time is unreachable (seconds).
@@ -81,17 +82,36 @@ class TrackedRun:
 
         return controller().loop.call(get(), ANSWER)
 
-    def logs(self, tail: int | None = None, step: str = "") -> str:
+    def read_log(self, offset: int, limit: int = 1 << 20) -> tuple[bytes, int]:
+        """Up to `limit` bytes of the log from byte `offset`, and the offset after them.
+
+        A negative `offset` counts from the end.
+        """
+        chunk = controller().loop.call(controller().read_log(self.handle, offset, limit), None)
+        return chunk.data, chunk.offset
+
+    @property
+    def files(self) -> RunFiles:
+        """The files of the run."""
+
+        async def get() -> RunFiles:
+            return controller().files(self.handle)
+
+        return controller().loop.call(get())
+
+    def logs(self, tail: int | None = None, step: str = "", rank: int = 0) -> str:
         """The log as text (bytes that are not UTF-8 are replaced), or its last `tail` lines.
 
         Parameters
         ----------
         step
             The log of this step or trial, by its name or id.
+        rank
+            The process whose log it is, of a run of several (``run.status.ranks``).
         """
         limit = None if tail is None else max(_QUOTE, tail * 4096)
         child = self.child(step).id if step else ""
-        data = controller().loop.call(controller().logs(self.handle, limit, child), None)
+        data = controller().loop.call(controller().logs(self.handle, limit, child, rank), None)
         text = data.decode("utf-8", "replace")
         return text if tail is None else "\n".join(text.splitlines()[-tail:])
 

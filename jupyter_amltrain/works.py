@@ -1,4 +1,4 @@
-"""Works on compute targets: one at a time for each, in the background, told in its row. Runs on the loop."""
+"""Operations on compute targets: at most one per target, in the background, reported in its row. Loop thread only."""
 
 from __future__ import annotations
 
@@ -13,25 +13,33 @@ import msgspec
 
 from jupyter_amltrain.backends.lifecycle import Progress
 from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.spec.rows import Work
 from jupyter_amltrain.target_list import News, TargetList
 from jupyter_amltrain.target_rows import PAST, Seen, done_text, failed_text
 
 log = logging.getLogger(__name__)
 
-#: A service that does not tell a target's state within this time is not waited for (seconds).
-PATIENCE = 0.7
+#: How long a service that is slow to report a target's state is waited for.
+STATUS_TIMEOUT_S = 0.7
 
+#: Does the work of an operation; returns what to tell the user, or ``None`` for the usual sentence.
 Do = Callable[[Progress], Awaitable[str | None]]
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an act; the fields are those of :class:`~jupyter_amltrain.panel.protocol.ActReply`.
+    """Result of an action; the fields are those of :class:`~jupyter_amltrain.panel.protocol.ActReply`.
 
     Attributes
     ----------
+    ask
+        What the user must agree to first, because it costs or loses something.
+    errors
+        What is wrong with the values, by field.
+    said
+        What to tell the user.
     begun
-        A work goes on; :meth:`Works.finished` waits for it.
+        An operation is under way; :meth:`Works.finished` waits for it.
     """
 
     accepted: bool = False
@@ -41,91 +49,102 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     begun: bool = False
 
 
-class Works(TargetList):
-    """The targets, and what is being done with each."""
+class Works:
+    """Starts operations on targets, and records in the status cache how far each is and how it ended."""
 
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self._works: dict[str, asyncio.Task[str | Exception]] = {}
+    def __init__(self, loop: LoopThread, status: TargetList) -> None:
+        self._loop, self._status = loop, status
+        self._tasks: dict[str, asyncio.Task[str | Exception]] = {}
 
     @staticmethod
-    def _free(seen: Seen) -> None:
-        if seen.busy and seen.work is not None:
+    def require_idle(entry: Seen) -> None:
+        """Check that no operation is under way on a target.
+
+        Raises
+        ------
+        CommandError
+            One is.
+        """
+        if entry.busy and entry.work is not None:
             raise CommandError(
-                f"{seen.target.name!r} is being {PAST[seen.work.verb]}; only one thing is done with it at a time.",
+                f"{entry.target.name!r} is being {PAST[entry.work.verb]}; only one thing is done with it at a time.",
                 hint="%aml_compute list shows how far it is.",
             )
 
-    def _begin(self, seen: Seen, verb: str, do: Do, values: Mapping[str, Any], dry: bool) -> Done:
-        if dry:
-            return Done()
-        name = seen.target.name
-        seen.work = Work(verb=verb, since=time.time())
-        task = self._loop.start(self._work(seen, verb, do, values), f"{verb} {name}")
-        self._works[name] = task
-        self._tell()
+    def start(self, entry: Seen, verb: str, do: Do, values: Mapping[str, Any]) -> Done:
+        """Start an operation on an idle target.
+
+        Parameters
+        ----------
+        values
+            What was given for it; they are named when it has finished.
+        """
+        name = entry.target.name
+        entry.work = Work(verb=verb, since=time.time())
+        self._tasks[name] = self._loop.start(self._run(entry, verb, do, values), f"{verb} {name}")
+        self._status.notify()
         return Done(accepted=True, begun=True)
 
-    async def _work(self, seen: Seen, verb: str, do: Do, values: Mapping[str, Any]) -> str | Exception:
-        name, work = seen.target.name, Work(verb=verb, since=time.time())
+    async def _run(self, entry: Seen, verb: str, do: Do, values: Mapping[str, Any]) -> str | Exception:
+        name, work = entry.target.name, Work(verb=verb, since=time.time())
 
         def progress(text: str) -> None:
-            seen.work = msgspec.structs.replace(work, detail=text)
-            self._tell()
+            entry.work = msgspec.structs.replace(work, detail=text)
+            self._status.notify()
 
         try:
-            said = await do(progress) or done_text(verb, name, values)
-            await self._look(name, verb)
-        except Exception as error:  # the end of a task: its row says it
+            message = await do(progress) or done_text(verb, name, values)
+            await self._update_status(name, verb)
+        except Exception as error:  # the end of a task: its row shows the error
             if not isinstance(error, AmlTrainError):
                 log.exception("%s %s", verb, name)
                 error = AmlTrainError(f"{type(error).__name__}: {error}")
-            seen.work = msgspec.structs.replace(work, error=str(error))
-            await self._renew()
-            self._tell(News("error", failed_text(verb, name, str(error)), name))
+            entry.work = msgspec.structs.replace(work, error=str(error))
+            await self._reload()
+            self._status.notify(News("error", failed_text(verb, name, str(error)), name))
             return error.with_traceback(None)
-        seen.work = None
+        entry.work = None
         if verb == "delete":
-            self._seen.pop(name, None)
-            await self._renew()
-        self._tell(News("success", said, name))
-        return said
+            self._status.discard(name)
+            await self._reload()
+        self._status.notify(News("success", message, name))
+        return message
 
-    def forget_failure(self, name: str) -> None:
-        """Drop the failure of a target's last work: its row says how it is now."""
-        seen = self._seen.get(name)
-        if seen is not None and seen.stored and seen.work is not None and seen.work.error:
-            seen.work = None
-            self._tell()
-
-    async def _look(self, name: str, verb: str) -> None:
-        """The row shows what a work has made of the target when that is told."""
+    async def _update_status(self, name: str, verb: str) -> None:
+        """Let the row show what an operation has made of the target, if the service reports it in time."""
         if verb not in ("test", "delete"):
             with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._check(name), PATIENCE)
+                await asyncio.wait_for(self._status.check_now(name), STATUS_TIMEOUT_S)
 
-    async def _renew(self) -> None:
-        with contextlib.suppress(AmlTrainError):  # a state root that cannot be read is told elsewhere
-            await self.refresh()
+    async def _reload(self) -> None:
+        with contextlib.suppress(AmlTrainError):  # a state root that cannot be read is reported elsewhere
+            await self._status.refresh()
+
+    def forget_failure(self, name: str) -> None:
+        """Drop the failure of a target's last operation, so that its row shows the present state."""
+        entry = self._status.get(name)
+        if entry is not None and entry.stored and entry.work is not None and entry.work.error:
+            entry.work = None
+            self._status.notify()
 
     def progress(self, name: str) -> str:
-        """How far a work is; empty when there is none."""
-        seen = self._seen.get(name)
-        return seen.work.detail if seen is not None and seen.work is not None else ""
+        """How far the operation on a target is; empty when there is none."""
+        entry = self._status.get(name)
+        return entry.work.detail if entry is not None and entry.work is not None else ""
 
     async def finished(self, name: str, patience: float) -> str | None:
-        """What is told at the end of the last work; ``None`` when it goes on after `patience` seconds.
+        """Wait for the last operation on a target and return its message; ``None`` after `patience` seconds.
 
         Raises
         ------
         AmlTrainError
-            What made it fail.
+            Why it failed.
         """
-        task = self._works[name]
+        task = self._tasks[name]
         await asyncio.wait([task], timeout=patience)
         if not task.done():
             return None
-        said = task.result()
-        if isinstance(said, Exception):
-            raise said
-        return said
+        result = task.result()
+        if isinstance(result, Exception):
+            raise result
+        return result

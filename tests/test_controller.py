@@ -83,6 +83,22 @@ def test_submitted_waited_for_completed(api: Any, target: str) -> None:
     assert run.wait(DEADLINE).state == "completed"
 
 
+@pytest.mark.parametrize("target", ["local", "quick"])
+def test_parent_of_a_run_is_stored_and_listed(api: Any, target: str) -> None:
+    controller, spec = api.controller(), JobSpec(name="trial", script="pass", parent="local/sweep-22222")
+    handle = controller.loop.call(controller.submit(spec, target))
+    assert api.attach(handle).wait(DEADLINE).run.parent == "local/sweep-22222"
+    assert api.attach(handle).record().parent == "local/sweep-22222"
+    if target == "local":  # another kernel lists it from the index and reads it from the run's folder
+        other = Controller(controller.root)
+        try:
+            listed = {run.handle: run for run in other.loop.call(other.runs("local"), DEADLINE)}
+            assert listed[handle].parent == "local/sweep-22222"
+            assert other.loop.call(other.load(handle), DEADLINE).parent == "local/sweep-22222"
+        finally:
+            other.close()
+
+
 def test_an_error_names_the_line_and_quotes_the_end_of_the_log(api: Any) -> None:
     lines = "\n".join(f"print('line', {i})" for i in range(40))
     run = api.submit(f"{lines}\ndef inner():\n    raise ValueError('no such digit')\ninner()\n")

@@ -40,7 +40,7 @@ def test_a_script_finds_its_data_by_name(api: Any) -> None:
     assert run.state == "completed" and run.result("lines") == ["1", "2", "3"] and run.result("rate") == "0.5"
     made = Path(run.run.folder) / "outputs" / "model"
     assert (made / "weights.txt").read_text() == "learned" and made.stat().st_mode & 0o777 == 0o700
-    spec, _ = again(run.run)
+    spec, _ = again(run.run, run.files)
     assert spec == run.run.spec and spec.inputs["data"].path == str(Path("train data.txt").resolve())
 
 

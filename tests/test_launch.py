@@ -1,29 +1,33 @@
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 
-from jupyter_amltrain.launch import launch_plan
+from jupyter_amltrain.launch import TargetMachine, launch_plan
 from jupyter_amltrain.spec.job import JobSpec
 
 SOURCE = "/home/user/runs/r/source"
+HERE = TargetMachine(python="/opt/kernel/python", has_our_disk=True)
 
 
 def test_a_cell_is_a_script_in_the_notebooks_folder() -> None:
     spec = JobSpec(name="r", script="pass\n", params={"lr": 0.1}, args=("--fast",), notebook_dir="/home/user/nb")
-    plan = launch_plan(spec, SOURCE)
+    plan = launch_plan(spec, SOURCE, HERE)
     # Parameters of a cell are in its text: no arguments for them.
-    assert plan.argv == (sys.executable, "-u", f"{SOURCE}/script.py", "--fast")
+    assert plan.argv == (HERE.python, "-u", f"{SOURCE}/script.py", "--fast")
     assert plan.cwd == "/home/user/nb"
 
 
-def test_the_interpreter_is_the_jobs_then_the_targets_then_ours() -> None:
-    spec = JobSpec(name="r", script="pass")
-    assert launch_plan(spec, SOURCE).argv[0] == sys.executable
-    assert launch_plan(spec, SOURCE, "/opt/py").argv[0] == "/opt/py"
-    assert launch_plan(JobSpec(name="r", script="pass", python="/my/py"), SOURCE, "/opt/py").argv[0] == "/my/py"
+def test_interpreter_of_the_job_wins_over_that_of_the_machine() -> None:
+    assert launch_plan(JobSpec(name="r", script="pass"), SOURCE, HERE).argv[0] == HERE.python
+    assert launch_plan(JobSpec(name="r", script="pass", python="/my/py"), SOURCE, HERE).argv[0] == "/my/py"
+
+
+def test_machine_without_our_disk_runs_in_the_copied_folder() -> None:
+    spec = JobSpec(name="r", script="pass\n", notebook_dir="/home/user/nb")
+    plan = launch_plan(spec, SOURCE, TargetMachine(python="python3", has_our_disk=False))
+    assert plan.cwd == SOURCE and plan.argv[0] == "python3"
 
 
 @pytest.mark.parametrize(
@@ -35,17 +39,17 @@ def test_the_interpreter_is_the_jobs_then_the_targets_then_ours() -> None:
 )  # fmt: skip
 def test_parameters_of_a_file_are_arguments(value: Any, text: str) -> None:
     spec = JobSpec(name="r", script_name="train.py", params={"p": value}, args=("first",))
-    assert launch_plan(spec, SOURCE).argv[2:] == (f"{SOURCE}/train.py", "first", "--p", text)
+    assert launch_plan(spec, SOURCE, HERE).argv[2:] == (f"{SOURCE}/train.py", "first", "--p", text)
 
 
 def test_a_source_folder_is_the_working_folder() -> None:
     spec = JobSpec(name="r", script_name="src/train.py", source="/home/user/code", notebook_dir="/home/user/nb")
-    plan = launch_plan(spec, SOURCE)
+    plan = launch_plan(spec, SOURCE, HERE)
     assert plan.cwd == SOURCE and plan.argv[2] == f"{SOURCE}/src/train.py"
-    assert launch_plan(JobSpec(name="r", script="pass"), SOURCE).cwd == SOURCE
+    assert launch_plan(JobSpec(name="r", script="pass"), SOURCE, HERE).cwd == SOURCE
 
 
 def test_the_environment_is_the_jobs_own() -> None:
     env = {"A": "1"}
-    plan = launch_plan(JobSpec(name="r", script="pass", env=env), SOURCE)
+    plan = launch_plan(JobSpec(name="r", script="pass", env=env), SOURCE, HERE)
     assert plan.env == env and plan.env is not env

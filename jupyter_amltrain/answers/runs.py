@@ -159,7 +159,7 @@ class RunAnswers:
         """Submit a run's job once more; the environment is the kernel's."""
         controller = self._controller
         run = await controller.load(await controller.find(asked.handle))
-        spec, secrets = await controller.loop.offload(again, run)
+        spec, secrets = await controller.loop.offload(again, run, controller.files(run.handle))
         return AgainReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
 
     async def _run(self, record: RunRecord) -> RunReply:

@@ -1,16 +1,18 @@
-"""The contract of a backend. ``tests/contracts/backend.py`` proves it for each."""
+"""Backend: runs jobs on one target. ``tests/contracts/backend.py`` is the contract test of every backend."""
 
 from __future__ import annotations
 
 import abc
+import asyncio
+import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import valid_run_id
+from jupyter_amltrain.agent.protocol import read_regular, valid_run_id
 from jupyter_amltrain.backends.one_machine import refused
-from jupyter_amltrain.backends.run_index import PastRun
+from jupyter_amltrain.backends.run_index import TRACKING, PastRun, tracking_state
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.child_run import ChildRuns
@@ -18,11 +20,12 @@ from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunStatus
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
 
-#: Streams that a backend can tail. The last three are of one node, ``telemetry/1`` of node
-#: number 1, without a number of node 0: all ticks (JSON lines), their minutes (JSON lines),
-#: and one JSON object that is replaced as a whole.
+#: Streams that a backend can tail. A log belongs to one process of a run: ``log/1`` is that of rank 1, ``log`` that
+#: of rank 0. The last three belong to one node: ``telemetry/1`` is that of node 1, ``telemetry`` that of node 0.
+#: They are all ticks (JSON lines), their minutes (JSON lines), and one JSON object that is replaced as a whole.
 STREAMS = ("log", "metrics", "telemetry", "minutes", "summary")
 PER_NODE = ("telemetry", "minutes", "summary")
+PER_RANK = ("log",)
 #: News of a run that are of no stream.
 STATUS = "status"
 #: Ids of runs, and what there may be news of.
@@ -32,17 +35,19 @@ MONITORS = "monitors/"
 
 
 def stream_of(stream: str) -> tuple[str, int]:
-    """``telemetry/1`` -> ``("telemetry", 1)``; a bare name is node 0's.
+    """``telemetry/1`` -> ``("telemetry", 1)``; a bare name is that of node 0 or rank 0.
 
     Raises
     ------
     CommandError
         There is no such stream.
     """
-    name, slash, node = stream.partition("/")
-    if name not in STREAMS or (slash and not (name in PER_NODE and node.isascii() and node.isdigit())):
+    name, slash, number = stream.partition("/")
+    if name not in STREAMS or (
+        slash and not (name in (*PER_NODE, *PER_RANK) and number.isascii() and number.isdigit() and len(number) < 7)
+    ):
         raise CommandError(f"There is no stream {stream[:80]!r}.", hint=f"There are: {', '.join(STREAMS)}.")
-    return name, int(node or 0)
+    return name, int(number or 0)
 
 
 def monitor_of(run_id: str) -> str | None:
@@ -59,6 +64,20 @@ def monitor_of(run_id: str) -> str | None:
     if not valid_run_id(monitor_id):
         raise CommandError(f"{monitor_id[:80]!r} is not a monitor's id.", hint="Try: %aml_monitor local")
     return monitor_id
+
+
+def read_local(path: str, limit: int) -> bytes:
+    """A regular file of this machine; empty where there is none of at most `limit` bytes. Blocks."""
+    try:
+        return read_regular(path, limit)
+    except (OSError, ValueError):
+        return b""
+
+
+def list_local(folder: str) -> list[str]:
+    """Paths of all files below a folder of this machine, relative to it, sorted. Blocks."""
+    found = (os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
+    return sorted(path.replace(os.sep, "/") for path in found)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +156,7 @@ class Backend(abc.ABC):
         )
 
     def completed(self, spec: JobSpec) -> JobSpec:
-        """The job with what this target fills in. Called in a thread before :meth:`refuses`; asks nobody.
+        """The job with what this target fills in. Called in a thread before :meth:`refuses`. No network.
 
         Raises
         ------
@@ -150,7 +169,7 @@ class Backend(abc.ABC):
         """Why the target cannot run a job, as one sentence that begins with the flag; empty when it can.
 
         Called in a thread before anything is sent: it looks at `spec`, the target's own fields and the
-        submitter's disk, and asks nobody. What is here is true of a machine under our agent.
+        submitter's disk, without network calls. What is here is true of a machine under our agent.
         """
         return refused(spec, self.target.name)
 
@@ -221,6 +240,29 @@ class Backend(abc.ABC):
             The run has no such child.
         """
         raise CommandError(f"A run on {self.target.name!r} has no steps or trials.")
+
+    # ---- files of a run: ``Run.folder`` is a path of the target, and nobody else opens it
+
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """Path on this machine of a file or folder of a run, by default of its whole folder.
+
+        A target whose runs lie elsewhere copies it first. ``None`` where the run has no such file.
+        """
+        return None
+
+    async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
+        """A file of a run, by its path in the run's folder; empty where there is none, or it has more bytes."""
+        place = await self.local_copy(run_id, path)
+        return b"" if place is None else await asyncio.to_thread(read_local, place, limit)
+
+    async def list_files(self, run_id: str, folder: str = "") -> Sequence[str]:
+        """Paths of all files below a folder of a run, relative to it, sorted."""
+        place = await self.local_copy(run_id, folder)
+        return [] if place is None else await asyncio.to_thread(list_local, place)
+
+    async def import_states(self, run_ids: Sequence[str]) -> Sequence[str]:
+        """What the MLflow importer left with runs: ``imported``, ``direct``, ``failed: <why>``, or empty."""
+        return [tracking_state(await self.read_file(run_id, TRACKING)) for run_id in run_ids]
 
     @abc.abstractmethod
     async def log_path(self, run_id: str) -> str:

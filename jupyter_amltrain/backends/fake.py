@@ -15,12 +15,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.backends.base import MONITORS, Backend, Chunk, News, Plan, RunChanges, monitor_of, stream_of
-from jupyter_amltrain.backends.fake_lifecycle import FakeLifecycle
-from jupyter_amltrain.backends.fake_sizes import found, scripted, size_of
+from jupyter_amltrain.backends.fake_lifecycle import FakeMachines
+from jupyter_amltrain.backends.fake_sizes import found, size_of
 from jupyter_amltrain.backends.fake_telemetry import FakeNode, uuid_of
-from jupyter_amltrain.errors import CommandError, ResultMissing, TargetUnreachable
+from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
+from jupyter_amltrain.errors import CommandError, ResultMissing
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.spec.fields import Act
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Phase, Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.spec.target import ComputeTarget, FakeTarget, TargetInfo
@@ -62,17 +64,20 @@ class _Clock(RunChanges):
         pass
 
 
-class FakeBackend(FakeLifecycle, Backend):
-    """Runs nothing; tells the story that its target scripts."""
+class FakeBackend(Backend, Provisioned):
+    """Runs nothing; simulates the life of runs and machines that its target scripts."""
 
     Target: ClassVar[type[ComputeTarget]] = FakeTarget
 
     def __init__(self, target: FakeTarget, loop: LoopThread, root: StateRoot) -> None:
         super().__init__(target)
-        self._script = scripted(target)
-        self._begin()
+        self._machines = FakeMachines(target, self._busy_machines, self._cancel_all)
         self._lives: dict[str, _Life] = {}
         self._monitors: dict[str, _Monitor] = {}
+
+    @property
+    def _script(self) -> FakeTarget:
+        return self._machines.script
 
     def rescript(self, **changes: Any) -> None:
         """Change what the target does from now on, e.g. ``unreachable=True``.
@@ -82,20 +87,13 @@ class FakeBackend(FakeLifecycle, Backend):
         **changes
             Fields of :class:`~jupyter_amltrain.spec.target.FakeTarget`.
         """
-        self._script = msgspec.structs.replace(self._script, **changes)
-
-    def _answer(self) -> None:
-        if self._script.unreachable:
-            raise TargetUnreachable(
-                f"Cannot reach {self.target.name!r}: it is scripted not to answer.",
-                hint=f"%aml_compute test {self.target.name}",
-            )
+        self._machines.script = msgspec.structs.replace(self._script, **changes)
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`."""
-        self._answer()
+        self._machines.require_reachable()
         if self._script.fails == "test":
-            raise self._failure("test")
+            raise self._machines.failure("test")
         return found(self._script, self._running(), self._queued())
 
     def _queued(self) -> int:
@@ -104,7 +102,7 @@ class FakeBackend(FakeLifecycle, Backend):
     def _running(self) -> int:
         return sum(self._status(life).state is RunState.RUNNING for life in self._lives.values())
 
-    def _busy(self) -> int:
+    def _busy_machines(self) -> int:
         return self._running() * self._script.nodes
 
     def _cancel_all(self) -> None:
@@ -119,8 +117,8 @@ class FakeBackend(FakeLifecycle, Backend):
 
     async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
-        self._answer()
-        self._ready()
+        self._machines.require_reachable()
+        self._machines.require_on()
         if plan.run_id in self._lives:
             raise CommandError(f"{self.target.name} has a run {plan.run_id} already.", hint="Submit it again.")
         run = Run(
@@ -187,30 +185,30 @@ class FakeBackend(FakeLifecycle, Backend):
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
         """See :meth:`Backend.poll`."""
-        self._answer()
+        self._machines.require_reachable()
         return {i: self._status(self._lives[i]) for i in run_ids if i in self._lives}
 
     async def find(self, run_id: str) -> Run | None:
         """See :meth:`Backend.find`."""
-        self._answer()
+        self._machines.require_reachable()
         life = self._lives.get(run_id)
         return None if life is None else msgspec.structs.replace(life.run, status=self._status(life))
 
     async def list(self) -> Sequence[Run]:
         """See :meth:`Backend.list`."""
-        self._answer()
+        self._machines.require_reachable()
         return [msgspec.structs.replace(life.run, status=self._status(life)) for life in self._lives.values()]
 
     async def cancel(self, run_id: str) -> None:
         """See :meth:`Backend.cancel`."""
-        self._answer()
+        self._machines.require_reachable()
         life = self._lives.get(run_id)
         if life is not None and not self._status(life).state.terminal:
             life.canceled = time.monotonic()
 
     async def delete(self, run_id: str) -> None:
         """See :meth:`Backend.delete`."""
-        self._answer()
+        self._machines.require_reachable()
         life = self._lives.get(run_id)
         if life is not None and not self._status(life).state.terminal:
             raise CommandError(f"{life.run.handle} has not ended.", hint=f"%aml_runs cancel {life.run.handle} first.")
@@ -242,7 +240,7 @@ class FakeBackend(FakeLifecycle, Backend):
                 return b""
             return {"telemetry": node.raw, "minutes": node.minutes}.get(stream) or node.summary()
         life = self._lives.get(run_id)
-        if life is None or self._status(life).state is RunState.QUEUED:
+        if life is None or number or self._status(life).state is RunState.QUEUED:
             return b""
         if stream == "log":
             end = self._status(life).state.terminal
@@ -256,7 +254,7 @@ class FakeBackend(FakeLifecycle, Backend):
 
     async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
         """See :meth:`Backend.read`."""
-        self._answer()
+        self._machines.require_reachable()
         whole = self._stream(run_id, stream)
         offset = max(0, len(whole) + offset) if offset < 0 else offset
         data = bytes(whole[offset : offset + limit])
@@ -264,8 +262,8 @@ class FakeBackend(FakeLifecycle, Backend):
 
     async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
         """See :meth:`Backend.monitor`."""
-        self._answer()
-        self._ready()
+        self._machines.require_reachable()
+        self._machines.require_on()
         monitor_of(f"{MONITORS}{monitor_id}")
         there = range(self._script.gpus)
         for index in gpus or ():
@@ -281,7 +279,7 @@ class FakeBackend(FakeLifecycle, Backend):
 
     async def stop_monitor(self, monitor_id: str) -> None:
         """See :meth:`Backend.stop_monitor`."""
-        self._answer()
+        self._machines.require_reachable()
         self._monitors.pop(monitor_id, None)
 
     async def log_path(self, run_id: str) -> str:
@@ -290,7 +288,7 @@ class FakeBackend(FakeLifecycle, Backend):
 
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
         """See :meth:`Backend.outputs`."""
-        self._answer()
+        self._machines.require_reachable()
         return {
             name: ResultMissing(f"--out {name}: a fake run computes nothing.", hint="Use --target local.")
             for name in names
@@ -302,3 +300,44 @@ class FakeBackend(FakeLifecycle, Backend):
 
     async def close(self) -> None:
         """See :meth:`Backend.close`."""
+
+    # ---- machines
+
+    async def state(self) -> ProvisionState:
+        """See :meth:`Provisioned.state`."""
+        return await self._machines.state()
+
+    async def create(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.create`."""
+        await self._machines.create(progress)
+
+    async def remove(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.remove`."""
+        await self._machines.remove(progress)
+
+    async def start(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.start`."""
+        await self._machines.start(progress)
+
+    async def stop(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.stop`."""
+        await self._machines.stop(progress)
+
+    async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
+        """See :meth:`Provisioned.scale`."""
+        await self._machines.scale(settings, progress)
+        self.target = msgspec.structs.replace(self.target, **settings)
+
+    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
+        """See :meth:`Provisioned.asks`."""
+        return self._machines.asks(verb, values, running=running, queued=queued)
+
+    def acts(self, state: ProvisionState) -> tuple[Act, ...]:
+        """See :meth:`Provisioned.acts`."""
+        return self._machines.acts(state)
+
+    def renew(self, target: ComputeTarget) -> None:
+        """See :meth:`Provisioned.renew`."""
+        assert isinstance(target, FakeTarget)
+        self.target = target
+        self._machines.renew(target)

@@ -1,81 +1,86 @@
-"""Machines that are not there: sizes, prices, quotas, and works that are slow or fail as scripted."""
+"""Simulated machines of a demonstration target: sizes, prices, quotas, and operations that fail as scripted."""
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from jupyter_amltrain.backends.fake_sizes import CURRENCY, LOW, scripted, size_of
 from jupyter_amltrain.backends.fake_telemetry import NAME
-from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState, scaling, stopped, switching
-from jupyter_amltrain.errors import CapacityError, QuotaExceeded, TargetError
+from jupyter_amltrain.backends.lifecycle import Progress, ProvisionState, scaling, stopped, switching
+from jupyter_amltrain.errors import CapacityError, QuotaExceeded, TargetError, TargetUnreachable
 from jupyter_amltrain.spec.fields import Act
-from jupyter_amltrain.spec.target import ComputeTarget, FakeTarget
+from jupyter_amltrain.spec.target import FakeTarget
 
-#: A work tells how far it is this often, at most (seconds).
-STEP = 1.0
+#: Interval in which an operation reports how far it is.
+PROGRESS_INTERVAL_S = 1.0
 
 
-class FakeLifecycle(Provisioned):
-    """The works of :class:`~jupyter_amltrain.backends.fake.FakeBackend`.
+class FakeMachines:
+    """The machines behind a :class:`~jupyter_amltrain.backends.fake.FakeBackend`.
 
-    What is on lives in memory: another kernel finds a single machine running and a cluster
-    with the machines that it keeps.
+    Which of them are on is kept in memory: another kernel finds a single machine running, and a cluster
+    with its minimum of nodes.
+
+    Parameters
+    ----------
+    busy
+        Tells how many machines are used by runs now.
+    cancel_runs
+        Ends every run.
+
+    Attributes
+    ----------
+    script
+        The target with the behavior that it has now.
     """
 
-    #: `target` as it is scripted now.
-    _script: FakeTarget
-
-    def _begin(self) -> None:
-        """Called once."""
+    def __init__(self, target: FakeTarget, busy: Callable[[], int], cancel_runs: Callable[[], None]) -> None:
+        self.script = scripted(target)
+        self._busy, self._cancel_runs = busy, cancel_runs
         self._on = True
-        self._kept = self._script.min_nodes
-        self._used = time.monotonic()
+        self._nodes_on = self.script.min_nodes
+        self._used_at = time.monotonic()
 
     @property
     def _cluster(self) -> bool:
-        return bool(self._script.size) and self._script.max_nodes > 1
+        return bool(self.script.size) and self.script.max_nodes > 1
 
     def _nodes(self, busy: int) -> int:
-        """Machines of a cluster that are on; `busy` of them are used now."""
+        """Number of machines of a cluster that are on; `busy` of them are used by runs."""
         now = time.monotonic()
         if busy:  # it brings machines on, and they stay until they have been idle for long enough
-            self._used, self._kept = now, max(self._kept, busy)
-        kept = self._kept
-        if now - self._used > self._script.idle_minutes * 60:
-            kept = self._kept = self._script.min_nodes
-        return min(self._script.max_nodes, kept)
+            self._used_at, self._nodes_on = now, max(self._nodes_on, busy)
+        kept = self._nodes_on
+        if now - self._used_at > self.script.idle_minutes * 60:
+            kept = self._nodes_on = self.script.min_nodes
+        return min(self.script.max_nodes, kept)
 
-    @abc.abstractmethod
-    def _busy(self) -> int:
-        """Machines that runs use now."""
+    def require_reachable(self) -> None:
+        """Raise ``TargetUnreachable`` if the target is scripted not to answer."""
+        if self.script.unreachable:
+            raise TargetUnreachable(
+                f"Cannot reach {self.script.name!r}: it is scripted not to answer.",
+                hint=f"%aml_compute test {self.script.name}",
+            )
 
-    @abc.abstractmethod
-    def _cancel_all(self) -> None:
-        """End every run."""
-
-    @abc.abstractmethod
-    def _answer(self) -> None:
-        """Raise when the target is scripted not to answer."""
-
-    def _ready(self) -> None:
-        """Raise when the machine is stopped."""
+    def require_on(self) -> None:
+        """Raise ``TargetError`` if the machine is stopped."""
         if not self._on:
-            name = self.target.name
+            name = self.script.name
             raise TargetError(f"{name!r} is stopped.", hint=f"Start it: %aml_compute start {name}")
 
     def _price(self) -> float:
-        return size_of(self._script).price * (LOW if self._script.low_priority else 1.0)
+        return size_of(self.script).price * (LOW if self.script.low_priority else 1.0)
 
     async def state(self) -> ProvisionState:
         """See :meth:`Provisioned.state`."""
-        self._answer()
-        script, size = self._script, size_of(self._script)
+        self.require_reachable()
+        script, size = self.script, size_of(self.script)
         if not script.size:
             return ProvisionState(
                 state="ready", cpus=size.cpus, memory=size.memory, gpus=size.gpus, gpu_name=NAME * bool(size.gpus)
@@ -98,18 +103,19 @@ class FakeLifecycle(Provisioned):
         )
 
     async def _work(self, verb: str, progress: Progress, what: str) -> None:
-        """Take as long as scripted, and fail half-way if scripted."""
-        seconds, fails = self._script.provisioning, self._script.fails == verb
+        """Take the scripted time, and fail after half of it if scripted."""
+        seconds, fails = self.script.provisioning, self.script.fails == verb
         begin = time.monotonic()
         end = begin + (seconds / 2 if fails else seconds)
         while (now := time.monotonic()) < end:
             progress(f"{what}: {100 * (now - begin) / seconds:.0f} %, some {begin + seconds - now:.0f} s left.")
-            await asyncio.sleep(min(STEP, end - now))
+            await asyncio.sleep(min(PROGRESS_INTERVAL_S, end - now))
         if fails:
-            raise self._failure(verb)
+            raise self.failure(verb)
 
-    def _failure(self, verb: str) -> TargetError:
-        name, size = self.target.name, self._script.size or "this size"
+    def failure(self, verb: str) -> TargetError:
+        """The error of an operation that is scripted to fail."""
+        name, size = self.script.name, self.script.size or "this size"
         if verb in ("create", "scale"):
             return QuotaExceeded(
                 f"{name!r}: the quota for {size} is used up.", hint="Choose another size, or ask for more quota."
@@ -123,60 +129,58 @@ class FakeLifecycle(Provisioned):
         )
 
     def _within_quota(self, nodes: int) -> None:
-        cores = nodes * size_of(self._script).cpus
-        if self._script.quota and cores > self._script.quota:
+        cores = nodes * size_of(self.script).cpus
+        if self.script.quota and cores > self.script.quota:
             raise QuotaExceeded(
-                f"{self.target.name!r}: {_machines(nodes)} of {self._script.size or 'this size'}"
+                f"{self.script.name!r}: {_machines(nodes)} of {self.script.size or 'this size'}"
                 f" {'has' if nodes == 1 else 'have'} {cores} cores,"
-                f" the quota is {self._script.quota}.",
+                f" the quota is {self.script.quota}.",
                 hint="Take fewer or smaller machines, or ask for more quota.",
             )
 
     async def create(self, progress: Progress) -> None:
         """See :meth:`Provisioned.create`."""
-        self._answer()
-        if not self._script.size and self._script.fails != "create":
+        self.require_reachable()
+        if not self.script.size and self.script.fails != "create":
             return
-        self._within_quota(self._script.max_nodes)
-        what = f"a cluster of {_machines(self._script.max_nodes)} at most" if self._cluster else "the machine"
+        self._within_quota(self.script.max_nodes)
+        what = f"a cluster of {_machines(self.script.max_nodes)} at most" if self._cluster else "the machine"
         await self._work("create", progress, f"Making {what}")
 
     async def start(self, progress: Progress) -> None:
         """See :meth:`Provisioned.start`."""
-        self._answer()
+        self.require_reachable()
         if not self._on:
             await self._work("start", progress, "Starting the machine")
             self._on = True
 
     async def stop(self, progress: Progress) -> None:
         """See :meth:`Provisioned.stop`."""
-        self._answer()
+        self.require_reachable()
         if self._on:
             await self._work("stop", progress, "Stopping the machine")
-            self._cancel_all()
+            self._cancel_runs()
             self._on = False
 
     async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
         """See :meth:`Provisioned.scale`."""
-        self._answer()
-        nodes = int(settings.get("min_nodes", self._script.min_nodes))
+        self.require_reachable()
+        nodes = int(settings.get("min_nodes", self.script.min_nodes))
         self._within_quota(max(nodes, int(settings.get("max_nodes", 0))))
         await self._work("scale", progress, f"Going from {self._nodes(self._busy())} to {_machines(nodes)}")
-        self._kept, self._used = nodes, time.monotonic()
-        assert isinstance(self.target, FakeTarget)
-        self.target = msgspec.structs.replace(self.target, **settings)
-        self._script = msgspec.structs.replace(self._script, **settings)
+        self._nodes_on, self._used_at = nodes, time.monotonic()
+        self.script = msgspec.structs.replace(self.script, **settings)
 
     async def remove(self, progress: Progress) -> None:
         """See :meth:`Provisioned.remove`."""
-        if self._script.size or self._script.fails == "delete":
+        if self.script.size or self.script.fails == "delete":
             await self._work("delete", progress, "Letting the machines go")
-        self._cancel_all()
+        self._cancel_runs()
         self._on = False
 
     def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
         """See :meth:`Provisioned.asks`."""
-        name, price, script = self.target.name, self._price(), self._script
+        name, price, script = self.script.name, self._price(), self.script
         if verb == "delete":
             its = stopped(running, queued)
             return f"Deletes {name!r}: {its and its + ', and '}the logs of its runs are lost."
@@ -208,17 +212,16 @@ class FakeLifecycle(Provisioned):
     def acts(self, state: ProvisionState) -> tuple[Act, ...]:
         """See :meth:`Provisioned.acts`."""
         delete = Act(verb="delete")
-        if not self._script.size:
+        if not self.script.size:
             return (delete,)
         if self._cluster:
-            script = self._script
+            script = self.script
             return (scaling(script.min_nodes, script.max_nodes, script.idle_minutes), delete)
         return (*switching(state.state == "stopped"), delete)
 
-    def renew(self, target: ComputeTarget) -> None:
+    def renew(self, target: FakeTarget) -> None:
         """See :meth:`Provisioned.renew`."""
-        assert isinstance(target, FakeTarget)
-        self.target, self._script, self._kept = target, scripted(target), target.min_nodes
+        self.script, self._nodes_on = scripted(target), target.min_nodes
 
 
 def _machines(number: int) -> str:

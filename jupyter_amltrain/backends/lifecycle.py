@@ -1,7 +1,7 @@
-"""What a backend may do beside running jobs: make, start, stop, scale and delete its target.
+"""Provisioner: what a backend may do beside running jobs, to create, start, stop, scale and delete its target.
 
-A backend that can do so also derives from :class:`Provisioned`; whoever wants to know asks by
-``isinstance``. ``tests/contracts/lifecycle.py`` proves it for each.
+A backend that can do so also implements :class:`Provisioned`, which callers check by ``isinstance``.
+``tests/contracts/lifecycle.py`` is the contract test.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.spec.fields import Act, Field
 from jupyter_amltrain.spec.target import ComputeTarget
 
-#: Takes one sentence: how far a work is.
+#: Takes one sentence that says how far an operation is.
 Progress = Callable[[str], None]
 
 
@@ -57,12 +57,12 @@ class ProvisionState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Provisioned(abc.ABC):
-    """A target that is made by a service, and perhaps started, stopped and scaled.
+    """A target whose machines a service creates, and perhaps starts, stops and scales.
 
-    Making the backend object asks nobody: it is also made of a form that is only being filled in.
-    All works are cancelled with the kernel; what the service does goes on. Each raises
+    Constructing the backend does no I/O: it is also constructed for a form that is being filled in.
+    All operations are canceled with the kernel; what the service does goes on. Each raises
     ``QuotaExceeded``, ``CapacityError``, ``AuthenticationError`` or another
-    ``AmlTrainError`` that says what to do. A work may change :attr:`target` (the number of nodes
+    ``AmlTrainError`` that says what to do. An operation may change :attr:`target` (the number of nodes
     that are kept, say); that is then stored.
     """
 
@@ -110,7 +110,7 @@ class Provisioned(abc.ABC):
         return None
 
     def wrong(self) -> dict[str, str]:
-        """A sentence for each field that the service is known not to have, before a create. Asks nobody."""
+        """A sentence for each field that the service is known not to have, before a create. No I/O."""
         return {}
 
     async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
@@ -132,7 +132,7 @@ class Provisioned(abc.ABC):
     def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
         """What a work costs or loses, one or two sentences for a person to agree to; empty for nothing.
 
-        Asks nobody.
+        No I/O.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What a job may ask for that a single machine under our agent does not have, in words."""
+"""What a job may request that a single machine under our agent does not support, as sentences."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from jupyter_amltrain.spec.job import JobSpec
 _AZURE = "an Azure target (%aml_compute connect)"
 
 
-def refused(spec: JobSpec, target: str) -> str:
-    """Why the machine `target` cannot run `spec`; empty when it can. Blocks on the disk where inputs lie."""
+def refused(spec: JobSpec, target: str, has_our_disk: bool = True) -> str:
+    """Why the machine `target` cannot run `spec`; empty when it can. Blocks on the disk where inputs are.
+
+    Parameters
+    ----------
+    has_our_disk
+        Whether paths of this machine mean the same there: else nobody here knows whether an input exists.
+    """
     if spec.job_type not in ("", "command"):
         from jupyter_amltrain.backends.azureml.support import refusal_of_type
 
         return refusal_of_type("local", spec.job_type) or ""
-    return next(_reasons(spec, target), "")
+    return next(_reasons(spec, target, has_our_disk), "")
 
 
 class _Words:
@@ -46,7 +52,7 @@ class _Words:
         return self._job is not None
 
 
-def _reasons(spec: JobSpec, target: str) -> Iterator[str]:
+def _reasons(spec: JobSpec, target: str, has_our_disk: bool) -> Iterator[str]:
     given, words = spec.resources, _Words(spec)
     for_azure = f"That is for {_AZURE}."
     if given.nodes > 1:
@@ -91,7 +97,7 @@ def _reasons(spec: JobSpec, target: str) -> Iterator[str]:
             f"--env {spec.environment.shown or '(derived)'}: {target!r} runs jobs with the kernel's own Python and"
             f" makes no environment. Install what is missing here (%pip install), or use {_AZURE}."
         )
-    yield from _about_data(spec, target, words)
+    yield from _about_data(spec, target, words, has_our_disk)
 
 
 def _beyond(spec: JobSpec, target: str) -> Iterator[str]:
@@ -102,7 +108,7 @@ def _beyond(spec: JobSpec, target: str) -> Iterator[str]:
             yield str(job.fault((key,), f"{target!r} cannot do it.", f"That is for {_AZURE}."))
 
 
-def _about_data(spec: JobSpec, target: str, words: _Words) -> Iterator[str]:
+def _about_data(spec: JobSpec, target: str, words: _Words, has_our_disk: bool) -> Iterator[str]:
     for name, given in spec.inputs.items():
         if given.type == "literal":
             continue
@@ -114,6 +120,8 @@ def _about_data(spec: JobSpec, target: str, words: _Words) -> Iterator[str]:
             shown = f", not {given.path}" if words.of_file else ""
             why = f"{target!r} reads files and folders of this machine only{shown}."
             yield words(flag, keys, why, f"{there.strip()}, or use {_AZURE}.")
+        elif not has_our_disk:
+            continue
         elif not os.path.exists(given.path):
             why = f"there is no such file or folder{f': {given.path}' if words.of_file else ''}."
             yield words(flag, keys, why, f"{there.strip()}.")

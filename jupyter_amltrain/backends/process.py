@@ -1,4 +1,4 @@
-"""The agent over any transport: serves ``local`` (and ``ssh``, by another transport)."""
+"""The agent over any transport, which knows the machine: its files, its interpreter, whether it has our disk."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from jupyter_amltrain.backends.base import (
     RunChanges,
     monitor_of,
 )
+from jupyter_amltrain.backends.one_machine import refused
 from jupyter_amltrain.backends.run_decoding import damaged_run, run_of, status_of
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of, output_of
 from jupyter_amltrain.backends.run_index import Key, PastRun, RunIndex, listed, tracking_of
@@ -42,7 +43,13 @@ _AT_ONCE = 50
 
 
 class ProcessBackend(Backend):
-    """Jobs are processes under our agent, on the machine behind `transport`."""
+    """Runs jobs as processes under our agent, on the machine that `transport` reaches.
+
+    Parameters
+    ----------
+    python
+        Interpreter of jobs that name none, as the target has it; empty takes that of the machine.
+    """
 
     Target: ClassVar[type[ComputeTarget]]
     log_may_shrink = True
@@ -50,7 +57,9 @@ class ProcessBackend(Backend):
     def __init__(self, target: ComputeTarget, transport: Transport, python: str = "") -> None:
         super().__init__(target)
         self._transport = transport
-        self._python = python
+        self._machine = transport.machine
+        if python:
+            self._machine = msgspec.structs.replace(self._machine, python=python)
         self._damage: dict[str, str] = {}  #: by run id, of the last poll
 
     def _folder(self, run_id: str) -> str:
@@ -72,13 +81,17 @@ class ProcessBackend(Backend):
         """See :meth:`Backend.configure`."""
         return await self._transport.call("configure", dict(settings))
 
+    def refuses(self, spec: JobSpec) -> str:
+        """See :meth:`Backend.refuses`."""
+        return refused(spec, self.target.name, self._machine.has_our_disk)
+
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         """See :meth:`Backend.plan`."""
         check_path(self._transport.home, "state root", "Set AMLTRAIN_HOME to another folder and restart the kernel.")
         if spec.tracking != "direct":
             check_path(spec.project, "notebook's folder", "Rename it, or log to a server: MLFLOW_TRACKING_URI.")
         source = f"{self._folder(run_id)}/source"
-        launch = launch_plan(spec, source, self._python)
+        launch = launch_plan(spec, source, self._machine)
         job = {
             "run": run_id,
             "name": spec.name,
@@ -93,7 +106,7 @@ class ProcessBackend(Backend):
             **({"gpu_ids": spec.gpu_ids} if spec.gpu_ids else {}),
             "out": list(spec.out),
             "experiment": spec.experiment,
-            "notebook_dir": spec.notebook_dir,
+            "notebook_dir": spec.notebook_dir if self._machine.has_our_disk else "",
             "project": spec.project,
             "tracking": {"run_id": uuid.uuid4().hex, "mode": spec.tracking},
             "snapshot": {
@@ -210,6 +223,22 @@ class ProcessBackend(Backend):
     async def stop_monitor(self, monitor_id: str) -> None:
         """See :meth:`Backend.stop_monitor`."""
         await self._transport.call("monitor", {"id": monitor_id, "stop": True})
+
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """See :meth:`Backend.local_copy`."""
+        return await self._transport.fetch(f"{self._folder(run_id)}/{path}".rstrip("/"))
+
+    async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
+        """See :meth:`Backend.read_file`."""
+        try:
+            data = await self._transport.read_from(f"{self._folder(run_id)}/{path}", 0, limit + 1)
+        except OSError:
+            return b""
+        return data if len(data) <= limit else b""
+
+    async def list_files(self, run_id: str, folder: str = "") -> Sequence[str]:
+        """See :meth:`Backend.list_files`."""
+        return await self._transport.list(f"{self._folder(run_id)}/{folder}")
 
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""

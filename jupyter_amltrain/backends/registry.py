@@ -1,15 +1,15 @@
-"""Which backend serves which kind of target: one lazy row each, and entry points."""
+"""Registry of the backends: one lazy row per backend, and entry points."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_amltrain.errors import MissingDependency
 from jupyter_amltrain.spec.fields import TargetKind
-from jupyter_amltrain.spec.target import ComputeTarget, LocalTarget
+from jupyter_amltrain.spec.target import ComputeTarget
 from jupyter_amltrain.spec.target_fields import kind_of_type
 
 if TYPE_CHECKING:
@@ -17,25 +17,33 @@ if TYPE_CHECKING:
 
 GROUP = "jupyter_amltrain.backends"
 
-_AZURE = (
-    "jupyter_amltrain.backends.azureml.backend:AzureBackend",
-    "pip install azure-ai-ml azure-identity",
-)
-#: kind -> (module:class, what to type when its import fails); sorted.
-_BUILTIN = MappingProxyType(
-    {
-        "amlcompute": _AZURE,
-        "databricks": _AZURE,
-        "datalake": _AZURE,
-        "fake": ("jupyter_amltrain.backends.fake:FakeBackend", ""),
-        "hdinsight": _AZURE,
-        "instance": _AZURE,
-        "kubernetes": _AZURE,
-        "local": ("jupyter_amltrain.backends.process:LocalBackend", ""),
-        "serverless": _AZURE,
-        "synapse-spark": _AZURE,
-        "vm": _AZURE,
-    }
+
+class _Row(NamedTuple):
+    """A backend and the targets that it serves.
+
+    Attributes
+    ----------
+    targets
+        ``module:name`` of a target type, or of a tuple of them.
+    backend
+        ``module:class``; imported when a target is first used.
+    hint
+        What to type when that import fails.
+    """
+
+    targets: str
+    backend: str
+    hint: str = ""
+
+
+_ROWS = (
+    _Row("jupyter_amltrain.spec.target:LocalTarget", "jupyter_amltrain.backends.process:LocalBackend"),
+    _Row("jupyter_amltrain.spec.target:FakeTarget", "jupyter_amltrain.backends.fake:FakeBackend"),
+    _Row(
+        "jupyter_amltrain.spec.azure_target:AZURE_KINDS",
+        "jupyter_amltrain.backends.azureml.backend:AzureBackend",
+        "pip install azure-ai-ml azure-identity",
+    ),
 )
 
 
@@ -47,33 +55,46 @@ def backend_class(kind: str) -> type[Backend]:
     MissingDependency
         No row and no entry point of that kind, or its package is not installed.
     """
-    row = _BUILTIN.get(kind)
+    row = next((row for row in _ROWS if any(_tag(target) == kind for target in _targets(row))), None)
+    backend, hint = ("", "") if row is None else (row.backend, row.hint)
     if row is None:
         for point in importlib.metadata.entry_points(group=GROUP, name=kind):
-            row = (point.value, f"Install what {point.value} needs.")
-    if row is None:
+            backend, hint = point.value, f"Install what {point.value} needs."
+    if not backend:
         raise MissingDependency(f"No backend for targets of kind {kind!r}.", hint="Upgrade jupyter_amltrain.")
-    module, _, name = row[0].partition(":")
     try:
-        found: type[Backend] = getattr(importlib.import_module(module), name)
+        found: type[Backend] = _imported(backend)
     except ImportError as error:
-        raise MissingDependency(f"Targets of kind {kind!r} need {error.name}.", hint=row[1]) from error
+        raise MissingDependency(f"Targets of kind {kind!r} need {error.name}.", hint=hint) from error
     return found
 
 
 def kind_of(target: ComputeTarget) -> str:
     """The registry's key for a target."""
-    return str(type(target).__struct_config__.tag)
+    return _tag(type(target))
 
 
 def target_kinds() -> tuple[type[ComputeTarget], ...]:
     """The target types that ``targets.json`` may hold, without importing any SDK."""
-    from jupyter_amltrain.spec.azure_target import AZURE_KINDS
-    from jupyter_amltrain.spec.target import FakeTarget
-
-    return (LocalTarget, FakeTarget, *AZURE_KINDS)
+    return tuple(target for row in _ROWS for target in _targets(row))
 
 
 def forms() -> tuple[TargetKind, ...]:
     """The kinds of targets that a person can create or attach, without importing any SDK."""
     return tuple(kind_of_type(kind) for kind in target_kinds() if kind.verb)
+
+
+@functools.cache
+def _targets(row: _Row) -> tuple[type[ComputeTarget], ...]:
+    found = _imported(row.targets)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _imported(reference: str) -> Any:
+    """The object that ``module:name`` refers to."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _tag(target: type[ComputeTarget]) -> str:
+    return str(target.__struct_config__.tag)

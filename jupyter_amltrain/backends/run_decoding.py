@@ -20,6 +20,8 @@ _UNDECODABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, 
 
 #: Notes of a target that are read: a job may write its state file.
 _MAX_NOTES = 8
+#: Processes of a run whose logs can be read; for the same reason.
+_MAX_RANKS = 4096
 
 
 def run_of(handle: RunHandle, folder: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
@@ -84,6 +86,7 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
         truth={_text(key): _text(value) for key, value in (state.get("truth") or {}).items()},
         cause={_text(key): _text(value) for key, value in (state.get("cause") or {}).items()},
         nodes=int(state.get("nodes") or 1),
+        ranks=max(1, min(int(state.get("ranks") or 1), _MAX_RANKS)),
         notes=tuple(map(_text, list(state.get("notes") or ())[:_MAX_NOTES])),
     )
 
@@ -111,7 +114,13 @@ def _printable(spec: JobSpec) -> JobSpec:
             raise ValueError(f"{seconds!r} is not a time")
     for text in (spec.script, spec.script_name, spec.source or "", spec.notebook_dir, spec.project, spec.cell):
         text.encode("utf-8", "surrogateescape")
-    shown = {"name": spec.name, "experiment": spec.experiment, "params": spec.params, "tags": spec.tags}
+    shown = {
+        "name": spec.name,
+        "experiment": spec.experiment,
+        "params": spec.params,
+        "tags": spec.tags,
+        "parent": spec.parent,
+    }
     data = json.dumps(shown, ensure_ascii=False)
     try:
         data.encode()

@@ -1,16 +1,17 @@
-"""Which file of a run folder a stream is, and what a file with a value of ``--out`` holds."""
+"""Files of a run: which one a stream is, what a file with a value of ``--out`` holds, and how a thread reads them."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from jupyter_amltrain.backends.base import stream_of
-from jupyter_amltrain.errors import ResultMissing
+from jupyter_amltrain.backends.base import Backend, stream_of
+from jupyter_amltrain.errors import AmlTrainError, ResultMissing
+from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import tilde
 
 _FILES = {
-    "log": "log/rank-0.txt",
+    "log": "log/rank-{}.txt",
     "metrics": "metrics/rank-0.jsonl",
     "telemetry": "telemetry/node-{}.jsonl",
     "minutes": "telemetry/minutes-{}.jsonl",
@@ -20,6 +21,8 @@ _FILES = {
 OUTPUT_LIMIT, MAX_DEPTH = 1 << 20, 100
 #: Key of a record that the end of a cell writes; all other JSON is a value.
 MARK = "amltrain"
+#: How long a small file of a run is waited for.
+READ_TIMEOUT_S = 60.0
 _READERS = {
     "parquet": "pandas.read_parquet({})",
     "csv": "pandas.read_csv({})",
@@ -32,10 +35,36 @@ _READERS = {
 }
 
 
+class RunFiles:
+    """Files of one run, for code beside the loop. Every method blocks; a run without files has none of them.
+
+    Parameters
+    ----------
+    run_id
+        Empty for a run that its target has not accepted.
+    """
+
+    def __init__(self, loop: LoopThread, backend: Backend, run_id: str) -> None:
+        self._loop, self._backend, self._run_id = loop, backend, run_id
+
+    def read(self, path: str) -> bytes:
+        """A file, by its path in the run's folder; empty where there is none or the target does not answer."""
+        if not self._run_id:
+            return b""
+        try:
+            return self._loop.call(self._backend.read_file(self._run_id, path), READ_TIMEOUT_S)
+        except AmlTrainError:
+            return b""
+
+    def local_copy(self, path: str = "") -> str | None:
+        """Path on this machine of a file or folder of the run; ``None`` where there is none."""
+        return self._loop.call(self._backend.local_copy(self._run_id, path), None) if self._run_id else None
+
+
 def file_of(stream: str) -> str:
     """Path of a stream in a run folder."""
-    name, node = stream_of(stream)
-    return _FILES[name].format(node)
+    name, number = stream_of(stream)
+    return _FILES[name].format(number)
 
 
 def output_of(name: str, data: bytes, handle: str, folder: str = "") -> Any:

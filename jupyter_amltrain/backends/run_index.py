@@ -38,7 +38,7 @@ MAX_FILE_BYTES = 256 << 20
 #: The file is written anew when so many of its lines are of no use, and they are more than those that are.
 MAX_STALE_LINES = 1000
 
-_TRACKING = "tracking.json"
+TRACKING = "tracking.json"
 #: What lists show of a job, and what a row needs of it.
 _LISTED = (
     "name",
@@ -51,6 +51,7 @@ _LISTED = (
     "tracking",
     "job_type",
     "notebook_dir",
+    "parent",
 )
 
 #: Inode, change in ns and size of each file that a row is made of; zeros of one that is absent.
@@ -292,14 +293,22 @@ def _has_no_json(value: Any) -> bool:
 
 
 def tracking_of(folder: str) -> str:
-    """What the importer left in a run folder: ``imported``, ``direct`` or ``failed: <why>``; else empty."""
+    """What the MLflow importer left in a run folder of this machine; see :func:`tracking_state`. Blocks."""
     try:
-        result = json.loads(read_regular(f"{folder}/{_TRACKING}"))
+        return tracking_state(read_regular(f"{folder}/{TRACKING}"))
+    except (OSError, ValueError):
+        return ""
+
+
+def tracking_state(data: bytes) -> str:
+    """What the importer's file says: ``imported``, ``direct`` or ``failed: <why>``; else empty."""
+    try:
+        result = json.loads(data)
         state, error = result.get("state", "imported"), result.get("error")
         if state == "failed" and isinstance(error, str) and error:
             return f"failed: {error}"
         return state if isinstance(state, str) and state.isprintable() else ""
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError, RecursionError):
         return ""
 
 
@@ -319,7 +328,7 @@ def _keys(runs: Path, names: Iterable[str]) -> dict[str, Key]:
             except OSError:
                 continue
             try:
-                c = stat(f"{name}/{_TRACKING}", dir_fd=folder)
+                c = stat(f"{name}/{TRACKING}", dir_fd=folder)
                 last = (c.st_ino, c.st_mtime_ns, c.st_size)
             except OSError:
                 last = (0, 0, 0)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.tables import ago, pairs, table
-from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
+from jupyter_amltrain.errors import CommandError, RunError, TargetError, UnrecordedRun
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text, seconds_text
 from jupyter_amltrain.spec.child_run import MAX_CHILDREN
@@ -27,6 +26,8 @@ _HEAD = 20_000
 _LOOK = 0.25
 #: Bytes of a followed log that are read again before what is new: they differ where the job has rewritten it.
 _OVERLAP = 64
+#: Bytes of a log that are read at once.
+_BLOCK = 1 << 20
 #: Runs that a question about many names.
 NAMED = 5
 #: A wait in a terminal says nothing for this time (seconds).
@@ -121,14 +122,13 @@ def log_text(run: TrackedRun, tail: int | None = None) -> str:
     if tail is not None:
         return collapse(run.logs(tail=tail)) if tail else ""
     path = run.log_path
-    if path and os.path.isfile(path) and (size := os.path.getsize(path)) > LOG_CAP:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD).decode("utf-8", "replace").rpartition("\n")[0]
-            file.seek(size - (LOG_CAP - _HEAD))
-            end = file.read().decode("utf-8", "replace").partition("\n")[2]
-        gap = f"... {bytes_text(size - LOG_CAP)} left out; the whole log: {path} ..."
-        return f"{collapse(head)}\n{gap}\n{collapse(end)}"
-    return collapse(run.logs())
+    data, size = run.read_log(-LOG_CAP, LOG_CAP)
+    if size <= LOG_CAP:
+        return collapse(data.decode("utf-8", "replace"))
+    head = run.read_log(0, _HEAD)[0].decode("utf-8", "replace").rpartition("\n")[0]
+    end = data[_HEAD:].decode("utf-8", "replace").partition("\n")[2]
+    gap = f"... {bytes_text(size - LOG_CAP)} left out; the whole log: {path} ..."
+    return f"{collapse(head)}\n{gap}\n{collapse(end)}"
 
 
 def child_log_text(run: TrackedRun, step: str, tail: int | None = None) -> str:
@@ -167,31 +167,25 @@ def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None
     offset, last = 0, b""
     if tail is not None:
         text = run.logs(tail=tail)
-        path = run.log_path
-        if path and os.path.isfile(path):
-            with open(path, "rb") as file:
-                file.seek(max(0, os.path.getsize(path) - _OVERLAP))
-                last = file.read()
-                offset = file.tell()
+        last, offset = run.read_log(-_OVERLAP, _OVERLAP)
         if text:
             write(text + "\n")
     while True:
         done = run.status.state.terminal  # asked first: what comes after is all there is
-        path = run.log_path
-        if path and os.path.isfile(path):
-            with open(path, "rb") as file:
-                file.seek(offset - len(last))
-                if file.read(len(last)) != last:
-                    offset, last = file.seek(0), b""
+        while True:
+            with contextlib.suppress(TargetError):
+                data, end = run.read_log(offset - len(last), _BLOCK)
+                if data and not data.startswith(last):
+                    offset, last = 0, b""
                     decoder.reset()
                     write(LOG_RESTARTED)
-                while block := file.read(1 << 16):
-                    offset += len(block)
-                    last = (last + block)[-_OVERLAP:]
+                    continue
+                if block := data[len(last) :]:
+                    offset, last = end, data[-_OVERLAP:]
                     write(decoder.decode(block))
+                    continue
+            break
         if done:
-            if not path or not os.path.isfile(path):
-                write(run.logs() if not offset else "")
             return
         try:
             run.wait(_LOOK)

@@ -10,7 +10,6 @@ import msgspec
 
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.run_index import PastRun
-from jupyter_amltrain.runs.imports import Imports
 from jupyter_amltrain.runs.outcome import explained
 from jupyter_amltrain.runs.store import Entry, RunStore
 from jupyter_amltrain.spec.run import Run, RunHandle
@@ -22,8 +21,8 @@ _AT_ONCE, _PAST_AT_ONCE = 50, 1000
 class RunDirectory:
     """Reads targets into the store; the watchers take over what still lives."""
 
-    def __init__(self, store: RunStore, imports: Imports) -> None:
-        self._store, self._imports = store, imports
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
 
     async def read(self, backend: Backend, there: Callable[[], bool] = lambda: True) -> None:
         """Take in all runs of a target; drop ended ones that it no longer has.
@@ -44,7 +43,7 @@ class RunDirectory:
         ids, found = await backend.roster(known)
         if not there():
             return
-        await self._adopt(found, began)
+        await self._adopt(backend, found, began)
         self._forget(target, ids, asked)
 
     async def find(self, backend: Backend, run_id: str) -> bool:
@@ -52,7 +51,7 @@ class RunDirectory:
         began = time.monotonic()
         run = await backend.find(run_id)
         if run is not None:
-            await self._adopt([run], began)
+            await self._adopt(backend, [run], began)
         return run is not None
 
     async def load(self, backend: Backend, handle: RunHandle) -> None:
@@ -74,7 +73,7 @@ class RunDirectory:
         known = [entry for entry in self._store.entries() if entry.target in targets]
         return sorted(known, key=lambda entry: entry.created, reverse=True)
 
-    async def _adopt(self, found: Sequence[Run | PastRun], began: float) -> None:
+    async def _adopt(self, backend: Backend, found: Sequence[Run | PastRun], began: float) -> None:
         """Take in what a target told when it was asked at `began` (monotonic seconds)."""
         await self._adopt_past([run for run in found if isinstance(run, PastRun)], began)
         runs = [run for run in found if isinstance(run, Run)]
@@ -82,7 +81,8 @@ class RunDirectory:
         ended = [
             run for run in runs if run.status.state.terminal and not run.partial and self._store.get(run.handle) is None
         ]
-        tracked = {run.handle: run for run in await self._imports.known(ended)} if ended else {}
+        states = await backend.import_states([run.run_id for run in ended]) if ended else []
+        tracking = {run.handle: state for run, state in zip(ended, states, strict=True) if state}
         for number, run in enumerate(runs, 1):
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
@@ -91,7 +91,7 @@ class RunDirectory:
             entry = self._store.get(run.handle)
             known = None if entry is None else entry.run
             if known is None:
-                run = tracked.get(run.handle, run)
+                run = msgspec.structs.replace(run, tracking=tracking.get(run.handle, run.tracking))
                 if run.status.state.terminal:
                     run = explained(run)
                 self._store.put(run)

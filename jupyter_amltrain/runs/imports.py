@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import open_regular
-from jupyter_amltrain.backends.run_index import tracking_of
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.runs.painters import Picture
 from jupyter_amltrain.spec.record import RunRecord
@@ -40,12 +36,20 @@ class Imports:
     ----------
     told
         Called on the loop with a handle and ``imported``, ``direct`` or ``failed: <why>``.
+    local_copy
+        Gives the path on this machine of a run's folder, or ``None``: the worker reads files.
     """
 
-    def __init__(self, loop: LoopThread, root: StateRoot, told: Callable[[RunHandle, str], None]) -> None:
-        self._loop, self._root, self._told = loop, root, told
+    def __init__(
+        self,
+        loop: LoopThread,
+        root: StateRoot,
+        told: Callable[[RunHandle, str], None],
+        local_copy: Callable[[Run], Awaitable[str | None]],
+    ) -> None:
+        self._loop, self._root, self._told, self._local_copy = loop, root, told, local_copy
         self._worker: Worker | None = None
-        self._asked: dict[RunHandle, dict[str, str]] = {}
+        self._waiting: dict[RunHandle, Run] = {}
         self._current: RunHandle | None = None
         self._tried: dict[RunHandle, float] = {}
         self._closed = False
@@ -73,7 +77,7 @@ class Imports:
             log.info("%s", error)
 
     def ask(self, run: Run, now: bool = False) -> bool:
-        """Note that `run` has to be imported; False when that is done, under way, or not ours.
+        """Note that `run` has to be imported; False when that is done or under way, or it belongs to no project.
 
         Parameters
         ----------
@@ -82,22 +86,26 @@ class Imports:
         """
         failed = run.tracking.startswith("failed")
         rest = time.monotonic() - self._tried.get(run.handle, -AGAIN)
-        if run.handle in self._asked or not (run.tracking == "pending" or (failed and (now or rest >= AGAIN))):
+        if run.handle in self._waiting or not (run.tracking == "pending" or (failed and (now or rest >= AGAIN))):
             return False
-        if not run.folder or not run.project or not Path(run.folder).is_dir():
+        if not run.folder or not run.project:
             return False
-        self._asked[run.handle] = {"run_dir": run.folder, "project": run.project, "handle": run.handle}
+        self._waiting[run.handle] = run
         return True
 
     async def run(self, handle: RunHandle) -> None:
-        """Have a run that was asked for imported now."""
+        """Import a run that waits for it now; nothing happens where its files are gone."""
         async with self._one:
-            if self._ending() or handle not in self._asked:
+            if self._ending() or handle not in self._waiting:
                 return
             self._current = handle
             self._tried[handle] = time.monotonic()
             try:
-                answer = await self.worker.request("import_run", self._asked[handle], timeout=TIMEOUT)
+                payload = await self._payload(self._waiting[handle])
+                if payload is None:
+                    self._waiting.pop(handle, None)
+                    return
+                answer = await self.worker.request("import_run", payload, timeout=TIMEOUT)
                 state = str(answer.get("state", "imported"))
             except AmlTrainError as error:
                 if self._ending():
@@ -106,8 +114,26 @@ class Imports:
                 log.warning("MLflow import of %s failed: %s", handle, error)
             finally:
                 self._current = None
-            self._asked.pop(handle, None)
+            self._waiting.pop(handle, None)
         self._told(handle, state)
+
+    async def _payload(self, run: Run) -> dict[str, str] | None:
+        """The worker's request to import a run; ``None`` where its files are gone."""
+        folder = await self._local_copy(run)
+        return None if folder is None else {"run_dir": folder, "project": run.project, "handle": run.handle}
+
+    async def model_request(self, run: Run) -> dict[str, str]:
+        """The part of a worker's request that says where the files of a run are.
+
+        Raises
+        ------
+        CommandError
+            It has none.
+        """
+        payload = await self._payload(run) if run.folder else None
+        if payload is None:
+            raise CommandError(f"{run.handle} left no files.", hint="%aml_runs show tells what is known of it.")
+        return payload
 
     def _ending(self) -> bool:
         return self._closed
@@ -122,35 +148,10 @@ class Imports:
             return None
         return msgspec.convert(drawn, Picture)
 
-    async def known(self, runs: Sequence[Run]) -> list[Run]:
-        """`runs` with the state of their import, as the importer left it in the run folders."""
-        states = await self._loop.offload(_states, tuple(run.folder for run in runs))
-        return [
-            msgspec.structs.replace(run, tracking=state) if state else run
-            for run, state in zip(runs, states, strict=True)
-        ]
-
     async def close(self) -> None:
         """Let go of the worker; it does what it was asked for and ends by itself."""
         self._closed = True
-        last = [("import_run", payload) for handle, payload in self._asked.items() if handle != self._current]
+        waiting = [await self._payload(run) for handle, run in self._waiting.items() if handle != self._current]
+        last = [("import_run", payload) for payload in waiting if payload is not None]
         if self._worker is not None or last:
             await self.worker.close(last)
-
-
-def _states(folders: Sequence[str]) -> list[str]:
-    """What the importer left in run folders; empty where there is nothing."""
-    return [tracking_of(folder) for folder in folders]
-
-
-def only_in_folder(folder: str) -> bool:
-    """Whether a run folder holds what a script logged to MLflow."""
-    place = Path(folder)
-    try:
-        with os.fdopen(open_regular(str(place / "metrics" / "rank-0.jsonl")), "rb") as journal:
-            journal.readline()  # the run itself
-            if journal.readline():
-                return True
-    except OSError:
-        pass
-    return any(names for _, _, names in os.walk(place / "artifacts"))

@@ -1,4 +1,4 @@
-"""Streams of ended runs stay in memory while somebody looks at them, and of the newest few that were read."""
+"""Cache of the streams of ended runs: of those with viewers, and of the few that were read last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT = 16
 
 
 class KeptStreams:
-    """Lets go of what can be read again from the target. Runs on the loop.
+    """Releases streams that can be read again from the target. Loop thread only.
 
     Parameters
     ----------

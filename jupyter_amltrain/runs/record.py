@@ -91,6 +91,7 @@ def record_of(entry: Entry) -> RunRecord:
         doors=status.doors[:_NOTES],
         children=(children := _children(entry)),
         children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
+        parent=run.parent,
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )

@@ -80,6 +80,7 @@ def row_of(entry: Entry, brief: Brief | None = None) -> RunRow:
         log_bytes=brief.log_bytes,
         children=brief.children,
         children_hidden=brief.children_hidden,
+        parent=run.parent,
         known=known,
         again=entry.kind == "run" and bool(run.spec.script or run.spec.script_name),
         tracking=run.tracking.partition(":")[0],

@@ -51,13 +51,15 @@ async def outcome(backend: Backend, entry: Entry, status: RunStatus) -> dict[str
     return {"outputs": {**entry.run.outputs, **values}, "error": None if error is None else str(error)}
 
 
-async def read_log(backend: Backend, run_id: str, tail_bytes: int | None = None, child: str = "") -> bytes:
-    """The log of a run, or of its child of that id: all of it, or its last `tail_bytes` bytes."""
+async def read_log(
+    backend: Backend, run_id: str, tail_bytes: int | None = None, child: str = "", rank: int = 0
+) -> bytes:
+    """The log of one process of a run, or of its child of that id: all of it, or its last `tail_bytes` bytes."""
 
     async def read(offset: int, limit: int = 1 << 20) -> Chunk:
         if child:
             return await backend.read_child(run_id, child, offset, limit)
-        return await backend.read(run_id, "log", offset, limit)
+        return await backend.read(run_id, f"log/{rank}", offset, limit)
 
     if tail_bytes is not None:
         return (await read(-tail_bytes, tail_bytes)).data

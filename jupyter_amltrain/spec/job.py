@@ -99,6 +99,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Of ``type: command``: what ``sh`` runs in the code folder, bindings as written.
     notes
         What a person should know of how the text became `script`, one sentence each.
+    parent
+        Handle of the run that this one is part of, such as a sweep or a pipeline; empty for a run of its own.
     """
 
     name: str
@@ -136,6 +138,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     job_type: str = ""
     command: str = ""
     notes: tuple[str, ...] = ()
+    parent: str = ""
 
 
 def validated(spec: JobSpec) -> JobSpec:

@@ -243,3 +243,4 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     doors: tuple[Door, ...] = ()  #: its page at the service, and while it runs ways into it
     children: tuple[ChildRun, ...] = ()  #: steps of a pipeline, trials of a sweep or AutoML job, oldest first
     children_hidden: int = 0  #: further ones
+    parent: str = ""  #: handle of the run that this one is part of

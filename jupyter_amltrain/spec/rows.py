@@ -147,6 +147,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         Steps of a pipeline, or trials of a sweep or AutoML job, at most 20: the best, those that go on, the newest.
     children_hidden
         Further ones.
+    parent
+        Handle of the run that this one is part of; empty for a run of its own.
     """
 
     handle: str
@@ -179,3 +181,4 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     doors: tuple[Door, ...] = ()
     children: tuple[ChildRun, ...] = ()
     children_hidden: int = 0
+    parent: str = ""

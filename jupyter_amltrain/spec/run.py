@@ -118,6 +118,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     truth: dict[str, str] = {}  #: whether it used its GPUs: verdict, detail, cause (``agent/truth.py``)
     cause: dict[str, str] = {}  #: why it failed, of its GPUs: kind, text, action (``agent/failure_cause.py``)
     nodes: int = 1  #: machines it runs on
+    ranks: int = 1  #: processes with a log of their own, on all nodes
     notes: tuple[str, ...] = ()  #: of the target, about its start: a shared GPU, none because of the driver
     doors: tuple[Door, ...] = ()  #: its page first; the others while it runs
 
@@ -149,6 +150,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def run_id(self) -> str:
         """The run's id on its target."""
         return self.handle.partition("/")[2]
+
+    @property
+    def parent(self) -> str:
+        """Handle of the run that this one is part of; empty for a run of its own."""
+        return self.spec.parent
 
     @property
     def damaged(self) -> bool:

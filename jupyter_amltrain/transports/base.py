@@ -6,6 +6,8 @@ import abc
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from jupyter_amltrain.launch import TargetMachine
+
 
 class Changes(abc.ABC):
     """News of folders for one consumer; what came between two calls is not lost."""
@@ -32,6 +34,8 @@ class Transport(abc.ABC):
 
     #: State root of the agent on that machine.
     home: str
+    #: What the plans of jobs must know about that machine.
+    machine: TargetMachine
 
     @abc.abstractmethod
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,6 +60,14 @@ class Transport(abc.ABC):
     @abc.abstractmethod
     async def size(self, path: str) -> int:
         """Bytes in `path`; 0 when absent."""
+
+    @abc.abstractmethod
+    async def list(self, folder: str) -> Sequence[str]:
+        """Paths of all files below `folder`, relative to it, sorted; none where it does not exist."""
+
+    @abc.abstractmethod
+    async def fetch(self, path: str) -> str | None:
+        """Path on this machine of a file or folder, which another machine's is copied to; ``None`` when absent."""
 
     @abc.abstractmethod
     def changes(self) -> Changes:

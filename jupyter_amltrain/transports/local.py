@@ -6,11 +6,13 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain import errors
+from jupyter_amltrain.launch import TargetMachine
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.transports import tails
 from jupyter_amltrain.transports.base import Changes, Transport
@@ -34,6 +36,7 @@ class LocalTransport(Transport):
     def __init__(self, loop: LoopThread, home: Path) -> None:
         self._loop = loop
         self.home = str(home)
+        self.machine = TargetMachine(python=sys.executable, has_our_disk=True)
         self._tails = tails.Tails()
 
     async def call(self, op: str, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,6 +73,14 @@ class LocalTransport(Transport):
     async def size(self, path: str) -> int:
         """See :meth:`Transport.size`."""
         return await self._loop.offload(_size, path)
+
+    async def list(self, folder: str) -> Sequence[str]:
+        """See :meth:`Transport.list`."""
+        return await self._loop.offload(_list, folder)
+
+    async def fetch(self, path: str) -> str | None:
+        """See :meth:`Transport.fetch`; nothing is copied."""
+        return path if await self._loop.offload(os.path.exists, path) else None
 
     def changes(self) -> Changes:
         """See :meth:`Transport.changes`."""
@@ -119,6 +130,11 @@ def _put(files: dict[str, bytes | str], folder: Path) -> None:
             shutil.copyfile(content, path)
             # As the snapshot's digest has it. What we may execute also depends on mount options, and on being root.
             os.chmod(path, 0o700 if os.stat(content).st_mode & stat.S_IXUSR else 0o600)
+
+
+def _list(folder: str) -> list[str]:
+    found = (os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names)
+    return sorted(found)
 
 
 def _size(path: str) -> int:

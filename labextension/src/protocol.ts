@@ -243,6 +243,7 @@ export interface IRunRecord {
   doors: IDoor[];
   children: IChildRun[];
   children_hidden: number;
+  parent: string;
 }
 
 export interface ITargetKind {
@@ -323,6 +324,7 @@ export interface IRunRow {
   doors: IDoor[];
   children: IChildRun[];
   children_hidden: number;
+  parent: string;
 }
 
 export interface IWorkspaceRow {

@@ -111,7 +111,8 @@ export function normalise(raw: unknown): IRunRecord {
     notes: list(r.notes).map(note => text(note)),
     doors: list(r.doors).map(door),
     children: list(r.children).map(child),
-    children_hidden: Math.max(0, count(r.children_hidden) ?? 0)
+    children_hidden: Math.max(0, count(r.children_hidden) ?? 0),
+    parent: text(r.parent)
   };
 }
 

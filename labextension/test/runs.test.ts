@@ -46,6 +46,7 @@ function row(handle: string, more: Partial<IRunRow> = {}): IRunRow {
     doors: [],
     children: [],
     children_hidden: 0,
+    parent: '',
     ...more
   };
 }

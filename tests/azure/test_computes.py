@@ -393,7 +393,7 @@ def test_a_cluster_by_the_command_line(
     assert "Costs up to 2 x 3.06 = 6.12 USD per hour" in asked and "--yes" in asked
     assert main([*line, "--yes"]) == 0
     assert "lab is created." in capsys.readouterr().out
-    assert main([*line, "--yes"]) == 0 and "is there already with these settings" in capsys.readouterr().out
+    assert main([*line, "--yes"]) == 0 and "already exists" in capsys.readouterr().out
     assert main(["compute", "list", "--json"]) == 0
     row = next(row for row in json.loads(capsys.readouterr().out) if row["target"] == "lab")
     assert row["fields"]["workspace"] == "ws" and (row["state"], row["nodes"], row["max_nodes"]) == ("ready", 0, 2)

@@ -12,7 +12,7 @@ import pytest
 from jupyter_amltrain.backends.one_machine import refused
 from jupyter_amltrain.controller import Controller
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.launch import launch_plan
+from jupyter_amltrain.launch import TargetMachine, launch_plan
 from jupyter_amltrain.spec import azure_yaml, azure_yaml_in
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import JobInput, JobOutput
@@ -90,7 +90,7 @@ def test_file_that_needs_one_process_runs_here(tmp_path: Path, monkeypatch: pyte
     for each in ("1", "null"):
         spec = of_file(each=each)
         assert refused(spec, "local") == ""
-        env = launch_plan(spec, "/runs/x/source").env
+        env = launch_plan(spec, "/runs/x/source", TargetMachine(python="python3", has_our_disk=True)).env
         assert (env["RANK"], env["WORLD_SIZE"]) == ("0", "1") and int(env["MASTER_PORT"]) > 1024
     assert refused(of_file(kind="mpi"), "local") == ""
     given = of_file(path="https://example.org/iris.csv", data=str(tmp_path / "here.csv"))

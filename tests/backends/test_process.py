@@ -182,3 +182,28 @@ def test_plan_for_a_folder_that_is_not_utf8_is_refused_in_one_sentence(
     loop.call(backend.close())
     str(caught.value).encode()  # it can be shown
     assert odd in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_files_of_a_run_are_read_through_the_backend(loop: LoopThread, backend: LocalBackend, home: Path) -> None:
+    run = home / "runs" / "done-22222"
+    (run / "artifacts" / "model").mkdir(parents=True)
+    (run / "job.json").write_bytes(b'{"run": "done-22222"}')
+    (run / "artifacts" / "model" / "weights").write_bytes(b"123")
+    write_json(run / "tracking.json", {"state": "imported"})
+    assert loop.call(backend.local_copy("done-22222")) == str(run)
+    assert loop.call(backend.local_copy("done-22222", "source")) is None
+    assert loop.call(backend.read_file("done-22222", "job.json")) == b'{"run": "done-22222"}'
+    assert loop.call(backend.read_file("done-22222", "job.json", 3)) == b""
+    assert loop.call(backend.list_files("done-22222", "artifacts")) == ["model/weights"]
+    assert loop.call(backend.import_states(["done-22222", "gone-22222"])) == ["imported", ""]
+
+
+def test_log_of_every_rank_is_a_stream_of_the_run(loop: LoopThread, backend: LocalBackend, home: Path) -> None:
+    logs = home / "runs" / "ranks-22222" / "log"
+    logs.mkdir(parents=True)
+    for rank in range(3):
+        (logs / f"rank-{rank}.txt").write_text(f"this is {rank}\n")
+    read = [loop.call(backend.read("ranks-22222", stream, 0)).data for stream in ("log", "log/0", "log/1", "log/2")]
+    assert read == [b"this is 0\n", b"this is 0\n", b"this is 1\n", b"this is 2\n"]
+    assert (status_of({"state": "running"}).ranks, status_of({"state": "running", "ranks": 3}).ranks) == (1, 3)
+    assert status_of({"state": "running", "ranks": 10**9}).ranks <= 4096

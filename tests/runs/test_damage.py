@@ -333,7 +333,8 @@ def result(place: Place, handle: str) -> None:
 def resubmit(place: Place, handle: str) -> None:
     from jupyter_amltrain.commands.again import again
 
-    again(place.api.attach(handle).run)
+    run = place.api.attach(handle)
+    again(run.run, run.files)
 
 
 def register(place: Place, handle: str) -> None:

@@ -248,6 +248,11 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
             await self._child_logs.of(f"{run_id} {child}", lambda: self.ask("mirror.sync", None, PATIENCE, **payload))
         return Chunk(*await self._loop.offload(lambda: mirror_reading.read(folder, "log", offset, limit)))
 
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """See :meth:`Backend.local_copy`: of what has been fetched of a job."""
+        place = self._folder(run_id) / path
+        return str(place) if await self._loop.offload(place.exists) else None
+
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""
         return str(self._folder(run_id) / "log" / "rank-0.txt")
