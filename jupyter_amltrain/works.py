@@ -26,7 +26,7 @@ Do = Callable[[Progress], Awaitable[str | None]]
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an act; the fields are those of :class:`~jupyter_amltrain.panel.protocol.ActReply`.
+    """What became of an act; the fields are those of :class:`~jupyter_amltrain.frontend.target_handlers.ActReply`.
 
     Attributes
     ----------

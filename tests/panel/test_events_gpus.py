@@ -7,10 +7,9 @@ import asyncio
 import numpy as np
 import pytest
 
-from jupyter_amltrain.panel import page as pages
-from jupyter_amltrain.panel import streams
-from jupyter_amltrain.panel.page import Page
-from jupyter_amltrain.panel.protocol import Changes, Event, Gpus, Meter
+from jupyter_amltrain.frontend import clients, gpu_stream
+from jupyter_amltrain.frontend.clients import FrontendClient
+from jupyter_amltrain.frontend.protocol import Changes, Event, Gpus, Meter
 from tests.places import until
 
 from .house import House, house
@@ -125,11 +124,11 @@ def test_a_meter_tells_of_the_target_in_use(house: House) -> None:
 
 def test_a_page_that_only_gets_gpus_is_asked_too() -> None:
     sent: list[Event] = []
-    page = Page("c", lambda comm, event, buffers: sent.append(event))
-    page.send(Gpus, source="x")
-    page.asked -= pages.SILENT + 1
-    page.send(Gpus, source="x")
-    page.send(Gpus, source="x")
+    client = FrontendClient("c", lambda comm, event, buffers: sent.append(event))
+    client.send(Gpus, source="x")
+    client.heard_at -= clients.SILENCE_S + 1
+    client.send(Gpus, source="x")
+    client.send(Gpus, source="x")
     assert [type(event) for event in sent] == [Gpus, Gpus, Changes, Gpus]
     assert sent[2].renew and [event.seq for event in sent] == [0, 1, 2, 3]
 
@@ -137,7 +136,7 @@ def test_a_page_that_only_gets_gpus_is_asked_too() -> None:
 def test_a_monitor_that_somebody_ends_is_begun_again_and_one_that_cannot_last_is_not(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK", 0.05)
+    monkeypatch.setattr(gpu_stream, "CHECK_INTERVAL_S", 0.05)
     monitors = house.controller.monitors
     shared = house.call(monitors.open("wide", None, 1.0))
     house.open()
@@ -150,5 +149,5 @@ def test_a_monitor_that_somebody_ends_is_begun_again_and_one_that_cannot_last_is
     until(lambda: house.heard(Gpus)[-1].ended)
     house.call(asyncio.sleep(0.5))
     assert not house.on(lambda: monitors.running("wide"))  # not before its time
-    monkeypatch.setattr(streams, "AGAIN", 0.1)
+    monkeypatch.setattr(gpu_stream, "RESTART_INTERVAL_S", 0.1)
     until(lambda: house.on(lambda: monitors.running("wide")))

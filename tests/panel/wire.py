@@ -12,6 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from jupyter_amltrain.frontend import protocol
+from tools.protocol_types import EVENTS
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "frontend-protocol-2.json"
 
 
@@ -52,6 +55,17 @@ def round_trip(content: dict[str, Any], struct: type) -> dict[str, Any]:
     return {name: value for name, value in wire.items() if name not in ("op", "type")}
 
 
+def main() -> None:
+    """Add new operations and events to the file."""
+    gold = json.loads(GOLDEN.read_text())
+    for name, operation in protocol.OPERATIONS.items():
+        pair = {"request": pinned(operation.request), "reply": pinned(operation.reply)}
+        gold["operations"].setdefault(name, pair)
+    for event in EVENTS:
+        gold["events"].setdefault(event.__struct_config__.tag, pinned(event))
+    GOLDEN.write_text(json.dumps(gold, indent=1) + "\n")
+
+
 def pinned(struct: type) -> dict[str, Any]:
     """The wire form of a Struct: with every field, and with its defaults."""
     info: Any = inspect.type_info(struct)
@@ -62,3 +76,7 @@ def pinned(struct: type) -> dict[str, Any]:
         "required": least,
         "with defaults": round_trip({**tag, **least}, struct),
     }
+
+
+if __name__ == "__main__":
+    main()
