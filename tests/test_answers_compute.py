@@ -66,7 +66,7 @@ def test_a_click_asks_first_and_tells_the_line(page: Page) -> None:
     assert reply.accepted and not reply.ask and reply.line == f"{LINE} --yes"
     until(lambda: page.state("big") == "ready")
     reply = page.act("use")
-    assert reply.accepted and reply.said == "big is the target in use now, in every notebook."
+    assert reply.accepted and reply.message == "big is the target in use now, in every notebook."
     assert reply.line == "%aml_compute use big"
     reply = page.act("scale", values={"nodes": 5})
     assert reply.errors == {"nodes": "5 is not a whole number from 0 to 4."} and not reply.accepted

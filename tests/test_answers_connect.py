@@ -92,7 +92,7 @@ def test_a_disconnect_asks_first(connected: Page) -> None:
     assert "its 2 targets" in asked.ask and "(desk)" in asked.ask
     assert [row.name for row in connected.known().workspaces] == ["lab"]
     done = connected.ask(TargetAction(verb="disconnect", target="lab", confirmed=True))
-    assert done.accepted and "lab" in done.said
+    assert done.accepted and "lab" in done.message
     assert connected.known().workspaces == () and [row.name for row in connected.known().targets] == ["local"]
     wrong = connected.ask(TargetAction(verb="disconnect", target="lab", confirmed=True))
     assert not wrong.accepted and "No Azure ML workspace is connected" in wrong.errors[""]

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import clients
 from jupyter_amltrain.frontend.clients import MAX_MESSAGES_PER_S, FrontendClient, Subscribe, TargetState
@@ -52,12 +54,12 @@ class EventsReply(Reply, frozen=True, kw_only=True):
     ----------
     snapshot
         Whether a snapshot follows on the comm.
-    why
+    reason
         Why there are no GPUs to stream, or why a target cannot be sampled; else empty.
     """
 
     snapshot: bool
-    why: str = ""
+    reason: str = msgspec.field(default="", name="why")
 
 
 class EventPublisher:
@@ -122,7 +124,7 @@ class EventPublisher:
             self._start_beats()
         reason = await self._gpus.follow(client, wants.gpus if client.is_shown else "")
         await self._meters.update(client)
-        return EventsReply(snapshot=snapshot, why=reason)
+        return EventsReply(snapshot=snapshot, reason=reason)
 
     def notify(self, level: str, text: str, target: str = "") -> None:
         """Show a message to the users of all clients."""

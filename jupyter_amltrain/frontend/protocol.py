@@ -80,7 +80,27 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 def op(name: str) -> Callable[[_Method], _Method]:
-    """Make a method the handler of an operation; its annotations are the request and the reply."""
+    """Make a method the handler of an operation.
+
+    The annotations of the method are the request and the reply. Both Structs stand above its class: they are
+    looked up when the class is defined.
+
+    Examples
+    --------
+    ::
+
+        class CancelRun(Request, frozen=True, kw_only=True):
+            handle: str
+
+        class CancelReply(Reply, frozen=True, kw_only=True):
+            accepted: bool
+
+        class RunHandlers:
+            @op("cancel")
+            async def cancel(self, request: CancelRun) -> CancelReply: ...
+
+    Then run ``python -m tools.protocol_types``, and call ``client.request('cancel', { handle })`` in the page.
+    """
 
     def register(method: _Method) -> _Method:
         hints = get_type_hints(method)

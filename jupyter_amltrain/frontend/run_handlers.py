@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from jupyter_amltrain.commands.again import again
 from jupyter_amltrain.commands.runs import NAMED, lost_text, not_ended
 from jupyter_amltrain.errors import AmlTrainError
@@ -98,12 +100,12 @@ class DashboardReply(Reply, frozen=True, kw_only=True):
     ----------
     feed
         Id of the feed whose widget model was sent; empty while it is being created.
-    why
+    reason
         Why there will be none (no samples to show, for example); else empty.
     """
 
     feed: str = ""
-    why: str = ""
+    reason: str = msgspec.field(default="", name="why")
 
 
 class FollowFeed(Request, frozen=True, kw_only=True):
@@ -234,7 +236,7 @@ class RunHandlers:
             self._subscribed = True
             self._unsubscribe = self._controller.store.when_gone(self.live.forget)
         feed, reason = self.live.open(entry, request.page, request.window)
-        return DashboardReply(feed=feed, why=reason)
+        return DashboardReply(feed=feed, reason=reason)
 
     @op("follow")
     async def follow(self, request: FollowFeed) -> FollowReply:
@@ -444,7 +446,7 @@ class MlflowReply(Reply, frozen=True, kw_only=True):
     """Answer to :class:`OpenMlflow`: the address, or why there is none; both empty while the server starts."""
 
     url: str = ""
-    why: str = ""
+    reason: str = msgspec.field(default="", name="why")
 
 
 class MlflowHandlers:
@@ -461,7 +463,7 @@ class MlflowHandlers:
         run = controller.entry(await controller.find(request.handle)).run
         if reason := no_page_reason(run):
             await controller.settle(run.handle)  # starts its import if nothing else has
-            return MlflowReply(why=reason)
+            return MlflowReply(reason=reason)
         task = self._starting.get(run.project)
         if task is None:
             task = controller.loop.start(self._start(run.project), f"MLflow's page of {run.project}")
@@ -472,7 +474,7 @@ class MlflowHandlers:
         self._starting.pop(run.project, None)  # the next request starts it again: it may have ended
         server = task.result()
         if reason := str(server.get("why", "")):
-            return MlflowReply(why=reason)
+            return MlflowReply(reason=reason)
         experiment = await controller.loop.offload(_experiment, run.project, run.tracking_id)
         fragment = f"#/experiments/{experiment}/runs/{run.tracking_id}" if experiment else ""
         # A path at the server that the browser has open: its host name and port there are not known here.

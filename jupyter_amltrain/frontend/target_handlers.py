@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from jupyter_amltrain.backends.registry import forms
@@ -63,7 +64,7 @@ class ActReply(Reply, frozen=True, kw_only=True):
         Not accepted: the user has to confirm this first.
     errors
         Not accepted: errors by field; the key ``""`` is about all of them.
-    said
+    message
         The text that the magic would print; empty for an action that takes longer.
     line
         The same as a magic, for example ``%aml_compute scale big --nodes 4``.
@@ -72,7 +73,7 @@ class ActReply(Reply, frozen=True, kw_only=True):
     accepted: bool
     ask: str = ""
     errors: dict[str, str] = {}
-    said: str = ""
+    message: str = msgspec.field(default="", name="said")
     line: str = ""
 
 
@@ -104,7 +105,7 @@ class TargetHandlers:
             accepted=result.accepted,
             ask=result.ask,
             errors=result.errors,
-            said=result.said,
+            message=result.said,
             line=f"{line} --yes" if line and asks else line,
         )
 
@@ -124,7 +125,7 @@ class TargetHandlers:
             message = task.result() if task.done() else f"Disconnecting {name}."
         except AmlTrainError as error:
             return ActReply(accepted=False, errors={"": str(error)}, line=line)
-        return ActReply(accepted=True, said=message, line=line)
+        return ActReply(accepted=True, message=message, line=line)
 
 
 def disconnect_loss(name: str, targets: list[str], billed: list[str], live: list[str]) -> str:

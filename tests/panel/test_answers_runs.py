@@ -283,12 +283,12 @@ def test_mlflows_page_is_started_once_and_leads_to_the_run(house: House, monkeyp
         raise CommandError("MLflow's page needs the full mlflow package.")
 
     monkeypatch.setattr(house.controller, "open_ui", broken)
-    assert "full mlflow package" in house.ask(run_handlers.OpenMlflow(handle=run.handle)).why
+    assert "full mlflow package" in house.ask(run_handlers.OpenMlflow(handle=run.handle)).reason
 
 
 def test_why_a_run_has_no_page_yet(house: House) -> None:
     run = house.api.submit("pass", target="endless")
-    assert "when it has finished" in house.ask(run_handlers.OpenMlflow(handle=run.handle)).why
+    assert "when it has finished" in house.ask(run_handlers.OpenMlflow(handle=run.handle)).reason
     house.ask(run_handlers.CancelRun(handle=run.handle))
 
 

@@ -47,7 +47,7 @@ def count_of(house: House) -> int:
 def test_gpus_of_a_run_stream_in_order(house: House, target: str, gpus: int) -> None:
     handle = house.submit(target)
     house.open()
-    assert house.ask(gpus=handle).why == ""
+    assert house.ask(gpus=handle).reason == ""
     until(lambda: count_of(house) > 30)
     first, found = ticks(house)
     assert first.source == handle and len(first.labels) == gpus == len(first.names) == len(first.memory)
@@ -91,7 +91,7 @@ def test_an_ended_run_shows_its_past_and_ends(house: House) -> None:
 def test_a_target_is_sampled_for_all_pages_together_and_let_go(house: House) -> None:
     for comm in ("c", "d"):
         house.open(comm)
-        assert house.ask(comm, gpus="target:wide").why == ""
+        assert house.ask(comm, gpus="target:wide").reason == ""
     until(lambda: count_of(house) > 2)
     backend = house.on(lambda: house.controller.backend("wide"))
     assert len(backend._monitors) == 1
@@ -106,9 +106,9 @@ def test_a_target_is_sampled_for_all_pages_together_and_let_go(house: House) -> 
 
 def test_why_there_are_no_gpus_to_stream(house: House) -> None:
     house.open()
-    assert "Cannot reach 'far'" in house.ask(gpus="target:far").why
-    assert "No compute target named 'nowhere'" in house.ask(gpus="target:nowhere").why
-    assert "No run" in house.ask(gpus="endless/none-22222").why
+    assert "Cannot reach 'far'" in house.ask(gpus="target:far").reason
+    assert "No compute target named 'nowhere'" in house.ask(gpus="target:nowhere").reason
+    assert "No run" in house.ask(gpus="endless/none-22222").reason
     until(lambda: any("Cannot reach" in event.note and event.ended for event in house.heard(Gpus)))
 
 
@@ -140,7 +140,7 @@ def test_a_monitor_that_somebody_ends_is_begun_again_and_one_that_cannot_last_is
     monitors = house.controller.monitors
     shared = house.call(monitors.open("wide", None, 1.0))
     house.open()
-    assert house.ask(gpus="target:wide").why == ""
+    assert house.ask(gpus="target:wide").reason == ""
     assert house.on(lambda: monitors.running("wide")) == shared
     house.call(monitors.close(shared))
     own = until(lambda: house.on(lambda: monitors.running("wide")), "a monitor of our own")

@@ -78,7 +78,7 @@ def test_every_operation_has_a_handler(tmp_path: Path) -> None:
     assert handled == {operation.request for operation in OPERATIONS.values()}
 
 
-def test_the_door_listens_for_the_protocols_message() -> None:
+def test_control_channel_handles_the_message_type_of_the_protocol() -> None:
     assert control_channel._REQUEST == protocol.REQUEST
 
 
