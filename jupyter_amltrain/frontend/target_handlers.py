@@ -10,8 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from jupyter_amltrain.backends.registry import forms
-from jupyter_amltrain.commands import compose, connect_lines
+from jupyter_amltrain.commands.compose import compose as compose_submit_line
 from jupyter_amltrain.commands.compute_lines import line_of
+from jupyter_amltrain.commands.connect_lines import compose as compose_connect_line
+from jupyter_amltrain.commands.connect_lines import connect_fields
 from jupyter_amltrain.commands.forms import submit_fields
 from jupyter_amltrain.commands.lexing import left_over
 from jupyter_amltrain.commands.quoting import quote
@@ -247,7 +249,7 @@ class FormHandlers:
         """Return all forms."""
         workspaces, _ = await self._controller.connections.all()
         kinds = sorted_kinds(forms(), [facts.name for facts in workspaces])
-        return KindsReply(kinds=kinds, submit=submit_fields(self._defaults()), connect=connect_lines.connect_fields())
+        return KindsReply(kinds=kinds, submit=submit_fields(self._defaults()), connect=connect_fields())
 
     @op("compose")
     async def compose_submit(self, request: ComposeSubmit) -> ComposeReply:
@@ -257,7 +259,7 @@ class FormHandlers:
     def _composed(self, request: ComposeSubmit) -> ComposeReply:
         """Read files and parse code: not on the loop."""
         defaults = self._defaults()
-        result = compose.compose(
+        result = compose_submit_line(
             request.old, request.values, cell=request.cell, script=request.script, defaults=defaults
         )
         target = result.values.get("target") or defaults.target
@@ -274,7 +276,7 @@ class FormHandlers:
         connections = self._controller.connections
         workspaces, _ = await connections.all()
         names = [facts.name for facts in workspaces]
-        result = await self._controller.loop.offload(connect_lines.compose, request.values, names)
+        result = await self._controller.loop.offload(compose_connect_line, request.values, names)
         if result.place is None:
             return ConnectReply(line=result.line, errors=result.errors, note=result.note)
         try:
