@@ -52,9 +52,7 @@ _PANEL = """
 %load_ext jupyter_amltrain
 import threading, time
 from jupyter_amltrain import session
-from jupyter_amltrain.answers.compute import ComputeAnswers
-from jupyter_amltrain.commands.submit import Defaults
-from jupyter_amltrain.panel import events, protocol
+from jupyter_amltrain.frontend import clients, events, protocol
 controller, came = session.controller(), threading.Event()
 rows = []
 def send(comm, event, buffers):
@@ -63,8 +61,8 @@ def send(comm, event, buffers):
         came.set()
 async def ask():
     global pages
-    pages = events.Events(controller, ComputeAnswers(controller, Defaults), lambda: False, send)
-    await pages.events(protocol.Events(comm="bench"))
+    pages = events.EventPublisher(controller, lambda: False, send)
+    await pages.subscribe(clients.Subscribe(comm="bench"))
 begin = time.perf_counter()
 controller.loop.call(ask(), 60)
 assert came.wait(60)

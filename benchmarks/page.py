@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 
 from benchmarks.kernels import Kernel
-from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.frontend import protocol
 
 DELIMITER = b"<IDS|MSG>"
 

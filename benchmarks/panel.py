@@ -124,7 +124,7 @@ def until(condition: object, seconds: float = 90.0) -> None:
 
 
 def measure(name: str, paths: str, busy: str) -> None:
-    from jupyter_amltrain.panel import protocol
+    from jupyter_amltrain.frontend import protocol
 
     with opened(paths) as (_, notebook):
         page = notebook.page

@@ -28,7 +28,7 @@ Do = Callable[[Progress], Awaitable[str | None]]
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an action; the fields are those of :class:`~jupyter_amltrain.panel.protocol.ActReply`.
+    """Result of an action; the fields are those of :class:`~jupyter_amltrain.frontend.target_handlers.ActReply`.
 
     Attributes
     ----------

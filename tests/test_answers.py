@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_amltrain.answers import Answers
+from jupyter_amltrain.frontend.handlers import RequestHandlers
+from jupyter_amltrain.frontend.run_handlers import CancelReply, CancelRun
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.panel.protocol import Cancel, CancelReply
 
 
 class Monitors:
@@ -34,7 +34,7 @@ def test_a_monitor_is_stopped_from_its_page() -> None:
     controller: Any = Controller()
     loop = LoopThread("test-answers")
     try:
-        reply = loop.call(Answers(controller).answer(Cancel(handle="local/monitor-22222")), 60)
+        reply = loop.call(RequestHandlers(controller).answer(CancelRun(handle="local/monitor-22222")), 60)
     finally:
         loop.close()
     assert isinstance(reply, CancelReply) and reply.accepted

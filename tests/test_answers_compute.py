@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.answers import Answers
-from jupyter_amltrain.answers.compute import ComputeAnswers
 from jupyter_amltrain.controller import Controller
-from jupyter_amltrain.panel.protocol import ActReply, DoAct, Kinds, KindsReply
+from jupyter_amltrain.frontend.events import target_state
+from jupyter_amltrain.frontend.handlers import RequestHandlers
+from jupyter_amltrain.frontend.target_handlers import ActReply, GetForms, KindsReply, TargetAction
 from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.target_list import News
 
 from .places import DEADLINE, until
 
@@ -23,19 +24,18 @@ LINE = "%aml_compute create big --kind fake --size gpu-v100 --max-nodes 4"
 class Page:
     def __init__(self, home: Path) -> None:
         self.controller = Controller(StateRoot(home))
-        self.answers = Answers(self.controller)
-        self.compute = ComputeAnswers(self.controller)
+        self.handlers = RequestHandlers(self.controller)
 
     def ask(self, request: Any) -> Any:
-        return self.controller.loop.call(self.answers.answer(request), DEADLINE)
+        return self.controller.loop.call(self.handlers.answer(request), DEADLINE)
 
     def act(self, verb: str, target: str = "big", **rest: Any) -> ActReply:
-        reply = self.ask(DoAct(verb=verb, target=target, **rest))
+        reply = self.ask(TargetAction(verb=verb, target=target, **rest))
         assert isinstance(reply, ActReply) and reply.ok
         return reply
 
     def state(self, name: str) -> str:
-        known = self.controller.loop.call(self.compute.rows())
+        known = self.controller.loop.call(target_state(self.controller))
         return next((row.state for row in known.targets if row.name == name), "gone")
 
 
@@ -47,7 +47,7 @@ def page(home: Path) -> Iterator[Page]:
 
 
 def test_forms(page: Page) -> None:
-    reply = page.ask(Kinds())
+    reply = page.ask(GetForms())
     assert isinstance(reply, KindsReply)
     assert [(kind.kind, kind.verb, kind.title) for kind in reply.kinds][:2] == [
         ("fake", "create", "Demonstration (runs nothing)"),
@@ -66,7 +66,7 @@ def test_a_click_asks_first_and_tells_the_line(page: Page) -> None:
     assert reply.accepted and not reply.ask and reply.line == f"{LINE} --yes"
     until(lambda: page.state("big") == "ready")
     reply = page.act("use")
-    assert reply.accepted and "go to big" in reply.said
+    assert reply.accepted and "go to big" in reply.message
     assert reply.line == "%aml_compute use big"
     reply = page.act("scale", values={"nodes": 5})
     assert reply.errors == {"nodes": "5 is not a whole number from 0 to 4."} and not reply.accepted
@@ -91,16 +91,16 @@ def test_what_is_wrong_comes_by_field(page: Page) -> None:
 
 
 def test_who_listens_is_told(page: Page) -> None:
-    told: list[tuple[str, str, str]] = []
+    told: list[News | None] = []
 
     async def listen() -> Any:
-        return page.compute.listen(lambda *news: told.append(news))
+        return page.controller.computes.listen(told.append)
 
     end = page.controller.loop.call(listen())
     page.act("create", kind="fake", values={"fails": "create"}, confirmed=True)
     until(lambda: page.state("big") == "failed")
-    assert ("", "", "") in told
-    until(lambda: [(level, name) for level, text, name in told if text] == [("error", "big")])
+    assert None in told
+    until(lambda: [(news.level, news.target) for news in told if news] == [("error", "big")])
     assert page.act("dismiss").accepted and page.state("big") == "gone"
     end()
     count = len(told)

@@ -1,7 +1,7 @@
-"""Writes ``labextension/src/protocol.ts`` from the Structs that cross the wire.
+"""Writes ``labextension/src/protocol.ts`` from the operations and events of the frontend protocol.
 
-``python -m tools.protocol_types`` writes it, ``python -m tools.protocol_types --check`` says whether it is
-fresh. Runs in ``.venv``: it imports the package.
+``python -m tools.protocol_types`` writes it, ``python -m tools.protocol_types --check`` fails if it is outdated.
+Runs in ``.venv``: it imports the package.
 """
 
 from __future__ import annotations
@@ -12,37 +12,21 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect
 
-from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.frontend import control, handlers, protocol
 from jupyter_amltrain.spec.record import RECORD_MIME, RECORD_SCHEMA, RunRecord
 from jupyter_amltrain.spec.rows import RunRow
 from jupyter_amltrain.spec.run import RunState
 from tools.environment import ROOT
 
-PLACE = ROOT / "labextension" / "src" / "protocol.ts"
+PATH = ROOT / "labextension" / "src" / "protocol.ts"
 
-#: Operation -> (request, reply).
-OPERATIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
-    "hello": (protocol.Hello, protocol.HelloReply),
-    "state": (protocol.State, protocol.StateReply),
-    "run": (protocol.GetRun, protocol.RunReply),
-    "cancel": (protocol.Cancel, protocol.CancelReply),
-    "dashboard": (protocol.OpenDashboard, protocol.DashboardReply),
-    "follow": (protocol.FollowFeed, protocol.FollowReply),
-    "events": (protocol.Events, protocol.EventsReply),
-    "kinds": (protocol.Kinds, protocol.KindsReply),
-    "act": (protocol.DoAct, protocol.ActReply),
-    "delete": (protocol.DeleteRuns, protocol.DeleteReply),
-    "again": (protocol.Again, protocol.AgainReply),
-    "log": (protocol.GetLog, protocol.LogReply),
-    "mlflow": (protocol.OpenMlflow, protocol.MlflowReply),
-    "compose": (protocol.Compose, protocol.ComposeReply),
-    "connect": (protocol.Connect, protocol.ConnectReply),
-}
+#: Modules whose import registers the operations.
+REGISTERED = (control, handlers)
 
-#: What comes on the events' comm; `type` tells them apart.
+#: Events on the comm; the field `type` distinguishes them.
 EVENTS: tuple[type[msgspec.Struct], ...] = get_args(protocol.Event)
 
-#: Fields whose Python type says less than what is sent.
+#: Fields whose values are fewer than their Python type allows.
 NARROWER: dict[tuple[type, str], str] = {(RunRecord, "state"): "RunState", (RunRow, "state"): "RunState"}
 
 
@@ -92,8 +76,9 @@ def text() -> str:
     """The whole file."""
     found: dict[type, None] = {}
     body: list[str] = []
-    for _, reply in OPERATIONS.values():
-        found.setdefault(reply)
+    operations = sorted(protocol.OPERATIONS.items())
+    for _, operation in operations:
+        found.setdefault(operation.reply)
     found.setdefault(protocol.ErrorReply)
     found.update(dict.fromkeys(EVENTS))
     done: set[type] = set()
@@ -101,14 +86,13 @@ def text() -> str:
         for struct in [struct for struct in found if struct not in done]:
             done.add(struct)
             body.append(interface(struct, found))
-    operations = [
-        f"  {op}: {{ payload: {payload(request)}; reply: I{reply.__name__} }};"
-        for op, (request, reply) in OPERATIONS.items()
+    rows = [
+        f"  {op}: {{ payload: {payload(request)}; reply: I{reply.__name__} }};" for op, (request, reply) in operations
     ]
     states = "\n".join(f"  | '{state.value}'" for state in RunState)
     return "\n".join(
         [
-            "/** The wire. Written by `python -m tools.protocol_types`; do not edit. */\n",
+            "/** Frontend protocol. Written by `python -m tools.protocol_types`; do not edit. */\n",
             f"export const RUN_MIME = '{RECORD_MIME}';",
             f"export const RECORD_SCHEMA = {RECORD_SCHEMA};",
             f"export const PROTOCOL_VERSION = {protocol.VERSION};",
@@ -116,10 +100,10 @@ def text() -> str:
             f"export const EVENTS = '{protocol.EVENTS}';\n",
             f"export type RunState =\n{states};\n",
             *body,
-            "/** What comes on the events' comm. */",
+            "/** Events on the comm. */",
             "export type PanelEvent = " + " | ".join(f"I{struct.__name__}" for struct in EVENTS) + ";\n",
-            "/** Operation -> its payload and its reply. */",
-            "export interface IOperations {\n" + "\n".join(operations) + "\n}\n",
+            "/** Payload and reply of every operation. */",
+            "export interface IOperations {\n" + "\n".join(rows) + "\n}\n",
         ]
     )
 
@@ -128,14 +112,12 @@ def main(argv: list[str]) -> int:
     """Write the file, or compare it."""
     wanted = text()
     if "--check" not in argv:
-        PLACE.write_text(wanted)
+        PATH.write_text(wanted)
         return 0
-    if PLACE.read_text() == wanted:
+    if PATH.read_text() == wanted:
         return 0
-    shown = PLACE.relative_to(ROOT)
-    print(
-        f"{shown} is not what panel/protocol.py says. Type: .venv/bin/python -m tools.protocol_types", file=sys.stderr
-    )
+    shown = PATH.relative_to(ROOT)
+    print(f"{shown} is outdated. Run: .venv/bin/python -m tools.protocol_types", file=sys.stderr)
     return 1
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.magics import completion
 from jupyter_amltrain.magics.compute import ComputeMagics
 from jupyter_amltrain.magics.config import AMLTrain
-from jupyter_amltrain.magics.door import ControlDoor
+from jupyter_amltrain.magics.control_channel import ControlChannel
 from jupyter_amltrain.magics.model import ModelMagics
 from jupyter_amltrain.magics.monitor import MonitorMagics
 from jupyter_amltrain.magics.runs import RunsMagics
@@ -58,9 +58,9 @@ class _Extension:
         ip.register_magics(*self.magics)
         ip.events.register("pre_run_cell", self.home.collect)
         completion.install(ip)
-        self.door = ControlDoor(ip, self.config.defaults) if hasattr(ip, "kernel") else None
-        if self.door is not None:
-            self.door.install()
+        self.control_channel = ControlChannel(ip, self.config.defaults) if hasattr(ip, "kernel") else None
+        if self.control_channel is not None:
+            self.control_channel.install()
 
     def remove(self) -> None:
         ip = self.shell()
@@ -76,5 +76,5 @@ class _Extension:
         ip.events.unregister("pre_run_cell", self.home.collect)
         completion.remove(ip)
         self.config.unobserve_all()
-        if self.door is not None:
-            self.door.remove()
+        if self.control_channel is not None:
+            self.control_channel.remove()

@@ -12,9 +12,9 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.runs.gpu_record import gpu_record
 from jupyter_amltrain.runs.pace import Pace
 from jupyter_amltrain.runs.store import Entry
@@ -34,17 +34,6 @@ _SLOW = 1.0
 TABLE_INTERVAL_S = 3.0
 #: Points of a metric that a page gets when it connects.
 _POINTS = 600
-
-
-class Sources(Protocol):
-    """Who knows the runs; the controller is one."""
-
-    @property
-    def loop(self) -> LoopThread:
-        """The loop."""
-
-    def shown(self, handle: str, more: int) -> None:
-        """Somebody looks at a run (1) or has stopped to (-1)."""
 
 
 class _Live:
@@ -70,14 +59,14 @@ class LiveDashboards:
 
     Parameters
     ----------
-    sources
+    runs
         The runs.
     build
         Makes the widgets of a layout, off the loop; default :class:`~.dashboard.Dashboard`.
     """
 
-    def __init__(self, sources: Sources, build: Callable[[Layout, tuple[str, ...]], Dashboard] | None = None) -> None:
-        self._sources = sources
+    def __init__(self, runs: RunProvider, build: Callable[[Layout, tuple[str, ...]], Dashboard] | None = None) -> None:
+        self._runs = runs
         self._build = build or _build
         self._all: dict[tuple[str, str], _Live] = {}
         self._ticking: Coroutine[Any, Any, None] | None = None
@@ -93,9 +82,9 @@ class LiveDashboards:
             live = None
         if live is None:
             live = _Live(entry, page)
-            self._sources.shown(entry.run.handle, 1)
+            self._runs.shown(entry.run.handle, 1)
             live.shown = True
-            self._sources.loop.start(self._make(live, window), f"dashboard of {entry.run.handle}")
+            self._runs.loop.start(self._make(live, window), f"dashboard of {entry.run.handle}")
         self._all[key] = live  # the newest is the last
         self._evict(entry.run.handle)
         if live.why:
@@ -124,9 +113,9 @@ class LiveDashboards:
                     return
             # A device that appears later than its header does not exist: the header names all.
             names = tuple(entry.metrics.metrics)
-            dashboard = await self._sources.loop.offload(self._build, layout, names)
+            dashboard = await self._runs.loop.offload(self._build, layout, names)
             if self._gone(live):
-                await self._sources.loop.offload(dashboard.close)
+                await self._runs.loop.offload(dashboard.close)
                 return
             done = entry.run.status.state.terminal
             live.dashboard, live.ended = dashboard, done
@@ -167,11 +156,11 @@ class LiveDashboards:
             return False
         if view and view != live.view:
             live.view = view
-            self._sources.loop.start(self._switch(live), f"view of {live.entry.run.handle}")
+            self._runs.loop.start(self._switch(live), f"view of {live.entry.run.handle}")
         if shown:
             if not live.shown:
                 live.shown = True
-                self._sources.shown(live.entry.run.handle, 1)
+                self._runs.shown(live.entry.run.handle, 1)
             live.dashboard.feed.catch_up(seen)
             live.sent.clear()  # metrics are few: all again
             self._slow(live)
@@ -188,22 +177,22 @@ class LiveDashboards:
         layout = layout_of(live.entry, dashboard.plan.window, view)
         if layout is None or layout.view == dashboard.plan.view:
             return
-        built = await self._sources.loop.offload(dashboard.prepare, layout)
+        built = await self._runs.loop.offload(dashboard.prepare, layout)
         if live.dashboard is dashboard and live.view == view:
             old = dashboard.switch(layout, built, live.entry.telemetry)
-            await self._sources.loop.offload(_close_all, old)
+            await self._runs.loop.offload(_close_all, old)
 
     def _hide(self, live: _Live) -> None:
         if live.shown:
             live.shown = False
-            self._sources.shown(live.entry.run.handle, -1)
+            self._runs.shown(live.entry.run.handle, -1)
 
     # -- what changes rarely
 
     def _start_beat(self) -> None:
         self._wake.set()
         if self._beat is None or self._beat.done():
-            self._beat = self._sources.loop.start(self._beats(), "dashboards")
+            self._beat = self._runs.loop.start(self._beats(), "dashboards")
 
     async def _beats(self) -> None:
         pace = Pace(1 / _SLOW, 1)
@@ -264,11 +253,11 @@ class LiveDashboards:
             live.stop()
         if live.dashboard is not None:
             dashboard, live.dashboard = live.dashboard, None
-            return self._sources.loop.start(self._closed(dashboard), "close a dashboard")
+            return self._runs.loop.start(self._closed(dashboard), "close a dashboard")
         return None
 
     async def _closed(self, dashboard: Dashboard) -> None:
-        await self._sources.loop.offload(dashboard.close)
+        await self._runs.loop.offload(dashboard.close)
 
     async def close(self) -> None:
         """Close all of them: nobody will feed them any more."""

@@ -13,10 +13,10 @@ import logging
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.errors import AmlTrainError
-from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.runs.pace import Pace
 from jupyter_amltrain.runs.pyramid import known_mean
 from jupyter_amltrain.runs.store import Entry
@@ -36,20 +36,6 @@ log = logging.getLogger(__name__)
 
 POINTS = 300
 RATE = 1.0
-
-
-class Sources(Protocol):
-    """Who knows the runs; the controller is one."""
-
-    @property
-    def loop(self) -> LoopThread:
-        """The loop."""
-
-    async def source(self, handle: str) -> Entry:
-        """The entry of a run or monitor, up to date."""
-
-    def shown(self, handle: str, more: int) -> None:
-        """Somebody looks at a run (1) or has stopped to (-1)."""
 
 
 def wanted() -> bool:
@@ -88,8 +74,8 @@ def reduced(t: Float64, low: Float32, high: Float32) -> tuple[Float64, Float32]:
 class _Plain:
     """One displayed dashboard. Lives on the loop."""
 
-    def __init__(self, sources: Sources, entry: Entry, dashboard: Dashboard) -> None:
-        self._sources, self._entry, self._dashboard = sources, entry, dashboard
+    def __init__(self, runs: RunProvider, entry: Entry, dashboard: Dashboard) -> None:
+        self._runs, self._entry, self._dashboard = runs, entry, dashboard
         self._news = asyncio.Event()
         self._news.set()
         self.window = float(dashboard.window.value)
@@ -104,7 +90,7 @@ class _Plain:
         """Show other charts of the GPUs."""
         layout = layout_of(self._entry, self.window, view)
         if layout is not None and layout.view != self._dashboard.plan.view:
-            built = await self._sources.loop.offload(self._dashboard.prepare, layout)
+            built = await self._runs.loop.offload(self._dashboard.prepare, layout)
             self._dashboard.switch(layout, built, self._entry.telemetry)
             self._news.set()
 
@@ -113,7 +99,7 @@ class _Plain:
         entry, handle = self._entry, self._entry.run.handle
         stop = entry.telemetry.listen(lambda node, first: self._news.set())
         looking = 1
-        self._sources.shown(handle, looking)
+        self._runs.shown(handle, looking)
         pace = Pace(RATE, 2)
         try:
             while True:
@@ -124,7 +110,7 @@ class _Plain:
                 await asyncio.sleep(pace.due())
                 pace.wait()
                 if ended and not self._news.is_set():
-                    self._sources.shown(handle, -looking)
+                    self._runs.shown(handle, -looking)
                     looking = 0
                     await self._news.wait()  # another window of an ended run
                 elif not ended:
@@ -137,7 +123,7 @@ class _Plain:
             raise
         finally:
             stop()
-            self._sources.shown(handle, -looking)
+            self._runs.shown(handle, -looking)
 
     def _draw(self) -> None:
         from jupyter_amltrain.runs.gpu_record import gpu_record
@@ -221,33 +207,33 @@ def _moment(seconds: float) -> Any:
     return datetime.fromtimestamp(seconds, timezone.utc).replace(tzinfo=None)
 
 
-def plain_dashboard(sources: Sources, handle: str, window: float = 600.0) -> Any:
+def plain_dashboard(runs: RunProvider, handle: str, window: float = 600.0) -> Any:
     """Plain ipywidgets of a run's charts, kept current from the loop: a box that is filled when samples come."""
     import ipywidgets
 
     box = ipywidgets.VBox([ipywidgets.HTML("Waiting for the first sample.")])
-    sources.loop.post(_fill(sources, handle, window, box))
+    runs.loop.post(_fill(runs, handle, window, box))
     return box
 
 
-async def _fill(sources: Sources, handle: str, window: float, box: Any) -> None:
+async def _fill(runs: RunProvider, handle: str, window: float, box: Any) -> None:
     try:
-        entry = await sources.source(handle)
-        layout = await _layout(sources, entry, window)
+        entry = await runs.source(handle)
+        layout = await _layout(runs, entry, window)
         if layout is None:
             box.children[0].value = "No samples were taken of this run."
             return
-        dashboard = await sources.loop.offload(_build, layout, tuple(entry.metrics.metrics))
-        plain = _Plain(sources, entry, dashboard)
-        sources.loop.start(plain.follow(), f"charts of {handle}")
+        dashboard = await runs.loop.offload(_build, layout, tuple(entry.metrics.metrics))
+        plain = _Plain(runs, entry, dashboard)
+        runs.loop.start(plain.follow(), f"charts of {handle}")
         box.children = [dashboard.root]
 
         async def choose() -> None:
             plain.choose(float(dashboard.window.value), bool(dashboard.pause.value))
 
         for control in (dashboard.window, dashboard.pause):
-            control.observe(lambda _: sources.loop.post(choose()), "value")
-        dashboard.view.observe(lambda _: sources.loop.post(plain.switch(str(dashboard.view.value))), "value")
+            control.observe(lambda _: runs.loop.post(choose()), "value")
+        dashboard.view.observe(lambda _: runs.loop.post(plain.switch(str(dashboard.view.value))), "value")
     except AmlTrainError as error:
         box.children[0].value = html.escape(str(error))
     except Exception:
@@ -255,14 +241,14 @@ async def _fill(sources: Sources, handle: str, window: float, box: Any) -> None:
         box.children[0].value = "The charts could not be made; the kernel's log says why."
 
 
-async def _layout(sources: Sources, entry: Entry, window: float) -> Layout | None:
-    sources.shown(entry.run.handle, 1)
+async def _layout(runs: RunProvider, entry: Entry, window: float) -> Layout | None:
+    runs.shown(entry.run.handle, 1)
     try:
         while (layout := layout_of(entry, window)) is None and not entry.run.status.state.terminal:
             await asyncio.sleep(0.2)
         return layout
     finally:
-        sources.shown(entry.run.handle, -1)
+        runs.shown(entry.run.handle, -1)
 
 
 def _build(layout: Layout, metrics: tuple[str, ...]) -> Dashboard:

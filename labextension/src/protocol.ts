@@ -1,4 +1,4 @@
-/** The wire. Written by `python -m tools.protocol_types`; do not edit. */
+/** Frontend protocol. Written by `python -m tools.protocol_types`; do not edit. */
 
 export const RUN_MIME = 'application/vnd.amltrain.run+json';
 export const RECORD_SCHEMA = 1;
@@ -16,129 +16,124 @@ export type RunState =
   | 'canceled'
   | 'lost';
 
-export interface IHelloReply {
-  package: string;
-  kernel_busy: boolean;
-  version: number;
-  ok: true;
-}
-
-export interface IStateReply {
-  runs: IRunRecord[];
-  targets: Record<string, unknown>[];
-  current: string;
-  version: number;
-  ok: true;
-}
-
-export interface IRunReply {
-  record: IRunRecord;
-  picture: string;
-  width: number;
-  height: number;
-  version: number;
-  ok: true;
-}
-
-export interface ICancelReply {
-  accepted: boolean;
-  state: string;
-  version: number;
-  ok: true;
-}
-
-export interface IDashboardReply {
-  feed: string;
-  why: string;
-  version: number;
-  ok: true;
-}
-
-export interface IFollowReply {
-  known: boolean;
-  version: number;
-  ok: true;
-}
-
-export interface IEventsReply {
-  snapshot: boolean;
-  why: string;
-  version: number;
-  ok: true;
-}
-
-export interface IKindsReply {
-  kinds: ITargetKind[];
-  submit: IField[];
-  connect: IField[];
-  version: number;
-  ok: true;
-}
-
 export interface IActReply {
+  version: number;
+  ok: true;
   accepted: boolean;
   ask: string;
   errors: Record<string, string>;
   said: string;
   line: string;
+}
+
+export interface IAgainReply {
   version: number;
   ok: true;
+  handle: string;
+}
+
+export interface ICancelReply {
+  version: number;
+  ok: true;
+  accepted: boolean;
+  state: string;
+}
+
+export interface IComposeReply {
+  version: number;
+  ok: true;
+  line: string;
+  values: Record<string, unknown>;
+  errors: Record<string, string>;
+  notes: string[];
+}
+
+export interface IConnectReply {
+  version: number;
+  ok: true;
+  line: string;
+  errors: Record<string, string>;
+  note: string;
+}
+
+export interface IDashboardReply {
+  version: number;
+  ok: true;
+  feed: string;
+  why: string;
 }
 
 export interface IDeleteReply {
+  version: number;
+  ok: true;
   deleted: string[];
   ask: string;
   unrecorded: string[];
   errors: Record<string, string>;
-  version: number;
-  ok: true;
 }
 
-export interface IAgainReply {
-  handle: string;
+export interface IEventsReply {
   version: number;
   ok: true;
+  snapshot: boolean;
+  why: string;
+}
+
+export interface IFollowReply {
+  version: number;
+  ok: true;
+  known: boolean;
+}
+
+export interface IHelloReply {
+  version: number;
+  ok: true;
+  package: string;
+  kernel_busy: boolean;
+}
+
+export interface IKindsReply {
+  version: number;
+  ok: true;
+  kinds: ITargetKind[];
+  submit: IField[];
+  connect: IField[];
 }
 
 export interface ILogReply {
+  version: number;
+  ok: true;
   text: string;
   start: number;
   offset: number;
   ended: boolean;
   path: string;
   restarts: number;
-  version: number;
-  ok: true;
 }
 
 export interface IMlflowReply {
+  version: number;
+  ok: true;
   url: string;
   why: string;
-  version: number;
-  ok: true;
 }
 
-export interface IComposeReply {
-  line: string;
-  values: Record<string, unknown>;
-  errors: Record<string, string>;
-  notes: string[];
+export interface IRunReply {
   version: number;
   ok: true;
-}
-
-export interface IConnectReply {
-  line: string;
-  errors: Record<string, string>;
-  note: string;
-  version: number;
-  ok: true;
+  record: IRunRecord;
+  picture: string;
+  width: number;
+  height: number;
 }
 
 export interface IErrorReply {
-  error: string;
   version: number;
   ok: false;
+  error: string;
+  code: string;
+  field: string;
+  details: Record<string, unknown>;
 }
 
 export interface ISnapshot {
@@ -206,6 +201,26 @@ export interface IBeat {
   renew: boolean;
 }
 
+export interface ITargetKind {
+  kind: string;
+  verb: string;
+  title: string;
+  help: string;
+  fields: IField[];
+}
+
+export interface IField {
+  name: string;
+  flag: string;
+  kind: string;
+  help: string;
+  default: unknown;
+  required: boolean;
+  choices: string[];
+  metavar: string;
+  advanced: boolean;
+}
+
 export interface IRunRecord {
   schema: number;
   handle: string;
@@ -244,26 +259,6 @@ export interface IRunRecord {
   children: IChildRun[];
   children_hidden: number;
   parent: string;
-}
-
-export interface ITargetKind {
-  kind: string;
-  verb: string;
-  title: string;
-  help: string;
-  fields: IField[];
-}
-
-export interface IField {
-  name: string;
-  flag: string;
-  kind: string;
-  help: string;
-  default: unknown;
-  required: boolean;
-  choices: string[];
-  metavar: string;
-  advanced: boolean;
 }
 
 export interface ITargetRow {
@@ -466,24 +461,23 @@ export interface IGpuProcess {
   sm: number | null;
 }
 
-/** What comes on the events' comm. */
+/** Events on the comm. */
 export type PanelEvent = ISnapshot | IChanges | IGpus | INotice | IMeter | IBeat;
 
-/** Operation -> its payload and its reply. */
+/** Payload and reply of every operation. */
 export interface IOperations {
-  hello: { payload: Record<string, never>; reply: IHelloReply };
-  state: { payload: Record<string, never>; reply: IStateReply };
-  run: { payload: { handle: string }; reply: IRunReply };
-  cancel: { payload: { handle: string }; reply: ICancelReply };
-  dashboard: { payload: { handle: string; page: string; window: number }; reply: IDashboardReply };
-  follow: { payload: { feed: string; shown: boolean; seen: number[]; view: string }; reply: IFollowReply };
-  events: { payload: { comm: string; shown: string; seq: number; gpus: string; looks: string[]; details: string[]; meter: number }; reply: IEventsReply };
-  kinds: { payload: Record<string, never>; reply: IKindsReply };
   act: { payload: { verb: string; target: string; kind: string; values: Record<string, unknown>; dry: boolean; confirmed: boolean }; reply: IActReply };
-  delete: { payload: { handles: string[]; confirmed: boolean; unrecorded: string[] }; reply: IDeleteReply };
   again: { payload: { handle: string }; reply: IAgainReply };
-  log: { payload: { handle: string; offset: number; limit: number; child: string }; reply: ILogReply };
-  mlflow: { payload: { handle: string }; reply: IMlflowReply };
+  cancel: { payload: { handle: string }; reply: ICancelReply };
   compose: { payload: { old: string; cell: string | null; script: string; folder: string; values: Record<string, unknown> | null }; reply: IComposeReply };
   connect: { payload: { values: Record<string, unknown> }; reply: IConnectReply };
+  dashboard: { payload: { handle: string; page: string; window: number }; reply: IDashboardReply };
+  delete: { payload: { handles: string[]; confirmed: boolean; unrecorded: string[] }; reply: IDeleteReply };
+  events: { payload: { comm: string; shown: string; seq: number; gpus: string; looks: string[]; details: string[]; meter: number }; reply: IEventsReply };
+  follow: { payload: { feed: string; shown: boolean; seen: number[]; view: string }; reply: IFollowReply };
+  hello: { payload: Record<string, never>; reply: IHelloReply };
+  kinds: { payload: Record<string, never>; reply: IKindsReply };
+  log: { payload: { handle: string; offset: number; limit: number; child: string }; reply: ILogReply };
+  mlflow: { payload: { handle: string }; reply: IMlflowReply };
+  run: { payload: { handle: string }; reply: IRunReply };
 }

@@ -121,9 +121,8 @@ def test_children_are_rows_while_the_parent_runs(api: Any, folder: Path) -> None
 
 
 def test_another_kernel_finds_the_rows_of_an_ended_run(api: Any, azure: Azure, folder: Path) -> None:
-    from jupyter_amltrain.answers.logs import LogAnswers
     from jupyter_amltrain.backends.azureml import mirror_reading
-    from jupyter_amltrain.panel.protocol import GetLog
+    from jupyter_amltrain.frontend.run_handlers import GetLog, LogHandlers
     from jupyter_amltrain.runs.row import row_of
     from jupyter_amltrain.session import controller
 
@@ -137,11 +136,11 @@ def test_another_kernel_finds_the_rows_of_an_ended_run(api: Any, azure: Azure, f
     c = controller()
     row = row_of(c.loop.call(_entry(c, run.handle)))
     assert row.children == steps
-    answers = LogAnswers(c)
-    reply = c.loop.call(answers._log(GetLog(handle=run.handle, child=steps[1].id)))
+    log = LogHandlers(c)
+    reply = c.loop.call(log.read(GetLog(handle=run.handle, child=steps[1].id)))
     assert (reply.text, reply.ended) == ("there\n", True)
     with pytest.raises(CommandError, match="no step"):
-        c.loop.call(answers._log(GetLog(handle=run.handle, child="../../secret")))
+        c.loop.call(log.read(GetLog(handle=run.handle, child="../../secret")))
     assert json.loads((mirror / mirror_reading.CHILDREN).read_text())["hidden"] == 0
 
 

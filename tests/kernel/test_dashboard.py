@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.frontend import protocol
 from tests.fakes import nvml
 
 from .harness import DEADLINE, Kernel, kernel

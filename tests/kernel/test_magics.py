@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.frontend import protocol
 from jupyter_amltrain.spec.record import RECORD_MIME
 
 from .harness import DEADLINE, Kernel, kernel
@@ -75,14 +75,12 @@ def test_an_interrupt_ends_the_waiting_only(live: Kernel, tmp_path: Path) -> Non
 def test_the_door_answers_before_anything_was_used_and_while_a_cell_runs(live: Kernel) -> None:
     hello = ask(live, op="hello")
     assert hello["ok"] is True and hello["kernel_busy"] is False
-    live.client.execute("%%aml_submit --as run\nimport time; time.sleep(600)")
+    live.run("%%aml_submit --as run\nimport time; time.sleep(600)")
+    handle = live.run("print(run.handle)").stdout.strip()
     live.client.execute("print('waits'); run.wait()")
     deadline = time.monotonic() + DEADLINE
-    while not (state := ask(live, op="state"))["runs"]:
-        assert time.monotonic() < deadline
     while not ask(live, op="hello")["kernel_busy"]:
         assert time.monotonic() < deadline
-    handle = state["runs"][0]["handle"]
     assert ask(live, op="cancel", handle=handle)["accepted"] is True
     while ask(live, op="run", handle=handle)["record"]["state"] != "canceled":
         assert time.monotonic() < deadline

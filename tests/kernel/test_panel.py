@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.frontend import protocol
 from tests.past_runs import write_runs
 from tests.places import kernel_of
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.answers.compute import ComputeAnswers
-from jupyter_amltrain.panel.events import Events
-from jupyter_amltrain.panel.protocol import Changes, Event, Snapshot
-from jupyter_amltrain.panel.protocol import Events as Wants
+from jupyter_amltrain.frontend.clients import Subscribe
+from jupyter_amltrain.frontend.events import EventPublisher
+from jupyter_amltrain.frontend.protocol import Changes, Event, Snapshot
 from jupyter_amltrain.spec.job import JobSpec
 from tests.places import DEADLINE, api_of, until
 
@@ -34,14 +33,14 @@ class House:
         self.api, self.controller = api, api.controller()
         self.sent: dict[str, list[tuple[float, Event, Sequence[bytes]]]] = {}
         self.busy = False
-        self.events = Events(self.controller, ComputeAnswers(self.controller), lambda: self.busy, self._send)
+        self.events = EventPublisher(self.controller, lambda: self.busy, self._send)
 
     def _send(self, comm: str, event: Event, buffers: Sequence[bytes]) -> None:
         self.sent.setdefault(comm, []).append((time.monotonic(), event, buffers))
 
     def ask(self, comm: str = "c", **wants: Any) -> Any:
         wants.setdefault("seq", len(self.sent.get(comm, ())) - 1)
-        return self.call(self.events.events(Wants(comm=comm, **wants)))
+        return self.call(self.events.subscribe(Subscribe(comm=comm, **wants)))
 
     def call(self, coro: Any) -> Any:
         return self.controller.loop.call(coro, DEADLINE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.frontend import run_handlers
 from tests.panel.test_answers_runs import House
 from tests.places import DEADLINE, api_of
 
@@ -26,11 +26,11 @@ def test_again_of_a_run_that_a_kernel_only_lists_is_the_same_job(tmp_path: Path,
             house = House(api)
             listed = house.controller.loop.call(house.controller.runs(), DEADLINE)
         assert next(run for run in listed if run.handle == handle).partial
-        again = api.attach(house.ask(protocol.Again(handle=handle)).handle)
+        again = api.attach(house.ask(run_handlers.ResubmitRun(handle=handle)).handle)
         assert again.spec == spec and again.wait(DEADLINE).logs().strip() == "7"
         api.close()
         house = House(api)
         house.controller.loop.call(house.controller.runs(), DEADLINE)
         shutil.rmtree(tmp_path / "home" / "runs" / handle.partition("/")[2])
         with pytest.raises(CommandError, match="cannot run again"):
-            house.ask(protocol.Again(handle=handle))
+            house.ask(run_handlers.ResubmitRun(handle=handle))

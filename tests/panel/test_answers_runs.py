@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.answers import Answers
-from jupyter_amltrain.answers import mlflow as mlflow_answers
-from jupyter_amltrain.answers.logs import cut
 from jupyter_amltrain.errors import AmlTrainError, CommandError
-from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.frontend import protocol, run_handlers, target_handlers
+from jupyter_amltrain.frontend.handlers import RequestHandlers
+from jupyter_amltrain.frontend.run_handlers import cut
 from tests.places import DEADLINE, api_of, until
 
 TARGETS = {"quick": {"queued": 0.0, "running": 0.05}, "endless": {"running": 600.0}}
@@ -28,10 +27,10 @@ class House:
 
     def __init__(self, api: Any) -> None:
         self.api, self.controller = api, api.controller()
-        self.answers = Answers(self.controller)
+        self.handlers = RequestHandlers(self.controller)
 
     def ask(self, request: protocol.Request) -> Any:
-        return self.controller.loop.call(self.answers.answer(request), DEADLINE)
+        return self.controller.loop.call(self.handlers.answer(request), DEADLINE)
 
     def ended(self, script: str = "print('here')", **more: Any) -> Any:
         run = self.api.submit(script, **more)
@@ -54,12 +53,12 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 # ---- which run
 
 BY_NAME = {
-    "run": lambda name: protocol.GetRun(handle=name),
-    "dashboard": lambda name: protocol.OpenDashboard(handle=name, page="p"),
-    "log": lambda name: protocol.GetLog(handle=name),
-    "cancel": lambda name: protocol.Cancel(handle=name),
-    "again": lambda name: protocol.Again(handle=name),
-    "mlflow": lambda name: protocol.OpenMlflow(handle=name),
+    "run": lambda name: run_handlers.GetRun(handle=name),
+    "dashboard": lambda name: run_handlers.OpenDashboard(handle=name, page="p"),
+    "log": lambda name: run_handlers.GetLog(handle=name),
+    "cancel": lambda name: run_handlers.CancelRun(handle=name),
+    "again": lambda name: run_handlers.ResubmitRun(handle=name),
+    "mlflow": lambda name: run_handlers.OpenMlflow(handle=name),
 }
 
 
@@ -75,9 +74,9 @@ def test_requests_of_a_page_take_whole_handles_only(house: House, op: str) -> No
             with pytest.raises(AmlTrainError) as caught:
                 house.ask(BY_NAME[op](name))
             assert run_id in name or run_id not in str(caught.value)
-        deleted = house.ask(protocol.DeleteRuns(handles=("last", run_id), confirmed=True))
+        deleted = house.ask(run_handlers.DeleteRuns(handles=("last", run_id), confirmed=True))
         assert not deleted.deleted and set(deleted.errors) == {"last", run_id}
-        record = house.ask(protocol.GetRun(handle=live.handle)).record
+        record = house.ask(run_handlers.GetRun(handle=live.handle)).record
         assert record.handle == live.handle and not record.cancel_requested
     finally:
         live.cancel()
@@ -94,14 +93,14 @@ time.sleep(600)
 """
     run = house.api.submit(script, name="empties", env={"GO_ON": str(gate)})
     try:
-        ask = protocol.GetLog(handle=run.handle)
+        ask = run_handlers.GetLog(handle=run.handle)
         first = until(lambda: (r := house.ask(ask)).text.endswith("\n") and r)
-        until(lambda: "old text" in house.ask(protocol.GetRun(handle=run.handle)).record.log.tail)
+        until(lambda: "old text" in house.ask(run_handlers.GetRun(handle=run.handle)).record.log.tail)
         gate.touch()
-        on = protocol.GetLog(handle=run.handle, offset=first.offset)
+        on = run_handlers.GetLog(handle=run.handle, offset=first.offset)
         second = until(lambda: (r := house.ask(on)).text and r)
         assert (second.start, second.text) == (0, "new\n")
-        tail = until(lambda: "new" in (t := house.ask(protocol.GetRun(handle=run.handle)).record.log.tail) and t)
+        tail = until(lambda: "new" in (t := house.ask(run_handlers.GetRun(handle=run.handle)).record.log.tail) and t)
         assert "old text" not in tail and tail.endswith("new\n")
         assert house.ask(ask).restarts == 1
     finally:
@@ -116,17 +115,17 @@ def test_delete_says_what_would_be_lost_and_then_does_it(house: House) -> None:
     folder = Path(run.run.folder)
     live = house.api.submit("pass", target="endless")
     asked = (run.handle, live.handle, "local/none-22222")
-    reply = house.ask(protocol.DeleteRuns(handles=asked))
+    reply = house.ask(run_handlers.DeleteRuns(handles=asked))
     assert reply.deleted == () and "This would be lost for good" in reply.ask and "MLflow's record stays" in reply.ask
     assert f"{run.handle}: log (5 B), outputs, files in {folder}" in reply.ask
     assert (
         "only ended runs can be deleted" in reply.errors[live.handle] and "No run" in reply.errors["local/none-22222"]
     )
     assert folder.is_dir()
-    reply = house.ask(protocol.DeleteRuns(handles=asked, confirmed=True))
+    reply = house.ask(run_handlers.DeleteRuns(handles=asked, confirmed=True))
     assert reply.deleted == (run.handle,) and set(reply.errors) == {live.handle, "local/none-22222"}
     until(lambda: not folder.exists())
-    assert house.ask(protocol.Cancel(handle=live.handle)).accepted
+    assert house.ask(run_handlers.CancelRun(handle=live.handle)).accepted
 
 
 def test_delete_of_a_run_without_a_record_asks_for_that_loss(house: House, tmp_path: Path, monkeypatch) -> None:
@@ -135,12 +134,12 @@ def test_delete_of_a_run_without_a_record_asks_for_that_loss(house: House, tmp_p
     run = house.ended("import mlflow; mlflow.log_metric('loss', 0.5)", target="local", gpus=0)
     folder = Path(run.run.folder)
     until(lambda: run.run.tracking.startswith("failed"))
-    reply = house.ask(protocol.DeleteRuns(handles=(run.handle,)))
+    reply = house.ask(run_handlers.DeleteRuns(handles=(run.handle,)))
     assert "MLflow has no record" in reply.ask and reply.unrecorded == (run.handle,)
     # A page that has not shown that sentence does not agree to the loss.
-    assert house.ask(protocol.DeleteRuns(handles=(run.handle,), confirmed=True)).errors.keys() == {run.handle}
+    assert house.ask(run_handlers.DeleteRuns(handles=(run.handle,), confirmed=True)).errors.keys() == {run.handle}
     assert folder.is_dir()
-    agreed = protocol.DeleteRuns(handles=(run.handle,), confirmed=True, unrecorded=reply.unrecorded)
+    agreed = run_handlers.DeleteRuns(handles=(run.handle,), confirmed=True, unrecorded=reply.unrecorded)
     assert house.ask(agreed).deleted == (run.handle,)
     until(lambda: not folder.exists())
 
@@ -151,16 +150,16 @@ def test_the_words_are_the_magics(house: House) -> None:
     run = house.ended()
     with pytest.raises(CommandError) as caught:
         runs.delete([run.handle], force=False)
-    assert str(caught.value).startswith(house.ask(protocol.DeleteRuns(handles=(run.handle,))).ask)
+    assert str(caught.value).startswith(house.ask(run_handlers.DeleteRuns(handles=(run.handle,))).ask)
 
 
 def test_a_deleted_run_has_no_dashboard(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[str] = []
-    monkeypatch.setattr(house.answers._runs.live, "forget", forgotten.append)
+    monkeypatch.setattr(house.handlers.runs.live, "forget", forgotten.append)
     run = house.ended()
-    house.answers._runs._mourning = False
-    house.ask(protocol.OpenDashboard(handle=run.handle, page="p"))
-    house.ask(protocol.DeleteRuns(handles=(run.handle,), confirmed=True))
+    house.handlers.runs._subscribed = False
+    house.ask(run_handlers.OpenDashboard(handle=run.handle, page="p"))
+    house.ask(run_handlers.DeleteRuns(handles=(run.handle,), confirmed=True))
     until(lambda: forgotten == [run.handle])
 
 
@@ -171,35 +170,35 @@ def test_again_is_the_same_job(house: House, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("MY_SECRET", "s3cret")
     script = "import os\nprint(lr, os.environ['MY_SECRET'] == 's3cret')"
     run = house.ended(script, params={"lr": 0.5}, secrets={"MY_SECRET": "s3cret"}, name="twice")
-    handle = house.ask(protocol.Again(handle=run.handle)).handle
+    handle = house.ask(run_handlers.ResubmitRun(handle=run.handle)).handle
     assert handle != run.handle and handle.startswith("local/twice-")
     other = house.api.attach(handle).wait(DEADLINE)
     assert other.logs().strip() == "0.5 True" and other.spec == run.spec
     monkeypatch.delenv("MY_SECRET")
     with pytest.raises(AmlTrainError, match="--secret MY_SECRET"):
-        house.ask(protocol.Again(handle=run.handle))
+        house.ask(run_handlers.ResubmitRun(handle=run.handle))
 
 
 def test_again_of_code_that_has_changed_is_refused_or_taken_from_the_copy(house: House, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('first')\n")
     run = house.ended(str(tmp_path / "train.py"))
-    handle = house.ask(protocol.Again(handle=run.handle)).handle
+    handle = house.ask(run_handlers.ResubmitRun(handle=run.handle)).handle
     assert house.api.attach(handle).wait(DEADLINE).logs().strip() == "first"
     copied = house.ended("train.py", source=tmp_path)
     (tmp_path / "train.py").write_text("print('second')\n")
     with pytest.raises(CommandError, match="cannot run again as it was") as caught:
-        house.ask(protocol.Again(handle=run.handle))
+        house.ask(run_handlers.ResubmitRun(handle=run.handle))
     assert str(tmp_path / "train.py") in str(caught.value) and "\n" not in str(caught.value)
-    handle = house.ask(protocol.Again(handle=copied.handle)).handle
+    handle = house.ask(run_handlers.ResubmitRun(handle=copied.handle)).handle
     assert house.api.attach(handle).wait(DEADLINE).logs().strip() == "first"
     os.remove(tmp_path / "train.py")
     with pytest.raises(CommandError, match="cannot be read any more"):
-        house.ask(protocol.Again(handle=run.handle))
+        house.ask(run_handlers.ResubmitRun(handle=run.handle))
 
 
 def test_again_on_a_target_without_a_folder_here(house: House) -> None:
     run = house.ended("pass", target="quick")
-    assert house.ask(protocol.Again(handle=run.handle)).handle.startswith("quick/run-")
+    assert house.ask(run_handlers.ResubmitRun(handle=run.handle)).handle.startswith("quick/run-")
 
 
 # ---- log
@@ -210,39 +209,39 @@ def test_a_log_is_read_in_parts_that_fit_together(house: House) -> None:
     run = house.ended(f"import sys\nsys.stdout.write({text!r})")
     found, offset, parts = "", 0, 0
     while True:
-        reply = house.ask(protocol.GetLog(handle=run.handle, offset=offset, limit=101))
+        reply = house.ask(run_handlers.GetLog(handle=run.handle, offset=offset, limit=101))
         assert reply.start == offset and reply.offset - reply.start == len(reply.text.encode())
         found, offset, parts = found + reply.text, reply.offset, parts + 1
         if reply.ended:
             break
     assert found == text and parts > 50 and reply.path.endswith("rank-0.txt")
-    tail = house.ask(protocol.GetLog(handle=run.handle, offset=-200))
+    tail = house.ask(run_handlers.GetLog(handle=run.handle, offset=-200))
     assert tail.ended and text.endswith(tail.text) and text[: -len(tail.text)].endswith("\n")
     assert tail.offset == len(text.encode()) and tail.offset - tail.start == len(tail.text.encode()) <= 200
-    whole = house.ask(protocol.GetLog(handle=run.handle, offset=-(10**6), limit=10**9))
+    whole = house.ask(run_handlers.GetLog(handle=run.handle, offset=-(10**6), limit=10**9))
     assert whole.text == text and whole.start == 0
 
 
 def test_a_live_log_has_not_ended(house: House) -> None:
     run = house.api.submit("pass", target="endless")
-    reply = until(lambda: (r := house.ask(protocol.GetLog(handle=run.handle))).text and r)
+    reply = until(lambda: (r := house.ask(run_handlers.GetLog(handle=run.handle))).text and r)
     assert reply.text == "fake: started\n" and not reply.ended
-    again = house.ask(protocol.GetLog(handle=run.handle, offset=reply.offset))
+    again = house.ask(run_handlers.GetLog(handle=run.handle, offset=reply.offset))
     assert again.text == "" and again.start == again.offset == reply.offset
-    house.ask(protocol.Cancel(handle=run.handle))
+    house.ask(run_handlers.CancelRun(handle=run.handle))
 
 
 @given(st.text(max_size=40), st.integers(0, 60), st.integers(0, 60))
 def test_any_cut_keeps_characters_whole(text: str, first: int, last: int) -> None:
     data = text.encode("utf-8", "replace")[first:last]
-    found, skipped, left = cut(data, whole=False)
+    found, skipped, left = cut(data, complete=False)
     assert found.encode() == data[skipped : len(data) - left] and skipped <= 3 and left <= 3
 
 
 def test_bytes_that_are_no_text_do_not_hold_it_up() -> None:
-    assert cut(b"\xff\xfe a", whole=False) == ("�� a", 0, 0)
-    assert cut(b"abc\xf0\x9f", whole=True) == ("abc�", 0, 0)
-    assert cut(b"\x80\x80\x80\x80", whole=False)[1] == 3
+    assert cut(b"\xff\xfe a", complete=False) == ("�� a", 0, 0)
+    assert cut(b"abc\xf0\x9f", complete=True) == ("abc�", 0, 0)
+    assert cut(b"\x80\x80\x80\x80", complete=False)[1] == 3
 
 
 # ---- MLflow
@@ -260,16 +259,16 @@ def test_mlflows_page_is_started_once_and_leads_to_the_run(house: House, monkeyp
         return {"url": "http://127.0.0.1:5999/"}
 
     monkeypatch.setattr(house.controller, "open_ui", open_ui)
-    monkeypatch.setattr(mlflow_answers, "PATIENCE", 0.05)
+    monkeypatch.setattr(run_handlers, "MLFLOW_TIMEOUT_S", 0.05)
     for _ in range(3):
-        assert house.ask(protocol.OpenMlflow(handle=run.handle)) == protocol.MlflowReply()
+        assert house.ask(run_handlers.OpenMlflow(handle=run.handle)) == run_handlers.MlflowReply()
     assert started == [run.spec.project]
 
     async def let() -> None:
         gate.set()
 
     house.controller.loop.call(let())
-    reply = until(lambda: (r := house.ask(protocol.OpenMlflow(handle=run.handle))).url and r)
+    reply = until(lambda: (r := house.ask(run_handlers.OpenMlflow(handle=run.handle))).url and r)
     place = reply.url.removeprefix("http://127.0.0.1:5999/#/experiments/").split("/")
     assert place[0].isdigit() and place[1:] == ["runs", run.run.tracking_id]
 
@@ -277,32 +276,32 @@ def test_mlflows_page_is_started_once_and_leads_to_the_run(house: House, monkeyp
         return {"url": "http://localhost:8888/base/amltrain/mlflow/1/", "path": "/base/amltrain/mlflow/1/"}
 
     monkeypatch.setattr(house.controller, "open_ui", open_at_server)  # the browser knows the server by its own name
-    reply = until(lambda: (r := house.ask(protocol.OpenMlflow(handle=run.handle))).url and r)
+    reply = until(lambda: (r := house.ask(run_handlers.OpenMlflow(handle=run.handle))).url and r)
     assert reply.url.startswith("/base/amltrain/mlflow/1/#/experiments/")
 
     async def broken(project: str) -> dict[str, Any]:
         raise CommandError("MLflow's page needs the full mlflow package.")
 
     monkeypatch.setattr(house.controller, "open_ui", broken)
-    assert "full mlflow package" in house.ask(protocol.OpenMlflow(handle=run.handle)).why
+    assert "full mlflow package" in house.ask(run_handlers.OpenMlflow(handle=run.handle)).reason
 
 
 def test_why_a_run_has_no_page_yet(house: House) -> None:
     run = house.api.submit("pass", target="endless")
-    assert "written when it has ended" in house.ask(protocol.OpenMlflow(handle=run.handle)).why
-    house.ask(protocol.Cancel(handle=run.handle))
+    assert "when it has finished" in house.ask(run_handlers.OpenMlflow(handle=run.handle)).reason
+    house.ask(run_handlers.CancelRun(handle=run.handle))
 
 
 # ---- the submit's line
 
 
 def test_a_line_is_composed_and_its_target_checked(house: House) -> None:
-    reply = house.ask(protocol.Compose(cell="x = 1", values={"target": "quick", "gpus": 1}))
+    reply = house.ask(target_handlers.ComposeSubmit(cell="x = 1", values={"target": "quick", "gpus": 1}))
     assert reply.line == "%%aml_submit --target quick --gpus 1" and reply.errors == {}
-    reply = house.ask(protocol.Compose(cell="x = 1", values={"target": "quik"}))
+    reply = house.ask(target_handlers.ComposeSubmit(cell="x = 1", values={"target": "quik"}))
     assert "Did you mean quick?" in reply.errors["target"]
 
 
 def test_the_forms_come_together(house: House) -> None:
-    reply = house.ask(protocol.Kinds())
+    reply = house.ask(target_handlers.GetForms())
     assert {field.name for field in reply.submit} >= {"target", "gpus", "param", "wait"}

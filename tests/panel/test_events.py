@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.panel import events as module
-from jupyter_amltrain.panel import page as pages
-from jupyter_amltrain.panel.protocol import Beat, Changes, Gpus, Snapshot
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.frontend import clients, events
+from jupyter_amltrain.frontend.protocol import Beat, Changes, Gpus, Snapshot
 from jupyter_amltrain.state import StateRoot
 from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
 from tests.past_runs import write_runs
@@ -176,7 +176,7 @@ def test_500_past_runs_never_hold_the_loop(house: House) -> None:
 
 
 def test_beats_while_a_cell_runs_and_a_panel_is_seen(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BEAT", 0.05)
+    monkeypatch.setattr(events, "BEAT_INTERVAL_S", 0.05)
     house.open()
     house.open("hidden", shown="status")
     house.call(asyncio.sleep(0.3))
@@ -187,15 +187,15 @@ def test_beats_while_a_cell_runs_and_a_panel_is_seen(house: House, monkeypatch: 
 
 
 def test_who_does_not_answer_is_asked_and_then_forgotten(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BEAT", 0.05)
-    monkeypatch.setattr(pages, "SILENT", 0.3)
-    monkeypatch.setattr(pages, "PATIENCE", 0.5)
+    monkeypatch.setattr(events, "BEAT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(clients, "SILENCE_S", 0.3)
+    monkeypatch.setattr(clients, "REMOVE_AFTER_S", 0.5)
     house.open()
     house.busy = True
     until(lambda: any(event.renew for event in house.heard(Beat)))
     assert not house.ask().snapshot  # it is there
-    until(lambda: "c" not in house.events._pages, "to be forgotten")
-    assert sum(event.renew for event in house.heard(Beat)) >= pages.QUESTIONS
+    until(lambda: "c" not in house.events._clients, "to be forgotten")
+    assert sum(event.renew for event in house.heard(Beat)) >= clients.MAX_QUESTIONS
     count = len(house.sent["c"])
     house.submit("quick")
     house.call(asyncio.sleep(1))
@@ -205,8 +205,9 @@ def test_who_does_not_answer_is_asked_and_then_forgotten(house: House, monkeypat
 
 def test_nonsense_is_refused_in_one_sentence(house: House) -> None:
     for comm in ("", "x" * 300, "a\nb"):
-        with pytest.raises(Exception, match="no id of a comm"):
+        with pytest.raises(CommandError) as caught:
             house.ask(comm, seq=-1)
+        assert caught.value.code == "comm.invalid"
 
 
 def test_after_the_end_a_word_that_it_is_one_and_nothing_more(house: House) -> None:

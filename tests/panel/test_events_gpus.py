@@ -7,10 +7,9 @@ import asyncio
 import numpy as np
 import pytest
 
-from jupyter_amltrain.panel import page as pages
-from jupyter_amltrain.panel import streams
-from jupyter_amltrain.panel.page import Page
-from jupyter_amltrain.panel.protocol import Changes, Event, Gpus, Meter
+from jupyter_amltrain.frontend import clients, gpu_stream
+from jupyter_amltrain.frontend.clients import FrontendClient
+from jupyter_amltrain.frontend.protocol import Changes, Event, Gpus, Meter
 from tests.places import until
 
 from .house import House, house
@@ -48,7 +47,7 @@ def count_of(house: House) -> int:
 def test_gpus_of_a_run_stream_in_order(house: House, target: str, gpus: int) -> None:
     handle = house.submit(target)
     house.open()
-    assert house.ask(gpus=handle).why == ""
+    assert house.ask(gpus=handle).reason == ""
     until(lambda: count_of(house) > 30)
     first, found = ticks(house)
     assert first.source == handle and len(first.labels) == gpus == len(first.names) == len(first.memory)
@@ -92,7 +91,7 @@ def test_an_ended_run_shows_its_past_and_ends(house: House) -> None:
 def test_a_target_is_sampled_for_all_pages_together_and_let_go(house: House) -> None:
     for comm in ("c", "d"):
         house.open(comm)
-        assert house.ask(comm, gpus="target:wide").why == ""
+        assert house.ask(comm, gpus="target:wide").reason == ""
     until(lambda: count_of(house) > 2)
     backend = house.on(lambda: house.controller.backend("wide"))
     assert len(backend._monitors) == 1
@@ -107,9 +106,9 @@ def test_a_target_is_sampled_for_all_pages_together_and_let_go(house: House) -> 
 
 def test_why_there_are_no_gpus_to_stream(house: House) -> None:
     house.open()
-    assert "Cannot reach 'far'" in house.ask(gpus="target:far").why
-    assert "No compute target named 'nowhere'" in house.ask(gpus="target:nowhere").why
-    assert "No run" in house.ask(gpus="endless/none-22222").why
+    assert "Cannot reach 'far'" in house.ask(gpus="target:far").reason
+    assert "No compute target named 'nowhere'" in house.ask(gpus="target:nowhere").reason
+    assert "No run" in house.ask(gpus="endless/none-22222").reason
     until(lambda: any("Cannot reach" in event.note and event.ended for event in house.heard(Gpus)))
 
 
@@ -125,11 +124,11 @@ def test_a_meter_tells_of_the_target_in_use(house: House) -> None:
 
 def test_a_page_that_only_gets_gpus_is_asked_too() -> None:
     sent: list[Event] = []
-    page = Page("c", lambda comm, event, buffers: sent.append(event))
-    page.send(Gpus, source="x")
-    page.asked -= pages.SILENT + 1
-    page.send(Gpus, source="x")
-    page.send(Gpus, source="x")
+    client = FrontendClient("c", lambda comm, event, buffers: sent.append(event))
+    client.send(Gpus, source="x")
+    client.heard_at -= clients.SILENCE_S + 1
+    client.send(Gpus, source="x")
+    client.send(Gpus, source="x")
     assert [type(event) for event in sent] == [Gpus, Gpus, Changes, Gpus]
     assert sent[2].renew and [event.seq for event in sent] == [0, 1, 2, 3]
 
@@ -137,11 +136,11 @@ def test_a_page_that_only_gets_gpus_is_asked_too() -> None:
 def test_a_monitor_that_somebody_ends_is_begun_again_and_one_that_cannot_last_is_not(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK", 0.05)
+    monkeypatch.setattr(gpu_stream, "CHECK_INTERVAL_S", 0.05)
     monitors = house.controller.monitors
     shared = house.call(monitors.open("wide", None, 1.0))
     house.open()
-    assert house.ask(gpus="target:wide").why == ""
+    assert house.ask(gpus="target:wide").reason == ""
     assert house.on(lambda: monitors.running("wide")) == shared
     house.call(monitors.close(shared))
     own = until(lambda: house.on(lambda: monitors.running("wide")), "a monitor of our own")
@@ -150,5 +149,5 @@ def test_a_monitor_that_somebody_ends_is_begun_again_and_one_that_cannot_last_is
     until(lambda: house.heard(Gpus)[-1].ended)
     house.call(asyncio.sleep(0.5))
     assert not house.on(lambda: monitors.running("wide"))  # not before its time
-    monkeypatch.setattr(streams, "AGAIN", 0.1)
+    monkeypatch.setattr(gpu_stream, "RESTART_INTERVAL_S", 0.1)
     until(lambda: house.on(lambda: monitors.running("wide")))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.frontend import protocol
 
 from ..kernel.harness import DEADLINE, Kernel
 from ..places import kernel_of, until
@@ -50,6 +50,10 @@ class Panel:
         answer = self.ask(**content)
         assert answer["ok"] is False and "\n" not in answer["error"]
         return str(answer["error"])
+
+    def newest(self) -> str:
+        """Handle of the newest run."""
+        return self.live.run("print(get_ipython().run_line_magic('aml_runs', 'last').handle)").stdout.strip()
 
     def start(self, code: str) -> str:
         """Begin a cell; its message id, once the kernel is at it."""
@@ -97,14 +101,10 @@ def test_hello_before_anything_was_used_and_nothing_heavy_for_it(panel: Panel) -
     assert loaded == "False\n"
 
 
-def test_state_run_and_cancel(panel: Panel) -> None:
-    empty = panel.good(op="state")
-    assert empty["runs"] == [] and empty["current"] == "local"
-    assert [target["name"] for target in empty["targets"]] == ["local"]
+def test_run_and_cancel(panel: Panel) -> None:
     panel.live.run("%%aml_submit --name first --as run\nimport time\nprint('hello')\ntime.sleep(600)")
-    (row,) = panel.good(op="state")["runs"]
-    assert row["name"] == "first" and row["metrics"] == {} and row["log"]["tail"] == ""
-    handle = row["handle"]
+    handle = panel.newest()
+    assert panel.good(op="run", handle=handle)["record"]["name"] == "first"
     until(lambda: panel.good(op="run", handle=handle)["record"]["log"]["tail"] == "hello\n")
     assert panel.good(op="run", handle=handle)["record"]["handle"] == handle
     assert not panel.ask(op="run", handle="last")["ok"]  # whole handles only
@@ -117,24 +117,25 @@ def test_state_run_and_cancel(panel: Panel) -> None:
 
 def test_what_cannot_be_answered_says_why(panel: Panel) -> None:
     for version in (protocol.VERSION + 1, "1", None):
-        text = panel.refused(version=version, op="hello")
-        assert f"speaks protocol {protocol.VERSION}, this page {version}" in text and "same version in both" in text
-    assert "Request not understood" in panel.refused(op="fly") and "fly" in panel.refused(op="fly")
+        answer = panel.ask(version=version, op="hello")
+        assert (answer["ok"], answer["code"]) == (False, "request.version")
+        assert answer["details"] == {"kernel": protocol.VERSION, "page": version}
+    assert panel.ask(op="fly")["code"] == "request.invalid" and "fly" in panel.refused(op="fly")
     assert "handle" in panel.refused(op="run")
     assert "handle" in panel.refused(op="cancel", handle=3)
     # Names no other run: who asks may be a notebook that somebody else wrote.
     assert "local/" not in panel.refused(op="run", handle="first-00000")
-    assert "No compute target named 'nobody'" in panel.refused(op="cancel", handle="nobody/x")
+    assert "nobody" in panel.refused(op="cancel", handle="nobody/x")
     assert panel.good(op="hello")["ok"] is True
 
 
 @pytest.mark.parametrize("work", BUSY)
 def test_answered_while_a_cell_works_and_busy_is_said_again(panel: Panel, work: str) -> None:
+    handle = panel.newest()
     cell = panel.start(BUSY[work])
     try:
-        handle = panel.good(op="state")["runs"][0]["handle"]
         times = []
-        for content in ({"op": "hello"}, {"op": "state"}, {"op": "run", "handle": handle}):
+        for content in ({"op": "hello"}, {"op": "kinds"}, {"op": "run", "handle": handle}):
             start = time.monotonic()
             panel.good(**content)
             times.append(time.monotonic() - start)
@@ -151,9 +152,9 @@ def test_answered_while_a_cell_works_and_busy_is_said_again(panel: Panel, work: 
 
 def test_a_run_is_cancelled_while_a_cell_sleeps(panel: Panel) -> None:
     panel.live.run("%%aml_submit --name second\nimport time\ntime.sleep(600)")
+    handle = panel.newest()
     cell = panel.start(BUSY["sleeping"])
     try:
-        handle = panel.good(op="state")["runs"][0]["handle"]
         assert handle.startswith("local/second-")
         panel.good(op="cancel", handle=handle)
         until(lambda: panel.good(op="run", handle=handle)["record"]["state"] == "canceled")
@@ -182,7 +183,7 @@ def test_requests_fire_no_hooks_and_leave_no_history(panel: Panel) -> None:
     )
     panel.live.run("fired.clear()")
     for _ in range(3):
-        for content in ({"op": "hello"}, {"op": "state"}, {"op": "fly"}):
+        for content in ({"op": "hello"}, {"op": "kinds"}, {"op": "fly"}):
             panel.ask(**content)
     text = panel.live.run("import json; print(json.dumps([fired, ip.execution_count - before]))").stdout
     fired, cells = json.loads(text)
@@ -193,11 +194,11 @@ def test_requests_fire_no_hooks_and_leave_no_history(panel: Panel) -> None:
 
 def test_one_that_waits_holds_up_no_other(panel: Panel) -> None:
     panel.live.run(
-        "import asyncio\nfrom jupyter_amltrain.panel.protocol import State\n"
-        "answers = get_ipython().kernel.control_handlers['amltrain_request'].__self__._known[1]\n"
-        "kept = answers._ops[State]\nanswers._ops[State] = lambda asked: asyncio.sleep(600)"
+        "import asyncio\nfrom jupyter_amltrain.frontend.run_handlers import GetRun\n"
+        "handlers = get_ipython().kernel.control_handlers['amltrain_request'].__self__._current[1].by_request\n"
+        "stored = handlers[GetRun]\nhandlers[GetRun] = lambda request: asyncio.sleep(600)"
     )
-    waiting = panel.client.session.msg("amltrain_request", {"version": protocol.VERSION, "op": "state"})
+    waiting = panel.client.session.msg("amltrain_request", {"version": protocol.VERSION, "op": "run", "handle": "x"})
     panel.client.control_channel.send(waiting)
     # Neither ours nor the kernel's own, interrupts among them, stand behind it.
     for kind, content in (("kernel_info_request", {}), ("amltrain_request", {"op": "kinds"})):
@@ -207,8 +208,8 @@ def test_one_that_waits_holds_up_no_other(panel: Panel) -> None:
         assert reply["parent_header"]["msg_id"] == message["header"]["msg_id"]
     reply = panel.client.control_channel.get_msg(timeout=DEADLINE)
     assert reply["parent_header"]["msg_id"] == waiting["header"]["msg_id"]
-    assert "No answer within 3 s" in reply["content"]["error"]
-    panel.live.run("answers._ops[State] = kept")
+    assert reply["content"]["code"] == "request.timeout"
+    panel.live.run("handlers[GetRun] = stored")
 
 
 def test_the_form_of_a_submit_knows_the_notebooks_defaults(panel: Panel) -> None:

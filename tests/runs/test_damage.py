@@ -286,10 +286,10 @@ def answer(make: Callable[[str], Any]) -> Callable[[Place, str], Any]:
     """An answer to the panel, as it crosses the wire."""
 
     def run(place: Place, handle: str) -> Any:
-        from jupyter_amltrain.answers import Answers
+        from jupyter_amltrain.frontend.handlers import RequestHandlers
         from jupyter_amltrain.session import controller
 
-        answers = _answers.get(id(controller())) or Answers(controller())
+        answers = _answers.get(id(controller())) or RequestHandlers(controller())
         _answers.clear()
         _answers[id(controller())] = answers
         return msgspec.json.encode(controller().loop.call(answers.answer(make(handle)), 60))
@@ -348,9 +348,9 @@ def known(place: Place, handle: str) -> None:
 
 
 def _questions() -> Any:
-    from jupyter_amltrain.panel import protocol
+    from jupyter_amltrain.frontend import run_handlers
 
-    return protocol
+    return run_handlers
 
 
 COMMANDS: dict[str, Callable[[Place, str], Any]] = {
@@ -376,7 +376,6 @@ FEW = ("show", "amltrain runs show --json", "row", "cancel", "resubmit")
 LISTS: dict[str, Callable[[Place, str], Any]] = {
     "list": magic("list --limit 0"),
     "amltrain runs --json": shell("runs", "list", "--json", "--limit", "0"),
-    "panel: state": answer(lambda handle: _questions().State()),
     "completion": known,
 }
 

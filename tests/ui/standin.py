@@ -14,7 +14,7 @@ from ipykernel.kernelbase import Kernel
 from IPython import get_ipython
 from IPython.display import display, update_display
 
-from jupyter_amltrain.panel import protocol
+from jupyter_amltrain.frontend import protocol
 
 MIME = "application/vnd.amltrain.run+json"
 HANDLE = "local/played-1"

@@ -294,7 +294,7 @@ def test_the_package_is_missing(page: Page, lab: LabServer, shots: Path) -> None
 def test_another_version(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     panel.wait_state("not-loaded")
     notebook.cell(
-        "import jupyter_amltrain.panel.protocol as protocol\nprotocol.VERSION = 99\n%load_ext jupyter_amltrain"
+        "import jupyter_amltrain.frontend.protocol as protocol\nprotocol.VERSION = 99\n%load_ext jupyter_amltrain"
     )
     panel.wait_state("other-version")
     text = shown(panel, shots, "other-version")

@@ -189,15 +189,15 @@ def test_wrong_values_and_wrong_code_send_nothing(panel: PanelPage, notebook: No
 
 REMARK = """
 import dataclasses
-from jupyter_amltrain.answers import submit as _answers
-_compose = _answers.compose
+from jupyter_amltrain.frontend import target_handlers as _module
+_compose = _module.compose_submit_line
 
 def _remarked(old, values, **more):
     made = _compose(old, values, **more)
     reads = "epochs" in (more.get("cell") or "")
     return made if reads else dataclasses.replace(made, notes=("--param epochs: nothing in the cell reads epochs.",))
 
-_answers.compose = _remarked
+_module.compose_submit_line = _remarked
 """
 
 

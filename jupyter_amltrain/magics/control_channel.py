@@ -1,7 +1,6 @@
-"""The front end's door on the control channel, opened at its first knock.
+"""Listener for the frontend's requests on the kernel's control channel.
 
-Answering needs packages that ``%load_ext`` must not import, so until the first request
-only this stands there.
+Answering needs packages that ``%load_ext`` must not import: they are imported with the first request.
 """
 
 from __future__ import annotations
@@ -13,31 +12,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jupyter_amltrain.commands.submit import Defaults
-    from jupyter_amltrain.panel.requests import Requests
+    from jupyter_amltrain.frontend.control import RequestServer
 
-#: The same as ``panel.protocol.REQUEST``, which cannot be imported yet.
+#: The same as ``frontend.protocol.REQUEST``, which cannot be imported yet.
 _REQUEST = "amltrain_request"
 
 
-class ControlDoor:
-    """Answers ``amltrain_request`` on one kernel.
+class ControlChannel:
+    """Handles ``amltrain_request`` on one kernel.
 
     Parameters
     ----------
     defaults
-        What holds where a line that submits says nothing.
+        Returns the values that hold where a submit line sets none.
     """
 
     def __init__(self, shell: Any, defaults: Callable[[], Defaults]) -> None:
         self._shell, self._defaults = shell, defaults
-        self._requests: Requests | None = None
+        self._server: RequestServer | None = None
         self._cell_runs = True  # the cell that loads us
-        self._known: tuple[Any, Any] = (None, None)  # controller, who answers for it
+        self._current: tuple[Any, Any] = (None, None)  # controller, its request handlers
 
     def install(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         self._shell.kernel.control_handlers[_REQUEST] = self._handle
-        # Not ..._run_cell: what a page executes silently, to load us, ends without those.
+        # Not ..._run_cell: code that a page executes silently, to load us, ends without those.
         self._shell.events.register("pre_execute", self._begin)
         self._shell.events.register("post_execute", self._end)
 
@@ -46,12 +45,12 @@ class ControlDoor:
         self._shell.kernel.control_handlers.pop(_REQUEST, None)
         self._shell.events.unregister("pre_execute", self._begin)
         self._shell.events.unregister("post_execute", self._end)
-        (controller, answers), self._known = self._known, (None, None)
-        if answers is not None:  # pages hear no more; runs go on
+        (controller, handlers), self._current = self._current, (None, None)
+        if handlers is not None:  # clients get no more events; runs go on
             from jupyter_amltrain import session
 
             if session.existing() is controller:
-                answers.post(answers.close())
+                handlers.post(handlers.close())
 
     def _begin(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -62,23 +61,23 @@ class ControlDoor:
             self._cell_runs = False
 
     async def _handle(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-        if self._requests is None:
+        if self._server is None:
             import jupyter_amltrain
-            from jupyter_amltrain.panel.requests import Requests
+            from jupyter_amltrain.frontend.control import RequestServer
 
             version = jupyter_amltrain.__version__
-            self._requests = Requests(self._shell.kernel, self._answers, version, self._runs)
-        await self._requests.handle(stream, ident, parent)
+            self._server = RequestServer(self._shell.kernel, self._handlers, version, self._is_busy)
+        await self._server.handle(stream, ident, parent)
 
-    def _runs(self) -> bool:
+    def _is_busy(self) -> bool:
         return self._cell_runs
 
-    def _answers(self) -> Any:
-        """Who answers for the process' controller: the same one as long as that lives."""
+    def _handlers(self) -> Any:
+        """Return the request handlers of the process' controller, the same ones while it lives."""
         from jupyter_amltrain import api
-        from jupyter_amltrain.answers import Answers
+        from jupyter_amltrain.frontend.handlers import RequestHandlers
 
         controller = api.controller()
-        if self._known[0] is not controller:
-            self._known = (controller, Answers(controller, self._runs, self._defaults))
-        return self._known[1]
+        if self._current[0] is not controller:
+            self._current = (controller, RequestHandlers(controller, self._is_busy, self._defaults))
+        return self._current[1]

@@ -1,0 +1,481 @@
+"""Events to clients about runs and targets: sent on change, at most two a second, none while hidden.
+
+Loop thread only. A client says what it wants with the request ``events``;
+see :class:`~jupyter_amltrain.frontend.clients.Subscribe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.frontend import clients
+from jupyter_amltrain.frontend.clients import MAX_MESSAGES_PER_S, FrontendClient, Subscribe, TargetState
+from jupyter_amltrain.frontend.gpu_stream import GpuMeters, GpuStreams
+from jupyter_amltrain.frontend.protocol import Beat, Changes, Notice, Reply, Snapshot, op
+from jupyter_amltrain.frontend.subscriptions import RunDetails, StreamInterest
+from jupyter_amltrain.kernel.run_provider import RunProvider
+from jupyter_amltrain.runs.pace import Pace
+from jupyter_amltrain.runs.row import row_of
+from jupyter_amltrain.runs.store import Entry
+from jupyter_amltrain.spec.rows import RunRow
+from jupyter_amltrain.spec.run import Run, RunHandle, RunState
+from jupyter_amltrain.target_list import News
+from jupyter_amltrain.targets import LOCAL
+from jupyter_amltrain.transports.inotify import FolderChanges
+from jupyter_amltrain.workspaces import rows_of
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.controller import Controller
+
+#: Runs of a snapshot, rows of one message of changes.
+MAX_SNAPSHOT_RUNS, MAX_CHANGED_ROWS = 500, 100
+#: Seconds between two beats.
+BEAT_INTERVAL_S = 2.0
+#: Seconds that the first snapshot waits for the targets' lists of runs.
+LIST_TIMEOUT_S = 1.0
+#: Comms that are kept: pages come back, and some never unsubscribe.
+MAX_CLIENTS = 24
+#: Characters of a comm's id.
+MAX_COMM_LENGTH = 200
+
+
+class EventsReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`~jupyter_amltrain.frontend.clients.Subscribe`.
+
+    Attributes
+    ----------
+    snapshot
+        Whether a snapshot follows on the comm.
+    reason
+        Why there are no GPUs to stream, or why a target cannot be sampled; else empty.
+    """
+
+    snapshot: bool
+    reason: str = msgspec.field(default="", name="why")
+
+
+class EventPublisher:
+    """Sends events to the clients of one kernel; starts its work with the first subscription.
+
+    Parameters
+    ----------
+    cell_runs
+        Whether a cell runs at this moment.
+    send
+        Sends one event; default on the comm of this process' kernel.
+    """
+
+    def __init__(
+        self, controller: Controller, cell_runs: Callable[[], bool], send: clients.Send = clients.send
+    ) -> None:
+        self._controller, self._cell_runs, self._send = controller, cell_runs, send
+        self._clients: dict[str, FrontendClient] = {}
+        self._gpus = GpuStreams(controller)
+        self._targets = TargetFeed(controller, self._on_targets_changed)
+        self._meters = GpuMeters(self._gpus, controller, lambda: self._targets.state.current)
+        self._interest = StreamInterest(controller, lambda: self._clients.values())
+        self._details = RunDetails(controller, self._on_row_changed)
+        self._unsubscribe: list[Callable[[], None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._listing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # ---- requests
+
+    @op("events")
+    async def subscribe(self, wants: Subscribe) -> EventsReply:
+        """Set what a client receives from now on."""
+        if not wants.comm or len(wants.comm) > MAX_COMM_LENGTH or not wants.comm.isprintable():
+            raise CommandError(
+                f"Cannot subscribe: {wants.comm[:80]!r} is not the id of a comm.",
+                hint="Reload the page.",
+                code="comm.invalid",
+                field="comm",
+            )
+        if self._closed or not wants.shown:
+            self._forget(wants.comm)
+            return EventsReply(snapshot=False)
+        self._begin()
+        client = self._clients.get(wants.comm)
+        snapshot = client is None or (wants.shown == "panel" and not client.is_shown)
+        if client is None:
+            client = self._add(wants.comm)
+        client.update(wants)
+        if not snapshot and not client.pending and (lag := client.lag(wants.seq)) >= 0:
+            if lag > clients.DELIVERY_TIMEOUT_S or wants.seq < 0:
+                snapshot = True
+            else:  # it may be on its way: ask again when it has arrived, or was lost
+                delay = 1.2 * clients.DELIVERY_TIMEOUT_S
+                asyncio.get_running_loop().call_later(delay, self._ask, client)
+        if snapshot and not client.pending:
+            client.pending = True
+            self._controller.loop.start(self._snapshot(client), f"snapshot for {wants.comm}")
+        self._interest.update()
+        self._details.request(wants.details)
+        if client.is_shown:
+            self._start_beats()
+        reason = await self._gpus.follow(client, wants.gpus if client.is_shown else "")
+        await self._meters.update(client)
+        return EventsReply(snapshot=snapshot, reason=reason)
+
+    def notify(self, level: str, text: str, target: str = "") -> None:
+        """Show a message to the users of all clients."""
+        for client in self._clients.values():
+            if client.listens:
+                client.send(Notice, level=level, text=text, target=target)
+
+    # ---- start
+
+    def _add(self, comm: str) -> FrontendClient:
+        client = self._clients[comm] = FrontendClient(comm, self._send, self._on_lost)
+        for old in sorted(self._clients.values(), key=lambda client: client.heard_at)[:-MAX_CLIENTS]:
+            self._forget(old.comm)
+        return client
+
+    def _begin(self) -> None:
+        if self._unsubscribe:
+            return
+        controller = self._controller
+        self._unsubscribe = [
+            controller.store.subscribe(self._on_run_changed),
+            controller.store.when_listed(self._on_row_changed),
+            controller.store.when_gone(self._on_removed),
+            controller.computes.listen(self._on_operation_finished),
+        ]
+        self._listing = controller.loop.start(controller.refresh(), "runs for the panel")
+        watcher = ExternalChangeWatcher(
+            controller, lambda: any(client.is_shown for client in self._clients.values()), self._targets.refresh_soon
+        )
+        self._tasks.append(controller.loop.start(watcher.run(), "changes by others"))
+
+    def _start_beats(self) -> None:
+        if not any(task.get_name() == "beats" and not task.done() for task in self._tasks):
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks.append(self._controller.loop.start(self._beat(), "beats"))
+
+    async def _beat(self) -> None:
+        """Tell shown panels that the kernel is alive while a cell runs."""
+        while any(client.is_shown for client in self._clients.values()):
+            await asyncio.sleep(BEAT_INTERVAL_S)
+            for client in list(self._clients.values()):
+                if client.is_shown and client.listens and self._cell_runs():
+                    client.send(Beat)
+
+    # ---- snapshots
+
+    async def _snapshot(self, client: FrontendClient) -> None:
+        try:
+            if self._listing is not None and not self._listing.done():
+                await asyncio.wait({self._listing}, timeout=LIST_TIMEOUT_S)
+            await self._targets.refresh()
+        finally:
+            if self._clients.get(client.comm) is client:
+                self._send_snapshot(client)
+            client.pending = False
+        self._gpus.restart(client)
+        self._flush(client)
+
+    def _send_snapshot(self, client: FrontendClient) -> None:
+        entries = sorted(self._controller.store.entries(), key=lambda entry: entry.created, reverse=True)
+        rows = tuple(self._row(entry) for entry in entries[:MAX_SNAPSHOT_RUNS])
+        client.rows = {row.handle: row for row in rows}
+        client.targets = state = self._targets.state
+        client.dirty.clear()
+        client.removed.clear()
+        client.pace.wait()
+        more = max(0, len(entries) - MAX_SNAPSHOT_RUNS)
+        client.send(Snapshot, runs=rows, more=more, **state._asdict())
+
+    def _row(self, entry: Entry) -> RunRow:
+        return row_of(entry, self._details.of(entry.run.handle))
+
+    def _ask(self, client: FrontendClient) -> None:
+        """Ask a client to say again what it has."""
+        if self._clients.get(client.comm) is client and client.listens:
+            client.send(Changes, renew=True)
+
+    # ---- changes
+
+    def _on_run_changed(self, run: Run) -> None:
+        self._interest.on_changed(run)
+        self._targets.on_run_changed(run)
+        self._on_row_changed(run.handle)
+
+    def _on_row_changed(self, handle: str) -> None:
+        for client in self._clients.values():
+            client.dirty.add(handle)
+            client.removed.discard(handle)
+            self._schedule(client)
+
+    def _on_removed(self, handle: RunHandle) -> None:
+        self._interest.on_removed(handle)
+        self._details.forget(handle)
+        self._targets.on_run_removed(handle)
+        for client in self._clients.values():
+            client.dirty.discard(handle)
+            if client.rows.pop(handle, None) is not None:
+                client.removed.add(handle)
+                self._schedule(client)
+
+    def _on_operation_finished(self, news: News | None) -> None:
+        """Handle a change of a target's row; `news` if an operation has ended."""
+        self._targets.refresh_soon()
+        if news is not None and news.text:
+            self.notify(*news)
+
+    def _on_targets_changed(self) -> None:
+        for client in self._clients.values():
+            self._schedule(client)
+
+    def _schedule(self, client: FrontendClient) -> None:
+        """Send changes as soon as the rate allows."""
+        if client.timer is None and client.listens:
+            client.timer = asyncio.get_running_loop().call_later(client.pace.due(), self._flush, client)
+
+    def _flush(self, client: FrontendClient) -> None:
+        client.timer = None
+        if not client.listens:
+            return
+        if client.pace.due():
+            self._schedule(client)
+            return
+        fields: dict[str, Any] = {}
+        rows, more = self._changed_rows(client)
+        if rows:
+            fields["runs"] = tuple(rows)
+        if client.removed:
+            fields["gone"] = tuple(client.removed)
+            client.removed.clear()
+        fields |= client.target_changes(self._targets.state)
+        if fields:
+            client.pace.wait()
+            client.send(Changes, **fields)
+        if more:
+            self._schedule(client)
+
+    def _changed_rows(self, client: FrontendClient) -> tuple[list[RunRow], bool]:
+        """Return rows that have changed for a client, newest first, and whether there are more."""
+        rows = []
+        for handle in list(client.dirty):
+            client.dirty.discard(handle)
+            entry = self._controller.store.get(RunHandle(handle))
+            if entry is None:
+                continue
+            row, old = self._row(entry), client.rows.get(handle)
+            if row == old or (not client.is_shown and old is not None and _status(row) == _status(old)):
+                continue
+            rows.append(row)
+            client.rows[handle] = row
+            if len(rows) >= MAX_CHANGED_ROWS:
+                break
+        rows.sort(key=lambda row: row.created, reverse=True)
+        return rows, bool(client.dirty)
+
+    # ---- end
+
+    def _forget(self, comm: str) -> None:
+        client = self._clients.pop(comm, None)
+        if client is None:
+            return
+        client.wants = Subscribe(comm=comm, shown="")
+        if client.timer is not None:
+            client.timer.cancel()
+        self._gpus.forget(client)
+        self._meters.forget(client)
+        self._interest.update()
+
+    def _on_lost(self, client: FrontendClient) -> None:
+        if self._clients.get(client.comm) is client:
+            self._forget(client.comm)
+
+    def close(self) -> None:
+        """Send nothing more, after asking all clients to subscribe again: a new publisher may answer."""
+        self._closed = True
+        for client in self._clients.values():
+            client.send(Changes, renew=True)
+        for comm in list(self._clients):
+            self._forget(comm)
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        self._unsubscribe.clear()
+        for task in [*self._tasks, *([self._listing] if self._listing is not None else [])]:
+            task.cancel()
+        self._tasks.clear()
+        self._targets.close()
+        self._details.close()
+        self._meters.close()
+        self._gpus.close()
+
+
+def _status(row: RunRow) -> tuple[bool, bool, str]:
+    """Return what a status bar shows of a run: whether it has begun, whether it has ended, what needs attention."""
+    ended = row.state in ("completed", "failed", "canceled", "lost")
+    return row.started is not None, ended, row.attention
+
+
+class TargetFeed:
+    """State of the targets for clients: read again after changes, at most twice a second.
+
+    Parameters
+    ----------
+    on_changed
+        Called when the state has changed.
+
+    Attributes
+    ----------
+    state
+        The newest state.
+    """
+
+    def __init__(self, controller: Controller, on_changed: Callable[[], None]) -> None:
+        self._controller, self._on_changed = controller, on_changed
+        self.state = TargetState()
+        self._counted: dict[str, bool] = {}  #: live runs, and whether they run
+        self._task: asyncio.Task[None] | None = None
+        self._due = False
+
+    def on_run_changed(self, run: Run) -> None:
+        """Read again if a run has begun or ended: the rows count running and queued runs."""
+        state = run.status.state
+        runs = None if state.terminal else state not in (RunState.PREPARING, RunState.QUEUED)
+        if runs != self._counted.get(run.handle):
+            if runs is None:
+                del self._counted[run.handle]
+            else:
+                self._counted[run.handle] = runs
+            self.refresh_soon()
+
+    def on_run_removed(self, handle: str) -> None:
+        """Read again if the run was counted."""
+        if self._counted.pop(handle, None) is not None:
+            self.refresh_soon()
+
+    def refresh_soon(self) -> None:
+        """Read as soon as the rate allows."""
+        self._due = True
+        if self._task is None or self._task.done():
+            self._task = self._controller.loop.start(self._follow(), "targets for the panel")
+
+    async def _follow(self) -> None:
+        while self._due:
+            self._due = False
+            await self.refresh()
+            await asyncio.sleep(1 / MAX_MESSAGES_PER_S)
+
+    async def refresh(self) -> None:
+        """Read now."""
+        try:
+            state = await target_state(self._controller)
+        except AmlTrainError as error:  # the newest state is the best there is
+            state = self.state._replace(trouble=str(error))
+        if state != self.state:
+            self.state = state
+            self._on_changed()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._due = False
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def target_state(controller: Controller) -> TargetState:
+    """Return the targets and workspaces as this kernel knows them; makes no network calls."""
+    computes, connections = controller.computes, controller.connections
+    targets = await computes.refresh()
+    workspaces = rows_of(*await connections.all(), targets)
+    computes.shown()
+    return TargetState(computes.current, computes.rows(), workspaces)
+
+
+class ExternalChangeWatcher:
+    """Watches for changes by others: runs and targets of other kernels and of the command line.
+
+    It watches the folders of the state root (inotify). Where the system cannot, and for network folders that another
+    machine writes to, it reads their times of change every 2 s, and only while a panel is shown.
+
+    Parameters
+    ----------
+    is_shown
+        Whether a panel is shown.
+    on_targets_changed
+        Called when targets or workspaces may have changed.
+    """
+
+    #: Seconds between two reads of times, and between two lists of targets whose folders are not on this machine.
+    POLL_INTERVAL_S, REMOTE_INTERVAL_S = 2.0, 30.0
+    #: Lists a second while other kernels submit without end.
+    LISTS_PER_S, LISTS_BURST = 2.0, 4
+    #: Seconds after which a new folder is listed again.
+    RELIST_DELAYS_S = (0.5, 3.0)
+    #: Events in a row about everything, with nothing new, after which only times of change are read.
+    MAX_EMPTY_EVENTS = 8
+
+    def __init__(self, runs: RunProvider, is_shown: Callable[[], bool], on_targets_changed: Callable[[], None]) -> None:
+        self._provider, self._is_shown, self._on_targets_changed = runs, is_shown, on_targets_changed
+        self._runs = str(runs.root.runs)
+        self._home = str(runs.root.path)
+        self._lists = (str(runs.root.targets), str(runs.root.workspaces))
+        self._pace = Pace(self.LISTS_PER_S, self.LISTS_BURST)
+
+    async def run(self) -> None:
+        """Watch until canceled."""
+        changes = FolderChanges()
+        times, listed_at, empty = await self._times(), time.monotonic(), 0
+        later: list[float] = []  # monotonic seconds of lists that are due
+        try:
+            while True:
+                now = time.monotonic()
+                pause = max(0.0, min([self.POLL_INTERVAL_S, *(due - now for due in later)]))
+                if empty < self.MAX_EMPTY_EVENTS:
+                    changed = await changes.wait((self._runs, self._home), pause)
+                else:  # nothing watches for us: it always reports that there may be changes
+                    await asyncio.sleep(pause)
+                    changed = ()
+                due = [at for at in later if at <= time.monotonic()]
+                later = [at for at in later if at not in due]
+                if not changed and not due and not self._is_shown():
+                    continue
+                if wait := self._pace.wait():
+                    await asyncio.sleep(wait)
+                    self._pace.wait()
+                before, times = times, await self._times()
+                if len(changed) == 2 and times == before:
+                    empty += 1
+                elif empty < self.MAX_EMPTY_EVENTS:
+                    empty = 0
+                if times[1] != before[1]:
+                    self._on_targets_changed()
+                if times[0] != before[0]:
+                    # A run's folder exists before the files that describe the run.
+                    later = [time.monotonic() + delay for delay in self.RELIST_DELAYS_S]
+                if due or times[0] != before[0]:
+                    await self._provider.refresh(LOCAL.name)
+                if self._is_shown() and time.monotonic() - listed_at > self.REMOTE_INTERVAL_S:
+                    listed_at = time.monotonic()
+                    await self._provider.refresh()
+        finally:
+            changes.close()
+
+    async def _times(self) -> tuple[int, tuple[int, ...]]:
+        """Return times of change of the folder of runs, and of the lists of targets and workspaces."""
+        runs, *lists = await self._provider.loop.offload(_times_of, self._runs, *self._lists)
+        return runs, tuple(lists)
+
+
+def _times_of(*paths: str) -> list[int]:
+    times = []
+    for path in paths:
+        moment = 0
+        with contextlib.suppress(OSError):
+            moment = os.stat(path).st_mtime_ns
+        times.append(moment)
+    return times

@@ -1,0 +1,500 @@
+"""GPU samples for clients: of runs, and of targets that are sampled while a client shows them. Loop thread only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.agent.gpu_names import gpu_name
+from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.frontend.clients import MAX_MESSAGES_PER_S, FrontendClient
+from jupyter_amltrain.frontend.protocol import Gpus, Meter
+from jupyter_amltrain.kernel.run_provider import RunProvider
+from jupyter_amltrain.runs.pace import Pace
+from jupyter_amltrain.runs.store import Entry
+from jupyter_amltrain.runs.telemetry import MIB, NodeTelemetry, known
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Float32 = NDArray[np.float32]
+    Float64 = NDArray[np.float64]
+
+log = logging.getLogger(__name__)
+
+#: Prefix of a target's name where a run's handle could stand.
+TARGET_PREFIX = "target:"
+#: Seconds that a reply waits for a target's first sample; what comes later is sent by an event.
+OPEN_TIMEOUT_S = 1.5
+#: Seconds between two checks of what no sample tells: the driver's note, the end.
+CHECK_INTERVAL_S = 2.0
+#: Minimum seconds between two starts of a monitor that ends by itself.
+RESTART_INTERVAL_S = 30.0
+#: Minimum seconds between two events of a meter.
+METER_INTERVAL_S = 1.0
+#: Seconds after which a target that could not be sampled is tried again.
+METER_RETRY_S = 30.0
+#: Samples of the past that a client gets at first.
+MAX_PAST_SAMPLES = 600
+#: A node whose newest sample is this many periods old is not waited for.
+_STALE_PERIODS = 4.0
+#: The value for "unknown" in uint8.
+_UNKNOWN = 255
+
+
+class _GpuStream:
+    """One source for any number of clients and meters."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.since = time.monotonic()
+        self.entry: Entry | None = None
+        self.reason = ""
+        self.clients: dict[FrontendClient, _Reader] = {}
+        self.meters = 0
+        self.opened = ""  #: the monitor that was opened for it
+        self.opening: asyncio.Task[None] | None = None
+        self.stop: Callable[[], None] = lambda: None
+
+
+class _Reader:
+    """State of one client of a stream."""
+
+    def __init__(self) -> None:
+        self.ticks: GpuTicks | None = None
+        self.pace = Pace(MAX_MESSAGES_PER_S, 1)
+        self.timer: Any = None
+        self.note = ""
+        self.ended = False
+
+
+class GpuStreams:
+    """GPU samples of every source, shared by all clients and meters that want them."""
+
+    def __init__(self, runs: RunProvider) -> None:
+        self._runs = runs
+        self._all: dict[str, _GpuStream] = {}
+        self._checking: asyncio.Task[None] | None = None
+
+    async def follow(self, client: FrontendClient, source: str) -> str:
+        """Send a client the samples of `source` and of no other; return why there will be none."""
+        for other in list(self._all.values()):
+            if other.source != source or not source:
+                self._drop(other, client)
+        if not source:
+            return ""
+        stream = self._stream(source)
+        if client not in stream.clients:
+            stream.clients[client] = _Reader()
+        reason = await self._opened(stream)
+        self._kick(stream, client)
+        return reason
+
+    def restart(self, client: FrontendClient) -> None:
+        """Send a client the past again: it has lost its samples, or shows them again."""
+        for stream in self._all.values():
+            reader = stream.clients.get(client)
+            if reader is not None:
+                reader.ticks, reader.note, reader.ended = None, "", False
+                self._kick(stream, client)
+
+    async def sample(self, source: str) -> str:
+        """Sample `source` for a meter until :meth:`stop_sampling`; return why that is impossible."""
+        stream = self._stream(source)
+        stream.meters += 1
+        return await self._opened(stream)
+
+    def stop_sampling(self, source: str) -> None:
+        """Undo :meth:`sample`."""
+        stream = self._all.get(source)
+        if stream is not None:
+            stream.meters -= 1
+            self._unused(stream)
+
+    def mean(self, source: str) -> tuple[int, float | None]:
+        """Return the number of GPUs of a followed source and their mean utilization now."""
+        stream = self._all.get(source)
+        if stream is None or stream.entry is None:
+            return 0, None
+        ticks = GpuTicks(stream.entry)
+        return ticks.count, ticks.mean()
+
+    def _stream(self, source: str) -> _GpuStream:
+        stream = self._all.get(source)
+        if stream is None or (stream.reason and (stream.opening is None or stream.opening.done())):
+            fresh = _GpuStream(source)  # a source that failed once may work now
+            if stream is not None:
+                fresh.clients, fresh.meters = stream.clients, stream.meters
+            stream = self._all[source] = fresh
+            stream.opening = self._runs.loop.start(self._open(stream), f"GPUs of {source}")
+        return stream
+
+    async def _opened(self, stream: _GpuStream) -> str:
+        if stream.opening is not None:
+            await asyncio.wait({stream.opening}, timeout=OPEN_TIMEOUT_S)
+        return stream.reason
+
+    async def _open(self, stream: _GpuStream) -> None:
+        try:
+            if stream.source.startswith(TARGET_PREFIX):
+                entry = await self._sampled(stream, stream.source[len(TARGET_PREFIX) :])
+            else:
+                entry = await self._runs.source(stream.source)
+        except (AmlTrainError, OSError) as error:
+            stream.reason = str(error)
+            self._notify(stream)
+            return
+        if self._all.get(stream.source) is not stream:
+            if stream.opened:
+                await self._runs.monitors.close(stream.opened)
+            return
+        stream.entry = entry
+        self._runs.shown(entry.run.handle, 1)
+        stop = entry.telemetry.listen(lambda node, first: self._notify(stream))
+
+        def stopped() -> None:
+            stop()
+            self._runs.shown(entry.run.handle, -1)
+
+        stream.stop = stopped
+        self._notify(stream)
+        if self._checking is None or self._checking.done():
+            self._checking = self._runs.loop.start(self._check(), "GPU streams")
+
+    async def _sampled(self, stream: _GpuStream, target: str) -> Entry:
+        """Return the entry of a monitor of a target: one that runs, else a new one."""
+        monitors = self._runs.monitors
+        handle = monitors.running(target)
+        if not handle:
+            handle = stream.opened = await monitors.open(target, None, 1.0)
+        entry = monitors.entry(handle)
+        assert entry is not None
+        return entry
+
+    async def _check(self) -> None:
+        """Send notes and ends, which come without a sample."""
+        while any(stream.entry is not None for stream in self._all.values()):
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            for stream in list(self._all.values()):
+                entry = stream.entry
+                ended = entry is not None and entry.kind == "monitor" and entry.run.status.state.terminal
+                lasted = not stream.opened or time.monotonic() - stream.since > RESTART_INTERVAL_S
+                if ended and lasted and (stream.clients or stream.meters):
+                    # Another viewer closed the monitor that we shared: open one of our own.
+                    self._replace(stream)
+                else:
+                    self._notify(stream)
+
+    def _replace(self, stream: _GpuStream) -> None:
+        stream.stop()
+        fresh = _GpuStream(stream.source)
+        fresh.clients = {client: _Reader() for client in stream.clients}
+        fresh.meters = stream.meters
+        self._all[stream.source] = fresh
+        fresh.opening = self._runs.loop.start(self._open(fresh), f"GPUs of {stream.source}")
+
+    def _notify(self, stream: _GpuStream) -> None:
+        for client in list(stream.clients):
+            self._kick(stream, client)
+
+    def _kick(self, stream: _GpuStream, client: FrontendClient) -> None:
+        reader = stream.clients.get(client)
+        if reader is not None and reader.timer is None:
+            loop = asyncio.get_running_loop()
+            reader.timer = loop.call_later(reader.pace.due(), self._flush, stream.source, client)
+
+    def _flush(self, source: str, client: FrontendClient) -> None:
+        stream = self._all.get(source)
+        reader = stream.clients.get(client) if stream is not None else None
+        if stream is None or reader is None:
+            return
+        reader.timer = None
+        if not client.listens or not client.is_shown or reader.ended:
+            return
+        if reader.pace.due():
+            self._kick(stream, client)
+            return
+        entry = stream.entry
+        if entry is None:
+            if stream.reason and stream.reason != reader.note:
+                reader.note = stream.reason
+                reader.pace.wait()
+                client.send(Gpus, source=source, first=True, note=stream.reason, ended=True)
+            return
+        if reader.ticks is None:
+            reader.ticks = GpuTicks(entry)
+        samples, note = reader.ticks.next(), note_of(entry)
+        ended = entry.run.status.state.terminal
+        if samples is None and note == reader.note and not ended:
+            return
+        fields, buffers = samples or ({}, [])
+        reader.note, reader.ended = note, ended
+        reader.pace.wait()
+        client.send(Gpus, buffers, source=source, note=note, ended=ended, **fields)
+
+    def forget(self, client: FrontendClient) -> None:
+        """Stop sending to a client that was removed or hidden."""
+        for stream in list(self._all.values()):
+            self._drop(stream, client)
+
+    def _drop(self, stream: _GpuStream, client: FrontendClient) -> None:
+        reader = stream.clients.pop(client, None)
+        if reader is not None:
+            if reader.timer is not None:
+                reader.timer.cancel()
+            self._unused(stream)
+
+    def _unused(self, stream: _GpuStream) -> None:
+        if stream.clients or stream.meters > 0:
+            return
+        if self._all.get(stream.source) is stream:
+            del self._all[stream.source]
+        stream.stop()
+        stream.stop = lambda: None
+        if stream.entry is not None and stream.opened:
+            self._runs.loop.start(self._runs.monitors.close(stream.opened), f"end of {stream.opened}")
+
+    def close(self) -> None:
+        """Stop all streams."""
+        if self._checking is not None:
+            self._checking.cancel()
+        for stream in list(self._all.values()):
+            for reader in stream.clients.values():
+                if reader.timer is not None:
+                    reader.timer.cancel()
+            stream.clients.clear()
+            stream.meters = 0
+            self._unused(stream)
+
+
+class GpuMeters:
+    """GPU meters of the status bars: mean utilization of the current target.
+
+    Parameters
+    ----------
+    current
+        Returns the name of the current target.
+    """
+
+    def __init__(self, streams: GpuStreams, runs: RunProvider, current: Callable[[], str]) -> None:
+        self._streams, self._runs, self._current = streams, runs, current
+        self._all: dict[FrontendClient, asyncio.Task[None]] = {}
+
+    async def update(self, client: FrontendClient) -> None:
+        """Start or stop a client's meter; its request may have changed again meanwhile."""
+        task = self._all.get(client)
+        running = task is not None and not task.done()
+        if not client.wants.meter:
+            self.forget(client)
+        elif not running:
+            self._all[client] = self._runs.loop.start(self._measure(client), f"meter of {client.comm}")
+
+    async def _measure(self, client: FrontendClient) -> None:
+        source = ""
+        last: tuple[str, int, float | None] | None = None
+        failed = 0.0  # monotonic seconds when the target last could not be sampled
+        try:
+            while client.wants.meter:
+                source_now = f"{TARGET_PREFIX}{self._current()}" if self._current() else ""
+                if source_now != source or (failed and time.monotonic() - failed > METER_RETRY_S):
+                    if source:
+                        self._streams.stop_sampling(source)
+                    source, failed = source_now, 0.0
+                    if source and await self._streams.sample(source):
+                        failed = time.monotonic()
+                gpus, util = self._streams.mean(source)
+                reading = (source[len(TARGET_PREFIX) :], gpus, util)
+                # No message for a target without measurements, unless that is new.
+                if source and client.listens and (util is not None or reading != last):
+                    last = reading
+                    client.send(Meter, target=reading[0], gpus=gpus, util=util)
+                await asyncio.sleep(max(METER_INTERVAL_S, client.wants.meter) if gpus else METER_INTERVAL_S)
+        finally:
+            if source:
+                self._streams.stop_sampling(source)
+
+    def forget(self, client: FrontendClient) -> None:
+        """Stop the meter of a client that was removed."""
+        task = self._all.pop(client, None)
+        if task is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """Stop all meters."""
+        for client in list(self._all):
+            self.forget(client)
+
+
+class GpuTicks:
+    """Samples of one source for one client: one table over all nodes, packed for the wire.
+
+    The rows of the table are the times of the first node.
+
+    Parameters
+    ----------
+    entry
+        The run, or the monitor.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self._shape: tuple[Any, ...] | None = None
+        self._sent = 0  #: number of the first node's next sample
+
+    def _nodes(self) -> list[NodeTelemetry]:
+        return list(self.entry.telemetry.nodes())
+
+    def next(self) -> tuple[dict[str, Any], list[bytes]] | None:
+        """Return the fields of the next event and its buffers; ``None`` if there are no new samples.
+
+        The first event, and the one after a change of the machine's devices, has the past too.
+        """
+        nodes = self._nodes()
+        if not nodes:
+            return None
+        shape = tuple((node.node, id(node.columns)) for node in nodes)
+        first = shape != self._shape
+        if first:
+            self._sent = max(0, nodes[0].ticks - MAX_PAST_SAMPLES)
+        t, own = nodes[0].since(self._sent)
+        late = t > self._ready(nodes)
+        if late.any():
+            t, own = t[: late.argmax()], own[:, : late.argmax()]
+        if not len(t) and not first:
+            return None
+        behind = nodes[0].ticks - self._sent  # of the first node; the others may have a few more samples
+        self._sent = max(self._sent, nodes[0].ticks - nodes[0].held) + len(t)
+        self._shape = shape
+        fields: dict[str, Any] = {"n": len(t), "first": first, "period": _period(nodes[0]), "lost": _lost(nodes)}
+        if first:
+            fields |= _facts(nodes)
+        return fields, self._packed(nodes, t, own, behind + 60)
+
+    def _ready(self, nodes: list[NodeTelemetry]) -> float:
+        """Return unix seconds up to which all active nodes have sent their samples."""
+        period, newest = _period(nodes[0]), nodes[0].last_t or 0.0
+        if self.entry.run.status.state.terminal:
+            return float("inf")
+        others = [node.last_t for node in nodes[1:] if node.last_t is not None]
+        return min((t + period / 2 for t in others if newest - t < _STALE_PERIODS * period), default=float("inf"))
+
+    def _packed(self, nodes: list[NodeTelemetry], t: Float64, own: Float32, look: int) -> list[bytes]:
+        import numpy as np
+
+        utils, memories = [], []
+        for node in nodes:
+            values = own if node is nodes[0] else _at(node, t, look)
+            for i, gpu in enumerate(node.gpus):
+                name = f"gpu{gpu.get('index', i)}"
+                total = known(gpu.get("memory_total"))
+                used = _row(node, values, f"{name}.memory")
+                utils.append(_percent(_row(node, values, f"{name}.util")))
+                memories.append(_percent(used / total * 100 if total else np.full(len(t), np.nan)))
+        empty = np.zeros((0, len(t)), np.uint8)
+        host = np.stack(_host(nodes[0], own, self.entry.kind), axis=1)
+        return [
+            t.astype(np.float64).tobytes(),
+            np.ascontiguousarray(np.array(utils or empty, dtype=np.uint8).T).tobytes(),
+            np.ascontiguousarray(np.array(memories or empty, dtype=np.uint8).T).tobytes(),
+            host.astype(np.float32).tobytes(),
+        ]
+
+    def mean(self) -> float | None:
+        """Return the mean utilization of all GPUs now, percent; ``None`` if nothing is measured."""
+        import numpy as np
+
+        values = []
+        for node in self._nodes():
+            if node.ticks:
+                newest = node.ring[:, (node.ticks - 1) % len(node.t)]
+                names = [f"gpu{gpu.get('index', i)}.util" for i, gpu in enumerate(node.gpus)]
+                values += [float(newest[node.index[name]]) for name in names if name in node.index]
+        measured = [value for value in values if not np.isnan(value)]
+        return round(sum(measured) / len(measured), 1) if measured else None
+
+    @property
+    def count(self) -> int:
+        """Number of GPUs of all nodes."""
+        return sum(len(node.gpus) for node in self._nodes())
+
+
+def _at(node: NodeTelemetry, t: Float64, look: int) -> Float32:
+    """Return all columns of a node at the times `t`, ``(columns, n)``; NaN where no sample is near."""
+    import numpy as np
+
+    times, rows = node.since(max(0, node.ticks - look))
+    out = np.full((len(node.columns), len(t)), np.nan, np.float32)
+    if not len(times) or not len(t):
+        return out
+    where = np.clip(np.searchsorted(times, t), 0, len(times) - 1)
+    before = np.maximum(where - 1, 0)
+    nearer = np.abs(times[before] - t) < np.abs(times[where] - t)
+    where = np.where(nearer, before, where)
+    near = np.abs(times[where] - t) <= _period(node)
+    out[:, near] = rows[:, where[near]]
+    return out
+
+
+def _row(node: NodeTelemetry, values: Float32, name: str) -> Float32:
+    import numpy as np
+
+    column = node.index.get(name, -1)
+    row: Float32 = values[column] if column >= 0 else np.full(values.shape[1], np.nan, np.float32)
+    return row
+
+
+def _percent(row: Any) -> Any:
+    import numpy as np
+
+    return np.where(np.isnan(row), _UNKNOWN, np.clip(np.rint(np.nan_to_num(row)), 0, 100)).astype(np.uint8)
+
+
+def _host(node: NodeTelemetry, values: Float32, kind: str) -> list[Any]:
+    """Return percent of one core, and bytes: of the run's processes, or of the whole machine for a monitor."""
+    if kind == "run":
+        return [_row(node, values, "cpu"), _row(node, values, "memory")]
+    cores = known(node.header.get("cpus")) or 1.0
+    return [_row(node, values, "host_cpu") * cores, _row(node, values, "host_memory")]
+
+
+def _lost(nodes: list[NodeTelemetry]) -> tuple[int, ...]:
+    """Return indices of lost GPUs among those of all nodes."""
+    flags = [node.is_lost(i) for node in nodes for i in range(len(node.gpus))]
+    return tuple(i for i, lost in enumerate(flags) if lost)
+
+
+def _facts(nodes: list[NodeTelemetry]) -> dict[str, Any]:
+    gpus = [(node, i, gpu) for node in nodes for i, gpu in enumerate(node.gpus)]
+    totals = [known(gpu.get("memory_total")) for _, _, gpu in gpus]
+    cpus = known(nodes[0].header.get("cpus"))
+    return {
+        "labels": tuple(f"{node.node}:{gpu.get('index', i)}" for node, i, gpu in gpus),
+        "titles": tuple(gpu_name({"index": i, **gpu}) for _, i, gpu in gpus),
+        "names": tuple(str(gpu.get("name") or "") for _, _, gpu in gpus),
+        "memory": tuple(None if total is None else total * MIB for total in totals),
+        "cpus": None if cpus is None else int(cpus),
+        "host_memory": known(nodes[0].header.get("memory_total")),
+    }
+
+
+def note_of(entry: Entry) -> str:
+    """Return the samplers' note about the driver, or why there are no samples; one sentence."""
+    nodes = list(entry.telemetry.nodes())
+    note = "; ".join(dict.fromkeys(node.note for node in nodes if node.note))
+    if note or nodes:
+        return note
+    if entry.run.error and entry.kind == "monitor":
+        return entry.run.error
+    if not entry.run.reachable:
+        return f"Target {entry.run.target!r} is not responding."
+    if entry.run.status.state.terminal:
+        return "This run has no samples: it was too short, never started, or its machine cannot measure them."
+    return ""
+
+
+def _period(node: NodeTelemetry) -> float:
+    return known(node.header.get("period")) or 1.0

@@ -1,0 +1,514 @@
+"""Operations on runs: record, cancel, delete, resubmit, live dashboard, log, and the page in MLflow."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jupyter_amltrain.commands.again import again
+from jupyter_amltrain.commands.runs import NAMED, lost_text, not_ended
+from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.frontend.protocol import Reply, Request, op
+from jupyter_amltrain.naming import tilde
+from jupyter_amltrain.runs.painters import Picture
+from jupyter_amltrain.runs.record import record_of
+from jupyter_amltrain.spec.record import RunRecord
+from jupyter_amltrain.spec.run import Run, RunHandle
+from jupyter_amltrain.state import project_store
+from jupyter_amltrain.widgets.live import LiveDashboards
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.base import Backend
+    from jupyter_amltrain.controller import Controller
+
+#: Seconds that a reply waits for a picture: the client asks again, and by then it is drawn.
+PICTURE_TIMEOUT_S = 0.5
+#: Pictures that are kept for that.
+MAX_PICTURES = 8
+#: Seconds that a reply waits for runs to be deleted, or for their import into MLflow.
+DELETE_TIMEOUT_S = 2.0
+#: Seconds that a reply waits for a server of MLflow's page that is starting.
+MLFLOW_TIMEOUT_S = 1.0
+#: Bytes of a log in one reply; at least what the longest character takes.
+MAX_LOG_BYTES, MIN_LOG_BYTES = 1 << 18, 4
+
+
+class GetRun(Request, frozen=True, kw_only=True):
+    """Get the full record of one run."""
+
+    handle: str
+
+
+class RunReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`GetRun`.
+
+    Attributes
+    ----------
+    picture
+        PNG of an ended run, base64, for the saved notebook; empty if it could not be drawn in time.
+    width, height
+        Its size in CSS pixels.
+    """
+
+    record: RunRecord
+    picture: str = ""
+    width: int = 0
+    height: int = 0
+
+
+class CancelRun(Request, frozen=True, kw_only=True):
+    """Cancel a run, or close a monitor."""
+
+    handle: str
+
+
+class CancelReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`CancelRun`: accepted; the run may still take time to end."""
+
+    accepted: bool
+    state: str
+
+
+class OpenDashboard(Request, frozen=True, kw_only=True):
+    """Open live widgets of a run or monitor on a page; the page repeats it until they are ready.
+
+    Attributes
+    ----------
+    page
+        Identifies one load of a page: each has widgets of its own.
+    window
+        Seconds that the charts show at first; 0 for all.
+    """
+
+    handle: str
+    page: str
+    window: float = 600.0
+
+
+class DashboardReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`OpenDashboard`.
+
+    Attributes
+    ----------
+    feed
+        Id of the feed whose widget model was sent; empty while it is being created.
+    reason
+        Why there will be none (no samples to show, for example); else empty.
+    """
+
+    feed: str = ""
+    reason: str = msgspec.field(default="", name="why")
+
+
+class FollowFeed(Request, frozen=True, kw_only=True):
+    """Start or stop the data of a feed: a hidden one gets none.
+
+    Attributes
+    ----------
+    seen
+        Samples that the page already has, by node: only later ones are sent.
+    view
+        Name of the GPU charts that the user has chosen; empty for the default.
+    """
+
+    feed: str
+    shown: bool
+    seen: tuple[int, ...] = ()
+    view: str = ""
+
+
+class FollowReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`FollowFeed`; `known` is false for a feed that was closed."""
+
+    known: bool
+
+
+class DeleteRuns(Request, frozen=True, kw_only=True):
+    """Delete ended runs; without `confirmed` the reply only says what would be lost.
+
+    Attributes
+    ----------
+    unrecorded
+        Runs to delete although MLflow has no record of them, as the first reply named them.
+    """
+
+    handles: tuple[str, ...]
+    confirmed: bool = False
+    unrecorded: tuple[str, ...] = ()
+
+
+class DeleteReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`DeleteRuns`.
+
+    Attributes
+    ----------
+    ask
+        What would be lost: the user has to confirm it.
+    unrecorded
+        Those of `ask` that MLflow has no record of.
+    errors
+        By handle.
+    """
+
+    deleted: tuple[str, ...] = ()
+    ask: str = ""
+    unrecorded: tuple[str, ...] = ()
+    errors: dict[str, str] = {}
+
+
+class ResubmitRun(Request, frozen=True, kw_only=True):
+    """Submit a run's job again with the same code, parameters and target."""
+
+    handle: str
+
+
+class AgainReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`ResubmitRun`: the handle of the new run."""
+
+    handle: str
+
+
+class RunHandlers:
+    """Handlers of operations on runs.
+
+    Parameters
+    ----------
+    notify
+        Shows a message to all clients later: level, text, target.
+    """
+
+    def __init__(self, controller: Controller, notify: Callable[[str, str, str], None]) -> None:
+        self._controller, self._notify = controller, notify
+        self.live = LiveDashboards(controller)
+        self._pictures: dict[str, asyncio.Task[Picture | None]] = {}
+        self._subscribed = False
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    async def close(self) -> None:
+        """Close the dashboards of all pages."""
+        self._unsubscribe()
+        await self.live.close()
+
+    @op("run")
+    async def get(self, request: GetRun) -> RunReply:
+        """Return a record, and for an ended run the picture that the notebook saves."""
+        record = record_of(await self._controller.source(request.handle))
+        picture = await self._picture(record) if record.done and record.kind == "run" else None
+        if picture is None:
+            return RunReply(record=record)
+        png = base64.b64encode(picture.png).decode()
+        return RunReply(record=record, picture=png, width=picture.width, height=picture.height)
+
+    async def _picture(self, record: RunRecord) -> Picture | None:
+        drawing = self._pictures.pop(record.handle, None)
+        if drawing is None or (drawing.done() and drawing.result() is None):
+            draw = self._controller.imports.picture(record)
+            drawing = self._controller.loop.start(draw, f"picture of {record.handle}")
+        self._pictures[record.handle] = drawing  # the newest is the last
+        for old in list(self._pictures)[:-MAX_PICTURES]:
+            del self._pictures[old]
+        await asyncio.wait({drawing}, timeout=PICTURE_TIMEOUT_S)
+        return drawing.result() if drawing.done() else None
+
+    @op("cancel")
+    async def cancel(self, request: CancelRun) -> CancelReply:
+        """Cancel a run, or close a monitor."""
+        controller = self._controller
+        if controller.monitors.entry(request.handle) is not None:
+            await controller.monitors.close(request.handle)
+            return CancelReply(accepted=True, state="completed")
+        run = await controller.cancel(await controller.find(request.handle))
+        return CancelReply(accepted=True, state=run.status.state.value)
+
+    @op("dashboard")
+    async def open_dashboard(self, request: OpenDashboard) -> DashboardReply:
+        """Create the live widgets of a run on a page, or return those that exist."""
+        entry = await self._controller.source(request.handle)
+        if not self._subscribed:
+            self._subscribed = True
+            self._unsubscribe = self._controller.store.when_gone(self.live.forget)
+        feed, reason = self.live.open(entry, request.page, request.window)
+        return DashboardReply(feed=feed, reason=reason)
+
+    @op("follow")
+    async def follow(self, request: FollowFeed) -> FollowReply:
+        """Start or stop the data of a feed."""
+        return FollowReply(known=self.live.follow(request.feed, request.shown, request.seen, request.view))
+
+    @op("delete")
+    async def delete(self, request: DeleteRuns) -> DeleteReply:
+        """Delete ended runs, or say what would be lost, as the magic does."""
+        controller = self._controller
+        errors: dict[str, str] = {}
+        runs: list[Run] = []
+        for name in request.handles:
+            try:
+                run = controller.entry(await controller.find(name)).run
+                if not run.status.state.terminal:
+                    raise not_ended(run)
+                runs.append(run)
+            except AmlTrainError as error:
+                errors[name] = str(error)
+        if not request.confirmed:
+            sizes = [(run, await self._log_size(run) if i < NAMED else 0) for i, run in enumerate(runs)]
+            unrecorded = await self._unrecorded(runs)
+            ask = lost_text(sizes, unrecorded) if sizes else ""
+            return DeleteReply(ask=ask, unrecorded=tuple(unrecorded), errors=errors)
+        replied = asyncio.Event()
+        deletion = self._delete_all(runs, errors, replied, frozenset(request.unrecorded))
+        task = controller.loop.start(deletion, "delete runs")
+        await asyncio.wait({task}, timeout=DELETE_TIMEOUT_S)
+        replied.set()
+        # A deletion that takes longer (MLflow's record is made from the folder) is reported by the event `changes`.
+        return DeleteReply(deleted=tuple(run.handle for run in runs if run.handle not in errors), errors=dict(errors))
+
+    async def _unrecorded(self, runs: Sequence[Run]) -> dict[RunHandle, str]:
+        """Return the runs without a record in MLflow, and why; a slow import goes on in the background."""
+        controller = self._controller
+        imports = {
+            controller.loop.start(controller.unrecorded(run.handle), f"import {run.handle}")
+            for run in runs
+            if run.tracking == "pending" or run.tracking.startswith("failed")
+        }
+        if imports:
+            await asyncio.wait(imports, timeout=DELETE_TIMEOUT_S)
+        reasons = {run.handle: await controller.unrecorded_so_far(run.handle) for run in runs}
+        return {handle: reason for handle, reason in reasons.items() if reason}
+
+    async def _log_size(self, run: Run) -> int:
+        if not run.folder:
+            return 0
+        try:
+            return (await self._controller.backend(run.target).read(run.run_id, "log", -1, 1)).offset
+        except (AmlTrainError, OSError):
+            return 0
+
+    async def _delete_all(
+        self, runs: Sequence[Run], errors: dict[str, str], replied: asyncio.Event, unrecorded: Collection[str]
+    ) -> None:
+        for run in runs:
+            try:
+                await self._controller.delete(run.handle, without_mlflow=run.handle in unrecorded)
+            except AmlTrainError as error:
+                errors[run.handle] = str(error)
+                if replied.is_set():
+                    self._notify("error", str(error), run.target)
+
+    @op("again")
+    async def resubmit(self, request: ResubmitRun) -> AgainReply:
+        """Submit a run's job again; the environment variables are the kernel's."""
+        controller = self._controller
+        run = await controller.load(await controller.find(request.handle))
+        spec, secrets = await controller.loop.offload(again, run, controller.files(run.handle))
+        return AgainReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
+
+
+# ---- log
+
+
+class GetLog(Request, frozen=True, kw_only=True):
+    """Get part of a log.
+
+    Attributes
+    ----------
+    offset
+        First byte; a negative number counts from the end.
+    limit
+        Maximum number of bytes; the kernel may return fewer.
+    child
+        Id of a step or trial whose log is requested; empty for the run's own.
+    """
+
+    handle: str
+    offset: int = 0
+    limit: int = 1 << 17
+    child: str = ""
+
+
+class LogReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`GetLog`.
+
+    Attributes
+    ----------
+    text
+        Whole characters only; carriage returns unchanged.
+    start, offset
+        First byte of `text`, and the offset of the next request.
+    ended
+        The run has ended and this is the end of its log.
+    path
+        Path of the whole log.
+    restarts
+        Number of times that the job has rewritten its log; if it grows, text of earlier replies is outdated.
+    """
+
+    text: str
+    start: int
+    offset: int
+    ended: bool
+    path: str = ""
+    restarts: int = 0
+
+
+class LogHandlers:
+    """Handler of the operation ``log``."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    @op("log")
+    async def read(self, request: GetLog) -> LogReply:
+        """Return part of the log of a run, or of one of its steps or trials."""
+        controller = self._controller
+        entry = controller.entry(await controller.find(request.handle))
+        run = entry.run
+        ended = run.status.state.terminal  # before the read: a log that is read after the end is complete
+        if not run.folder:
+            return LogReply(text="", start=0, offset=0, ended=ended)
+        backend = controller.backend(run.target)
+        limit = min(max(request.limit, MIN_LOG_BYTES), MAX_LOG_BYTES)
+        if request.child:
+            return await self._read_child(backend, run.run_id, request, limit)
+        chunk = await backend.read(run.run_id, "log", request.offset, limit)
+        if not chunk.data and request.offset > 0 and backend.log_may_shrink:
+            end = (await backend.read(run.run_id, "log", -1, 1)).offset
+            if end < request.offset:  # the job has emptied it: read its new beginning
+                chunk = await backend.read(run.run_id, "log", 0, limit)
+        complete = ended and len(chunk.data) < limit
+        text, skipped, left = cut(chunk.data, complete, line=request.offset < 0 and chunk.offset > len(chunk.data))
+        return LogReply(
+            text=text,
+            start=chunk.offset - len(chunk.data) + skipped,
+            offset=chunk.offset - left,
+            ended=complete,
+            path=tilde(await backend.log_path(run.run_id)),
+            restarts=entry.log.restarts,
+        )
+
+    async def _read_child(self, backend: Backend, run_id: str, request: GetLog, limit: int) -> LogReply:
+        children = (await backend.children(run_id)).runs
+        ended = any(run.id == request.child and run.ended is not None for run in children)
+        chunk = await backend.read_child(run_id, request.child, request.offset, limit)
+        complete = ended and len(chunk.data) < limit
+        text, skipped, left = cut(chunk.data, complete, line=request.offset < 0 and chunk.offset > len(chunk.data))
+        start = chunk.offset - len(chunk.data) + skipped
+        return LogReply(text=text, start=start, offset=chunk.offset - left, ended=complete)
+
+
+def cut(data: bytes, complete: bool, *, line: bool = False) -> tuple[str, int, int]:
+    """Return the whole characters of `data`, and the number of bytes left out before and after them.
+
+    Parameters
+    ----------
+    complete
+        Nothing follows: an incomplete last character is decoded as it is.
+    line
+        Start at the first line that begins in `data`, if any.
+    """
+    skipped = 0
+    while skipped < min(3, len(data)) and data[skipped] & 0xC0 == 0x80:
+        skipped += 1
+    if line:
+        skipped = data.find(b"\n", 0, -1) + 1 or skipped
+    left = 0 if complete else _incomplete(data[skipped:])
+    return data[skipped : len(data) - left].decode("utf-8", "replace"), skipped, left
+
+
+def _incomplete(data: bytes) -> int:
+    """Return the number of bytes of an incomplete last character."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        return back if back < length else 0
+    return 0
+
+
+# ---- MLflow
+
+
+class OpenMlflow(Request, frozen=True, kw_only=True):
+    """Get the address of a run's page in MLflow; the client repeats it while the server starts."""
+
+    handle: str
+
+
+class MlflowReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`OpenMlflow`: the address, or why there is none; both empty while the server starts."""
+
+    url: str = ""
+    reason: str = msgspec.field(default="", name="why")
+
+
+class MlflowHandlers:
+    """Handler of the operation ``mlflow``: starts one server of MLflow's page for each project."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._starting: dict[str, asyncio.Task[dict[str, Any]]] = {}
+
+    @op("mlflow")
+    async def open(self, request: OpenMlflow) -> MlflowReply:
+        """Return the address of a run's page; start the server if needed."""
+        controller = self._controller
+        run = controller.entry(await controller.find(request.handle)).run
+        if reason := no_page_reason(run):
+            await controller.settle(run.handle)  # starts its import if nothing else has
+            return MlflowReply(reason=reason)
+        task = self._starting.get(run.project)
+        if task is None:
+            task = controller.loop.start(self._start(run.project), f"MLflow's page of {run.project}")
+            self._starting[run.project] = task
+        await asyncio.wait({task}, timeout=MLFLOW_TIMEOUT_S)
+        if not task.done():
+            return MlflowReply()
+        self._starting.pop(run.project, None)  # the next request starts it again: it may have ended
+        server = task.result()
+        if reason := str(server.get("why", "")):
+            return MlflowReply(reason=reason)
+        experiment = await controller.loop.offload(_experiment, run.project, run.tracking_id)
+        fragment = f"#/experiments/{experiment}/runs/{run.tracking_id}" if experiment else ""
+        # A path at the server that the browser has open: its host name and port there are not known here.
+        return MlflowReply(url=f"{server.get('path') or server['url']}{fragment}")
+
+    async def _start(self, project: str) -> dict[str, Any]:
+        try:
+            return await self._controller.open_ui(project)
+        except AmlTrainError as error:
+            return {"why": str(error)}
+
+
+def no_page_reason(run: Run) -> str:
+    """Return why MLflow cannot show a run, one sentence; empty if it can."""
+    if run.tracking == "direct" or run.spec.tracking == "direct":
+        return f"{run.handle} was recorded by the tracking server that its script chose. Look for it there."
+    if not run.status.state.terminal:
+        return "This run will appear in MLflow when it has finished."
+    if not run.project:
+        return f"No MLflow store is known for {run.handle}: its target keeps no record."
+    if run.tracking.startswith("failed"):
+        return f"MLflow's record of {run.handle} could not be written: {run.tracking.partition(':')[2].strip()}"
+    if run.tracking != "imported":
+        return f"MLflow's record of {run.handle} is being written. Try again in a moment."
+    return ""
+
+
+def _experiment(project: str, tracking_id: str) -> str:
+    """Return the id of the experiment that has the run, from the store's own table; empty if it is unknown."""
+    path = Path(project_store(project)) / "mlflow.db"
+    with (
+        contextlib.suppress(sqlite3.Error, OSError),
+        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as store,
+    ):
+        row = store.execute("SELECT experiment_id FROM runs WHERE run_uuid = ?", (tracking_id,)).fetchone()
+        return str(row[0]) if row else ""
+    return ""

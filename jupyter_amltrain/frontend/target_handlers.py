@@ -1,0 +1,302 @@
+"""Operations on targets and workspaces, and on the forms that submit a job or connect a workspace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from jupyter_amltrain.backends.registry import forms
+from jupyter_amltrain.commands.compose import compose as compose_submit_line
+from jupyter_amltrain.commands.compute_lines import line_of
+from jupyter_amltrain.commands.connect_lines import compose as compose_connect_line
+from jupyter_amltrain.commands.connect_lines import connect_fields
+from jupyter_amltrain.commands.forms import submit_fields
+from jupyter_amltrain.commands.lexing import left_over
+from jupyter_amltrain.commands.quoting import quote
+from jupyter_amltrain.commands.submit import Defaults
+from jupyter_amltrain.errors import AmlTrainError, CommandError, UnknownTarget
+from jupyter_amltrain.frontend.protocol import Reply, Request, op
+from jupyter_amltrain.spec.fields import Field, TargetKind
+from jupyter_amltrain.workspaces import bills
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.controller import Controller
+
+#: Seconds that a reply waits until a workspace is disconnected: the process that talks to Azure may have to start.
+DISCONNECT_TIMEOUT_S = 2.0
+
+
+class TargetAction(Request, frozen=True, kw_only=True):
+    """Do something with a target; the same as ``%aml_compute <verb>``.
+
+    Attributes
+    ----------
+    target
+        Name of the target; with the verb ``disconnect`` that of a workspace.
+    kind
+        For ``create`` and ``attach``; else empty.
+    values
+        By field name; an absent field has its default.
+    dry
+        Only check the values.
+    confirmed
+        The user has read what the action costs or loses.
+    """
+
+    verb: str
+    target: str
+    kind: str = ""
+    values: dict[str, Any] = {}
+    dry: bool = False
+    confirmed: bool = False
+
+
+class ActReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`TargetAction`.
+
+    Attributes
+    ----------
+    accepted
+        The action is done, or has begun: then the target's row shows its progress in ``work``.
+    ask
+        Not accepted: the user has to confirm this first.
+    errors
+        Not accepted: errors by field; the key ``""`` is about all of them.
+    message
+        The text that the magic would print; empty for an action that takes longer.
+    line
+        The same as a magic, for example ``%aml_compute scale big --nodes 4``.
+    """
+
+    accepted: bool
+    ask: str = ""
+    errors: dict[str, str] = {}
+    message: str = msgspec.field(default="", name="said")
+    line: str = ""
+
+
+class TargetHandlers:
+    """Handler of actions on targets and workspaces."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    @op("act")
+    async def act(self, request: TargetAction) -> ActReply:
+        """Check an action, ask for confirmation, or start it."""
+        if request.verb == "disconnect":
+            return await self._disconnect(request)
+        line = line_of(request.verb, request.target, request.kind, request.values)
+        try:
+            result = await self._controller.computes.act(
+                request.verb,
+                request.target,
+                kind=request.kind,
+                values=request.values,
+                dry=request.dry,
+                confirmed=request.confirmed,
+            )
+        except CommandError as error:
+            return ActReply(accepted=False, errors={"": str(error)}, line=line)
+        asks = bool(result.ask) or (result.accepted and request.confirmed)
+        return ActReply(
+            accepted=result.accepted,
+            ask=result.ask,
+            errors=result.errors,
+            message=result.said,
+            line=f"{line} --yes" if line and asks else line,
+        )
+
+    async def _disconnect(self, request: TargetAction) -> ActReply:
+        """Forget a workspace once the user has confirmed the loss; the same as ``%aml_compute disconnect``."""
+        controller, name = self._controller, request.target
+        connections = controller.connections
+        line = f"%aml_compute disconnect {quote(name)} --yes"
+        try:
+            if request.dry or not request.confirmed:
+                _, targets, live = await connections.held(name)
+                billed = [target.name for target in targets if bills(target)]
+                text = disconnect_loss(name, [target.name for target in targets], billed, live)
+                return ActReply(accepted=False, ask=text, line=line)
+            task = controller.loop.start(connections.disconnect(name, confirmed=True), f"disconnect {name}")
+            await asyncio.wait({task}, timeout=DISCONNECT_TIMEOUT_S)
+            message = task.result() if task.done() else f"Disconnecting {name}."
+        except AmlTrainError as error:
+            return ActReply(accepted=False, errors={"": str(error)}, line=line)
+        return ActReply(accepted=True, message=message, line=line)
+
+
+def disconnect_loss(name: str, targets: list[str], billed: list[str], live: list[str]) -> str:
+    """Return what the user has to know before a workspace is disconnected."""
+    removed = f"its target {targets[0]}" if len(targets) == 1 else f"its {len(targets)} targets"
+    text = [
+        f"Disconnects {name}{f' and removes {removed} from the list' if targets else ''}. Nothing changes in Azure."
+    ]
+    if billed:
+        text.append(f"Machines that are on are still billed ({', '.join(billed)}).")
+    if live:
+        runs = "1 of its runs is" if len(live) == 1 else f"{len(live)} of its runs are"
+        text.append(f"{runs} still going ({', '.join(live[:3])}) and will no longer be watched.")
+    return " ".join(text)
+
+
+# ---- forms
+
+
+class GetForms(Request, frozen=True):
+    """Get the forms of every kind of target, of a submit, and of a connection to a workspace."""
+
+
+class KindsReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`GetForms`."""
+
+    kinds: tuple[TargetKind, ...]
+    submit: tuple[Field, ...]
+    connect: tuple[Field, ...] = ()
+
+
+class ComposeSubmit(Request, frozen=True, kw_only=True):
+    """Write or read a submit line, and check it as the magic would; submits nothing.
+
+    Attributes
+    ----------
+    old
+        The line that exists already (``%%aml_submit ...`` or ``%aml_submit ...``); empty for none.
+    cell
+        The code below it; ``None`` for the line form.
+    script
+        Path of a ``.py`` file for the line form, relative to `folder`.
+    folder
+        Folder of the notebook relative to the server's root; only to name files in messages.
+    values
+        By name of a submit field; empty values are left out of the line. ``None``: only read `old`.
+    """
+
+    old: str = ""
+    cell: str | None = None
+    script: str = ""
+    folder: str = ""
+    values: dict[str, Any] | None = None
+
+
+class ComposeReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`ComposeSubmit`.
+
+    Attributes
+    ----------
+    line
+        The new line; flags of the old one that no field names are kept.
+    values
+        Values of the line, by name of a submit field.
+    errors
+        By name of a field; the key ``""`` is about the line or the code below it.
+    notes
+        Remarks that do not prevent the submit, one sentence each.
+    """
+
+    line: str
+    values: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+
+
+class ComposeConnect(Request, frozen=True, kw_only=True):
+    """Write the line that connects an Azure ML workspace, and check it as the magic would; does not sign in.
+
+    Attributes
+    ----------
+    values
+        By name of a field of the form; empty values are left out of the line.
+    """
+
+    values: dict[str, Any] = {}
+
+
+class ConnectReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`ComposeConnect`.
+
+    Attributes
+    ----------
+    errors
+        By name of a field; the key ``""`` is about the whole line.
+    note
+        What it would connect, where the values alone do not say; may be empty.
+    """
+
+    line: str
+    errors: dict[str, str] = {}
+    note: str = ""
+
+
+class FormHandlers:
+    """Handlers of forms and of the lines that they write.
+
+    Parameters
+    ----------
+    defaults
+        Returns the values that hold where a submit line sets none.
+    """
+
+    def __init__(self, controller: Controller, defaults: Callable[[], Defaults]) -> None:
+        self._controller, self._defaults = controller, defaults
+
+    @op("kinds")
+    async def get_forms(self, request: GetForms) -> KindsReply:
+        """Return all forms."""
+        workspaces, _ = await self._controller.connections.all()
+        kinds = sorted_kinds(forms(), [facts.name for facts in workspaces])
+        return KindsReply(kinds=kinds, submit=submit_fields(self._defaults()), connect=connect_fields())
+
+    @op("compose")
+    async def compose_submit(self, request: ComposeSubmit) -> ComposeReply:
+        """Write or read a submit line, and check it."""
+        return await self._controller.loop.offload(self._composed, request)
+
+    def _composed(self, request: ComposeSubmit) -> ComposeReply:
+        """Read files and parse code: not on the loop."""
+        defaults = self._defaults()
+        result = compose_submit_line(
+            request.old, request.values, cell=request.cell, script=request.script, defaults=defaults
+        )
+        target = result.values.get("target") or defaults.target
+        if target and "target" not in result.errors and not left_over([target]):
+            try:
+                self._controller.targets.get(target)
+            except UnknownTarget as error:
+                result.errors["target"] = str(error)
+        return ComposeReply(line=result.line, values=result.values, errors=result.errors, notes=result.notes)
+
+    @op("connect")
+    async def compose_connect(self, request: ComposeConnect) -> ConnectReply:
+        """Write the line that connects a workspace, and check it; running it in a cell signs in."""
+        connections = self._controller.connections
+        workspaces, _ = await connections.all()
+        names = [facts.name for facts in workspaces]
+        result = await self._controller.loop.offload(compose_connect_line, request.values, names)
+        if result.place is None:
+            return ConnectReply(line=result.line, errors=result.errors, note=result.note)
+        try:
+            workspace = await connections.completed(result.place)
+        except CommandError as error:  # the name is taken, or the workspace has another name here
+            return ConnectReply(line=result.line, errors={"name": str(error)}, note=result.note)
+        known = f"{workspace.name} is already connected: this signs in again and refreshes its list of computes."
+        return ConnectReply(line=result.line, note=known if workspace.name in names else result.note)
+
+
+def sorted_kinds(kinds: Sequence[TargetKind], workspaces: Sequence[str]) -> tuple[TargetKind, ...]:
+    """Return the kinds of targets, those of a connected workspace first.
+
+    The field ``workspace`` offers the connected ones; it is an advanced field while there is only one.
+    """
+    if not workspaces:
+        return tuple(kinds)
+    adapted = []
+    for kind in kinds:
+        change = {"advanced": True} if len(workspaces) == 1 else {"choices": ("", *workspaces)}
+        fields = [replace(field, **change) if field.name == "workspace" else field for field in kind.fields]
+        adapted.append(replace(kind, fields=tuple(fields)))
+    return tuple(sorted(adapted, key=lambda kind: not any(field.name == "workspace" for field in kind.fields)))

@@ -1,1 +1,0 @@
-"""The front end's doors: typed requests on the control channel."""
