@@ -102,13 +102,13 @@ def billing(workspace: str = "") -> dict[str, list[dict[str, Any]]]:
 
 def _azure(op: str, workspace: str, **payload: Any) -> Any:
     """Have the Azure process answer for a workspace; default the current one."""
-    from jupyter_amltrain.backends.azureml.link import link_of
+    from jupyter_amltrain.backends.azureml.client import client_of
     from jupyter_amltrain.workspaces import Workspaces
 
     c = controller()
     facts = Workspaces(c.root).get(workspace)
 
     async def ask() -> Any:
-        return await link_of(c.loop, c.root).request(op, {"workspace": facts.name, **payload})
+        return await client_of(c.loop, c.root).request(op, {"workspace": facts.name, **payload})
 
     return c.loop.call(ask(), None)

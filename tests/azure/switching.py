@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from azureml_emulator.switches import TABLE
 from jupyter_amltrain.backends.azureml import mirror_reading
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
-from jupyter_amltrain.backends.azureml.link import close_of, link_of
+from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import new_run_id
@@ -178,7 +178,7 @@ class Bench:
         self.azure.control("/switch", **{**self.defaults, **switches})
 
     async def ask(self, op: str, **payload: Any) -> Any:
-        return await link_of(self.loop, self.root).request(op, payload, timeout=LIMIT)
+        return await client_of(self.loop, self.root).request(op, payload, timeout=LIMIT)
 
     async def of(self, op: str, **payload: Any) -> Any:
         return await self.ask(op, workspace=self.workspace, **payload)
@@ -263,7 +263,7 @@ def opened(azure: Azure, folder: Path) -> Iterator[Bench]:
         made.flip()
         made.call(made.connect())
         yield made
-        made.loop.call(close_of(made.loop), 30)
+        made.loop.call(close_client(made.loop), 30)
         made.loop.close()
     azure.control("/reset")
 

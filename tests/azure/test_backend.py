@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
-from jupyter_amltrain.backends.azureml.link import close_of, link_of
+from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import new_run_id
@@ -52,7 +52,7 @@ def root(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
 def loop(root: StateRoot) -> Iterator[LoopThread]:
     thread = LoopThread("test-loop")
     yield thread
-    thread.call(close_of(thread), 30)
+    thread.call(close_client(thread), 30)
     thread.close()
 
 
@@ -60,7 +60,7 @@ def connected(loop: LoopThread, root: StateRoot, az: Azure) -> None:
     """The workspace and a cluster in it."""
 
     async def go() -> None:
-        link = link_of(loop, root)
+        link = client_of(loop, root)
         where = {"subscription": az.subscription, "resource_group": az.resource_group, "workspace": az.workspace}
         facts = await link.request("workspace.connect", where)
         known = {field: facts[field] for field in WorkspaceFacts.__struct_fields__ if field in facts}
@@ -116,7 +116,7 @@ async def raw_job(backend: AzureBackend, name: str, **body: Any) -> None:
         "code": {"script": "a.py", "digest": "0" * 64, "job_file": {}},
     }
     payload = {"workspace": backend.workspace().name, "job": job, "files": {"a.py": b""}}
-    await link_of(backend._loop, backend.state_root).request("jobs.submit", payload)
+    await client_of(backend._loop, backend.state_root).request("jobs.submit", payload)
 
 
 class TestAzureBackend(BackendContract):
@@ -301,7 +301,7 @@ class TestAzureBackend(BackendContract):
             found = other_loop.call(other.find(name), DEADLINE)
             assert found is not None
             ends.append(found.status)
-            other_loop.call(close_of(other_loop), 30)
+            other_loop.call(close_client(other_loop), 30)
         finally:
             other_loop.close()
         assert [(end.state, end.reason) for end in ends] == [(RunState.FAILED, "timeout")] * 3
@@ -332,7 +332,7 @@ class TestAzureBackend(BackendContract):
             log = other_loop.call(other.read(run.run_id, "log", 0), DEADLINE).data.splitlines()
             assert [line for line in log if not line.startswith(b"amltrain:")] == [b"one line", b"and the end"]
             assert run.run_id in [r.run_id for r in other_loop.call(other.list(), DEADLINE)]
-            other_loop.call(close_of(other_loop), 30)
+            other_loop.call(close_client(other_loop), 30)
         finally:
             other_loop.close()
 
@@ -350,7 +350,7 @@ class TestAzureBackend(BackendContract):
     ) -> None:
         async def low() -> None:
             settings = {"size": SIZE, "max_nodes": 1, "low_priority": True}
-            link = link_of(backend._loop, backend.state_root)
+            link = client_of(backend._loop, backend.state_root)
             payload = {"workspace": backend.workspace().name, "kind": "amlcompute", "name": "spot"}
             await link.request("computes.create", {**payload, "settings": settings})
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.backends.azureml.lifecycle import AzureLifecycle
-from jupyter_amltrain.backends.azureml.link import close_of, link_of
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, QuotaExceeded, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.spec.azure_target import (
@@ -53,7 +53,7 @@ Make = Callable[[AzureTarget], Life]
 def loop() -> Iterator[LoopThread]:
     thread = LoopThread("test-azure-computes")
     yield thread
-    thread.call(close_of(thread))
+    thread.call(close_client(thread))
     thread.close()
 
 
@@ -74,7 +74,7 @@ def make(azure_env: Azure, loop: LoopThread, root: StateRoot, monkeypatch: pytes
         }
 
         async def connect() -> Any:
-            return await link_of(loop, root).request("workspace.connect", {**place, "name": "ws"})
+            return await client_of(loop, root).request("workspace.connect", {**place, "name": "ws"})
 
         facts = loop.call(connect(), 60)
         names = WorkspaceFacts.__struct_fields__

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain import magics
-from jupyter_amltrain.backends.azureml.link import link_of
+from jupyter_amltrain.backends.azureml.client import client_of
 from jupyter_amltrain.commands import connect as commands
 from jupyter_amltrain.connections import Place
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, TargetUnreachable
@@ -52,7 +52,7 @@ def ask(api):
         c = api.controller()
 
         async def go():
-            return await link_of(c.loop, c.root).request(op, payload, timeout=DEADLINE)
+            return await client_of(c.loop, c.root).request(op, payload, timeout=DEADLINE)
 
         return c.loop.call(go(), DEADLINE)
 
@@ -64,8 +64,8 @@ def elsewhere(az):
     """Somebody who makes and deletes clusters without us, in the portal say."""
     from azure.identity import EnvironmentCredential
 
-    from jupyter_amltrain.backends.azureml.process import cloud, rest
-    from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE, Account
+    from jupyter_amltrain.backends.azureml.service import cloud, rest
+    from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, Account
 
     below = cloud.arm_id(az.subscription, az.resource_group, az.workspace)
     arm = rest.Rest(cloud.ARM_HOST, below, Account(EnvironmentCredential()), ARM_SCOPE)
@@ -477,8 +477,8 @@ def test_the_sdk_uses_the_same_sign_in(az, api, place, home):
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from jupyter_amltrain.backends.azureml.process import sdk\n"
-        "from jupyter_amltrain.backends.azureml.process.cloud import Cloud\n"
+        "from jupyter_amltrain.backends.azureml.service import sdk\n"
+        "from jupyter_amltrain.backends.azureml.service.cloud import Cloud\n"
         "cloud = Cloud(Path(sys.argv[1]))\n"
         "made = sdk.client(cloud, 'ml-dev')\n"
         "assert sdk.client(cloud, cloud.workspace('ml-dev')) is made\n"

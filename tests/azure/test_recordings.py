@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml import catalog, computed, faults, job_rows, mirror_reading, quotas
-from jupyter_amltrain.backends.azureml.process import history
-from jupyter_amltrain.backends.azureml.process.rest import Rest
+from jupyter_amltrain.backends.azureml.service import history
+from jupyter_amltrain.backends.azureml.service.rest import Rest
 from jupyter_amltrain.spec.run import RunState
 from tests.azure.conftest import Azure
 from tests.azure.shapes import differences

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_amltrain.backends.azureml.curated import DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT
-from jupyter_amltrain.backends.azureml.process import history, rest
-from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE
-from jupyter_amltrain.backends.azureml.process.cloud import Workspace
+from jupyter_amltrain.backends.azureml.service import history, rest
+from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE
+from jupyter_amltrain.backends.azureml.service.cloud import Workspace
 from tools.azure_live.findings import ANY, Seen, attempt
 from tools.azure_live.signed import seconds_left
 

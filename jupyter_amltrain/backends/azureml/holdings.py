@@ -8,7 +8,7 @@ from typing import Any
 
 from jupyter_amltrain.backends.azureml import asked, kept
 from jupyter_amltrain.backends.azureml.catalog import Size, find, sizes_of
-from jupyter_amltrain.backends.azureml.link import Ended, link_of
+from jupyter_amltrain.backends.azureml.client import Ended, client_of
 from jupyter_amltrain.backends.azureml.quotas import Quotas, refusal
 from jupyter_amltrain.backends.lifecycle import Progress
 from jupyter_amltrain.errors import AmlTrainError, CapacityError
@@ -69,7 +69,7 @@ class AzureHoldings:
 
     async def ask(self, op: str, progress: Progress | None = None, timeout: float = 120.0, **payload: Any) -> Any:
         """Have the Azure process do something in the target's workspace."""
-        link = link_of(self._loop, self._root)
+        link = client_of(self._loop, self._root)
         whole = {"workspace": self.workspace().name, **payload}
         try:
             return await link.request(op, whole, progress=progress, timeout=timeout)

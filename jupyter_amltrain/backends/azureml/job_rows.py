@@ -1,6 +1,6 @@
 """What the service says of a job, as a status of ours: pure.
 
-A *row* is the plain dict that the process makes of an answer (:mod:`.process.history`)::
+A *row* is the plain dict that the process makes of an answer (:mod:`.service.history`)::
 
     {"name", "status", "created", "started", "ended" (unix seconds or None), "error", "code", "why",
      "nodes": {"AllocationState", "PreparingNodeCount", "RunningNodeCount", "CurrentNodeCount"},

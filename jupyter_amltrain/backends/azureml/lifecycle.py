@@ -14,9 +14,9 @@ import msgspec
 
 from jupyter_amltrain.backends.azureml import asked
 from jupyter_amltrain.backends.azureml.catalog import find
+from jupyter_amltrain.backends.azureml.client import Unanswered
 from jupyter_amltrain.backends.azureml.holdings import AzureHoldings
 from jupyter_amltrain.backends.azureml.keys import key_file, public_key, secrets_of, wrong_secrets
-from jupyter_amltrain.backends.azureml.link import Unanswered
 from jupyter_amltrain.backends.azureml.quotas import refusal
 from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState, scaling, switching
 from jupyter_amltrain.errors import AmlTrainError, CreateUnsure

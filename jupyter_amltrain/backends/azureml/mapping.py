@@ -1,7 +1,7 @@
 """A :class:`~jupyter_amltrain.spec.job.JobSpec` as the service's command job: pure, asks nobody.
 
 The body has the shape of ``properties`` in ARM's ``PUT .../jobs/NAME`` (api 2024-10-01, schema ``CommandJob``).
-It is what ``--dry-run`` prints; the process makes the SDK's object of it (:mod:`.process.submits`), so that both
+It is what ``--dry-run`` prints; the process makes the SDK's object of it (:mod:`.service.jobs`), so that both
 say the same.
 """
 

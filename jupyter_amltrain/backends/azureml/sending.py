@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from jupyter_amltrain.agent import failpoints
-from jupyter_amltrain.backends.azureml.link import Unanswered
+from jupyter_amltrain.backends.azureml.client import Unanswered
 from jupyter_amltrain.backends.azureml.looks import pace
 from jupyter_amltrain.errors import SubmitUnsure, TargetError, TargetUnreachable
 

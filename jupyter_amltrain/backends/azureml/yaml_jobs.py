@@ -1,6 +1,6 @@
 """YAML jobs (:mod:`jupyter_amltrain.spec.azure_yaml`) on a target of Azure: what is asked of the process. Pure.
 
-The process lets the SDK load the file (:mod:`.process.yaml_jobs`), so that it means what it means to ``az ml``.
+The process lets the SDK load the file (:mod:`.service.jobs`), so that it means what it means to ``az ml``.
 """
 
 from __future__ import annotations

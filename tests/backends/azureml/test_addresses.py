@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml import faults
-from jupyter_amltrain.backends.azureml.process import artifacts, history, mirror, rest
-from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
-from jupyter_amltrain.backends.azureml.process.ranges import Reader
+from jupyter_amltrain.backends.azureml.service import artifacts, history, mirror, rest
+from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
+from jupyter_amltrain.backends.azureml.service.ranges import Reader
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, TargetUnreachable
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_amltrain.backends.azureml import mirror_reading
-from jupyter_amltrain.backends.azureml.process import children
-from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
+from jupyter_amltrain.backends.azureml.service import children
+from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import CommandError, TargetUnreachable
 from jupyter_amltrain.spec.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_telling
 from tests.azure.conftest import ROOT

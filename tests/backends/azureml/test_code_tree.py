@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_amltrain import snapshot
-from jupyter_amltrain.backends.azureml.process import code_tree
+from jupyter_amltrain.backends.azureml.service import code_tree
 from jupyter_amltrain.errors import SubmitError
 
 

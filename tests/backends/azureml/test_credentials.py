@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.process import credentials, sdk, sign_in
-from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE, DATA_SCOPE
+from jupyter_amltrain.backends.azureml.service import credentials, sdk, sign_in
+from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, DATA_SCOPE
 from jupyter_amltrain.errors import AuthenticationError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.process import doors
+from jupyter_amltrain.backends.azureml.service import doors
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml import faults, job_looks, job_rows, looks
-from jupyter_amltrain.backends.azureml.process import jobs
+from jupyter_amltrain.backends.azureml.service import jobs
 from jupyter_amltrain.errors import AuthenticationError, TargetUnreachable, WorkspaceGone
 from jupyter_amltrain.spec.azure_target import InstanceTarget
 from jupyter_amltrain.spec.run import RunState
@@ -201,7 +201,7 @@ class History:
 
 @pytest.fixture
 def history(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> History:
-    from jupyter_amltrain.backends.azureml.process import doors
+    from jupyter_amltrain.backends.azureml.service import doors
 
     monkeypatch.setattr(doors, "of_row", lambda place, row: [])
     return History(request.node.name)

@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_amltrain.agent import service_bare, service_job
 from jupyter_amltrain.backends.azureml import curated, job_command, job_environment, job_rows, job_tags, mapping
-from jupyter_amltrain.backends.azureml.process import history
+from jupyter_amltrain.backends.azureml.service import history
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.snapshot import Snapshot, take
 from jupyter_amltrain.spec.environment import Environment
@@ -229,7 +229,7 @@ def test_an_image_without_python_runs_the_plain_command(tmp_path: Path, bin_fold
 
 
 def test_packs_are_unpacked_without_python_too(tmp_path: Path, bin_folder: Path) -> None:
-    from jupyter_amltrain.backends.azureml.process import code_tree
+    from jupyter_amltrain.backends.azureml.service import code_tree
 
     (tmp_path / ".amltrain").mkdir()
     pack = code_tree.packed({"deep/module.py": code_tree.of_bytes(b"1")})

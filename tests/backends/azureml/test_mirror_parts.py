@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.process import elsewhere, logs, metrics, records
-from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
-from jupyter_amltrain.backends.azureml.process.ranges import News, advance
+from jupyter_amltrain.backends.azureml.service import elsewhere, logs, metrics, records
+from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
+from jupyter_amltrain.backends.azureml.service.ranges import News, advance
 from jupyter_amltrain.runs.series import MetricLog
 from jupyter_amltrain.runs.telemetry import NodeTelemetry
 

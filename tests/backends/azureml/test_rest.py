@@ -6,21 +6,21 @@ import http.server
 import json
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from azure.core.credentials import AccessToken
 
 from azureml_emulator import tls
-from jupyter_amltrain.backends.azureml.process import rest, serve
-from jupyter_amltrain.backends.azureml.process.account import Account, identity
-from jupyter_amltrain.backends.azureml.process.cloud import Cloud
+from jupyter_amltrain.backends.azureml.service import rest
+from jupyter_amltrain.backends.azureml.service.account import Account, identity
+from jupyter_amltrain.backends.azureml.service.cloud import Cloud
 from jupyter_amltrain.errors import (
     AuthenticationError,
     CommandError,
     TargetError,
     TargetUnreachable,
 )
+from jupyter_amltrain.rpc import server
 
 
 class Edge:
@@ -171,13 +171,13 @@ def test_a_longer_wait_than_our_patience_is_told_at_once(edge, monkeypatch):
 
 def test_a_wait_between_tries_ends_when_nobody_wants_it_any_more(edge):
     said = []
-    call = serve.Call(None, Path(), 1, said.append)
+    call = server.Call(1, said.append)
     edge.answers = [(503, {"Retry-After": "50"}, b""), (200, {}, b"{}")]
     threading.Timer(0.3, call.cancel).start()
-    with pytest.raises(serve.Cancelled), serve.working_for(call):
+    with pytest.raises(server.Cancelled), server.working_for(call):
         client(edge).get("x")
     assert said == [{"id": 1, "event": {"kind": "progress", "text": "Azure asks us to wait 50 s"}}]
-    with pytest.raises(serve.Cancelled), serve.working_for(call):
+    with pytest.raises(server.Cancelled), server.working_for(call):
         client(edge).get("x")  # nothing is sent any more
     assert len(edge.seen) == 1
 

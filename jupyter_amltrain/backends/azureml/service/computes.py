@@ -1,0 +1,279 @@
+"""Computes of a workspace: read, watched, changed and removed by our own requests (made: :mod:`.provisioning`).
+
+The SDK's poller waits 30 s between its looks (recorded answers have no Retry-After), so it is dropped and
+the compute itself is looked at, which also tells how far it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.backends.azureml import computed, faults, kept, refusals
+from jupyter_amltrain.backends.azureml.computed import row
+from jupyter_amltrain.backends.azureml.service.operations import setting
+from jupyter_amltrain.errors import AmlTrainError, TargetError, TargetUnreachable
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.azureml.service.cloud import Workspace
+    from jupyter_amltrain.backends.azureml.service.operations import ServiceCall
+
+#: Of computes, sizes and quotas: the newest version that was recorded; it has idleTimeBeforeShutdown, which GA has not.
+API = "2023-08-01-preview"
+
+Row = dict[str, Any]
+
+
+def list_all(call: ServiceCall, *, workspace: str) -> list[Row]:
+    """Every compute of the workspace, also kinds that are no targets here (their kind is empty)."""
+    return [row(item) for item in call.cloud.workspace(workspace).arm.pages("computes", api=API, act="list computes")]
+
+
+def get(call: ServiceCall, *, workspace: str, name: str) -> Row | None:
+    """One compute; ``None`` when there is none of that name."""
+    return find(call.cloud.workspace(workspace), name)
+
+
+def find(ws: Workspace, name: str) -> Row | None:
+    """One compute; the service answers 404 with an empty body for one that is not there."""
+    answer = ws.arm.get(f"computes/{name}", api=API, ok=(200, 404), act=f"look at {name}")
+    return row(answer.json) if answer.status == 200 and answer.json else None
+
+
+def plainly(error: BaseException, ws: Workspace, name: str, settings: Mapping[str, Any]) -> BaseException:
+    """A refusal in plain words where there are some."""
+    told = error if isinstance(error, AmlTrainError) else faults.of_exception(error, ws.name, f"make {name}")
+    if told is None:
+        return error
+    said = faults.told(told)
+    texts = [f"{code}: {said.message}" for code in reversed(said.codes)] or [said.message]
+    if said.status in (401, 403, 404, 408, 429, 500, 502, 503, 504) or not any(map(refusals.understood, texts)):
+        return told
+    return refusals.plain(texts, name, size=str(settings.get("size") or ""), region=region(ws, settings))
+
+
+def region(ws: Workspace, settings: Mapping[str, Any]) -> str:
+    """Where a compute of these settings is."""
+    return str(settings.get("region") or ws.location)
+
+
+def watch(
+    call: ServiceCall,
+    ws: Workspace,
+    name: str,
+    doing: str,
+    settled: Callable[[Row | None], bool],
+    *,
+    patient: bool = False,
+) -> Row | None:
+    """Look at a compute until it is `settled`, telling how far it is.
+
+    Parameters
+    ----------
+    patient
+        It may take a moment until the service knows it.
+
+    Raises
+    ------
+    TargetUnreachable
+        There was no answer for a quarter of an hour (``AMLTRAIN_AZURE_UNREACHABLE``, seconds).
+    TargetError
+        It is gone, or nothing came of it within an hour (``AMLTRAIN_AZURE_PROVISIONING``, seconds).
+    """
+    began, period = time.monotonic(), setting("POLL", 2.0)
+    longest, limit, heard = period * 5, setting("PROVISIONING", 3600.0), 0.0
+    while True:
+        kept.drop_quotas(call.root, ws.subscription)
+        passed = time.monotonic() - began
+        try:
+            found, heard = find(ws, name), passed
+        except TargetUnreachable as error:  # Azure goes on with it all the same
+            if passed - heard > setting("UNREACHABLE", 900.0):
+                raise
+            call.progress(f"{doing}: {passed:.0f} s, but no answer at the moment: {error.message}"[:200])
+            call.wait(period)
+            continue
+        if settled(found):
+            return found
+        if found is None and not (patient and passed < max(30.0, 3 * longest)):
+            raise TargetError(f"{name!r} is gone from {ws.name}.", hint="%aml_compute list shows what is there.")
+        if passed > limit:
+            raise TargetError(
+                f"{name!r}: still not done after {passed / 60:.0f} minutes; Azure goes on with it.",
+                hint="%aml_compute list shows how it stands.",
+            )
+        call.progress(f"{doing}: {passed:.0f} s{_nodes(found)}{_reason(found)}"[:300])
+        call.wait(period)
+        period = min(longest, period * 1.3)
+
+
+def _nodes(found: Row | None) -> str:
+    """What is told beside the seconds."""
+    if found is None or found["nodes"] is None:
+        return ""
+    if not found["steady"] and found["wanted"] is not None:
+        return f", {found['nodes']} of {found['wanted']} machines"
+    return ""
+
+
+def _reason(found: Row | None) -> str:
+    """Return the first error that the service reports meanwhile."""
+    return f" ({found['errors'][0]})" if found is not None and found["errors"] else ""
+
+
+def update(call: ServiceCall, *, workspace: str, name: str, settings: Mapping[str, Any]) -> Row:
+    """Change the scale of a cluster; waits until the machines that it keeps are there.
+
+    When they cannot be had, the old settings are put back.
+
+    Parameters
+    ----------
+    settings
+        Of ``min_nodes``, ``max_nodes``, ``idle_minutes``, those that change.
+    """
+    ws = call.cloud.workspace(workspace)
+    old = find(ws, name)
+    if old is None or old["kind"] != "amlcompute":
+        raise TargetError(f"There is no cluster {name!r} in {ws.name}.", hint="%aml_compute list shows what is there.")
+    _rescale(ws, name, {**_scale(old), **settings})
+    least = int(settings.get("min_nodes", old["min_nodes"]))
+
+    def settled(found: Row | None) -> bool:
+        if found is None or found["provisioning"] == "Updating":
+            return False
+        return found["provisioning"] != "Succeeded" or found["nodes"] >= least or bool(found["errors"])
+
+    found = watch(call, ws, name, f"Scaling to {least}", settled)
+    assert found is not None
+    if found["provisioning"] == "Succeeded" and found["nodes"] >= least:
+        return found
+    if not found["errors"] and found["provisioning"] == "Succeeded":
+        return found
+    with contextlib.suppress(AmlTrainError):
+        _rescale(ws, name, _scale(old))
+    raise refusals.plain(found["errors"] or [found["detail"]], name, size=found["size"], region=found["location"])
+
+
+def _scale(found: Row) -> dict[str, Any]:
+    idle = found["idle_seconds"]
+    scale = {"min_nodes": found["min_nodes"], "max_nodes": found["max_nodes"]}
+    return scale if idle is None else {**scale, "idle_minutes": idle / 60}
+
+
+def _rescale(ws: Workspace, name: str, settings: Mapping[str, Any]) -> None:
+    scale: dict[str, Any] = {"maxNodeCount": settings["max_nodes"], "minNodeCount": settings["min_nodes"]}
+    if settings.get("idle_minutes") is not None:
+        scale["nodeIdleTimeBeforeScaleDown"] = computed.duration(float(settings["idle_minutes"]) * 60)
+    body = {"properties": {"properties": {"scaleSettings": scale}}}
+    try:
+        ws.arm.patch(f"computes/{name}", api=API, json=body, act=f"scale {name}")
+    except AmlTrainError as error:
+        raise plainly(error, ws, name, {}) from error
+
+
+def start(call: ServiceCall, *, workspace: str, name: str) -> Row:
+    """Start an instance; nothing happens when it runs."""
+    return _power(call, workspace, name, "start", "Starting", "ready")
+
+
+def stop(call: ServiceCall, *, workspace: str, name: str) -> Row:
+    """Stop an instance; nothing happens when it is stopped."""
+    return _power(call, workspace, name, "stop", "Stopping", "stopped")
+
+
+def restart(call: ServiceCall, *, workspace: str, name: str) -> Row:
+    """Restart an instance that runs."""
+    return _power(call, workspace, name, "restart", "Restarting", "ready")
+
+
+def _power(call: ServiceCall, workspace: str, name: str, verb: str, doing: str, wanted: str) -> Row:
+    ws = call.cloud.workspace(workspace)
+    found = find(ws, name)
+    if found is None or found["kind"] != "instance":
+        raise TargetError(f"There is no instance {name!r} in {ws.name}.", hint="%aml_compute list shows what is there.")
+    if found["state"] == wanted and verb != "restart":
+        return found
+    busy = {"ready": "starting", "stopped": "stopping"}[wanted]
+    if found["state"] != busy or computed.operation_failed(found["operation"]):
+        try:
+            ws.arm.post(f"computes/{name}/{verb}", api=API, act=f"{verb} {name}")
+        except AmlTrainError as error:
+            raise plainly(error, ws, name, {"size": found["size"]}) from error
+    watched = _PowerWatch(found, wanted, busy)
+    now = watch(call, ws, name, doing, watched.settled)
+    assert now is not None
+    if now["state"] == wanted and not watched.failed(now):
+        return now
+    operation = now["operation"].get("status") if watched.failed(now) else ""
+    texts = now["errors"] or [operation or now["detail"] or f"it is {now['state']} after the {verb}"]
+    raise refusals.plain(texts, name, size=now["size"], region=now["location"])
+
+
+class _PowerWatch:
+    """Tell when a start, stop or restart of an instance is over.
+
+    Parameters
+    ----------
+    before
+        The instance before the request.
+    wanted, busy
+        Its state at the end, and on the way there.
+    """
+
+    def __init__(self, before: Row, wanted: str, busy: str) -> None:
+        self._before, self._wanted, self._busy = before, wanted, busy
+        self._began, self._moved, self._passing = time.monotonic(), False, before["state"] == busy
+
+    def failed(self, now: Row) -> bool:
+        """Return whether the service says that the operation failed; an older failure does not count."""
+        return computed.operation_failed(now["operation"]) and now["operation"] != self._before["operation"]
+
+    def settled(self, now: Row | None) -> bool:
+        if now is None:
+            return False
+        if self.failed(now):
+            return True
+        state = now["state"]
+        self._passing = self._passing or state == self._busy
+        self._moved = self._moved or state != self._before["state"]
+        if self._passing and state in ("ready", "stopped"):  # also back where it was: nothing came of it
+            return True
+        # A quick restart may be over before the first look: then nothing more is to be seen of it.
+        seen = self._moved or time.monotonic() - self._began > 3 * setting("POLL", 2.0)
+        return state in (self._wanted, "failed") and seen
+
+
+def delete(call: ServiceCall, *, workspace: str, name: str) -> None:
+    """Delete a compute with its machines; no error when it is gone already."""
+    _remove(call, workspace, name, "Delete", "Deleting")
+
+
+def detach(call: ServiceCall, *, workspace: str, name: str) -> None:
+    """Forget an attached compute; the machine is left alone."""
+    _remove(call, workspace, name, "Detach", "Detaching")
+
+
+def _remove(call: ServiceCall, workspace: str, name: str, action: str, doing: str) -> None:
+    ws = call.cloud.workspace(workspace)
+    if not ask_delete(ws, name, action):
+        return
+    seen = [False]
+
+    def settled(found: Row | None) -> bool:
+        seen[0] = seen[0] or (found is not None and found["state"] == "deleting")
+        return found is None or (seen[0] and found["state"] == "failed")
+
+    found = watch(call, ws, name, doing, settled)
+    if found is not None:
+        raise refusals.plain(found["errors"] or ["it could not be deleted"], name, size=found["size"])
+
+
+def ask_delete(ws: Workspace, name: str, action: str) -> bool:
+    """Whether there is anything to wait for."""
+    params = {"underlyingResourceAction": action}
+    answer = ws.arm.delete(
+        f"computes/{name}", api=API, params=params, ok=(200, 202, 204, 404), act=f"{action.lower()} {name}"
+    )
+    return answer.status not in (204, 404)

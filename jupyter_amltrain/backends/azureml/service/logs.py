@@ -1,0 +1,156 @@
+"""Log files of a job -> the mirror's log: one text, whatever the number of processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
+from jupyter_amltrain.backends.azureml.service.ranges import News, advance
+
+MERGED = "log/rank-0.txt"
+_RANK = re.compile(r"user_logs/std_log_process_0*(\d+)(_\w+)?\.txt")
+#: Recorded: ``azureml-logs/20_image_build_log.txt``.
+_RETRIED = re.compile(r"retry_0*(\d+)/(user_logs/.+)")
+_BUILD = re.compile(r"azureml-logs/\d+_image_build_log\.txt")
+#: What a parent of other jobs, or a Spark driver, says itself: the SDK's ``PIPELINE_JOB_LOG_PATTERN`` and
+#: ``SWEEP_JOB_LOG_PATTERN``, and recorded: ``logs/azureml/stdoutlogs.txt``, ``stderrlogs.txt``.
+_OWN = re.compile(r"logs/azureml/.+|azureml-logs/hyperdrive\.txt")
+#: A line that has no end is shown after so many bytes.
+_LONGEST = 64 * 1024
+_MARK = "amltrain: --- {} ---\n"
+
+
+def wanted(names: Iterable[str], job_type: str = "command") -> list[str]:
+    """The files that make up the log, in the order in which they are shown at first.
+
+    Parameters
+    ----------
+    job_type
+        Of the job; what is not a command has logs of its own.
+    """
+    own = job_type != "command"
+    found = [
+        name
+        for name in names
+        if _BUILD.fullmatch(name) or name.startswith("user_logs/") or (own and _OWN.fullmatch(name))
+    ]
+    return sorted(found, key=_order)
+
+
+def retried(names: Iterable[str]) -> dict[int, dict[str, str]]:
+    """Logs of attempts that are over, where the service keeps them: attempt -> name as it was -> name now."""
+    found: dict[int, dict[str, str]] = {}
+    for name in sorted(names):
+        if match := _RETRIED.fullmatch(name):
+            found.setdefault(int(match[1]), {})[match[2]] = name
+    return found
+
+
+def over(mirror: MirrorFiles, attempt: int) -> None:
+    """What was read of the user's logs is of an attempt that is over: the next one begins them anew."""
+    if int(mirror.facts.get("attempt") or 1) > attempt:
+        return
+    _again(mirror, attempt + 1)
+    for name, known in mirror.remote.items():
+        if name.startswith("user_logs/"):
+            known.update(offset=0, tail="", held="")
+
+
+def is_build(name: str) -> bool:
+    """Whether it is the log of the environment's image."""
+    return _BUILD.fullmatch(name) is not None
+
+
+def _order(name: str) -> tuple[int, int, str]:
+    if is_build(name):
+        return 0, 0, name
+    rank = _RANK.fullmatch(name)
+    return (1, int(rank[1]), name) if rank else (1 if name == "user_logs/std_log.txt" else 2, 0, name)
+
+
+def label(name: str) -> str:
+    """What stands before each line of a file; nothing for the log of a job of one process."""
+    if name in ("user_logs/std_log.txt", "logs/azureml/executionlogs.txt", "azureml-logs/hyperdrive.txt"):
+        return ""
+    rank = _RANK.fullmatch(name)
+    if rank:
+        return f"[rank {rank[1]}{(rank[2] or '').replace('_', ' ')}] "
+    return f"[{name.removeprefix('user_logs/').removeprefix('logs/azureml/')}] "
+
+
+def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: bool, running: bool = True) -> None:
+    """Append what came.
+
+    Parameters
+    ----------
+    news
+        By name, in the order of :func:`wanted`.
+    attempt
+        Which try of the service this is, from 1.
+    ended
+        Nothing will follow: lines without an end are shown too.
+    running
+        That try has begun to run; before, what comes is the rest of the one before.
+    """
+    said = int(mirror.facts.get("attempt") or 1)
+    user = [name for name in news if not is_build(name)]
+    begun = bool(mirror.facts.get("begun"))
+    if any(news[name].restarted for name in user):
+        if attempt > said or attempt == 1:  # a service that does not count says 1
+            _again(mirror, max(attempt, said + 1))
+    elif attempt > said and not begun:
+        mirror.facts["attempt"] = attempt
+    elif attempt > said and running and any(news[name].data for name in user):
+        _again(mirror, attempt)
+    for name, came in news.items():
+        known = mirror.of(name)
+        if is_build(name):
+            if came.data and not begun:
+                if not known["offset"]:
+                    note(mirror, "the environment's image is built")
+                mirror.append(MERGED, came.data, "log")
+                mirror.facts["building"] = not came.data.endswith(b"\n")
+            advance(known, came.data, came.restarted, came.made)
+            continue
+        if came.data and not begun:
+            begun = mirror.facts["begun"] = True
+            if "building" in mirror.facts:
+                mirror.append(MERGED, b"\n" if mirror.facts.pop("building") else b"", "log")
+                note(mirror, "the job starts")
+        if label(name):
+            _merge(mirror, name, came, ended)
+        else:
+            mirror.append(MERGED, came.data, "log")
+            if came.data:
+                mirror.facts["open"] = not came.data.endswith(b"\n")
+        advance(known, came.data, came.restarted, came.made)
+
+
+def _merge(mirror: MirrorFiles, name: str, came: News, ended: bool) -> None:
+    """Whole lines, each with its rank; the raw file lies beside."""
+    rank = _RANK.fullmatch(name)
+    raw = f"log/process-{rank[1]}.txt" if rank and not rank[2] else f"log/{name.rpartition('/')[2]}"
+    mirror.append(raw, came.data)
+    known = mirror.of(name)
+    held = b"" if came.restarted else bytes.fromhex(known.get("held") or "")
+    data = held + came.data
+    end = data.rfind(b"\n") + 1
+    if (ended and not came.more) or len(data) - end > _LONGEST:
+        data += b"" if not data or data.endswith(b"\n") else b"\n"
+        end = len(data)
+    known["held"] = data[end:].hex()
+    head = label(name).encode()
+    lines = data[:end].split(b"\n")[:-1]
+    mirror.append(MERGED, b"".join(head + line + b"\n" for line in lines), "log")
+
+
+def _again(mirror: MirrorFiles, attempt: int) -> None:
+    note(mirror, f"attempt {attempt}: the service starts the job again, its machine was taken away")
+    mirror.facts["attempt"] = attempt
+
+
+def note(mirror: MirrorFiles, text: str) -> None:
+    """A line of ours."""
+    begin = b"\n" if mirror.facts.pop("open", False) else b""
+    mirror.append(MERGED, begin + _MARK.format(text).encode(), "log")
