@@ -10,8 +10,7 @@ from jupyter_amltrain.session import controller
 from jupyter_amltrain.tracked_run import ANSWER
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.backends.azureml.catalog import Size
-    from jupyter_amltrain.backends.azureml.quotas import Quotas
+    from jupyter_amltrain.backends.azureml.catalog import Quotas, Size
     from jupyter_amltrain.connections import Connected, Place
     from jupyter_amltrain.workspaces import WorkspaceFacts
 
@@ -86,7 +85,7 @@ def sizes(
 
 def quota(*, workspace: str = "", region: str = "") -> Quotas:
     """The processor cores that may be had at Azure ML; arguments as of :func:`sizes`."""
-    from jupyter_amltrain.backends.azureml.quotas import Quotas
+    from jupyter_amltrain.backends.azureml.catalog import Quotas
 
     return Quotas(_azure("quota.list", workspace, location=region))
 

@@ -91,7 +91,7 @@ def target_of(compute: str) -> str:
 def text_of(plan: Plan) -> str:
     """A planned job as a file for ``az ml job create``."""
     from jupyter_amltrain import requirements
-    from jupyter_amltrain.backends.azureml import job_command, job_environment
+    from jupyter_amltrain.backends.azureml import environments, job_body
     from jupyter_amltrain.spec import azure_yaml_out
 
     spec, request = requirements.completed(plan.spec), plan.request
@@ -103,7 +103,7 @@ def text_of(plan: Plan) -> str:
             del job["tags"]
         return azure_yaml_out.text_of(job, [f"Relative paths begin at {spec.notebook_dir}"])
     body = request.get("properties") or {}
-    environment = dict(request.get("environment") or job_environment.environment_of(spec, None))
+    environment = dict(request.get("environment") or environments.environment_body(spec, None))
     for key in ("derive", "packages"):  # `packages` are the kernel's, which the spec has
         environment.pop(key, None)
     each = (body.get("distribution") or {}).get("processCountPerInstance")
@@ -121,7 +121,7 @@ def text_of(plan: Plan) -> str:
     )
     doc = azure_yaml_out.doc_of(
         sent,
-        argv=["python" if word == "@python" else word for word in job_command.argv_of(spec)],
+        argv=["python" if word == "@python" else word for word in job_body.argv_of(spec)],
         script=_script(plan) if alone or spec.script else "",
         code="" if alone else spec.source or spec.notebook_dir,
         compute=str(body.get("computeId") or "").rpartition("/")[2],

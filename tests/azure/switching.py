@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from azureml_emulator.switches import TABLE
-from jupyter_amltrain.backends.azureml import mirror_reading
+from jupyter_amltrain.backends.azureml import mirror_store
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
@@ -240,7 +240,7 @@ class Bench:
         return found
 
     def source(self, run: Run) -> str:
-        return mirror_reading.source(Path(run.folder))
+        return mirror_store.source(Path(run.folder))
 
     async def nodes(self, backend: AzureBackend, run: Run) -> list[int]:
         """Which nodes have ticks that say whose they are."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
-from jupyter_amltrain.backends.azureml.lifecycle import AzureLifecycle
+from jupyter_amltrain.backends.azureml.compute import AzureLifecycle
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, QuotaExceeded, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.spec.azure_target import (

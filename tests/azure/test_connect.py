@@ -64,16 +64,16 @@ def elsewhere(az):
     """Somebody who makes and deletes clusters without us, in the portal say."""
     from azure.identity import EnvironmentCredential
 
-    from jupyter_amltrain.backends.azureml.service import cloud, rest
-    from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, Account
+    from jupyter_amltrain.backends.azureml.service import cloud, http
+    from jupyter_amltrain.backends.azureml.service.auth import ARM_SCOPE, Account
 
     below = cloud.arm_id(az.subscription, az.resource_group, az.workspace)
-    arm = rest.Rest(cloud.ARM_HOST, below, Account(EnvironmentCredential()), ARM_SCOPE)
+    arm = http.Rest(cloud.ARM_HOST, below, Account(EnvironmentCredential()), ARM_SCOPE)
 
     def wait(name, *statuses):
         deadline = time.monotonic() + DEADLINE
         while True:
-            answer = arm.get(f"computes/{name}", api=rest.ARM, ok=(200, 404))
+            answer = arm.get(f"computes/{name}", api=http.ARM, ok=(200, 404))
             state = answer.json["properties"]["provisioningState"] if answer.json else "Deleted"
             if state in statuses:
                 return
@@ -85,11 +85,11 @@ def elsewhere(az):
             scale = {"minNodeCount": 0, "maxNodeCount": 2, "nodeIdleTimeBeforeScaleDown": "PT120S"}
             properties = {"vmSize": "STANDARD_DS2_V2", "vmPriority": "Dedicated", "scaleSettings": scale}
             body = {"location": "eastus", "properties": {"computeType": "AmlCompute", "properties": properties}}
-            arm.put(f"computes/{name}", api=rest.ARM, json=body)
+            arm.put(f"computes/{name}", api=http.ARM, json=body)
             wait(name, "Succeeded")
 
         def delete(self, name):
-            arm.delete(f"computes/{name}", api=rest.ARM, params={"underlyingResourceAction": "Delete"})
+            arm.delete(f"computes/{name}", api=http.ARM, params={"underlyingResourceAction": "Delete"})
             wait(name, "Deleted")
 
     return Elsewhere()

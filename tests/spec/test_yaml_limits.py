@@ -42,10 +42,10 @@ def test_a_job_without_end_is_one_sentence_within_a_second(name: str) -> None:
 def test_a_conda_file_without_end_is_one_sentence(name: str) -> None:
     pytest.importorskip("azure.ai.ml")
     from jupyter_amltrain.backends.azureml import mlflow_pins
-    from jupyter_amltrain.backends.azureml.service import environments
+    from jupyter_amltrain.backends.azureml.service import images
 
     text = f"dependencies: [python]\n{TEXTS[name]}\n"
-    for read in (mlflow_pins._read, lambda text: environments._conda(text, "conda.yml")):
+    for read in (mlflow_pins._read, lambda text: images._conda(text, "conda.yml")):
         with pytest.raises(EnvironmentFailed) as caught:
             read(text)
         assert isinstance(caught.value, AmlTrainError) and "\n" not in str(caught.value)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jupyter_amltrain.backends.azureml.service import rest
+from jupyter_amltrain.backends.azureml.service import http
 from tools.azure_live import job_checks, scripts, workspace_checks
 from tools.azure_live.findings import Seen, attempt, attempt_all
 
@@ -140,7 +140,7 @@ class Round:
         return status
 
     def _long(self, backend: Any) -> None:
-        from jupyter_amltrain.backends.azureml import mirror_reading
+        from jupyter_amltrain.backends.azureml import mirror_store
         from jupyter_amltrain.spec.inputs import JobOutput
         from jupyter_amltrain.spec.job import Distribution
 
@@ -162,7 +162,7 @@ class Round:
             return len((await backend.read(run.run_id, "log", 0)).data)
 
         size = self.call(read(), 300.0)
-        source = mirror_reading.source(Path(run.folder)) or "none"
+        source = mirror_store.source(Path(run.folder)) or "none"
         self.notes["our own reading"] = f"{size} bytes of log; telemetry and metrics: {source}"
         self.found |= attempt_all(lambda: job_checks.look_at_mlflow(self.place, run.run_id))
 
@@ -219,7 +219,7 @@ class Round:
             "blobReferenceForConsumption"
         ]
         where, _, signature = str(told["credential"]["sasUri"]).partition("?")
-        rest.Blob(rest.Rest("", "", None), f"{where}/code/live.py?{signature}").put(text.encode())
+        http.Blob(http.Rest("", "", None), f"{where}/code/live.py?{signature}").put(text.encode())
         uri = str(told["blobUri"]).rstrip("/") + "/code"
         made = self.place.arm.put(path, api=ARM, json={"properties": {"codeUri": uri, "isAnonymous": True}})
         return str((made.json or {})["id"])

@@ -1,27 +1,29 @@
-"""Jobs on a compute of an Azure ML workspace. The kernel's half: it asks the Azure process and reads mirrors."""
+"""What a target says of a job's environment before a machine is paid for."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
 from jupyter_amltrain._version import __version__
-from jupyter_amltrain.backends.azureml import choice, job_rows, job_tags, mapping, mirror_reading, support, yaml_jobs
-from jupyter_amltrain.backends.azureml.environment_notes import EnvironmentNotes
-from jupyter_amltrain.backends.azureml.job_command import job_file
-from jupyter_amltrain.backends.azureml.job_environment import environment_of
-from jupyter_amltrain.backends.azureml.job_looks import PATIENCE, JobLooks
-from jupyter_amltrain.backends.azureml.lifecycle import SILENCE
-from jupyter_amltrain.backends.azureml.looks import Shared
-from jupyter_amltrain.backends.azureml.machine_watch import MachineWatch
-from jupyter_amltrain.backends.azureml.sending import sent
+from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.backends.azureml import environments, job_body, mirror_store, support
+from jupyter_amltrain.backends.azureml import status as azure_status
+from jupyter_amltrain.backends.azureml.client import Unanswered
+from jupyter_amltrain.backends.azureml.compute import SILENCE, AzureLifecycle
+from jupyter_amltrain.backends.azureml.environments import environment_body
+from jupyter_amltrain.backends.azureml.job_body import job_file
+from jupyter_amltrain.backends.azureml.job_tracker import PATIENCE, JobTracker
+from jupyter_amltrain.backends.azureml.polling import SingleFlight, poll_interval
 from jupyter_amltrain.backends.base import Backend, Chunk, Plan, monitor_of, stream_of
 from jupyter_amltrain.backends.run_files import output_of
-from jupyter_amltrain.errors import CommandError, SpecError, TargetError
+from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
@@ -31,10 +33,162 @@ from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.state import StateRoot
 
+#: Seconds that a dry run waits for what the service says of an environment.
+_PATIENCE = 20.0
+
+
+class EnvironmentNotes(AzureLifecycle):
+    """The part of ``AzureBackend`` that judges environments. A real submit asks nobody for it beforehand."""
+
+    async def environment_notes(
+        self, spec: JobSpec, snapshot: Snapshot, environment: Mapping[str, str], conda: str = ""
+    ) -> tuple[str, ...]:
+        """See :func:`.choice.notes`."""
+
+        def judged() -> tuple[str, ...]:
+            return environments.notes(environments.wanted_of(spec, snapshot), spec.environment, environment, conda)
+
+        return await self._loop.offload(judged)
+
+    async def notes(self, plan: Plan) -> Sequence[str]:
+        """See :meth:`Backend.notes`: the service is asked what is in an environment of the workspace's own."""
+        environment = plan.request.get("environment")
+        if not isinstance(environment, Mapping) or not environments.unjudged(environment):
+            return plan.notes
+        try:
+            conda = await self.ask("environments.conda", None, _PATIENCE, environment=environment)
+        except AmlTrainError:
+            return plan.notes
+        return await self.environment_notes(plan.spec, plan.snapshot, environment, str(conda))
+
+
+async def submit_with_recovery(
+    ask: Callable[..., Awaitable[Any]], op: str, name: str, silence: float, **payload: Any
+) -> Any:
+    """Have the Azure process submit a job.
+
+    When that process ends in the middle, the service is asked by the next one whether it has the job: a job
+    that bills is never taken for one that was refused.
+
+    Parameters
+    ----------
+    ask
+        :meth:`.holdings.AzureHoldings.ask`.
+    name
+        Of the job, which no other has.
+    silence
+        Seconds without news until it is given up.
+
+    Raises
+    ------
+    TargetUnreachable
+        The process ended before the service had the job.
+    SubmitUnsure
+        Nobody answers within half a minute (``AMLTRAIN_AZURE_UNSURE``, seconds).
+    """
+    failpoints.hit("kernel_before_submit")
+    try:
+        made = await ask(op, None, silence, **payload)
+    except Unanswered as error:
+        made = await _found(ask, name, error)
+    failpoints.hit("kernel_after_submit")
+    return made
+
+
+async def _found(ask: Callable[..., Awaitable[Any]], name: str, error: Unanswered) -> dict[str, Any]:
+    until = time.monotonic() + float(os.environ.get("AMLTRAIN_AZURE_UNSURE") or 30)
+    absent = 0
+    while True:
+        try:
+            found = await ask("jobs.get", name=name)
+        except TargetError as silent:
+            if time.monotonic() > until:
+                raise SubmitUnsure(
+                    f"{error.message} Whether {name} was accepted is not known.",
+                    hint="When Azure answers again, %aml_runs lists it if it was; look there first.",
+                ) from silent
+        else:
+            if found is not None:
+                return {"name": name, "created": found["row"].get("created")}
+            absent += 1
+            if absent > 1:  # a request that was on its way when the process ended has arrived by now
+                raise TargetUnreachable(f"{error.message} {name} was not submitted.", hint="Submit it again.")
+        await asyncio.sleep(min(1.0, poll_interval()))
+
+
+#: Seconds that a monitor lives after the last call.
+KEEP = 30.0
+#: Azure Monitor is asked once in so many paces: it has one value a minute.
+SELDOM = 15.0
+
+
+class _Watch:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked = time.monotonic()
+        self.read = -1e9
+        self.since = time.time() - 1800
+
+
+class MachineWatch:
+    """The monitors of one backend."""
+
+    def __init__(self, backend: AzureBackend) -> None:
+        self._backend = backend
+        self._watches: dict[str, _Watch] = {}
+
+    async def begin(self, monitor_id: str, gpus: Sequence[int] | None) -> str:
+        """Watch, or go on doing so; the monitor's folder.
+
+        Raises
+        ------
+        CommandError
+            There is no such GPU in its machines.
+        """
+        backend = self._backend
+        size = backend.size()
+        there = range(int(size.gpus or 0)) if size is not None else range(16)
+        for index in gpus or ():
+            if index not in there:
+                listed = f"There are: {', '.join(map(str, there))}." if there else "There is none."
+                raise CommandError(f"There is no GPU {index} on this machine. {listed}")
+        watch = self._watches.get(monitor_id)
+        if watch is None or time.monotonic() - watch.asked > KEEP:
+            root, name = backend.state_root.path, backend.workspace().name
+            folder = mirror_store.folder_of(root, name, "monitors") / monitor_id
+            await backend.offload(lambda: mirror_store.remove(folder))
+            watch = self._watches[monitor_id] = _Watch(folder)
+        watch.asked = time.monotonic()
+        return str(watch.folder)
+
+    async def fresh(self, monitor_id: str) -> Path | None:
+        """The folder of a monitor, with what there is by now; ``None`` when nobody watches."""
+        watch = self._watches.get(monitor_id)
+        if watch is None or time.monotonic() - watch.asked > KEEP:
+            self._watches.pop(monitor_id, None)
+            return None
+        if time.monotonic() - watch.read >= SELDOM * poll_interval():
+            watch.read = time.monotonic()
+            found: dict[str, Any] = await self._backend.ask(
+                "monitor.metrics",
+                compute=self._backend.azure.compute_name,
+                since=watch.since,
+                folder=str(watch.folder),
+            )
+            watch.since = max(watch.since, float(found.get("until") or 0))
+        return watch.folder
+
+    async def stop(self, monitor_id: str) -> None:
+        """End one; no error when there is none."""
+        watch = self._watches.pop(monitor_id, None)
+        if watch is not None:
+            await self._backend.offload(lambda: mirror_store.remove(watch.folder))
+
+
 _SURVIVES = {"answer": "yes", "why": "the job runs in Azure"}
 
 
-class AzureBackend(EnvironmentNotes, JobLooks, Backend):
+class AzureBackend(EnvironmentNotes, JobTracker, Backend):
     """One compute of a workspace."""
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
@@ -45,14 +199,14 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
         Backend.__init__(self, target)
         self._look_by(loop, root)
         self._machines = MachineWatch(self)
-        self._child_logs = Shared()
+        self._child_logs = SingleFlight()
 
     # ---- what it is
 
-    def _place(self, arm_id: str) -> mapping.Place:
+    def _place(self, arm_id: str) -> job_body.Place:
         target, size = self.azure, self.size()
         serverless = isinstance(target, ServerlessTarget)
-        return mapping.Place(
+        return job_body.Place(
             arm_id=arm_id,
             compute="" if serverless else target.compute_name,
             size=target.size if isinstance(target, ServerlessTarget) else "",
@@ -90,7 +244,7 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
 
     async def _counted(self) -> tuple[int, int]:
         found = await self._listed(())
-        words = [job_rows.status_of(job["row"]) for job in found["jobs"]]
+        words = [azure_status.status_of(job["row"]) for job in found["jobs"]]
         running = sum(status is not None and status.state is RunState.RUNNING for status in words)
         waiting = (RunState.QUEUED, RunState.PREPARING)
         return sum(status is not None and status.state in waiting for status in words), running
@@ -100,7 +254,7 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
     def completed(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.completed`: its environment, and what ``--env kernel`` means here."""
         size = self.size(spec.resources.instance_type)
-        return choice.completed(spec, str(getattr(self.azure, "env", "")), bool(size and size.gpus))
+        return environments.completed(spec, str(getattr(self.azure, "env", "")), bool(size and size.gpus))
 
     def refuses(self, spec: JobSpec) -> str:
         """See :meth:`Backend.refuses`."""
@@ -113,7 +267,7 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
             if sentence := support.refusal(self.kind, what):
                 return sentence
         try:
-            mapping.check(spec, self._place(""))
+            job_body.check(spec, self._place(""))
         except SpecError as error:
             return str(error)
         return ""
@@ -127,39 +281,41 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
             raise SpecError(sentence)
         if spec.job_type:
             return await self._plan_yaml(spec, snapshot, run_id)
-        mapping.check_files(snapshot)
+        job_body.check_files(snapshot)
         facts = self.workspace()
         await self.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
         place = self._place(facts.arm_id)
         sizes = await self._loop.offload(lambda: _sizes(snapshot))
-        request = mapping.request_of(spec, snapshot, place, mapping.job_name(run_id), self._tags(spec))
+        request = job_body.request_of(spec, snapshot, place, job_body.job_name(run_id), self._tags(spec))
         request["code"]["files"] = {name: sizes.get(name) for name in request["code"]["files"]}
         notes = await self.environment_notes(spec, snapshot, request["environment"])
         return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request}, notes=notes)
 
     async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
-        place, name = self._place(self.workspace().arm_id), mapping.job_name(run_id)
-        payload = yaml_jobs.payload_of(spec, place, name, self._tags(spec))
+        place, name = self._place(self.workspace().arm_id), job_body.job_name(run_id)
+        payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
         await self.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
         await self.ask("jobs.yaml_check", None, PATIENCE, job=payload)
-        request = yaml_jobs.request_of(spec, place, name, self._tags(spec))
+        request = job_body.yaml_request_of(spec, place, name, self._tags(spec))
         return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
 
     def _tags(self, spec: JobSpec) -> dict[str, str]:
-        return job_tags.tags_of(spec, self.target.name, __version__)
+        return job_body.tags_of(spec, self.target.name, __version__)
 
     async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`. The submitter's environment does not travel to Azure."""
-        spec, name = plan.spec, mapping.job_name(plan.run_id)
+        spec, name = plan.spec, job_body.job_name(plan.run_id)
         place = self._place(self.workspace().arm_id)
         if spec.job_type:
-            payload = yaml_jobs.payload_of(spec, place, name, self._tags(spec))
-            return await self._launched(plan, await sent(self.ask, "jobs.yaml", name, SILENCE, job=payload))
-        body = mapping.body_of(spec, place, "")
+            payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
+            return await self._launched(
+                plan, await submit_with_recovery(self.ask, "jobs.yaml", name, SILENCE, job=payload)
+            )
+        body = job_body.body_of(spec, place, "")
         del body["codeId"]
         body["tags"] = self._tags(spec)
-        body["properties"] = job_tags.properties_of(spec)
-        environment = environment_of(spec, place.gpus)
+        body["properties"] = job_body.properties_of(spec)
+        environment = environment_body(spec, place.gpus)
         job = {
             "name": name,
             "body": body,
@@ -171,7 +327,7 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
             },
             "git": spec.source or spec.notebook_dir,
         }
-        made = await sent(self.ask, "jobs.submit", name, SILENCE, job=job, files=plan.snapshot.files)
+        made = await submit_with_recovery(self.ask, "jobs.submit", name, SILENCE, job=job, files=plan.snapshot.files)
         run = await self._launched(plan, made)
         notes = plan.notes
         if conda := str(made.get("conda") or ""):  # what the service says of it counts
@@ -185,9 +341,9 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
         created = float(made.get("created") or time.time())
         folder = self._folder(name)
         digest = plan.snapshot.digest
-        await self._loop.offload(lambda: mirror_reading.begin(folder, name, spec, created, digest))
+        await self._loop.offload(lambda: mirror_store.begin(folder, name, spec, created, digest))
         page = ({"kind": "studio", "title": "Azure ML studio", "url": url} for url in [made.get("studio_url")] if url)
-        status = RunStatus(state=RunState.QUEUED, doors=job_rows.doors_of({"doors": list(page)}))
+        status = RunStatus(state=RunState.QUEUED, doors=azure_status.doors_of({"doors": list(page)}))
         return self._run(name, spec, status, created, folder)
 
     # ---- acting
@@ -201,13 +357,13 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
         """See :meth:`Backend.delete`: the job is archived at the service, which deletes none."""
         row = (await self.ask("jobs.poll", names=[run_id])).get(run_id)
         if row is not None:
-            status = job_rows.status_of(row)
+            status = azure_status.status_of(row)
             if status is None or not status.state.terminal:
                 handle = make_handle(self.target.name, run_id)
                 raise CommandError(f"{handle} has not ended.", hint=f"%aml_runs cancel {handle} first.")
             await self.ask("jobs.archive", name=run_id)
         folder = self._folder(run_id)
-        await self._loop.offload(lambda: mirror_reading.remove(folder))
+        await self._loop.offload(lambda: mirror_store.remove(folder))
         for known in (self._rows, self._young, self._synced, self._logs, self._grown):
             known.pop(run_id, None)
         self._complete.discard(run_id)
@@ -225,28 +381,28 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
         else:
             folder = self._folder(run_id)
             if offset >= 0:  # what is here need not wait for what may follow
-                here = await self._loop.offload(lambda: mirror_reading.read(folder, stream, offset, limit))
+                here = await self._loop.offload(lambda: mirror_store.read(folder, stream, offset, limit))
                 if here[0]:
                     return Chunk(*here)
             await self.fresh(run_id)
         there = folder
-        return Chunk(*await self._loop.offload(lambda: mirror_reading.read(there, stream, offset, limit)))
+        return Chunk(*await self._loop.offload(lambda: mirror_store.read(there, stream, offset, limit)))
 
     async def children(self, run_id: str) -> ChildRuns:
         """See :meth:`Backend.children`."""
         folder = self._folder(run_id)
-        return await self._loop.offload(lambda: mirror_reading.children(folder))
+        return await self._loop.offload(lambda: mirror_store.children(folder))
 
     async def read_child(self, run_id: str, child: str, offset: int, limit: int = 1 << 20) -> Chunk:
         """See :meth:`Backend.read_child`: its log is fetched when somebody reads it."""
         runs = (await self.children(run_id)).runs
-        if not any(run.id == child for run in runs) or not mapping.is_job_name(child):
+        if not any(run.id == child for run in runs) or not job_body.is_job_name(child):
             raise CommandError(f"{make_handle(self.target.name, run_id)} has no step or trial {child[:80]!r}.")
-        folder = self._folder(run_id) / mirror_reading.CHILD_LOGS / child
-        if not await self._loop.offload(lambda: mirror_reading.ended(folder)):
+        folder = self._folder(run_id) / mirror_store.CHILD_LOGS / child
+        if not await self._loop.offload(lambda: mirror_store.ended(folder)):
             payload = {"name": child, "folder": str(folder), "streams": ("log",), "only_log": True}
             await self._child_logs.of(f"{run_id} {child}", lambda: self.ask("mirror.sync", None, PATIENCE, **payload))
-        return Chunk(*await self._loop.offload(lambda: mirror_reading.read(folder, "log", offset, limit)))
+        return Chunk(*await self._loop.offload(lambda: mirror_store.read(folder, "log", offset, limit)))
 
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""
@@ -256,7 +412,7 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
         """See :meth:`Backend.outputs`."""
         await self.fresh(run_id)
         folder, handle = self._folder(run_id), make_handle(self.target.name, run_id)
-        data = await self._loop.offload(lambda: [mirror_reading.output(folder, name) for name in names])
+        data = await self._loop.offload(lambda: [mirror_store.output(folder, name) for name in names])
         return {name: output_of(name, found, handle) for name, found in zip(names, data, strict=True)}
 
     async def download(self, run_id: str, folder: str, progress: Any = None) -> Sequence[str]:

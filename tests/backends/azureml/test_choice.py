@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from jupyter_amltrain.backends.azureml import choice, curated, mlflow_pins, packages
-from jupyter_amltrain.backends.azureml.job_environment import environment_of
+from jupyter_amltrain.backends.azureml import environments, mlflow_pins
+from jupyter_amltrain.backends.azureml.environments import environment_body
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.environment import Environment, check_environment
 from jupyter_amltrain.spec.job import JobSpec
@@ -29,7 +29,7 @@ def job(text: str, **more: Any) -> JobSpec:
 
 
 def said(spec: JobSpec, conda: str = "") -> tuple[str, ...]:
-    return choice.notes(choice.wanted_of(spec), spec.environment, environment_of(spec, 0), conda)
+    return environments.notes(environments.wanted_of(spec), spec.environment, environment_body(spec, 0), conda)
 
 
 # ---- what is there
@@ -48,20 +48,23 @@ def said(spec: JobSpec, conda: str = "") -> tuple[str, ...]:
     ],
 )
 def test_the_curated_ones_are_known_by_every_spelling(reference: str, known: str | None) -> None:
-    assert curated.find(reference) == (curated.KNOWN[known] if known else None)
+    assert environments.find(reference) == (environments.KNOWN[known] if known else None)
 
 
-@pytest.mark.parametrize("name", curated.KNOWN)
+@pytest.mark.parametrize("name", environments.KNOWN)
 def test_each_can_be_written_as_a_conda_file_of_the_same_packages(name: str) -> None:
-    known = curated.KNOWN[name]
-    pins = mlflow_pins.pip_pins(curated.conda_of(known))
-    assert pins[0].startswith("python==3.") and set(curated.pins_of(known)) <= {*pins}
+    known = environments.KNOWN[name]
+    pins = mlflow_pins.pip_pins(environments.conda_of(known))
+    assert pins[0].startswith("python==3.") and set(environments.curated_pins_of(known)) <= {*pins}
     assert mlflow_pins.judged(pins, name).logs is True
 
 
 def test_none_of_them_has_both_pytorch_and_scikit_learn() -> None:
     """If this fails, the default with GPUs has become simpler."""
-    assert all(packages.lacking(["torch", "sklearn"], curated.pins_of(known)) for known in curated.KNOWN.values())
+    assert all(
+        environments.lacking(["torch", "sklearn"], environments.curated_pins_of(known))
+        for known in environments.KNOWN.values()
+    )
 
 
 # ---- what a script needs
@@ -70,14 +73,14 @@ def test_none_of_them_has_both_pytorch_and_scikit_learn() -> None:
 def test_what_a_script_imports_is_what_it_cannot_go_without() -> None:
     text = b"import os, numpy as np\nimport sklearn.svm\nfrom PIL import Image\nfrom . import near\nimport helpers\n"
     text += b"try:\n    import cupy\nexcept ImportError:\n    cupy = None\ndef later():\n    import pandas\n"
-    assert packages.needs(text, ["helpers"]) == ["numpy", "sklearn", "PIL"]
-    assert packages.needs(b"no python (") == []
+    assert environments.required_modules(text, ["helpers"]) == ["numpy", "sklearn", "PIL"]
+    assert environments.required_modules(b"no python (") == []
 
 
 def test_a_model_of_scikit_learn_needs_skops_unless_it_says_how_it_is_saved() -> None:
     log = "import mlflow\nmlflow.sklearn.log_model(model, name='m'{})\n"
-    assert packages.needs(log.format("").encode()) == ["mlflow", "skops"]
-    assert packages.needs(log.format(", serialization_format='cloudpickle'").encode()) == ["mlflow"]
+    assert environments.required_modules(log.format("").encode()) == ["mlflow", "skops"]
+    assert environments.required_modules(log.format(", serialization_format='cloudpickle'").encode()) == ["mlflow"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,7 @@ def test_a_model_of_scikit_learn_needs_skops_unless_it_says_how_it_is_saved() ->
     ],
 )
 def test_what_packages_do_not_name(modules: list[str], pins: list[str], lacking: list[str]) -> None:
-    assert packages.lacking(modules, pins) == lacking
+    assert environments.lacking(modules, pins) == lacking
 
 
 # ---- the default
@@ -112,24 +115,24 @@ def test_what_packages_do_not_name(modules: list[str], pins: list[str], lacking:
     ],
 )
 def test_the_default_has_what_the_cell_imports(text: str, gpus: bool, name: str) -> None:
-    spec = choice.completed(job(text), "", gpus)
+    spec = environments.completed(job(text), "", gpus)
     assert spec.environment == Environment(name=name) and said(spec) == ()
 
 
 @pytest.mark.parametrize("gpus", [False, True])
 def test_the_digits_cell_gets_an_environment_that_runs_it(gpus: bool) -> None:
     """MLflow of the newest images saves models by skops, which none of the images has."""
-    spec = choice.completed(job(digits()), "", gpus)
+    spec = environments.completed(job(digits()), "", gpus)
     check_environment(spec.environment)
-    names = {packages.name(pin) for pin in spec.environment.packages}
+    names = {environments.name(pin) for pin in spec.environment.packages}
     assert spec.environment.kernel and {"mlflow", "scikit-learn", "numpy", "matplotlib"} <= names
     (note,) = said(spec)
     assert "does not name skops" in note and "some minutes" in note
-    assert choice.completed(spec, "", gpus) == spec  # sent again
+    assert environments.completed(spec, "", gpus) == spec  # sent again
 
 
 def test_what_nobody_can_say_takes_what_lacks_least_and_says_so() -> None:
-    spec = choice.completed(job("import torch, nobody_has_this\n"), "", True)
+    spec = environments.completed(job("import torch, nobody_has_this\n"), "", True)
     assert spec.environment == Environment(name="AzureML-acpt-pytorch-2.8-cuda12.6@latest")
     (note,) = said(spec)
     assert note.startswith(
@@ -139,12 +142,12 @@ def test_what_nobody_can_say_takes_what_lacks_least_and_says_so() -> None:
 
 def test_the_line_comes_before_the_target_and_the_target_before_the_choice(tmp_path: Path) -> None:
     asked = job("import torch", environment=Environment(name="mine:3"))
-    assert choice.completed(asked, "other:2", True) == asked
-    assert choice.completed(job("import torch"), "other:2", True).environment == Environment(name="other:2")
+    assert environments.completed(asked, "other:2", True) == asked
+    assert environments.completed(job("import torch"), "other:2", True).environment == Environment(name="other:2")
     configured = job("import torch", environment=Environment(name="all:1", chosen="%config"))
-    assert choice.completed(configured, "", True) == configured
-    assert choice.completed(configured, "other:2", True).environment == Environment(name="other:2")
-    taken = choice.completed(job("import numpy"), "kernel", False).environment
+    assert environments.completed(configured, "", True) == configured
+    assert environments.completed(configured, "other:2", True).environment == Environment(name="other:2")
+    taken = environments.completed(job("import numpy"), "kernel", False).environment
     assert taken.kernel and not taken.chosen and taken.packages[0].startswith("numpy==")
 
 
@@ -168,7 +171,7 @@ def test_a_conda_file_is_judged(tmp_path: Path) -> None:
 
 def test_an_environment_of_the_workspace_is_judged_by_what_the_service_tells() -> None:
     spec = job("import mlflow", environment=Environment(name="mine:3"))
-    assert choice.unjudged(environment_of(spec, 0)) and said(spec) == ()
+    assert environments.unjudged(environment_body(spec, 0)) and said(spec) == ()
     (line,) = said(spec, json.dumps({"dependencies": ["python=3.8", {"pip": ["mlflow==1.30.1"]}]}))
     assert line.startswith("Environment mine has mlflow==1.30.1: MLflow before 2.0.0 cannot log here.")
 
@@ -186,8 +189,8 @@ def test_modules_that_travel_with_the_script_are_not_asked_for(tmp_path: Path) -
     (tmp_path / "mine.py").write_text("x = 1")
     (tmp_path / "train.py").write_text("import mine, numpy\n")
     spec = JobSpec(name="n", script_name="train.py", notebook_dir=str(tmp_path))
-    assert choice.wanted_of(spec) == (("numpy",), "train.py")
-    assert choice.wanted_of(JobSpec(name="n", script_name="gone.py", notebook_dir=str(tmp_path))).modules == ()
+    assert environments.wanted_of(spec) == (("numpy",), "train.py")
+    assert environments.wanted_of(JobSpec(name="n", script_name="gone.py", notebook_dir=str(tmp_path))).modules == ()
 
 
 def test_a_script_in_a_folder_of_its_source_has_what_lies_beside_it(tmp_path: Path) -> None:
@@ -196,14 +199,14 @@ def test_a_script_in_a_folder_of_its_source_has_what_lies_beside_it(tmp_path: Pa
     (tmp_path / "src" / "helper.py").write_text("import sklearn\n")
     (tmp_path / "common.py").write_text("import numpy\n")
     spec = JobSpec(name="n", script_name="src/train.py", source=str(tmp_path), notebook_dir=str(tmp_path))
-    wanted = choice.wanted_of(spec)
+    wanted = environments.wanted_of(spec)
     assert sorted(wanted.modules) == ["numpy", "sklearn"] and wanted.what == "src/train.py with its modules"
     files: dict[str, str | bytes] = {
         path.relative_to(tmp_path).as_posix(): str(path) for path in tmp_path.rglob("*.py")
     }
-    assert choice.wanted_of(spec, Snapshot(files=files, digest="", bytes=0)) == wanted
+    assert environments.wanted_of(spec, Snapshot(files=files, digest="", bytes=0)) == wanted
     kernel = msgspec.structs.replace(spec, environment=Environment(kernel=True))
-    pins = choice.completed(kernel, "", False).environment.packages
+    pins = environments.completed(kernel, "", False).environment.packages
     assert [pin.partition("==")[0] for pin in pins] == ["numpy", "scikit-learn"]
 
 
@@ -214,9 +217,9 @@ def test_what_its_own_modules_import_counts(tmp_path: Path) -> None:
     (tmp_path / "net" / "unused.py").write_text("import tensorflow\n")
     (tmp_path / "shown.py").write_text("import net\ndef show():\n    import plotly\n")
     spec = job("import pandas\nfrom shown import show\n", notebook_dir=str(tmp_path))
-    assert choice.wanted_of(spec) == (("pandas", "torch"), "The cell with its modules")
+    assert environments.wanted_of(spec) == (("pandas", "torch"), "The cell with its modules")
     taken = job("from shown import show\n", notebook_dir=str(tmp_path))
-    assert choice.completed(taken, "", False).environment.name.startswith("AzureML-acpt-pytorch")
+    assert environments.completed(taken, "", False).environment.name.startswith("AzureML-acpt-pytorch")
     (line,) = said(
         job("import net", notebook_dir=str(tmp_path), environment=Environment(name="AzureML-sklearn-1.5@latest"))
     )
@@ -244,4 +247,4 @@ def test_the_default_of_a_notebook_gives_way_to_the_line(tmp_path: Path) -> None
     ],
 )
 def test_environment_in_a_sentence_has_its_own_name(name: str, shown: str) -> None:
-    assert choice.shown({"name": name}) == shown
+    assert environments.shown({"name": name}) == shown

@@ -202,7 +202,7 @@ def test_the_kernel_imports_nothing_of_azure(tmp_path):
     code = (
         "import sys\n"
         "import jupyter_amltrain.controller, jupyter_amltrain.connections, jupyter_amltrain.commands.connect\n"
-        "import jupyter_amltrain.backends.azureml.client, jupyter_amltrain.backends.azureml.faults\n"
+        "import jupyter_amltrain.backends.azureml.client, jupyter_amltrain.backends.azureml.errors\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('azure', 'msal', 'mlflow', 'aiohttp', 'requests')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from jupyter_amltrain.backends.azureml import computed, refusals
-from jupyter_amltrain.backends.azureml.asked import asks, state_of
-from jupyter_amltrain.backends.azureml.catalog import find, size_row, sizes_of
-from jupyter_amltrain.backends.azureml.quotas import Quotas
+from jupyter_amltrain.backends.azureml import compute_state, provisioning_errors
+from jupyter_amltrain.backends.azureml.catalog import Quotas, find, size_row, sizes_of
+from jupyter_amltrain.backends.azureml.cost_prompts import asks, state_of
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CapacityError, QuotaExceeded, TargetError
 from jupyter_amltrain.spec.azure_target import (
     AmlComputeTarget,
@@ -35,7 +34,7 @@ def recorded(name: str, at: int) -> dict[str, Any]:
 
 
 def test_a_cluster_that_is_being_made() -> None:
-    row = computed.row(recorded("amlcompute_create.json", 0))
+    row = compute_state.row(recorded("amlcompute_create.json", 0))
     assert (row["kind"], row["state"], row["size"], row["nodes"], row["max_nodes"]) == (
         "amlcompute", "creating", "STANDARD_DS2_V2", 0, 2,
     )  # fmt: skip
@@ -44,15 +43,15 @@ def test_a_cluster_that_is_being_made() -> None:
 
 
 def test_a_cluster_that_lets_a_machine_go() -> None:
-    row = computed.row(recorded("11b_missing_compute_404_empty_and_resizing.json", 1))
+    row = compute_state.row(recorded("11b_missing_compute_404_empty_and_resizing.json", 1))
     assert (row["state"], row["nodes"], row["wanted"], row["steady"]) == ("ready", 1, 0, False)
     assert row["detail"] == "Resizing: from 1 to 0 machines." and row["location"] == "eastus2"
 
 
 def test_an_instance() -> None:
-    making = computed.row(recorded("06b_compute_instance_2024_bodies.json", 0))
+    making = compute_state.row(recorded("06b_compute_instance_2024_bodies.json", 0))
     assert (making["kind"], making["state"]) == ("instance", "creating")
-    running = computed.row(recorded("06b_compute_instance_2024_bodies.json", 3))
+    running = compute_state.row(recorded("06b_compute_instance_2024_bodies.json", 3))
     assert (running["state"], running["nodes"], running["detail"]) == ("ready", None, "")
     assert running["settings"]["identity"] == "system" and running["settings"]["public_ip"] is True
 
@@ -65,7 +64,7 @@ def test_an_instance() -> None:
 def test_states_of_an_instance(state: str, ours: str, detail: str) -> None:
     arm = recorded("06b_compute_instance_2024_bodies.json", 3)
     arm["properties"]["properties"]["state"] = state
-    assert [computed.row(arm)[key] for key in ("state", "detail")] == [ours, detail]
+    assert [compute_state.row(arm)[key] for key in ("state", "detail")] == [ours, detail]
 
 
 def test_failed_provisioning_and_what_we_have_not() -> None:
@@ -74,13 +73,13 @@ def test_failed_provisioning_and_what_we_have_not() -> None:
         "provisioningState": "Failed",
         "provisioningErrors": [{"error": {"code": "A", "message": "x\ny", "details": [{"code": "B", "message": "z"}]}}],
     }
-    row = computed.row(arm)
+    row = compute_state.row(arm)
     assert row["state"] == "failed" and row["errors"] == ["B: z"] and row["detail"] == "B: z"
-    other = computed.row(
+    other = compute_state.row(
         {"name": "adf", "properties": {"computeType": "DataFactory", "provisioningState": "Succeeded"}}
     )
     assert (other["kind"], other["type"], other["state"], other["settings"]) == ("", "DataFactory", "ready", {})
-    assert computed.row({"name": "x"})["state"] == "unknown"
+    assert compute_state.row({"name": "x"})["state"] == "unknown"
 
 
 WARNING = {"error": {"code": "ClusterHasWarnings", "message": "The VM size is deprecated."}}
@@ -90,7 +89,7 @@ def test_cluster_row_with_warning_has_no_error() -> None:
     arm = recorded("amlcompute_create.json", 0)
     arm["properties"]["provisioningState"] = "Succeeded"
     arm["properties"]["properties"]["errors"] = [WARNING]
-    row = computed.row(arm)
+    row = compute_state.row(arm)
     assert row["state"] == "ready" and row["errors"] == []
     assert row["warnings"] == ["ClusterHasWarnings: The VM size is deprecated."]
     assert row["detail"].startswith("Warning: ")
@@ -100,7 +99,7 @@ def test_cluster_row_with_warning_and_error_has_the_error() -> None:
     arm = recorded("amlcompute_create.json", 0)
     arm["properties"]["provisioningState"] = "Succeeded"
     arm["properties"]["properties"]["errors"] = [WARNING, {"error": {"code": "OutOfCapacity", "message": "None left."}}]
-    row = computed.row(arm)
+    row = compute_state.row(arm)
     assert row["errors"] == ["OutOfCapacity: None left."] and row["detail"] == row["errors"][0]
 
 
@@ -122,34 +121,34 @@ def test_instance_row_with_last_operation_says_whether_it_failed(
     inner = arm["properties"]["properties"]
     inner |= {"state": state, "errors": [{"error": {"code": "AllocationFailed", "message": "None."}}] if failed else []}
     inner["lastOperation"] = {"operationName": "Start", "operationStatus": status, "operationTime": "t"}
-    row = computed.row(arm)
-    assert (row["state"], computed.operation_failed(row["operation"])) == (ours, failed)
+    row = compute_state.row(arm)
+    assert (row["state"], compute_state.operation_failed(row["operation"])) == (ours, failed)
     assert ("AllocationFailed" in row["detail"]) is failed
 
 
 def test_schedules_networks_and_durations() -> None:
-    assert computed.cron("18:05") == "5 18 * * *" and computed.cron("0 18 * * 1-5") == "0 18 * * 1-5"
-    assert [computed.seconds(t) for t in ("PT15M", "PT1M40S", "P1DT2H", "", None, "x")] == [
+    assert compute_state.cron("18:05") == "5 18 * * *" and compute_state.cron("0 18 * * 1-5") == "0 18 * * 1-5"
+    assert [compute_state.seconds(t) for t in ("PT15M", "PT1M40S", "P1DT2H", "", None, "x")] == [
         900, 100, 93600, None, None, None,
     ]  # fmt: skip
-    assert computed.seconds(computed.duration(901)) == 901 and computed.duration(45) == "PT45S"
-    made = computed.subnet_id("net", "sub", GROUP)
+    assert compute_state.seconds(compute_state.duration(901)) == 901 and compute_state.duration(45) == "PT45S"
+    made = compute_state.subnet_id("net", "sub", GROUP)
     assert made == f"{GROUP}/providers/Microsoft.Network/virtualNetworks/net/subnets/sub"
-    assert computed.subnet_id("", made, GROUP) == made and computed.network(made) == ("net", "sub")
-    assert computed.subnet_id("/a/net", "sub", GROUP) == "/a/net/subnets/sub"
+    assert compute_state.subnet_id("", made, GROUP) == made and compute_state.network(made) == ("net", "sub")
+    assert compute_state.subnet_id("/a/net", "sub", GROUP) == "/a/net/subnets/sub"
 
 
 def test_differences_are_named() -> None:
-    there = computed.row(recorded("amlcompute_create.json", 0))
+    there = compute_state.row(recorded("amlcompute_create.json", 0))
     wanted = msgspec.to_builtins(
         AmlComputeTarget(name="cpu", size="standard_ds2_v2", max_nodes=2, idle_minutes=100 / 60, region="East US")
     )
-    assert computed.differences(wanted, there, kind="amlcompute", group=GROUP) == []
+    assert compute_state.differences(wanted, there, kind="amlcompute", group=GROUP) == []
     other = {**wanted, "max_nodes": 4, "low_priority": True, "vnet": "net", "subnet": "sub", "region": "westus"}
-    said = computed.differences(other, there, kind="amlcompute", group=GROUP)
+    said = compute_state.differences(other, there, kind="amlcompute", group=GROUP)
     assert [text.partition(" ")[0] for text in said] == ["max_nodes", "low_priority", "subnet", "region"]
     assert said[0] == "max_nodes is 2, not 4"
-    assert computed.differences(wanted, there, kind="instance", group=GROUP) == ["it is of type AmlCompute"]
+    assert compute_state.differences(wanted, there, kind="instance", group=GROUP) == ["it is of type AmlCompute"]
 
 
 PASTED = json.loads((Path(__file__).parent / "refusals.json").read_text())
@@ -158,16 +157,20 @@ PASTED = json.loads((Path(__file__).parent / "refusals.json").read_text())
 @pytest.mark.parametrize("at", range(len(PASTED)))
 def test_refusals_in_plain_words(at: int) -> None:
     text, kind, words = (PASTED[at][key] for key in ("text", "error", "words"))
-    error = refusals.plain(["something else", text], "gpu", size="Standard_NC6", region="eastus")
+    error = provisioning_errors.plain(["something else", text], "gpu", size="Standard_NC6", region="eastus")
     assert type(error).__name__ == kind and words in str(error), str(error)
     assert str(error).startswith("'gpu': ") and "\n" not in str(error) and error.hint
-    assert refusals.understood(text)
+    assert provisioning_errors.understood(text)
 
 
 def test_what_nobody_understands_is_passed_on() -> None:
-    error = refusals.plain(["Novel: the moon is full"], "gpu")
-    assert type(error) is TargetError and "the moon is full" in str(error) and not refusals.understood("the moon")
-    assert "no reason" in str(refusals.plain([], "gpu"))
+    error = provisioning_errors.plain(["Novel: the moon is full"], "gpu")
+    assert (
+        type(error) is TargetError
+        and "the moon is full" in str(error)
+        and not provisioning_errors.understood("the moon")
+    )
+    assert "no reason" in str(provisioning_errors.plain([], "gpu"))
     assert issubclass(QuotaExceeded, AmlTrainError) and issubclass(AuthenticationError, TargetError)
     assert issubclass(CapacityError, TargetError)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.service import doors
+from jupyter_amltrain.backends.azureml.service import links
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from jupyter_amltrain.backends.azureml.service import doors
     ],
 )
 def test_addresses_are_plain(told: str | None, shown: str) -> None:
-    assert doors.plain(told) == shown
+    assert links.plain(told) == shown
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_addresses_are_plain(told: str | None, shown: str) -> None:
     ],
 )
 def test_kinds_in_every_spelling(spelled: str | None, kind: str) -> None:
-    assert doors._kind(spelled) == kind
+    assert links._kind(spelled) == kind
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_kinds_in_every_spelling(spelled: str | None, kind: str) -> None:
 def test_service_that_failed_says_the_message_of_its_error(error: Any, hint: str) -> None:
     place: Any = SimpleNamespace(resource_group="g", workspace="w")
     told = {"type": "JupyterLab", "error": error, "endpoint": None}
-    assert doors._door(place, "job", "lab", told, "")["hint"] == hint
+    assert links._door(place, "job", "lab", told, "")["hint"] == hint

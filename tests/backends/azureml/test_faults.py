@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain import errors
-from jupyter_amltrain.backends.azureml import faults
+from jupyter_amltrain.backends.azureml import errors as azure_errors
 
 RECORDED = Path(__file__).parents[3] / "azureml_emulator" / "data" / "recordings"
 SCOPE = "/subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServices/workspaces/w"
@@ -36,7 +36,7 @@ def recorded(name, status):
 
 
 def test_the_front_end_of_machine_learning_hides_its_code_in_additional_info():
-    said = faults.read(400, {}, recorded("11a_ray_job_unknown_compute_400", 400))
+    said = azure_errors.read_details(400, {}, recorded("11a_ray_job_unknown_compute_400", 400))
     assert said.codes == ("UserError", "BadArgument", "UnknownTargetType")
     assert (said.code, said.message) == ("UnknownTargetType", "Unknown compute target 'testCompute'.")
 
@@ -47,19 +47,19 @@ def test_the_compute_service_fills_with_nulls():
         "correlation": {"operation": "a"},
         "environment": "eastus",
     }
-    said = faults.read(400, {"X-Ms-Correlation-Request-Id": "c"}, json.dumps(answer).encode())
+    said = azure_errors.read_details(400, {"X-Ms-Correlation-Request-Id": "c"}, json.dumps(answer).encode())
     assert (said.code, said.message, said.correlation) == ("UserError", "No.", "c")
 
 
 def test_the_gateway_says_code_and_message_only():
-    said = faults.read(
+    said = azure_errors.read_details(
         404, {"x-ms-failure-cause": "gateway"}, body("ResourceNotFound", "The Resource 'w' was not found.")
     )
     assert said.codes == ("ResourceNotFound",)
 
 
 def test_details_are_more_precise_than_what_is_around_them():
-    said = faults.read(
+    said = azure_errors.read_details(
         400, {}, body("BadRequest", "Outer", details=[{"code": "ClusterMinNodesExceedCoreQuota", "message": "x"}])
     )
     assert said.code == "ClusterMinNodesExceedCoreQuota" and said.message == "Outer"
@@ -67,7 +67,7 @@ def test_details_are_more_precise_than_what_is_around_them():
 
 def test_the_data_plane_writes_in_pascal_case():
     answer = {"Error": {"Code": "ValidationError", "Message": "Limit=250, Size=699", "Details": [], "InnerError": None}}
-    said = faults.read(400, {}, json.dumps(answer).encode())
+    said = azure_errors.read_details(400, {}, json.dumps(answer).encode())
     assert (said.code, said.message) == ("ValidationError", "Limit=250, Size=699")
 
 
@@ -75,9 +75,9 @@ def test_the_data_plane_writes_in_pascal_case():
     "empty", [b"", b"  ", b"null", b"[]", b'"text"', b"<html>\n<h1>Bad  gateway</h1></html>", b"\xff\xfe"]
 )
 def test_bodies_that_say_nothing_are_no_fault_of_ours(empty):
-    error = faults.refused(404, {}, empty, act="GET computes/x", where="w")
+    error = azure_errors.error_of_answer(404, {}, empty, act="GET computes/x", where="w")
     assert str(error).startswith("Azure in w refuses GET computes/x")
-    assert faults.told(error).status == 404
+    assert azure_errors.details_of(error).status == 404
 
 
 # ---- what is told
@@ -104,7 +104,7 @@ def test_bodies_that_say_nothing_are_no_fault_of_ours(empty):
     ],
 )  # fmt: skip
 def test_a_refusal_is_one_plain_line(status, headers, answer, kind, text):
-    error = faults.refused(status, headers, answer, act="PUT x", where="w", user="ada")
+    error = azure_errors.error_of_answer(status, headers, answer, act="PUT x", where="w", user="ada")
     assert type(error) is kind
     assert text in str(error) and "\n" not in str(error) and ".." not in str(error)
 
@@ -125,7 +125,7 @@ def test_a_refusal_is_one_plain_line(status, headers, answer, kind, text):
     ],
 )  # fmt: skip
 def test_a_refused_sign_in_is_told_in_plain_words(text, word):
-    error = faults.signin_failed(text, how="az login")
+    error = azure_errors.signin_failed(text, how="az login")
     assert isinstance(error, errors.AuthenticationError)
     assert word in str(error) and "Trace ID" not in str(error) and "\n" not in str(error)
 
@@ -145,7 +145,7 @@ def test_a_refused_sign_in_is_told_in_plain_words(text, word):
     ],
 )  # fmt: skip
 def test_a_broken_way_is_told_in_plain_words(text, word):
-    error = faults.unreachable(text)
+    error = azure_errors.unreachable(text)
     assert isinstance(error, errors.TargetUnreachable)
     assert word in str(error) and "0x7f" not in str(error)
 
@@ -156,13 +156,13 @@ def test_no_secret_comes_through():
         "Cannot read https://x/y?sv=1&sig=S3cr3t%3D&se=2 with Bearer abcdefghijk.lmnop and eyJabcdefghi.abcdef.xyz"
         " from https%3A%2F%2Fx%2Fy%3Fsv%3D1%26sig%3DS3cr3t%252B by SharedKey me:S3cr3t/+= or sig%253DS3cr3t",
     )
-    text = str(faults.refused(400, {}, answer)) + str(faults.unreachable("at ?sig=S3cr3t"))
+    text = str(azure_errors.error_of_answer(400, {}, answer)) + str(azure_errors.unreachable("at ?sig=S3cr3t"))
     for secret in ("S3cr3t", "abcdefghijk", "eyJ"):
         assert secret not in text
 
 
 def test_a_bug_is_no_refusal():
-    assert faults.of_exception(KeyError("x")) is None
-    assert faults.told(KeyError("x")).status == 0
-    missing = faults.of_exception(ModuleNotFoundError("no", name="azure.ai"))
+    assert azure_errors.of_exception(KeyError("x")) is None
+    assert azure_errors.details_of(KeyError("x")).status == 0
+    missing = azure_errors.of_exception(ModuleNotFoundError("no", name="azure.ai"))
     assert isinstance(missing, errors.MissingDependency) and "pip install" in missing.hint

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml import faults, job_looks, job_rows, looks
+from jupyter_amltrain.backends.azureml import errors, job_tracker, polling
+from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import jobs
 from jupyter_amltrain.errors import AuthenticationError, TargetUnreachable, WorkspaceGone
 from jupyter_amltrain.spec.azure_target import InstanceTarget
@@ -24,7 +25,7 @@ WORKSPACE = (
 )
 
 
-class Looks(job_looks.JobLooks):
+class Looks(job_tracker.JobTracker):
     """Jobs of a service that answers what a test wants."""
 
     def __init__(self) -> None:
@@ -53,8 +54,8 @@ class Looks(job_looks.JobLooks):
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(now=1000.0, time=time.time)
     made.monotonic = lambda: made.now
-    monkeypatch.setattr(looks, "time", made)
-    monkeypatch.setattr(job_looks, "time", made)
+    monkeypatch.setattr(polling, "time", made)
+    monkeypatch.setattr(job_tracker, "time", made)
     return made
 
 
@@ -125,12 +126,12 @@ def test_job_queued_on_an_instance_says_what_state_that_is_in(clock: SimpleNames
     backend = OnInstance()
     backend.compute = compute
     queued = {"name": "a", "status": "Queued"}
-    status = job_rows.status_of(backend.look({"a": queued})["a"])
+    status = azure_status.status_of(backend.look({"a": queued})["a"])
     assert status is not None and status.state is RunState.QUEUED
     assert word in status.detail if word else status.detail == "waits for a machine"
     clock.now += 6.0
     backend.compute = {"state": "ready"}
-    status = job_rows.status_of(backend.look({"a": queued})["a"])
+    status = azure_status.status_of(backend.look({"a": queued})["a"])
     assert status is not None and status.detail == "waits for a machine"
     clock.now += 6.0
     assert backend.look({"a": ROW}) == {"a": ROW}  # it runs: nothing to say
@@ -146,10 +147,10 @@ class Service:
         self.arm = SimpleNamespace(get=lambda path, **_: self._arm(*arm))
 
     def _arm(self, status: int, body: bytes) -> Any:
-        return self._refuse(status, body) if faults.no_workspace(status, body) else SimpleNamespace(status=status)
+        return self._refuse(status, body) if errors.no_workspace(status, body) else SimpleNamespace(status=status)
 
     def _refuse(self, status: int, body: bytes) -> Any:
-        raise faults.refused(status, {}, body, where="lab")
+        raise errors.error_of_answer(status, {}, body, where="lab")
 
 
 @pytest.mark.parametrize("status", [403, 404, 410])
@@ -167,8 +168,8 @@ def test_what_run_history_refuses_of_a_workspace_that_is_there() -> None:
 
 def test_a_group_that_is_gone_takes_its_workspaces_with_it() -> None:
     body = b'{"error": {"code": "ResourceGroupNotFound", "message": "Resource group \'g\' could not be found."}}'
-    assert faults.no_workspace(404, body) and not faults.no_workspace(403, body)
-    error = faults.refused(404, {}, body, where="lab")
+    assert errors.no_workspace(404, body) and not errors.no_workspace(403, body)
+    error = errors.error_of_answer(404, {}, body, where="lab")
     assert isinstance(error, WorkspaceGone) and str(error).startswith("There is no resource group 'g' at Azure")
 
 
@@ -201,9 +202,9 @@ class History:
 
 @pytest.fixture
 def history(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> History:
-    from jupyter_amltrain.backends.azureml.service import doors
+    from jupyter_amltrain.backends.azureml.service import links
 
-    monkeypatch.setattr(doors, "of_row", lambda place, row: [])
+    monkeypatch.setattr(links, "of_row", lambda place, row: [])
     return History(request.node.name)
 
 
@@ -221,7 +222,7 @@ def test_poll_of_waiting_run_reads_the_reason_from_its_record(history: History) 
 
 def test_poll_of_run_canceled_at_its_limit_says_time_limit(history: History) -> None:
     history.status, history.reasons = "Canceled", {"cancelationReason": "exceeded its maximum run duration"}
-    status = job_rows.status_of(history.polled()[0])
+    status = azure_status.status_of(history.polled()[0])
     assert status is not None and status.reason == "timeout"
     history.reasons, history.limit = {"startTimeUtc": "2026-01-01T00:00:00Z"}, "PT1M30S"
     assert history.polled()[0]["limit"] == 90.0
@@ -238,8 +239,8 @@ _ID = "/subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServ
 )
 def test_missing_parent_of_a_request_is_the_workspace_or_something_in_it(message: str, gone: bool) -> None:
     body = json.dumps({"error": {"code": "ParentResourceNotFound", "message": message}}).encode()
-    assert faults.no_workspace(404, body) is gone
-    error = faults.refused(404, {}, body, where="lab")
+    assert errors.no_workspace(404, body) is gone
+    error = errors.error_of_answer(404, {}, body, where="lab")
     assert isinstance(error, WorkspaceGone) is gone and "\n" not in str(error)
 
 
@@ -254,7 +255,7 @@ def test_cancel_in_a_workspace_that_is_gone_fails() -> None:
 
 def test_preempted_job_that_is_not_queued_again_failed_by_preemption() -> None:
     error = "PreemptionError: Nodes of this job got pre-empted. Check if the run has failed or restarted"
-    status = job_rows.status_of({"name": "a", "status": "Failed", "error": error, "created": 1.0, "started": 2.0})
+    status = azure_status.status_of({"name": "a", "status": "Failed", "error": error, "created": 1.0, "started": 2.0})
     assert status is not None and (status.state.value, status.reason) == ("failed", "preempted")
-    status = job_rows.status_of({"name": "a", "status": "Queued", "attempt": 2})
+    status = azure_status.status_of({"name": "a", "status": "Queued", "attempt": 2})
     assert status is not None and status.state.value == "queued"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.looks import FLOOR, QUICK, LogPace
+from jupyter_amltrain.backends.azureml.polling import FLOOR, QUICK, LogPollInterval
 
 
 @pytest.mark.parametrize("poll", [0.05, 1.0, 10.0])
 def test_a_log_is_looked_at_soon_while_lines_come_and_then_seldom(monkeypatch: pytest.MonkeyPatch, poll: float) -> None:
     monkeypatch.setenv("AMLTRAIN_AZURE_POLL", str(poll))
-    log = LogPace()
+    log = LogPollInterval()
     assert log.due() == 0.0
     log.looked(False)
     assert log.pause == pytest.approx(poll) and 0 <= log.due() <= poll

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.agent import service_bare, service_job
-from jupyter_amltrain.backends.azureml import curated, job_command, job_environment, job_rows, job_tags, mapping
+from jupyter_amltrain.backends.azureml import environments, job_body
+from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import history
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.snapshot import Snapshot, take
@@ -23,7 +24,7 @@ from jupyter_amltrain.spec.job import Distribution, JobSpec, Resources
 from jupyter_amltrain.spec.run import RunState
 
 WS = "/subscriptions/S/resourceGroups/R/providers/Microsoft.MachineLearningServices/workspaces/W"
-PLACE = mapping.Place(arm_id=WS, compute="gpu", gpus=4)
+PLACE = job_body.Place(arm_id=WS, compute="gpu", gpus=4)
 RECORDINGS = Path(__file__).resolve().parents[3] / "azureml_emulator" / "data" / "recordings"
 
 
@@ -32,8 +33,8 @@ def recorded(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def body(place: mapping.Place = PLACE, **fields: Any) -> dict[str, Any]:
-    return mapping.body_of(JobSpec(name="n", script="print(1)", **fields), place, "CODE")
+def body(place: job_body.Place = PLACE, **fields: Any) -> dict[str, Any]:
+    return job_body.body_of(JobSpec(name="n", script="print(1)", **fields), place, "CODE")
 
 
 # ---- the body
@@ -93,11 +94,11 @@ def test_reference_to_an_input_is_left_to_who_knows_the_path() -> None:
         inputs={"data": JobInput(path="azureml:d:1")},
         params={"data_dir": "${{inputs.data}}/a b"},
     )
-    words = job_command.job_file(spec)["argv"]
+    words = job_body.job_file(spec)["argv"]
     assert words[-2:] == ["--data_dir", "${{inputs.data}}/a b"]
     assert service_job.command(words, {"AML_INPUT_DATA": "/mnt/d"})[-1] == "/mnt/d/a b"
     assert service_bare._command(words)[0] == sys.executable
-    assert job_command.command_of(spec).endswith("train.py --data_dir '${{inputs.data}}/a b'")
+    assert job_body.command_of(spec).endswith("train.py --data_dir '${{inputs.data}}/a b'")
 
 
 def test_processes() -> None:
@@ -105,7 +106,7 @@ def test_processes() -> None:
         "distributionType": "PyTorch",
         "processCountPerInstance": 4,
     }
-    one = mapping.Place(arm_id=WS, compute="cpu")
+    one = job_body.Place(arm_id=WS, compute="cpu")
     assert body(one, distribution=Distribution(kind="mpi"))["distribution"]["processCountPerInstance"] == 1
     tensorflow = Distribution(kind="tensorflow", parameter_servers=1)
     assert body(resources=Resources(nodes=3), distribution=tensorflow)["distribution"] == {
@@ -116,40 +117,40 @@ def test_processes() -> None:
 
 
 def test_serverless_has_no_compute_but_a_size() -> None:
-    place = mapping.Place(arm_id=WS, size="Standard_NC6s_v3", tier="spot")
+    place = job_body.Place(arm_id=WS, size="Standard_NC6s_v3", tier="spot")
     found = body(place)
     assert "computeId" not in found and found["resources"]["instanceType"] == "Standard_NC6s_v3"
     assert found["queueSettings"] == {"jobTier": "Spot"}
     assert body(place, resources=Resources(instance_type="X"), tier="standard")["resources"]["instanceType"] == "X"
     with pytest.raises(SpecError, match="which size"):
-        mapping.check(JobSpec(name="n"), mapping.Place(arm_id=WS))
+        job_body.check(JobSpec(name="n"), job_body.Place(arm_id=WS))
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(1, "PT1S"), (90, "PT1M30S"), (3600, "PT1H"), (90000, "P1DT1H"), (0.2, "PT1S")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert mapping.duration(seconds) == text
+    assert job_body.duration(seconds) == text
 
 
 def test_the_environment() -> None:
-    def of(place: mapping.Place = PLACE, **fields: Any) -> dict[str, str]:
-        return job_environment.environment_of(JobSpec(name="n", environment=Environment(**fields)), place.gpus)
+    def of(place: job_body.Place = PLACE, **fields: Any) -> dict[str, str]:
+        return environments.environment_body(JobSpec(name="n", environment=Environment(**fields)), place.gpus)
 
-    assert of() == {"name": curated.DEFAULT_GPU_ENVIRONMENT}
-    assert of(mapping.Place(arm_id=WS, compute="cpu")) == {"name": curated.DEFAULT_ENVIRONMENT}
+    assert of() == {"name": environments.DEFAULT_GPU_ENVIRONMENT}
+    assert of(job_body.Place(arm_id=WS, compute="cpu")) == {"name": environments.DEFAULT_ENVIRONMENT}
     assert of(name="azureml:mine:3") == {"name": "mine:3"}
     assert of(name="mine:3", derive=True) == {"name": "mine:3", "derive": "yes"}
-    assert of(conda="/x/conda.yml") == {"conda": "/x/conda.yml", "image": job_environment.BASE_GPU_IMAGE}
+    assert of(conda="/x/conda.yml") == {"conda": "/x/conda.yml", "image": environments.BASE_GPU_IMAGE}
     assert of(image="python:3.11") == {"image": "python:3.11"}
-    assert job_environment.environment_shown({"name": "mine:3"}) == "azureml:mine:3"
-    cpu = mapping.Place(arm_id=WS, compute="cpu")
+    assert environments.environment_shown({"name": "mine:3"}) == "azureml:mine:3"
+    cpu = job_body.Place(arm_id=WS, compute="cpu")
     as_here = of(cpu, kernel=True, python="3.11", packages=("numpy==2.4.6",))
     assert json.loads(as_here.pop("packages"))["dependencies"] == ["python=3.11", "pip", {"pip": ["numpy==2.4.6"]}]
-    assert as_here == {"image": job_environment.BASE_IMAGE}
-    shown = job_environment.environment_shown(of(cpu, kernel=True, python="3.11", packages=("numpy==2.4.6",)))
-    assert shown == f"(environment of the image {job_environment.BASE_IMAGE} with python=3.11, numpy==2.4.6)"
-    assert "conda.yml" in job_environment.environment_shown({"conda": "conda.yml", "image": "i"})
+    assert as_here == {"image": environments.BASE_IMAGE}
+    shown = environments.environment_shown(of(cpu, kernel=True, python="3.11", packages=("numpy==2.4.6",)))
+    assert shown == f"(environment of the image {environments.BASE_IMAGE} with python=3.11, numpy==2.4.6)"
+    assert "conda.yml" in environments.environment_shown({"conda": "conda.yml", "image": "i"})
 
 
 @pytest.mark.parametrize(
@@ -164,21 +165,21 @@ def test_the_environment() -> None:
 )
 def test_what_a_job_there_cannot_have(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
-        mapping.check(JobSpec(name="n", **fields), PLACE)
+        job_body.check(JobSpec(name="n", **fields), PLACE)
 
 
 def test_files_of_ours_are_not_taken_from_the_user(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("1")
     snapshot = take("a.py", "", notebook_dir=tmp_path, source=tmp_path)
-    mapping.check_files(snapshot)
+    job_body.check_files(snapshot)
     with pytest.raises(CommandError, match="is ours"):
-        mapping.check_files(Snapshot(files={".amltrain/agent.pyz": b""}, digest="", bytes=0))
+        job_body.check_files(Snapshot(files={".amltrain/agent.pyz": b""}, digest="", bytes=0))
 
 
 def test_the_request_can_be_printed_and_holds_no_secret(tmp_path: Path) -> None:
     spec = JobSpec(name="n", script="print(1)")
     snapshot = take("script.py", "print(1)", notebook_dir=tmp_path)
-    found = mapping.request_of(spec, snapshot, PLACE, "n-22222", {"a": "b"})
+    found = job_body.request_of(spec, snapshot, PLACE, "n-22222", {"a": "b"})
     assert found["request"] == f"PUT {WS}/jobs/n-22222" and found["code"]["digest"] == snapshot.digest
     assert found["properties"]["tags"] == {"a": "b"} and json.dumps(found)
 
@@ -187,7 +188,7 @@ def test_the_request_can_be_printed_and_holds_no_secret(tmp_path: Path) -> None:
 
 
 def run_command(spec: JobSpec, folder: Path, path: str, **places: str) -> subprocess.CompletedProcess[str]:
-    text = job_command.command_of(spec)
+    text = job_body.command_of(spec)
     for name, value in places.items():
         text = text.replace("${{" + name.replace("__", ".") + "}}", value)
     return subprocess.run(["/bin/sh", "-c", text], cwd=folder, env={"PATH": path}, capture_output=True, text=True)
@@ -229,10 +230,10 @@ def test_an_image_without_python_runs_the_plain_command(tmp_path: Path, bin_fold
 
 
 def test_packs_are_unpacked_without_python_too(tmp_path: Path, bin_folder: Path) -> None:
-    from jupyter_amltrain.backends.azureml.service import code_tree
+    from jupyter_amltrain.backends.azureml.service import code_upload
 
     (tmp_path / ".amltrain").mkdir()
-    pack = code_tree.packed({"deep/module.py": code_tree.of_bytes(b"1")})
+    pack = code_upload.packed({"deep/module.py": code_upload.of_bytes(b"1")})
     (tmp_path / ".amltrain" / "base-0.tar.gz").write_bytes(pack)
     run_command(JobSpec(name="n", script="1"), tmp_path, str(bin_folder))
     assert (tmp_path / "deep" / "module.py").read_bytes() == b"1"
@@ -240,15 +241,15 @@ def test_packs_are_unpacked_without_python_too(tmp_path: Path, bin_folder: Path)
 
 def test_the_jobs_file_is_the_same_for_every_run() -> None:
     spec = JobSpec(name="n", script="1", args=("--x", "1"), out=("acc",), experiment="e", env={"A": "1"})
-    found = job_command.job_file(spec)
-    assert found == job_command.job_file(JobSpec(name="other", script="2", args=("--x", "1"), out=("acc",)))
+    found = job_body.job_file(spec)
+    assert found == job_body.job_file(JobSpec(name="other", script="2", args=("--x", "1"), out=("acc",)))
     assert found["argv"] == ["@python", "-u", "script.py", "--x", "1"]
 
 
 @pytest.mark.parametrize(("run_id", "name"), [("digits-k3f9", "digits-k3f9"), ("a.b c", "a-b-c"), ("--", "run")])
 def test_names(run_id: str, name: str) -> None:
-    assert mapping.job_name(run_id) == name and mapping.is_job_name(name)
-    assert not mapping.is_job_name("a/b") and len(mapping.tracking_id(name)) == 32
+    assert job_body.job_name(run_id) == name and job_body.is_job_name(name)
+    assert not job_body.is_job_name("a/b") and len(job_body.tracking_id(name)) == 32
 
 
 # ---- the spec in the job
@@ -256,15 +257,15 @@ def test_names(run_id: str, name: str) -> None:
 
 def test_a_spec_comes_back_whole() -> None:
     spec = JobSpec(name="n", script="print(1)\n" * 500, cell="print(1)\n" * 500, params={"lr": 0.1}, tags={"a": "b"})
-    found = job_tags.properties_of(spec)
-    assert job_tags.spec_from(found) == spec and all(len(value) <= 1000 for value in found.values())
-    assert job_tags.tags_of(spec, "gpu", "1")["amltrain.name"] == "n"
+    found = job_body.properties_of(spec)
+    assert job_body.spec_from(found) == spec and all(len(value) <= 1000 for value in found.values())
+    assert job_body.tags_of(spec, "gpu", "1")["amltrain.name"] == "n"
 
 
 def test_a_spec_that_is_too_long_loses_its_text_and_keeps_its_name() -> None:
     spec = JobSpec(name="n", script=os.urandom(40_000).hex(), cell=os.urandom(40_000).hex(), project="/p")
-    found = job_tags.properties_of(spec)
-    back = job_tags.spec_from(found)
+    found = job_body.properties_of(spec)
+    back = job_body.spec_from(found)
     assert back is not None and (back.name, back.project, back.script) == ("n", "/p", "")
     assert found["amltrain.spec.cut"] == "cell,script" and len(found) < 50
 
@@ -273,16 +274,16 @@ def test_a_spec_that_is_too_long_loses_its_text_and_keeps_its_name() -> None:
     "found", [{}, {"amltrain.spec.0": "no"}, {"amltrain.spec.0": zlib.compress(b"{").hex()}, {"amltrain.spec.0": "~~~"}]
 )
 def test_what_is_no_spec_of_ours(found: dict[str, str]) -> None:
-    assert job_tags.spec_from(found) is None
+    assert job_body.spec_from(found) is None
 
 
 def test_a_recorded_job_of_somebody_else() -> None:
     job = recorded("07a_job_completed_list_and_get.json")[1]["response"]
-    spec = job_tags.foreign(job["name"], job["properties"])
+    spec = job_body.foreign(job["name"], job["properties"])
     assert (spec.name, spec.experiment, spec.script) == ("commandJob01", "jobexperiment", 'echo "hello powershell 01"')
     row = history.row_of_job(job)
     assert (row["compute"], row["status"]) == ("commandjobcompute", "Completed")
-    status = job_rows.status_of(row)
+    status = azure_status.status_of(row)
     assert status is not None and status.state is RunState.COMPLETED
     assert [phase.name for phase in status.phases] == ["queued", "running"] and status.phases[1].seconds == 67.0
 
@@ -315,12 +316,12 @@ def row(status: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_states(word: str, state: RunState | None) -> None:
-    status = job_rows.status_of(row(word))
+    status = azure_status.status_of(row(word))
     assert (status.state if status else None) is state
 
 
 def test_a_cancel_that_is_under_way() -> None:
-    status = job_rows.status_of(row("CancelRequested", started=110.0))
+    status = azure_status.status_of(row("CancelRequested", started=110.0))
     assert status is not None and status.state is RunState.RUNNING and status.cancel_requested
 
 
@@ -333,12 +334,12 @@ def test_a_cancel_that_is_under_way() -> None:
     ],
 )
 def test_why_it_waits(nodes: dict[str, Any], words: str) -> None:
-    status = job_rows.status_of(row("Queued", nodes=nodes))
+    status = azure_status.status_of(row("Queued", nodes=nodes))
     assert status is not None and words in status.detail
 
 
 def test_a_second_attempt_says_so() -> None:
-    status = job_rows.status_of(row("Queued", attempt=2, started=110.0))
+    status = azure_status.status_of(row("Queued", attempt=2, started=110.0))
     assert status is not None and "attempt 2" in status.detail
 
 
@@ -358,15 +359,15 @@ def test_a_second_attempt_says_so() -> None:
     ],
 )
 def test_why_it_failed(more: dict[str, Any], reason: str, code: int | None, words: str) -> None:
-    status = job_rows.status_of(row("Failed", ended=130.0, **more))
+    status = azure_status.status_of(row("Failed", ended=130.0, **more))
     assert status is not None and (status.state, status.reason, status.exit_code) == (RunState.FAILED, reason, code)
     assert words in status.detail
 
 
 def test_a_job_that_was_cancelled_by_its_limit_failed() -> None:
-    status = job_rows.status_of(row("Canceled", started=110.0, ended=120.0, why="Job has timed out"))
+    status = azure_status.status_of(row("Canceled", started=110.0, ended=120.0, why="Job has timed out"))
     assert status is not None and (status.state, status.reason) == (RunState.FAILED, "timeout")
-    status = job_rows.status_of(row("Canceled", started=110.0, ended=120.0))
+    status = azure_status.status_of(row("Canceled", started=110.0, ended=120.0))
     assert status is not None and (status.state, status.reason) == (RunState.CANCELED, "canceled")
 
 
@@ -377,9 +378,9 @@ def test_a_job_that_was_cancelled_by_its_limit_failed() -> None:
 def test_tier_and_size_of_machine_are_refused_where_the_compute_has_them(more: dict[str, Any], flag: str) -> None:
     spec = JobSpec(name="a", script="print(1)\n", **more)
     with pytest.raises(SpecError, match=flag):
-        mapping.check(spec, mapping.Place(arm_id=WS, compute="cpu", own_machines=True))
-    mapping.check(spec, mapping.Place(arm_id=WS, size="Standard_DS2_v2"))
-    mapping.check(spec, mapping.Place(arm_id=WS, compute="k8s"))
+        job_body.check(spec, job_body.Place(arm_id=WS, compute="cpu", own_machines=True))
+    job_body.check(spec, job_body.Place(arm_id=WS, size="Standard_DS2_v2"))
+    job_body.check(spec, job_body.Place(arm_id=WS, compute="k8s"))
 
 
 @pytest.mark.parametrize(
@@ -397,21 +398,23 @@ def test_tier_and_size_of_machine_are_refused_where_the_compute_has_them(more: d
 def test_run_end_without_files_is_a_time_limit_by_duration_or_exit_code(
     status: str, more: dict[str, Any], reason: str
 ) -> None:
-    found = job_rows.status_of(row(status, started=110.0, ended=120.0, **more))
+    found = azure_status.status_of(row(status, started=110.0, ended=120.0, **more))
     assert found is not None and found.reason == reason
     assert found.state is (RunState.CANCELED if reason == "canceled" else RunState.FAILED)
 
 
 def test_what_only_the_agent_knows() -> None:
     agent = {"reason": "gpu-unused", "exit_code": -15, "detail": "stopped: not used", "devices": ["GPU-1"]}
-    status = job_rows.status_of(row("Failed", started=110.0, ended=120.0), {**agent, "truth": {"verdict": "not used"}})
+    status = azure_status.status_of(
+        row("Failed", started=110.0, ended=120.0), {**agent, "truth": {"verdict": "not used"}}
+    )
     assert status is not None and status.reason == "gpu-unused" and status.devices == ("GPU-1",)
     assert status.truth == {"verdict": "not used"} and status.detail == "stopped: not used"
 
 
 def test_a_recorded_failure_of_a_pipelines_child() -> None:
     child = recorded("02_pipeline_two_steps_failed_children.json")[-1]["response"]["value"][0]
-    status = job_rows.status_of(history.row("n", child))
+    status = azure_status.status_of(history.row("n", child))
     assert status is not None and status.state is RunState.FAILED and "Permission denied" in status.detail
     assert status.nodes == 1 and status.phases[-1].seconds == pytest.approx(202.53, abs=0.01)
 
@@ -439,7 +442,7 @@ def test_input_that_cannot_be_read_is_named_whole_however_long_the_answer() -> N
         " The requested stream was not found. Please make sure the request uri is correct:"
         f" {place}/workspaces/ml/data/nosuch/versions/1"
     )
-    status = job_rows.status_of({"name": "a", "status": "Failed", "error": error, "created": 1.0})
+    status = azure_status.status_of({"name": "a", "status": "Failed", "error": error, "created": 1.0})
     assert status is not None and "(data/nosuch/versions/1)" in status.detail and "--input" in status.detail
-    other = job_rows.status_of({"name": "a", "status": "Failed", "error": "x" * 5000})
+    other = azure_status.status_of({"name": "a", "status": "Failed", "error": "x" * 5000})
     assert other is not None and len(other.detail) < 500

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.naming import compute_name_error, job_name, suggested
+from jupyter_amltrain.backends.azureml.job_body import job_name
+from jupyter_amltrain.spec.azure_names import compute_name_error, suggested
 
 
 @pytest.mark.parametrize("name", ["abc", "gpu-cluster", "A1b", "a" * 24, "gpu-1"])

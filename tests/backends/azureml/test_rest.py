@@ -11,8 +11,8 @@ import pytest
 from azure.core.credentials import AccessToken
 
 from azureml_emulator import tls
-from jupyter_amltrain.backends.azureml.service import rest
-from jupyter_amltrain.backends.azureml.service.account import Account, identity
+from jupyter_amltrain.backends.azureml.service import http as azure_http
+from jupyter_amltrain.backends.azureml.service.auth import Account, identity
 from jupyter_amltrain.backends.azureml.service.cloud import Cloud
 from jupyter_amltrain.errors import (
     AuthenticationError,
@@ -100,7 +100,7 @@ class Tokens:
 
 def client(edge, tokens=None, **more):
     account = Account(tokens, more.pop("tenant", "")) if tokens else None
-    return rest.Rest(edge.url, "/subscriptions/s/w", account, "scope", where="ws", user="ada", **more)
+    return azure_http.Rest(edge.url, "/subscriptions/s/w", account, "scope", where="ws", user="ada", **more)
 
 
 def test_a_path_is_below_the_workspace_whole_or_an_address(edge):
@@ -223,11 +223,11 @@ def test_no_connection_and_a_wrong_proxy_are_told(edge, monkeypatch):
     free = edge.url
     edge.close()
     with pytest.raises(TargetUnreachable, match="No connection to Azure"):
-        rest.Rest(free, "", None).get("x")
+        azure_http.Rest(free, "", None).get("x")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     with pytest.raises(TargetUnreachable, match="through the proxy of your network"):
-        rest.Rest("https://management.azure.com", "", None).get("/x")
+        azure_http.Rest("https://management.azure.com", "", None).get("/x")
 
 
 def test_blobs_are_read_by_ranges_without_a_token(edge, tmp_path):

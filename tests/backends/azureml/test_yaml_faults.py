@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from azure.core.exceptions import AzureError
 
-from jupyter_amltrain.backends.azureml import support, yaml_faults
+from jupyter_amltrain.backends.azureml import support, yaml_errors
 
 MISSING, UNKNOWN = ["Missing data for required field."], ["Unknown field."]
 WRAPPED = """Validation for CommandSchema failed:
@@ -36,7 +36,7 @@ class ValidationError(Exception):
 
 
 def told(error: Exception, text: str) -> str:
-    return str(yaml_faults.of_exception(error, text, "job.yml", "/home"))
+    return str(yaml_errors.of_exception(error, text, "job.yml", "/home"))
 
 
 def test_what_is_wrapped_in_a_page_of_advice() -> None:
@@ -96,7 +96,7 @@ def test_local_refusal_of_the_sdk_is_one_of_the_file() -> None:
     error = AssetPathException(
         f"{text} or directory: /a/data\x1b[39m\n\nTo set up VS Code, visit https://example.com\n"
     )
-    assert yaml_faults.is_validation(error) and not yaml_faults.is_validation(AzureError("no answer"))
+    assert yaml_errors.is_validation(error) and not yaml_errors.is_validation(AzureError("no answer"))
     assert told(error, "type: automl\n").endswith("No such file or directory: /a/data")
 
 

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from jupyter_amltrain.backends.azureml import faults
-from jupyter_amltrain.backends.azureml.service import history, rest
+from jupyter_amltrain.backends.azureml import errors
+from jupyter_amltrain.backends.azureml.service import history, http
 from jupyter_amltrain.errors import AmlTrainError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class _Container:
 
     def __init__(self, call: ServiceCall, workspace: Workspace, store: str) -> None:
         self._call, self._workspace, self._store = call, workspace, f"datastores/{store}"
-        asked = workspace.arm.get(self._store, api=rest.ARM, act="look at the workspace's storage")
+        asked = workspace.arm.get(self._store, api=http.ARM, act="look at the workspace's storage")
         self._facts: dict[str, Any] = (asked.json or {})["properties"]
         suffix = self._facts.get("endpoint") or "core.windows.net"
         self.url = f"https://{self._facts['accountName']}.blob.{suffix}/{self._facts['containerName']}"
@@ -69,10 +69,10 @@ class _Container:
         self._signature = self._signed()
 
     @cached_property
-    def _own(self) -> rest.Rest:
+    def _own(self) -> http.Rest:
         """The storage service, by who we are."""
         place = self._workspace
-        return rest.Rest("", "", place.credential, _SCOPE, where=place.name, user=place.user)
+        return http.Rest("", "", place.credential, _SCOPE, where=place.name, user=place.user)
 
     def _signed(self) -> str:
         """A signature for an hour; empty where the datastore has no secret, or none for us."""
@@ -81,18 +81,18 @@ class _Container:
         try:
             secret = self._workspace.arm.post(
                 f"{self._store}/listSecrets",
-                api=rest.ARM_PREVIEW,
+                api=http.ARM_PREVIEW,
                 json={"expirableSecret": True, "expireAfterHours": 1},
                 act="ask for a signature of the workspace's storage",
             ).json
         except AmlTrainError as error:
-            if faults.told(error).status not in _NO_SECRET:
+            if errors.details_of(error).status not in _NO_SECRET:
                 raise
             self._refused = error
             return ""
         return str((secret or {}).get("sasToken") or "").lstrip("?") or _signature(self._facts, secret or {})
 
-    def send(self, query: str, **how: Any) -> rest.Answer:
+    def send(self, query: str, **how: Any) -> http.Answer:
         """GET of the container."""
         return self._opened(lambda signature: self._blob("", query, signature).send("GET", **how))
 
@@ -100,17 +100,17 @@ class _Container:
         """Bytes of a file, by its quoted name."""
         return self._opened(lambda signature: self._blob(f"/{path}", "", signature).get(start, end)).bytes
 
-    def _blob(self, path: str, query: str, signature: str) -> rest.Blob:
+    def _blob(self, path: str, query: str, signature: str) -> http.Blob:
         url = f"{self.url}{path}?{query}{'&' if query and signature else ''}{signature}".rstrip("?")
-        return self._call.cloud.blob(url) if signature else rest.Blob(self._own, url)
+        return self._call.cloud.blob(url) if signature else http.Blob(self._own, url)
 
-    def _opened(self, ask: Callable[[str], rest.Answer]) -> rest.Answer:
+    def _opened(self, ask: Callable[[str], http.Answer]) -> http.Answer:
         """What is asked with the signature; where its time is over, once more with a new one."""
         signature = self._signature
         try:
             return ask(signature)
         except AmlTrainError as error:
-            said = faults.told(error)
+            said = errors.details_of(error)
             if said.status != 403:
                 raise
             if not signature:
@@ -137,7 +137,7 @@ def stored(call: ServiceCall, workspace: Workspace, store: str, root: str, paths
             call.check()
             query = f"restype=container&comp=list&prefix={quote(root + path, safe='')}"
             query += f"&marker={quote(marker, safe='')}" if marker else ""
-            answer = container.send(query, headers={"x-ms-version": rest.BLOB}, act="list the outputs")
+            answer = container.send(query, headers={"x-ms-version": http.BLOB}, act="list the outputs")
             tree = xml.etree.ElementTree.fromstring(answer.bytes)
             for blob in tree.iter("Blob"):
                 full = blob.findtext("Name") or ""

@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from jupyter_amltrain.backends.azureml import faults, job_rows, mirror_reading
-from jupyter_amltrain.backends.azureml.service import doors, history, jobs, logs, rest
+from jupyter_amltrain.backends.azureml import errors, mirror_store
+from jupyter_amltrain.backends.azureml import status as azure_status
+from jupyter_amltrain.backends.azureml.service import history, http, jobs, links, logs
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.spec.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_telling
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("amltrain.azure")
 
-FILE = mirror_reading.CHILDREN
+FILE = mirror_store.CHILDREN
 #: Of so many the states are told; an AutoML job may have a thousand.
 MAX_LISTED = 500
 #: Children whose metrics one look asks for while the parent lives.
@@ -85,7 +86,7 @@ def take(
 
 def _listed(place: Workspace, name: str) -> list[dict[str, Any]]:
     pages = place.data.pages(
-        f"{place.history}/runs/{quote(name, safe='')}/children", api=rest.HISTORY, act=f"look at the parts of {name}"
+        f"{place.history}/runs/{quote(name, safe='')}/children", api=http.HISTORY, act=f"look at the parts of {name}"
     )
     found: list[dict[str, Any]] = []
     for child in pages:
@@ -127,7 +128,7 @@ def _rows(
 def _row(place: Workspace, child: Mapping[str, Any], kind: str, best: str) -> ChildRun:
     run_id = str(child["runId"])
     row = history.row(run_id, child)
-    status = job_rows.status_of(row)
+    status = azure_status.status_of(row)
     detail = "" if status is None else status.detail
     if status is not None and not detail and status.exit_code:
         detail = f"exit code {status.exit_code}"
@@ -141,7 +142,7 @@ def _row(place: Workspace, child: Mapping[str, Any], kind: str, best: str) -> Ch
         created=row["created"],
         started=row["started"],
         ended=row["ended"],
-        url=doors.studio_url(place, quote(run_id, safe="")),
+        url=links.studio_url(place, quote(run_id, safe="")),
     )
 
 
@@ -263,4 +264,4 @@ def _shown(child: Mapping[str, Any]) -> str:
 
 
 def _sentence(text: Any) -> str:
-    return " ".join(faults.redacted(str(text or "")).split())[:_SENTENCE]
+    return " ".join(errors.redacted(str(text or "")).split())[:_SENTENCE]

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
-from jupyter_amltrain.backends.azureml import computed, faults
-from jupyter_amltrain.backends.azureml.service import rest
+from jupyter_amltrain.backends.azureml import compute_state, errors
+from jupyter_amltrain.backends.azureml.service import http
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.rpc import server
 
@@ -81,11 +81,11 @@ def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
     try:
         answer = workspace.data.get(
             f"{workspace.history}/runs/{quote(name, safe='')}/details",
-            api=rest.HISTORY,
+            api=http.HISTORY,
             act=f"look at job {name}",
         )
     except AmlTrainError as error:
-        if faults.told(error).status == 404:
+        if errors.details_of(error).status == 404:
             return None
         raise
     found: dict[str, Any] = answer.json or {}
@@ -96,7 +96,7 @@ def details(workspace: Workspace, name: str) -> dict[str, Any] | None:
 def record(workspace: Workspace, name: str) -> dict[str, Any] | None:
     """Return the record of a run, which has no log files; ``None`` when there is none of that name."""
     answer = workspace.data.get(
-        f"{workspace.history}/runs/{quote(name, safe='')}", api=rest.HISTORY, ok=(200, 404), act=f"look at job {name}"
+        f"{workspace.history}/runs/{quote(name, safe='')}", api=http.HISTORY, ok=(200, 404), act=f"look at job {name}"
     )
     found: dict[str, Any] = answer.json or {}
     return found if answer.status == 200 else None
@@ -146,7 +146,7 @@ def contents(workspace: Workspace, name: str, experiment: str, prefix: str) -> d
         answer = workspace.data.get(
             f"{workspace.history}/experiments/{quote(experiment, safe='')}/runs/{quote(name, safe='')}"
             "/artifacts/prefix/contentinfo",
-            api=rest.HISTORY,
+            api=http.HISTORY,
             params={"path": prefix, **({"continuationToken": token} if token else {})},
             ok=(200, 404),
             act=f"look for files of job {name}",
@@ -205,7 +205,7 @@ def row_of_job(job: Mapping[str, Any]) -> dict[str, Any]:
         "revision": 0,
         "compute": compute.rpartition("/")[2],
         "count": (body.get("resources") or {}).get("instanceCount"),
-        "limit": computed.seconds(str((body.get("limits") or {}).get("timeout") or "")),
+        "limit": compute_state.seconds(str((body.get("limits") or {}).get("timeout") or "")),
         "archived": bool(body.get("isArchived")),
         "size": (body.get("resources") or {}).get("instanceType") or "",
     }

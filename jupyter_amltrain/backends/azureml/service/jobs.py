@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import os
+import re
+import shutil
+import subprocess
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from jupyter_amltrain.backends.azureml import faults
-from jupyter_amltrain.backends.azureml.service import doors, history, rest
+from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.backends.azureml import errors, job_body, yaml_errors
+from jupyter_amltrain.backends.azureml.service import code_upload, history, http, images, links, sdk
+from jupyter_amltrain.backends.azureml.service.operations import setting
 from jupyter_amltrain.errors import (
     AmlTrainError,
+    AuthenticationError,
     CommandError,
+    EnvironmentFailed,
+    SpecError,
+    SubmitError,
+    SubmitUnsure,
 )
+from jupyter_amltrain.rpc import server
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
@@ -36,7 +51,7 @@ def is_taken(place: Workspace, name: str) -> bool:
 
 def job_of(place: Workspace, name: str) -> dict[str, Any] | None:
     """A job's JSON; ``None`` when there is none of that name."""
-    answer = place.arm.get(f"jobs/{quote(name, safe='')}", api=rest.ARM, ok=(200, 404), act=f"look at job {name}")
+    answer = place.arm.get(f"jobs/{quote(name, safe='')}", api=http.ARM, ok=(200, 404), act=f"look at job {name}")
     return answer.json if answer.status == 200 else None
 
 
@@ -48,7 +63,7 @@ def poll(call: ServiceCall, *, workspace: str, names: Sequence[str]) -> dict[str
         try:
             row = history.look(place, name)
         except AmlTrainError as error:
-            if faults.told(error).status in (403, 410):
+            if errors.details_of(error).status in (403, 410):
                 job_of(place, name)  # what run history says for a workspace that is gone nobody has recorded
             raise
         if row is None or row["status"] in history.ENDED_BADLY:
@@ -58,7 +73,7 @@ def poll(call: ServiceCall, *, workspace: str, names: Sequence[str]) -> dict[str
             # ARM alone knows the limit, by which a run that was canceled at it is told from others.
             told = history.row_of_job(job or {})
             row = told if row is None else {**row, "limit": told["limit"]}
-        return {**row, "doors": doors.of_row(place, row)}
+        return {**row, "doors": links.of_row(place, row)}
 
     rows = history.all_of(one, list(names))
     return {name: row for name, row in zip(names, rows, strict=True) if row is not None}
@@ -74,7 +89,7 @@ def get(call: ServiceCall, *, workspace: str, name: str) -> dict[str, Any] | Non
     if better is not None and better["status"] in (*history.QUEUED, *history.ENDED_BADLY):
         better = history.with_reason(better, history.record(place, name))
     row = history.completed(history.row_of_job(job), better)
-    return {"row": {**row, "doors": doors.of_row(place, row)}, "job": shown(job)}
+    return {"row": {**row, "doors": links.of_row(place, row)}, "job": shown(job)}
 
 
 def list_all(
@@ -99,7 +114,7 @@ def list_all(
     names: list[str] = []
     found: list[dict[str, Any]] = []
     left = frozenset(known)
-    pages = place.arm.pages("jobs", api=rest.ARM, params={"listViewType": "ActiveOnly"}, act="list the jobs")
+    pages = place.arm.pages("jobs", api=http.ARM, params={"listViewType": "ActiveOnly"}, act="list the jobs")
     whole = True
     for number, job in enumerate(pages):
         call.check()
@@ -125,7 +140,7 @@ def list_all(
     for one, more in zip(asked, history.all_of(lambda o: _more(place, o["row"]["name"]), asked), strict=True):
         one["row"] = history.completed(one["row"], more)
     for one in found:
-        one["row"]["doors"] = [doors.page(place, one["row"]["name"])]
+        one["row"]["doors"] = [links.page(place, one["row"]["name"])]
     return {"names": names, "jobs": found, "whole": whole}
 
 
@@ -152,7 +167,7 @@ def cancel(call: ServiceCall, *, workspace: str, name: str) -> None:
     place = call.cloud.workspace(workspace)
     path = f"jobs/{quote(name, safe='')}/cancel"
     try:
-        place.arm.post(path, api=rest.ARM, ok=(200, 202, 204, 404), act=f"cancel job {name}")
+        place.arm.post(path, api=http.ARM, ok=(200, 202, 204, 404), act=f"cancel job {name}")
     except AmlTrainError as error:
         job = job_of(place, name)
         status = ((job or {}).get("properties") or {}).get("status")
@@ -180,7 +195,7 @@ def archive(call: ServiceCall, *, workspace: str, name: str) -> None:
     try:
         sdk.client(call.cloud, place).jobs.archive(name)
     except Exception as error:
-        plain = faults.of_exception(error, place.name)
+        plain = errors.of_exception(error, place.name)
         if plain is None:
             raise
         raise plain from error
@@ -191,3 +206,349 @@ def outputs(call: ServiceCall, *, workspace: str, name: str, folder: str, paths:
     from jupyter_amltrain.backends.azureml.service import artifacts
 
     return artifacts.download(call, call.cloud.workspace(workspace), name, folder, paths)
+
+
+#: Seconds that an accepted job waits for what is said of its environment, which was asked for long ago.
+_NOTE = 3.0
+
+_pool = ThreadPoolExecutor(8, "amltrain-azure-submit")
+
+
+def submit(
+    call: ServiceCall, *, workspace: str, job: Mapping[str, Any], files: Mapping[str, str | bytes]
+) -> dict[str, Any]:
+    """Send a job; the code before it.
+
+    Parameters
+    ----------
+    job
+        ``name``; ``body``: ``properties`` of the job as ARM takes them, without code and environment;
+        ``environment`` (see :func:`..job_environment.environment_of`); ``code``: ``script``, ``digest``,
+        ``job_file``; ``git``: a folder whose git facts the job gets.
+    files
+        The snapshot.
+
+    Returns
+    -------
+    dict
+        ``name``, ``status``, ``studio_url``, ``created``; ``conda``: what the service says is in its environment.
+    """
+    place = call.cloud.workspace(workspace)
+    name, body = str(job["name"]), dict(job["body"])
+
+    def here(work: Any, *args: Any, **keywords: Any) -> Any:
+        with server.working_for(call):
+            return work(*args, **keywords)
+
+    # None of them needs another's answer; the SDK may still be on its way into memory.
+    taken = _pool.submit(here, is_taken, place, name)
+    environment = _pool.submit(here, images.resolved, place, job["environment"])
+    conda = _pool.submit(here, _told, place, environment)  # waits for what stands before it in the queue only
+    git = _pool.submit(_git, str(job.get("git") or ""))
+    code = code_upload.send(call, place, files=files, **job["code"])
+    staged = not code.startswith("/subscriptions/") and os.path.isdir(code)
+    try:
+        if taken.result():
+            raise SubmitError(f"{workspace} has a job {name} already.", hint="Submit it again under another name.")
+        body["properties"] = {**git.result(), **(body.get("properties") or {})}
+        call.check()
+        call.progress("Submitting the job.")
+        failpoints.hit("azure_before_put")
+        links.expected(place, name, body.get("services") or {})
+        made = _created(call, place, name, body, code, environment.result())
+        return {**made, "conda": _soon(conda)}
+    finally:
+        if staged:
+            shutil.rmtree(code, ignore_errors=True)
+
+
+def _told(place: Workspace, environment: Future[Any]) -> str:
+    """The conda file of the environment; nothing where it is not there, which its own answer says."""
+    try:
+        found = environment.result()
+    except Exception:  # told by who waits for the environment itself
+        return ""
+    return images.conda_of(place, found)
+
+
+def _soon(conda: Future[str]) -> str:
+    """What there is of it: nobody waits for a note about a job that is accepted."""
+    try:
+        return conda.result(_NOTE)
+    except TimeoutError:
+        return ""
+
+
+def _created(
+    call: ServiceCall, place: Workspace, name: str, body: Mapping[str, Any], code: str, environment: Any
+) -> dict[str, Any]:
+    from jupyter_amltrain.backends.azureml.service import sdk
+
+    for again in (False, True):
+        entity = sdk.command_of(name, body, code, environment)
+        try:
+            made = sdk.client(call.cloud, place).jobs.create_or_update(entity, skip_validation=True)
+            break
+        except Exception as error:
+            plain = errors.of_exception(error, place.name, "take the job")
+            if plain is None:
+                raise
+            if (there := accepted(call, place, name, plain)) is not None:
+                return there
+            if isinstance(plain, AuthenticationError) and not again and _status(error) == 401:
+                # A token that was taken back before its time: our own client gets a new one, the SDK keeps the old.
+                sdk.forget(place.name)
+                is_taken(place, name)
+                continue
+            compute = str(body.get("computeId") or "").rpartition("/")[2]
+            raise plain_refusal(plain, compute, environment) from error
+    failpoints.hit("azure_after_put")
+    return answer_of(made, place, name)
+
+
+def accepted(call: ServiceCall, place: Workspace, name: str, error: AmlTrainError) -> dict[str, Any] | None:
+    """The job, when it is there although no good answer came.
+
+    A refusal may be that of a second try, whose name the first one has taken.
+
+    Raises
+    ------
+    SubmitUnsure
+        That cannot be found out within half a minute (``AMLTRAIN_AZURE_UNSURE``, seconds).
+    """
+    refused = not errors.is_unconfirmed(error)
+    if refused and errors.details_of(error).status not in (400, 409):
+        return None
+    until = time.monotonic() + setting("UNSURE", 30.0)
+    while True:
+        try:
+            job = job_of(place, name)
+            break
+        except AmlTrainError as silent:
+            if refused:
+                return None
+            if time.monotonic() > until:
+                raise unsure(name, error.message) from silent
+            call.progress(f"Asking whether the job was accepted: {silent.message}"[:200])
+            call.wait(setting("POLL", 2.0))
+    if job is None:
+        return None
+    log.info("%s was accepted all the same: %s", name, error)
+    row = history.row_of_job(job)
+    return {
+        "name": name,
+        "status": row["status"],
+        "studio_url": shown(job)["studio_url"] or links.studio_url(place, name),
+        "created": row["created"] or time.time(),
+    }
+
+
+def unsure(name: str, why: str) -> SubmitUnsure:
+    """Nobody knows whether the service has a job."""
+    return SubmitUnsure(
+        f"{why} Whether {name} was accepted is not known.",
+        hint="When Azure answers again, %aml_runs lists it if it was; look there before you submit it again.",
+    )
+
+
+def answer_of(made: Any, place: Workspace, name: str) -> dict[str, Any]:
+    """What is told of a job that the SDK has sent."""
+    services = made.services or {}
+    studio = services.get("Studio")
+    created = made.creation_context.created_at if made.creation_context else None
+    return {
+        "name": made.name,
+        "status": made.status,
+        "studio_url": str((studio.endpoint if studio else "") or links.studio_url(place, name)),
+        "created": created.timestamp() if created else time.time(),
+    }
+
+
+def _status(error: Exception) -> int:
+    """HTTP status of an error of azure-core; 0 without one."""
+    return int(getattr(error, "status_code", 0) or 0)
+
+
+def plain_refusal(error: AmlTrainError, compute: str, environment: Any) -> AmlTrainError:
+    """Return a refused submit in words for what a person asked for; the error itself where there are none.
+
+    Parameters
+    ----------
+    compute
+        Name of the compute; empty for serverless.
+    environment
+        An id, or the SDK's object.
+    """
+    codes = " ".join(errors.details_of(error).codes)
+    missing = "UnknownTargetType" in codes or re.search(r"compute (?:target )?(?:was )?not found", error.message, re.I)
+    if missing and compute:
+        return SubmitError(
+            f"There is no compute {compute!r} in the workspace any more.",
+            hint="%aml_compute list shows what is there.",
+        )
+    if "EnvironmentNotFound" in codes and isinstance(environment, str):
+        return EnvironmentFailed(
+            f"There is no environment {shown_environment(environment)!r}{_home(environment)}.",
+            hint="The studio lists them under Environments. Try: --env NAME@latest, or --env conda.yml",
+        )
+    if re.search(r"environment", f"{codes} {error.message}", re.I) and errors.details_of(error).status in (400, 404):
+        return EnvironmentFailed(error.message, hint="Try another: --env NAME@latest, or --env conda.yml")
+    return error
+
+
+def shown_environment(reference: str) -> str:
+    """Return the id of an environment as ``--env`` takes it: addresses of registries begin with ``azureml://``."""
+    return reference if reference.startswith("azureml://") else reference.removeprefix("azureml:")
+
+
+def _home(environment: str) -> str:
+    registry = re.match(r"azureml://registries/([^/]+)/", environment)
+    return f" in the registry {registry[1]!r}" if registry else " in the workspace"
+
+
+def _git(folder: str) -> dict[str, str]:
+    """Git facts under the SDK's names; the SDK itself would take those of our own working folder."""
+    if not folder or not os.path.isdir(folder) or shutil.which("git") is None:
+        return {}
+
+    def asked(*words: str) -> str:
+        try:
+            done = subprocess.run(
+                ["git", "-C", folder, *words], capture_output=True, text=True, timeout=5, stdin=subprocess.DEVNULL
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    commit = asked("rev-parse", "HEAD")
+    if not commit:
+        return {}
+    url = re.sub(r"//[^/@]*@", "//", asked("ls-remote", "--get-url"))  # it may hold a token
+    found = {
+        "mlflow.source.git.repoURL": "" if url == "origin" else url,
+        "mlflow.source.git.branch": asked("symbolic-ref", "--short", "HEAD"),
+        "mlflow.source.git.commit": commit,
+        "azureml.git.dirty": str(bool(asked("status", "--porcelain", "--untracked-files=no"))),
+    }
+    return {key: value[:1000] for key, value in found.items() if value}
+
+
+def check_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) -> None:
+    """Load a job and send nothing.
+
+    Raises
+    ------
+    SpecError
+        The SDK refuses it; names line and key.
+    """
+    del workspace
+    call.progress("Reading the job.")
+    _loaded(job)
+
+
+def submit_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Send a job (see :func:`..yaml_jobs.payload_of`); as :func:`.submits.submit`.
+
+    Raises
+    ------
+    SpecError, SubmitError
+        The SDK or the service refuses it.
+    """
+    place = call.cloud.workspace(workspace)
+    name = str(job["name"])
+    entity = _loaded(job)
+    if is_taken(place, name):
+        raise SubmitError(f"{workspace} has a job {name} already.", hint="Submit it again.")
+    call.check()
+    call.progress("Submitting the job.")
+    client = sdk.client(call.cloud, place)
+    entity.name = name
+    entity.tags = {**(entity.tags or {}), **job["tags"]}
+    _take_properties(entity, {**(entity.properties or {}), **job["properties"]})
+    _repair_automl(entity)
+    try:
+        with sdk.quiet():
+            made = client.jobs.create_or_update(entity, skip_validation=True)
+    except Exception as error:
+        plain = _plain(error, job, place.name)
+        if isinstance(plain, AmlTrainError) and (there := accepted(call, place, name, plain)) is not None:
+            return there
+        if isinstance(plain, AmlTrainError):
+            environment = getattr(entity, "environment", None)
+            raise plain_refusal(plain, _compute_of(entity, job), environment) from error
+        raise plain from error
+    return answer_of(made, place, name)
+
+
+def _compute_of(entity: Any, job: Mapping[str, Any]) -> str:
+    """Return the name of the compute that a job goes to; of a pipeline that of its target."""
+    named = getattr(entity, "compute", None)
+    named = named if isinstance(named, str) else job["properties"].get(job_body.COMPUTE_PROPERTY)
+    return str(named or "").rpartition("/")[2].removeprefix("azureml:")
+
+
+def _loaded(job: Mapping[str, Any]) -> Any:
+    with sdk.quiet():
+        from azure.ai.ml import load_job
+
+        try:
+            # It takes the folder of this path for the relative ones of the text.
+            entity = load_job(io.StringIO(job["text"]), relative_origin=os.path.join(job["folder"], job["file"]))
+            if getattr(entity, "training_data", None) is not None:
+                entity._base_path = job["folder"]  # the SDK takes the working folder for AutoML's data alone
+            found = entity._validate() if hasattr(entity, "_validate") else None
+        except AmlTrainError:
+            raise
+        except Exception as error:
+            raise yaml_errors.of_exception(error, job["said"], job["file"], job["folder"]) from None
+        if found is not None and not found.passed:
+            raise yaml_errors.of_messages(found.error_messages, job["said"], job["file"], job["folder"])
+    return entity
+
+
+def _take_properties(entity: Any, properties: dict[str, str]) -> None:
+    entity.properties = properties
+    if type(entity).__name__ != "Spark":
+        return
+    # The SDK (1.33 to 1.35) makes a SparkJob of it and leaves the properties behind.
+    make = entity._to_job
+
+    def with_properties() -> Any:
+        made = make()
+        made.properties_sparkJob = properties
+        return made
+
+    object.__setattr__(entity, "_to_job", with_properties)
+
+
+def _repair_automl(entity: Any) -> None:
+    """Have an AutoML job send its ``resources`` and ``queue_settings`` as the API names them.
+
+    The SDK (1.35) puts its own objects into the body, which go out in snake case: the size of a serverless machine
+    would be lost.
+    """
+    if str(getattr(entity, "type", "")).lower() != "automl":
+        return
+    make = entity._to_rest_object
+
+    def with_resources() -> Any:
+        made = make()
+        for name in ("resources", "queue_settings"):
+            own: Any = getattr(entity, name, None)
+            if hasattr(own, "_to_rest_object") and hasattr(made.properties, "_is_model"):
+                setattr(made.properties, name, own._to_rest_object())
+        return made
+
+    object.__setattr__(entity, "_to_rest_object", with_resources)
+
+
+def _plain(error: Exception, job: Mapping[str, Any], where: str) -> Exception:
+    """What the service or the SDK says, in one line."""
+    if isinstance(error, AmlTrainError):
+        return error
+    plain = errors.of_exception(error, where)
+    if plain is not None and not yaml_errors.is_validation(error):
+        return plain
+    if yaml_errors.is_validation(error):
+        return yaml_errors.of_exception(error, job["said"], job["file"], job["folder"])
+    return SpecError(f"{job['file']}: {yaml_errors.first_line(str(error))}")

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import failpoints
-from jupyter_amltrain.backends.azureml.service import children, history, logs, records
-from jupyter_amltrain.backends.azureml.service.elsewhere import AGENT, AGENT_STATE, ENDED, Elsewhere, base, passing
+from jupyter_amltrain.backends.azureml.service import children, history, logs, metrics
+from jupyter_amltrain.backends.azureml.service.logs import News, Reader, advance
+from jupyter_amltrain.backends.azureml.service.metrics import AGENT, AGENT_STATE, ENDED, FallbackMetrics, base, passing
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
-from jupyter_amltrain.backends.azureml.service.ranges import News, Reader, advance
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
 from jupyter_amltrain.spec.child_run import PARENT_TYPES
 from jupyter_amltrain.state import locked
@@ -109,7 +109,7 @@ class _Sync:
                 self._log()
                 self._children()
                 self._agent()
-                elsewhere = Elsewhere(self.call, self.place, self.name, self.mirror, self.status, self.ended)
+                elsewhere = FallbackMetrics(self.call, self.place, self.name, self.mirror, self.status, self.ended)
                 if "telemetry" in self.streams and "metrics" in self.streams:
                     elsewhere.figures(any(name.startswith(AGENT) for name in self.files))
                 if self.ended and not self.more:
@@ -258,7 +258,7 @@ class _Sync:
             local
             for local in ours
             if (_TICKS.fullmatch(local) and "telemetry" in self.streams)
-            or (local == records.JOURNAL and "metrics" in self.streams)
+            or (local == metrics.JOURNAL and "metrics" in self.streams)
             or (_MINUTES.fullmatch(local) and not self.mirror.facts.get("renumbered"))
         ]
         while lines:
@@ -283,7 +283,7 @@ class _Sync:
 
     def _lines(self, local: str, name: str, came: News) -> bool:
         """Take whole lines; whether there were any."""
-        data = records.whole_lines(came.data)
+        data = metrics.whole_lines(came.data)
         if not data:
             return False
         mirror = self.mirror
@@ -291,10 +291,10 @@ class _Sync:
         if came.restarted or mirror.facts.get(f"ticks-{match[1]}" if match else "journal", {}).get("by") == "service":
             mirror.facts["renumbered"] = True  # minutes point to bytes of a file that we no longer have as it is
         if match:
-            records.take_ticks(mirror, int(match[1]), data, came.restarted)
+            metrics.take_ticks(mirror, int(match[1]), data, came.restarted)
             mirror.facts["ticked"] = self.now
-        elif local == records.JOURNAL:
-            records.take_journal(mirror, data, came.restarted)
+        elif local == metrics.JOURNAL:
+            metrics.take_journal(mirror, data, came.restarted)
         elif not came.restarted:
             mirror.append(local, data, "minutes")
         advance(mirror.of(name), data, came.restarted, came.made)

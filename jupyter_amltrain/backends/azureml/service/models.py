@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml import faults
-from jupyter_amltrain.backends.azureml.service import artifacts, history, rest, sdk
+from jupyter_amltrain.backends.azureml import errors
+from jupyter_amltrain.backends.azureml.service import artifacts, history, http, sdk
 from jupyter_amltrain.errors import AmlTrainError, CommandError, UnknownRun
 from jupyter_amltrain.tracking.model_choice import chosen, counted, only, path_in_run, settle
 
@@ -79,7 +79,7 @@ def list_all(call: ServiceCall, *, workspace: str) -> list[dict[str, Any]]:
     place = call.cloud.workspace(workspace)
     names = [
         str(item["name"])
-        for item in place.arm.pages("models", api=rest.ARM, act="list the models")
+        for item in place.arm.pages("models", api=http.ARM, act="list the models")
         if not (item.get("properties") or {}).get("isArchived")
     ]
     found = history.all_of(lambda name: _versions(place, name), names)
@@ -116,7 +116,7 @@ class _Left:
 
     def __init__(self, call: ServiceCall, place: Workspace, job: str) -> None:
         self.call, self.place, self.job = call, place, job
-        answer = place.arm.get(f"jobs/{job}", api=rest.ARM, ok=(200, 404), act=f"look at job {job}")
+        answer = place.arm.get(f"jobs/{job}", api=http.ARM, ok=(200, 404), act=f"look at job {job}")
         if answer.status == 404:
             raise UnknownRun(f"There is no job {job!r} in {place.name}.", hint="%aml_runs lists the runs.")
         outputs = ((answer.json or {}).get("properties") or {}).get("outputs") or {}
@@ -127,7 +127,7 @@ class _Left:
         try:
             return [file.path for file in artifacts.listing(self.call, self.place, self.job, [below])]
         except AmlTrainError as error:
-            if faults.told(error).status != 403:
+            if errors.details_of(error).status != 403:
                 raise
             return None  # the service itself may, and registers what it finds
 
@@ -202,7 +202,7 @@ def _logged(files: Sequence[str], below: str) -> str:
 
 def _versions(place: Workspace, name: str) -> list[dict[str, Any]]:
     path = f"models/{name}/versions"
-    answer = place.arm.get(path, api=rest.ARM, ok=(200, 404), act=f"list the versions of {name}")
+    answer = place.arm.get(path, api=http.ARM, ok=(200, 404), act=f"list the versions of {name}")
     if answer.status == 404:
         return []
     items = list((answer.json or {}).get("value") or [])
@@ -265,7 +265,7 @@ def _stored(place: Workspace, uri: str) -> tuple[str, str] | None:
     if (found := _OF_JOB.fullmatch(uri)) is not None:
         if found["output"] in ("artifacts", "default"):
             return artifacts.STORE, f"ExperimentRun/dcid.{found['job']}/{found['path'] or ''}".rstrip("/")
-        job = place.arm.get(f"jobs/{found['job']}", api=rest.ARM, act=f"look at job {found['job']}").json or {}
+        job = place.arm.get(f"jobs/{found['job']}", api=http.ARM, act=f"look at job {found['job']}").json or {}
         output = (job["properties"].get("outputs") or {}).get(found["output"]) or {}
         kept = str(output.get("uri") or "") or _asset(place, found["job"], found["output"])
         uri = f"{kept.rstrip('/')}/{found['path'] or ''}"
@@ -276,7 +276,7 @@ def _stored(place: Workspace, uri: str) -> tuple[str, str] | None:
 def _asset(place: Workspace, job: str, output: str) -> str:
     """Where a job's named output lies by the data asset that the service makes of it; empty where there is none."""
     path = f"data/azureml_{job}_output_data_{output}/versions/1"
-    answer = place.arm.get(path, api=rest.ARM, ok=(200, 404), act=f"look for the output {output} of {job}")
+    answer = place.arm.get(path, api=http.ARM, ok=(200, 404), act=f"look for the output {output} of {job}")
     return str(((answer.json or {}).get("properties") or {}).get("dataUri") or "") if answer.status == 200 else ""
 
 
@@ -288,4 +288,4 @@ def _innermost(new: Path, name: str, uri: str) -> Path:
 
 
 def _plain(error: Exception, place: Workspace) -> Exception:
-    return faults.of_exception(error, place.name) or error
+    return errors.of_exception(error, place.name) or error

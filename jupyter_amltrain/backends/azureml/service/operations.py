@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml import faults
+from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.rpc import server
 from jupyter_amltrain.rpc.server import Call
 
@@ -40,21 +40,21 @@ OPERATIONS = {
     "workspace.forget": f"{_HERE}.workspaces:forget",
     "computes.list": f"{_HERE}.computes:list_all",
     "computes.get": f"{_HERE}.computes:get",
-    "computes.create": f"{_HERE}.provisioning:create",
-    "computes.attach": f"{_HERE}.attached:attach",
+    "computes.create": f"{_HERE}.computes:create",
+    "computes.attach": f"{_HERE}.computes:attach",
     "computes.update": f"{_HERE}.computes:update",
     "computes.start": f"{_HERE}.computes:start",
     "computes.stop": f"{_HERE}.computes:stop",
     "computes.restart": f"{_HERE}.computes:restart",
     "computes.delete": f"{_HERE}.computes:delete",
     "computes.detach": f"{_HERE}.computes:detach",
-    "sizes.list": f"{_HERE}.sizes:list_all",
-    "quota.list": f"{_HERE}.sizes:quota",
+    "sizes.list": f"{_HERE}.billing:list_sizes",
+    "quota.list": f"{_HERE}.billing:quota",
     "billing.list": f"{_HERE}.billing:list_all",
-    "environments.conda": f"{_HERE}.environments:conda",
-    "jobs.submit": f"{_HERE}.submits:submit",
-    "jobs.yaml": f"{_HERE}.yaml_jobs:submit",
-    "jobs.yaml_check": f"{_HERE}.yaml_jobs:check",
+    "environments.conda": f"{_HERE}.images:conda",
+    "jobs.submit": f"{_HERE}.jobs:submit",
+    "jobs.yaml": f"{_HERE}.jobs:submit_yaml",
+    "jobs.yaml_check": f"{_HERE}.jobs:check_yaml",
     "jobs.poll": f"{_HERE}.jobs:poll",
     "jobs.get": f"{_HERE}.jobs:get",
     "jobs.list": f"{_HERE}.jobs:list_all",
@@ -131,8 +131,8 @@ def make_server(source: int, sink: int, root: Path) -> server.RpcServer:
         run,
         threads=MAX_OPERATIONS,
         make_call=partial(ServiceCall, root=root, cloud=CloudOnce(root)),
-        explain=faults.of_exception,
-        redact=faults.redacted,
+        explain=errors.of_exception,
+        redact=errors.redacted,
     )
 
 
@@ -151,7 +151,7 @@ class _RedactingFormatter(logging.Formatter):
     """Keeps tokens and signed addresses out of the log, whoever writes it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return faults.redacted(super().format(record))
+        return errors.redacted(super().format(record))
 
 
 def log_to(stream: Any) -> None:

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml import faults
-from jupyter_amltrain.backends.azureml.service import credentials, sdk, sign_in
-from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, Account
+from jupyter_amltrain.backends.azureml import errors
+from jupyter_amltrain.backends.azureml.service import auth, sdk
+from jupyter_amltrain.backends.azureml.service.auth import ARM_SCOPE, Account
 from jupyter_amltrain.backends.azureml.service.cloud import ARM_HOST, arm_id
-from jupyter_amltrain.backends.azureml.service.rest import ARM, RESOURCES, Rest
+from jupyter_amltrain.backends.azureml.service.http import ARM, RESOURCES, Rest
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError
 
 if TYPE_CHECKING:
@@ -157,16 +157,16 @@ def _accounts(call: ServiceCall, tenant: str, method: str, name: str) -> Iterato
     if method in ("", "auto"):
         found = False
         try:
-            for account in credentials.candidates(tenant, call.progress):
+            for account in auth.candidates(tenant, call.progress):
                 found = True
                 yield account
         except AuthenticationError as error:
-            if not error.message.startswith(credentials.NOBODY):
+            if not error.message.startswith(auth.NOBODY):
                 raise
             call.progress(f"{error.message} Asking you.")
         if found:
             return
-    yield sign_in.interactive(method or "auto", tenant, call.event)
+    yield auth.interactive(method or "auto", tenant, call.event)
 
 
 def _by_name(arm: Rest, name: str) -> str:
@@ -186,7 +186,7 @@ def _read(arm: Rest, subscription: str, group: str, workspace: str) -> dict[str,
     try:
         answer = arm.get(arm_id(subscription, group, workspace), api=ARM, act="read the workspace")
     except AmlTrainError as error:
-        said = faults.told(error)
+        said = errors.details_of(error)
         if said.status == 404 or "SubscriptionNotFound" in said.codes:
             raise _not_found(arm, said.codes, subscription, group, workspace) from error
         raise

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.base import STATUS, News, RunChanges
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.backends.azureml.job_looks import JobLooks
+    from jupyter_amltrain.backends.azureml.job_tracker import JobTracker
 
 #: Of a run that nobody looks at the service is asked so much less often.
 SELDOM = 5.0
 
 
-def pace() -> float:
+def poll_interval() -> float:
     """Seconds between looks at a run that somebody looks at: ``$AMLTRAIN_AZURE_POLL``, else 1."""
     try:
         return max(0.01, float(os.environ.get("AMLTRAIN_AZURE_POLL") or 1.0))
@@ -31,7 +31,7 @@ QUICK, FLOOR = 0.2, 0.1
 _STEADY, _SLOWER = 20, 1.3
 
 
-class LogPace:
+class LogPollInterval:
     """When a run's log is looked at again: soon while lines come, then by and by as seldom as all else.
 
     One such look is one request to the storage for each process of the job; the service itself is not asked. Of a
@@ -44,7 +44,7 @@ class LogPace:
     """
 
     def __init__(self) -> None:
-        self.pause = pace()
+        self.pause = poll_interval()
         self._quiet = 0
         self._next = 0.0
 
@@ -55,19 +55,19 @@ class LogPace:
     def looked(self, grown: bool, took: float = 0.0) -> None:
         """A look is over; `took`: its seconds."""
         if grown:
-            self._quiet, self.pause = 0, max(FLOOR, QUICK * pace())
+            self._quiet, self.pause = 0, max(FLOOR, QUICK * poll_interval())
         else:
             self._quiet += 1
             self.pause *= _SLOWER if self._quiet > _STEADY else 1.0
-        self.pause = min(self.pause, pace())
-        self._next = time.monotonic() + max(self.pause, min(2 * took, pace()))
+        self.pause = min(self.pause, poll_interval())
+        self._next = time.monotonic() + max(self.pause, min(2 * took, poll_interval()))
 
 
 #: Who answers that a workspace is not there is asked again for so long (seconds), and so many times at least.
 GONE, TIMES = 10.0, 4
 
 
-class Absence:
+class GoneDetector:
     """Whether something is gone for good: one answer may be of a server that lags behind the others."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Absence:
         self._times = 0
 
 
-class Shared:
+class SingleFlight:
     """Runs one piece of work for each key at a time; who comes meanwhile gets the same answer."""
 
     def __init__(self) -> None:
@@ -114,10 +114,10 @@ class Shared:
             task.exception()  # nobody may wait for it any more
 
 
-class AzureNews(RunChanges):
+class AzureEvents(RunChanges):
     """Asks the service at its pace, and tells what has changed."""
 
-    def __init__(self, backend: JobLooks) -> None:
+    def __init__(self, backend: JobTracker) -> None:
         self._backend = backend
         self._told: dict[str, Any] = {}
         self._seen: dict[str, dict[str, int]] = {}

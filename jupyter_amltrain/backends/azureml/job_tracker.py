@@ -9,9 +9,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.backends.azureml import job_rows, mapping, mirror_reading
-from jupyter_amltrain.backends.azureml.lifecycle import AzureLifecycle
-from jupyter_amltrain.backends.azureml.looks import GONE, SELDOM, Absence, AzureNews, LogPace, Shared, pace
+from jupyter_amltrain.backends.azureml import job_body, mirror_store
+from jupyter_amltrain.backends.azureml import status as azure_status
+from jupyter_amltrain.backends.azureml.compute import AzureLifecycle
+from jupyter_amltrain.backends.azureml.polling import (
+    GONE,
+    SELDOM,
+    AzureEvents,
+    GoneDetector,
+    LogPollInterval,
+    SingleFlight,
+    poll_interval,
+)
 from jupyter_amltrain.backends.base import RunChanges
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, WorkspaceGone
 from jupyter_amltrain.loop import LoopThread
@@ -24,7 +33,7 @@ from jupyter_amltrain.state import StateRoot
 log = logging.getLogger(__name__)
 
 #: A job that was just accepted may not be in run history yet (seconds).
-YOUNG = 60.0
+YOUNG_JOB_S = 60.0
 #: Reading of a long log, say (seconds without news).
 PATIENCE = 120.0
 _ENDED = ("Completed", "Failed", "Canceled")
@@ -33,7 +42,7 @@ INSTANCE_STATE_INTERVAL_S = 5.0
 _WAITING = ("NotStarted", "Starting", "Queued", "Scheduled")
 
 
-class JobLooks(AzureLifecycle):
+class JobTracker(AzureLifecycle):
     """The half of ``AzureBackend`` that finds and follows jobs.
 
     Attributes
@@ -48,12 +57,12 @@ class JobLooks(AzureLifecycle):
         self._rows: dict[str, tuple[float, dict[str, Any]]] = {}
         self._young: dict[str, float] = {}
         self._synced: dict[str, float] = {}
-        self._logs: dict[str, LogPace] = {}
+        self._logs: dict[str, LogPollInterval] = {}
         self._grown: dict[str, dict[str, int]] = {}
         self._complete: set[str] = set()
         self._guests: set[str] = set()
-        self._shared = Shared()
-        self._gone = Absence()
+        self._shared = SingleFlight()
+        self._gone = GoneDetector()
         self._missing: dict[str, float] = {}
         self._instance_at, self._instance_state = -1e9, ""
 
@@ -67,7 +76,7 @@ class JobLooks(AzureLifecycle):
         return await self._loop.offload(work)
 
     def _folder(self, name: str) -> Path:
-        return mirror_reading.folder_of(self._root.path, self.workspace().name, name)
+        return mirror_store.folder_of(self._root.path, self.workspace().name, name)
 
     def _run(self, name: str, spec: JobSpec, status: RunStatus, created: float, folder: Path) -> Run:
         return Run(
@@ -78,12 +87,12 @@ class JobLooks(AzureLifecycle):
             seen_at=time.time(),
             folder=str(folder),
             project=spec.project,
-            tracking_id=mapping.tracking_id(name),
+            tracking_id=job_body.tracking_id(name),
         )
 
     def _pace(self, run_id: str) -> float:
         looked = any(run_id in runs for runs in self.watched.values())
-        return pace() if looked else pace() * SELDOM
+        return poll_interval() if looked else poll_interval() * SELDOM
 
     async def rows(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What the service said of runs, asked again where that is older than their pace."""
@@ -163,11 +172,11 @@ class JobLooks(AzureLifecycle):
         over = str(row.get("status")) in _ENDED
         if over and run_id not in self._complete and folder.is_dir():
             await self._last(run_id)
-        agent = await self._loop.offload(lambda: mirror_reading.agent_state(folder))
-        status = job_rows.status_of(row, agent)
+        agent = await self._loop.offload(lambda: mirror_store.agent_state(folder))
+        status = azure_status.status_of(row, agent)
         if over and status is not None:
             kept, ended = status, row.get("ended")
-            await self._loop.offload(lambda: mirror_reading.end(folder, kept, ended))
+            await self._loop.offload(lambda: mirror_store.end(folder, kept, ended))
         return status
 
     async def _last(self, run_id: str) -> None:
@@ -199,8 +208,8 @@ class JobLooks(AzureLifecycle):
         found: frozenset[str] = await self._shared.of(f"sync {run_id} {ended}", work)
         return found
 
-    def _pace_of(self, run_id: str) -> LogPace:
-        return self._logs.setdefault(run_id, LogPace())
+    def _pace_of(self, run_id: str) -> LogPollInterval:
+        return self._logs.setdefault(run_id, LogPollInterval())
 
     def grown(self, run_id: str) -> Mapping[str, int]:
         """How often each stream of a run was seen to have grown."""
@@ -209,13 +218,13 @@ class JobLooks(AzureLifecycle):
     def due(self, run_ids: Sequence[str]) -> float:
         """Seconds until somebody who looks at these runs wants the next look."""
         waits = (self._pace_of(run_id).due() for run_id in run_ids if run_id not in self._complete)
-        return max(0.02, min((*waits, pace() / 2)))
+        return max(0.02, min((*waits, poll_interval() / 2)))
 
     async def fresh(self, run_id: str) -> frozenset[str]:
         """Bring a mirror up to date unless that was done a moment ago; streams that grew by it."""
         if run_id in self._complete:
             return frozenset()
-        whole = time.monotonic() - self._synced.get(run_id, -1e9) >= pace()
+        whole = time.monotonic() - self._synced.get(run_id, -1e9) >= poll_interval()
         if not whole and self._pace_of(run_id).due():
             return frozenset()
         folder = self._folder(run_id)
@@ -234,13 +243,13 @@ class JobLooks(AzureLifecycle):
 
     def changes(self) -> RunChanges:
         """See :meth:`Backend.changes`."""
-        return AzureNews(self)
+        return AzureEvents(self)
 
     # ---- finding
 
     async def find(self, run_id: str) -> Run | None:
         """See :meth:`Backend.find`; also a job of another compute of the workspace, or that somebody else submitted."""
-        if not mapping.is_job_name(run_id):
+        if not job_body.is_job_name(run_id):
             return None
         try:
             found = await self.ask("jobs.get", name=run_id)
@@ -268,19 +277,21 @@ class JobLooks(AzureLifecycle):
     async def _taken(self, found: Mapping[str, Any]) -> Run:
         row, job = found["row"], found["job"]
         name = str(row["name"])
-        spec, _ = mirror_reading.spec_of(name, job)
+        spec, _ = mirror_store.spec_of(name, job)
         created = float(row.get("created") or time.time())
         folder = self._folder(name)
 
         def begun() -> dict[str, Any]:
-            mirror_reading.begin(folder, name, spec, created)
-            return mirror_reading.agent_state(folder)
+            mirror_store.begin(folder, name, spec, created)
+            return mirror_store.agent_state(folder)
 
         agent = await self._loop.offload(begun)
-        status = job_rows.status_of(row, agent) or RunStatus(state=RunState.QUEUED, detail="the service does not know")
+        status = azure_status.status_of(row, agent) or RunStatus(
+            state=RunState.QUEUED, detail="the service does not know"
+        )
         self._rows[name] = time.monotonic(), dict(row)
         if status.state.terminal:
-            await self._loop.offload(lambda: mirror_reading.end(folder, status, row.get("ended")))
+            await self._loop.offload(lambda: mirror_store.end(folder, status, row.get("ended")))
         return self._run(name, spec, status, created, folder)
 
     async def _listed(self, known: Collection[str]) -> dict[str, Any]:
@@ -302,4 +313,4 @@ class JobLooks(AzureLifecycle):
 
 
 def _young() -> float:
-    return float(os.environ.get("AMLTRAIN_AZURE_YOUNG") or YOUNG)
+    return float(os.environ.get("AMLTRAIN_AZURE_YOUNG") or YOUNG_JOB_S)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from jupyter_amltrain.backends.azureml.service import rest
+from jupyter_amltrain.backends.azureml.service import http
 from jupyter_amltrain.backends.azureml.service.operations import setting
 from jupyter_amltrain.errors import AmlTrainError
 
@@ -90,7 +90,7 @@ def _services(place: Workspace, name: str) -> list[dict[str, str]]:
         return told
     answer = place.data.get(
         f"{place.history}/runs/{quote(name, safe='')}/serviceinstances/0",
-        api=rest.HISTORY,
+        api=http.HISTORY,
         ok=(200, 404),
         act=f"look for the services of job {name}",
     )
@@ -103,7 +103,7 @@ def _services(place: Workspace, name: str) -> list[dict[str, str]]:
 
 def _ask(place: Workspace, name: str) -> dict[str, str]:
     """The services of a job that somebody else, or an earlier process, has sent."""
-    answer = place.arm.get(f"jobs/{quote(name, safe='')}", api=rest.ARM, ok=(200, 404), act=f"look at job {name}")
+    answer = place.arm.get(f"jobs/{quote(name, safe='')}", api=http.ARM, ok=(200, 404), act=f"look at job {name}")
     body = (answer.json or {}).get("properties") or {} if answer.status == 200 else {}
     expected(place, name, body.get("services") or {})
     with _guard:

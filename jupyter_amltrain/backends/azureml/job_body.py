@@ -7,18 +7,23 @@ say the same.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import re
+import shlex
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.azureml.job_command import command_of, job_file
-from jupyter_amltrain.backends.azureml.job_environment import environment_of, environment_shown
+from jupyter_amltrain.backends.azureml.environments import environment_body, environment_shown
 from jupyter_amltrain.errors import CommandError, SpecError
+from jupyter_amltrain.launch import script_argv
 from jupyter_amltrain.snapshot import Snapshot
-from jupyter_amltrain.spec.inputs import JobInput, JobOutput, input_variable, literal_text
+from jupyter_amltrain.spec import azure_yaml
+from jupyter_amltrain.spec.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
 from jupyter_amltrain.spec.job import JobSpec
 
 #: Stands in a printed request where the service gives the id.
@@ -183,7 +188,7 @@ def check_files(snapshot: Snapshot) -> None:
 def request_of(spec: JobSpec, snapshot: Snapshot, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
     """The exact request, printable; `tags` are the job's own and ours."""
     body = {**body_of(spec, place, CODE_OF.format(snapshot.digest[:16])), "tags": dict(tags)}
-    environment = environment_of(spec, place.gpus)
+    environment = environment_body(spec, place.gpus)
     return {
         "request": f"PUT {place.arm_id}/jobs/{name}",
         "properties": body | {"environmentId": environment_shown(environment)},
@@ -287,3 +292,183 @@ def _service(text: str) -> dict[str, Any]:
     elif kind == "ssh":
         found["properties"] = {"sshPublicKeys": rest}
     return found
+
+
+_INTERPRETER = "@python"
+
+
+def command_of(spec: JobSpec) -> str:
+    """What the service starts, once for each process (POSIX sh).
+
+    The agent runs in the foreground and starts the script. An image without Python 3.8 runs the
+    script alone. Inputs and outputs are told by variables, so that both find them.
+    """
+    places = "".join(
+        f'export {variable}="${{{{{kind}.{name}}}}}"; '
+        for kind, variable, name in (
+            *(("inputs", input_variable(n), n) for n, given in spec.inputs.items() if given.type != "literal"),
+            *(("outputs", output_variable(n), n) for n in spec.outputs),
+        )
+    )
+    plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
+    return (
+        f"{places}P=$(command -v python3 || command -v python); "
+        'if [ -n "$P" ] && "$P" -c \'import sys; sys.exit(sys.version_info < (3, 8))\'; then '
+        'exec "$P" .amltrain/agent.pyz rank .amltrain/job.json; fi; '
+        'echo "amltrain: no Python 3.8+ in this image: no telemetry"; '
+        'for F in .amltrain/*.tar.gz; do if [ -e "$F" ]; then tar -xzf "$F"; fi; done; '
+        f"exec {plain}"
+    )
+
+
+def argv_of(spec: JobSpec) -> list[str]:
+    """Program and arguments in the code folder; ``@python`` is the interpreter that is there.
+
+    References to inputs and outputs stay: the agent, or in the plain command the service, puts the paths in.
+    """
+    words = script_argv(spec, ".", spec.python or _INTERPRETER, {})
+    return [*words[:2], words[2].removeprefix("./"), *words[3:]]
+
+
+def job_file(spec: JobSpec) -> dict[str, Any]:
+    """``.amltrain/job.json``: what the agent has to know.
+
+    Nothing in it is of one run alone (id, name, experiment come from the service's variables), so that
+    the same code sent again is the same code asset.
+    """
+    return {
+        "schema": 1,
+        "run": "",
+        "name": "",
+        "argv": argv_of(spec),
+        "cwd": "",
+        "env": {},
+        "gpus": spec.resources.gpus,
+        "timeout": spec.timeout,
+        "require_gpu": spec.require_gpu,
+        "gpu_grace": spec.gpu_grace,
+        "out": list(spec.out),
+        "experiment": "",
+        "notebook_dir": "",
+        "project": "",
+        "tracking": {"run_id": "", "mode": spec.tracking},
+        "snapshot": {},
+        "spec": {"resources": {"nodes": spec.resources.nodes}},
+        "inputs": sorted(spec.inputs),
+        "outputs": sorted(spec.outputs),
+    }
+
+
+#: Characters of one value, and the number of values (the service takes 1,000 and 50; others want some too).
+PIECE, PIECES = 1000, 30
+SPEC = "amltrain.spec"
+#: Fields that are left out, one after the other, of a spec that is longer.
+_LONGEST = ("cell", "script", "params", "args", "env")
+_LIMIT = 16 << 20
+
+
+def tags_of(spec: JobSpec, target: str, version: str) -> dict[str, str]:
+    """Tags of a job: the user's, and ours."""
+    ours = {"amltrain.name": spec.name, "amltrain.target": target, "amltrain.version": version}
+    if spec.source_sha256:
+        ours["amltrain.source_sha256"] = spec.source_sha256
+    return {**spec.tags, **ours}
+
+
+def properties_of(spec: JobSpec) -> dict[str, str]:
+    """Properties of a job that hold its spec."""
+    fields = msgspec.to_builtins(spec)
+    cut: list[str] = []
+    for longest in ("", *_LONGEST):
+        if longest:
+            cut.append(longest)
+            fields.pop(longest, None)
+        packed = base64.b85encode(zlib.compress(msgspec.json.encode(fields), 9)).decode()
+        if len(packed) <= PIECE * PIECES:
+            break
+    else:
+        return {f"{SPEC}.cut": "all"}
+    found = {f"{SPEC}.{i // PIECE}": packed[i : i + PIECE] for i in range(0, len(packed), PIECE)}
+    return found | ({f"{SPEC}.cut": ",".join(cut)} if cut else {})
+
+
+def spec_from(properties: Mapping[str, Any]) -> JobSpec | None:
+    """The spec that :func:`properties_of` put there; ``None`` for a job that is not ours, or not readable."""
+    pieces: list[str] = []
+    while (piece := properties.get(f"{SPEC}.{len(pieces)}")) is not None:
+        pieces.append(str(piece))
+    if not pieces:
+        return None
+    try:
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(base64.b85decode("".join(pieces)), _LIMIT)
+        return msgspec.json.decode(data, type=JobSpec)
+    except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError):
+        return None
+
+
+def foreign(name: str, properties: Mapping[str, Any]) -> JobSpec:
+    """A spec for a job that somebody else submitted: what its JSON says.
+
+    Parameters
+    ----------
+    name
+        Of the job.
+    properties
+        ``properties`` of the job.
+    """
+    from jupyter_amltrain.spec.resources import Resources
+
+    resources = properties.get("resources") or {}
+    shown = "".join(c for c in str(properties.get("displayName") or name) if c.isprintable()).replace("/", "-")
+    env = {str(k): str(v) for k, v in (properties.get("environmentVariables") or {}).items()}
+    kind = {"Pipeline": "pipeline", "Sweep": "sweep", "AutoML": "automl", "Spark": "spark"}
+    return JobSpec(
+        job_type=kind.get(str(properties.get("jobType") or ""), ""),
+        name=shown[:64] or name[:64],
+        script=str(properties.get("command") or f"# a {properties.get('jobType', '')} job of Azure ML\n"),
+        script_name="command.sh",
+        experiment=str(properties.get("experimentName") or "Default")[:250],
+        env=env,
+        tags={str(k): str(v) for k, v in (properties.get("tags") or {}).items() if not str(k).startswith("_aml")},
+        resources=Resources(nodes=int(resources.get("instanceCount") or 1)),
+        tracking="direct",
+    )
+
+
+#: Property of a job that says on which of the workspace's computes it counts; ARM says it of command jobs alone.
+COMPUTE_PROPERTY = "amltrain.compute"
+
+
+def doc_of(spec: JobSpec, place: Place) -> dict[str, Any]:
+    """The file as it is sent: on the target's compute, with the line's parameters, named as the run."""
+    job = azure_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
+    doc = azure_yaml.placed(azure_yaml.with_params(job, spec.params), place.compute, place.size)
+    doc.pop("name", None)  # the run's id, which nobody else has
+    doc["display_name"] = spec.name
+    doc["experiment_name"] = spec.experiment
+    return doc
+
+
+def yaml_payload_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """``job`` of the operations ``jobs.yaml`` and ``jobs.yaml_check``."""
+    return {
+        "name": name,
+        "text": azure_yaml.dumped(doc_of(spec, place)),
+        "said": spec.cell,
+        "file": spec.script_name,
+        "folder": spec.notebook_dir,
+        "tags": dict(tags),
+        "properties": {**properties_of(spec), COMPUTE_PROPERTY: place.compute},
+    }
+
+
+def yaml_request_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """What ``--dry-run`` prints."""
+    doc = doc_of(spec, place)
+    return {
+        "request": f"PUT {place.arm_id}/jobs/{name}",
+        "type": spec.job_type,
+        "job": {**doc, "tags": {**doc.get("tags", {}), **tags}},
+        "folder": spec.notebook_dir,
+    }

@@ -6,9 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jupyter_amltrain.backends.azureml.catalog import UNKNOWN, Size, key, offered
-from jupyter_amltrain.backends.azureml.quotas import Quotas
-from jupyter_amltrain.backends.azureml.retirement import retirement_warning
+from jupyter_amltrain.backends.azureml.catalog import UNKNOWN, Quotas, Size, key, offered, retirement_warning
 from jupyter_amltrain.backends.lifecycle import ProvisionState, stopped
 from jupyter_amltrain.errors import CapacityError, CommandError
 from jupyter_amltrain.spec.azure_target import (

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.azureml import curated, faults, mlflow_pins
-from jupyter_amltrain.backends.azureml.service import rest
+from jupyter_amltrain.backends.azureml import environments, errors, mlflow_pins
+from jupyter_amltrain.backends.azureml.service import http
 from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed, WorkspaceGone
 from jupyter_amltrain.spec.yaml_limits import exceeded
 
@@ -75,7 +75,7 @@ def _properties(workspace: Workspace, name: str, version: str) -> dict[str, Any]
         if key in _known:
             return _known[key]
     path = f"environments/{name}/versions/{version}"
-    answer = workspace.arm.get(path, api=rest.ARM, act=f"look at environment {name}:{version}")
+    answer = workspace.arm.get(path, api=http.ARM, act=f"look at environment {name}:{version}")
     found: dict[str, Any] = (answer.json or {})["properties"]
     with _guard:
         if len(_known) >= _KEPT:
@@ -95,11 +95,11 @@ def _latest(workspace: Workspace, name: str) -> str:
     if labelled["label"] != "latest":
         return f"azureml:{name}"
     try:
-        answer = workspace.arm.get(f"environments/{labelled['name']}", api=rest.ARM, act=f"look for environment {name}")
+        answer = workspace.arm.get(f"environments/{labelled['name']}", api=http.ARM, act=f"look for environment {name}")
     except AmlTrainError as error:
-        if faults.told(error).status != 404 or isinstance(error, WorkspaceGone):
+        if errors.details_of(error).status != 404 or isinstance(error, WorkspaceGone):
             raise
-        if curated.is_curated(name):
+        if environments.is_curated(name):
             log.info("environment %s is not listed: its label is sent", name)
             return f"azureml:{name}"
         raise EnvironmentFailed(
@@ -114,7 +114,7 @@ def _newest(workspace: Workspace, name: str) -> str:
     """Return the newest version of an environment whose latest one is not told; empty where none is listed."""
     answer = workspace.arm.get(
         f"environments/{name}/versions",
-        api=rest.ARM,
+        api=http.ARM,
         params={"$top": "1", "$orderBy": "createdtime desc"},
         ok=(200, 404),
         act=f"look for versions of {name}",
@@ -161,8 +161,8 @@ def _derived(workspace: Workspace, name: str) -> Any:
             f"--derive-env: {name} is built of a Dockerfile, nothing can be added to it.",
             hint="Make your own: --env conda.yml",
         )
-    known = curated.find(name)
-    text = str(properties.get("condaFile") or "") or (curated.conda_of(known) if known else "")
+    known = environments.find(name)
+    text = str(properties.get("condaFile") or "") or (environments.conda_of(known) if known else "")
     if not text:  # a new one on the same image would have nothing of what is in the image's own
         raise EnvironmentFailed(
             f"--derive-env: {name} is an image, and which packages are in it is not told.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from jupyter_amltrain.backends.azureml.quotas import MORE
+from jupyter_amltrain.backends.azureml.catalog import MORE
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CapacityError, QuotaExceeded, TargetError
 
 #: ``has a total vCPU quota of 0 and cannot accomodate for ... which maps to 2 vCPUs``.

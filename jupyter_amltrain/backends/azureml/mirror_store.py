@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.azureml.job_tags import foreign, spec_from
-from jupyter_amltrain.backends.azureml.mapping import tracking_id
+from jupyter_amltrain.backends.azureml.job_body import foreign, spec_from, tracking_id
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of
 from jupyter_amltrain.errors import StateError
 from jupyter_amltrain.spec.child_run import ChildRuns
