@@ -1,6 +1,6 @@
 """A job as a file of the ``az ml`` v2 schema: read, checked for its form, placed on a compute.
 
-What a file means is the service's business (its SDK loads it, :mod:`..backends.azureml.service.yaml_jobs`); here
+What a file means is the service's business (its SDK loads it, :mod:`..backends.azureml.service.jobs`); here
 are its text and the lines of its keys. :mod:`.azure_yaml_in` tells it as a :class:`JobSpec`, and
 :mod:`.azure_yaml_out` writes such files.
 """

@@ -106,7 +106,7 @@ async def raw_job(backend: AzureBackend, name: str, **body: Any) -> None:
         "jobType": "Command",
         "displayName": "by hand",
         "experimentName": "exp",
-        "computeId": f"{backend.workspace().arm_id}/computes/cpu",
+        "computeId": f"{backend.compute.workspace().arm_id}/computes/cpu",
         **body,
     }
     job = {
@@ -115,8 +115,8 @@ async def raw_job(backend: AzureBackend, name: str, **body: Any) -> None:
         "environment": {"name": "AzureML-sklearn-1.5@latest"},
         "code": {"script": "a.py", "digest": "0" * 64, "job_file": {}},
     }
-    payload = {"workspace": backend.workspace().name, "job": job, "files": {"a.py": b""}}
-    await client_of(backend._loop, backend.state_root).request("jobs.submit", payload)
+    payload = {"workspace": backend.compute.workspace().name, "job": job, "files": {"a.py": b""}}
+    await client_of(backend._loop, backend.compute.root).request("jobs.submit", payload)
 
 
 class TestAzureBackend(BackendContract):
@@ -258,7 +258,7 @@ class TestAzureBackend(BackendContract):
     def test_no_signature_and_no_token_is_written_down(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
         run = self._run(call, backend, self.short())
         call(backend.read(run.run_id, "log", 0))
-        for path in backend.state_root.path.rglob("*"):
+        for path in backend.compute.root.path.rglob("*"):
             if path.is_file() and path.suffix != ".pyz":
                 data = path.read_bytes()
                 assert (
@@ -293,7 +293,7 @@ class TestAzureBackend(BackendContract):
         call(self._until_ended(backend, name))
         ends = [call(backend.poll((name,)))[name]]
         elsewhere = StateRoot(tmp_path / "elsewhere")
-        Workspaces(elsewhere).put(Workspaces(backend.state_root).get())
+        Workspaces(elsewhere).put(Workspaces(backend.compute.root).get())
         other_loop = LoopThread("other-kernel")
         try:
             other = AzureBackend(AmlComputeTarget(name="shared", size=SIZE, compute="cpu"), other_loop, elsewhere)
@@ -323,7 +323,7 @@ class TestAzureBackend(BackendContract):
     ) -> None:
         run = self._run(call, backend, self.short())
         elsewhere = StateRoot(tmp_path / "elsewhere")
-        Workspaces(elsewhere).put(Workspaces(backend.state_root).get())
+        Workspaces(elsewhere).put(Workspaces(backend.compute.root).get())
         other_loop = LoopThread("other-kernel")
         try:
             other = AzureBackend(AmlComputeTarget(name="shared", size=SIZE, compute="cpu"), other_loop, elsewhere)
@@ -350,13 +350,13 @@ class TestAzureBackend(BackendContract):
     ) -> None:
         async def low() -> None:
             settings = {"size": SIZE, "max_nodes": 1, "low_priority": True}
-            link = client_of(backend._loop, backend.state_root)
-            payload = {"workspace": backend.workspace().name, "kind": "amlcompute", "name": "spot"}
+            link = client_of(backend._loop, backend.compute.root)
+            payload = {"workspace": backend.compute.workspace().name, "kind": "amlcompute", "name": "spot"}
             await link.request("computes.create", {**payload, "settings": settings})
 
         call(low())
         spot = AzureBackend(
-            AmlComputeTarget(name="spot", size=SIZE, low_priority=True), backend._loop, backend.state_root
+            AmlComputeTarget(name="spot", size=SIZE, low_priority=True), backend._loop, backend.compute.root
         )
         go = tmp_path / "go"
         text = (
@@ -382,7 +382,7 @@ class TestAzureBackend(BackendContract):
 
     @pytest.mark.thorough
     def test_serverless(self, call: Call[Any], backend: AzureBackend) -> None:
-        free = AzureBackend(ServerlessTarget(name="free", size=SIZE), backend._loop, backend.state_root)
+        free = AzureBackend(ServerlessTarget(name="free", size=SIZE), backend._loop, backend.compute.root)
         run = self._run(call, free, self.short())
         assert self._log(call, free, run) == "one line\nand the end\n"
         assert [r.run_id for r in call(free.list())] == [run.run_id]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
-from jupyter_amltrain.backends.azureml.compute import AzureLifecycle
+from jupyter_amltrain.backends.azureml.compute import AzureCompute
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, QuotaExceeded, TargetError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.spec.azure_target import (
@@ -39,14 +39,7 @@ CPU = "Standard_DS2_v2"
 KEY = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQDtest user@host"
 
 
-class Life(AzureLifecycle):
-    """No more than the life of a compute."""
-
-    def __init__(self, target: AzureTarget, loop: LoopThread, root: StateRoot) -> None:
-        self.target, self._loop, self._root = target, loop, root
-
-
-Make = Callable[[AzureTarget], Life]
+Make = Callable[[AzureTarget], AzureCompute]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +72,7 @@ def make(azure_env: Azure, loop: LoopThread, root: StateRoot, monkeypatch: pytes
         facts = loop.call(connect(), 60)
         names = WorkspaceFacts.__struct_fields__
         stored.put(WorkspaceFacts(**{k: v for k, v in facts.items() if k in names}))
-    return lambda target: Life(target, loop, root)
+    return lambda target: AzureCompute(target, loop, root)
 
 
 def wire(azure: Azure, what: str) -> list[dict[str, Any]]:
@@ -95,16 +88,16 @@ def wire(azure: Azure, what: str) -> list[dict[str, Any]]:
 
 class TestContract(LifecycleContract):
     @pytest.fixture
-    def single(self, make: Make) -> Life:
+    def single(self, make: Make) -> AzureCompute:
         return make(InstanceTarget(name="mine", size=CPU))
 
     @pytest.fixture
-    def cluster(self, make: Make, azure_env: Azure) -> Life:
+    def cluster(self, make: Make, azure_env: Azure) -> AzureCompute:
         azure_env.control("/switch", scale_seconds=0.2)
         return make(AmlComputeTarget(name="gpu-cluster", size=GPU, max_nodes=4))
 
     @pytest.fixture
-    def refused(self, make: Make) -> Life:
+    def refused(self, make: Make) -> AzureCompute:
         return make(AmlComputeTarget(name="too-big", size=GPU, max_nodes=40))
 
 

@@ -76,7 +76,7 @@ def test_a_workspace_that_is_gone(azure: Azure, tmp_path: Path) -> None:
             assert re.search(r"ml-dev|lab", said) and re.search(r"no |not found|gone", said, re.I), said
         until(lambda: run.run.status.state.value == "lost", "that the run is lost", 30)
         assert re.fullmatch(
-            rf"{run.handle} is lost: the workspace ml-dev is gone at Azure\. Its log as far as it was seen is kept:"
+            rf"{run.handle} is lost: the workspace ml-dev was deleted at Azure\. Its log as far as it was read is kept:"
             rf" %aml_runs logs {run.handle}\. Another workspace: %aml_compute connect\. Submit it again\.",
             run.run.error,
         ), run.run.error

@@ -1,7 +1,7 @@
-"""Machine sizes, their GPUs and prices. Pure: reads what the service says and what the project knows.
+"""Machine sizes with their GPUs, prices, retirement and quotas. No I/O but of the files that the service process keeps.
 
-The model and memory of a size's GPUs are in ``gpus.json`` (with source and date): the service tells only
-how many there are. Everything else is the service's.
+The model and memory of a size's GPUs are in ``gpus.json`` (with source and date): the service says only
+how many there are. Retired sizes are in ``retired.json``. Everything else is the service's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Secrets and keys that a target only names: read at the moment of the act, sent once, kept nowhere."""
+"""One compute of a workspace: its life, and what its workspace has for it (sizes, prices, quotas)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -38,11 +38,11 @@ def wrong_secrets(target: AzureTarget) -> dict[str, str]:
     if file := str(getattr(target, "ssh_key_file", "") or ""):
         try:
             if target.attached:
-                key_file(file, target.name)
+                key_file(file)
             else:
-                public_key(file, target.name)
+                public_key(file)
         except CommandError as error:
-            wrong["ssh_key_file"] = str(error).removeprefix(f"{target.name!r}: ")
+            wrong["ssh_key_file"] = str(error)
     return wrong
 
 
@@ -73,7 +73,7 @@ def secrets_of(target: AzureTarget) -> dict[str, str]:
     return found
 
 
-def public_key(file: str, who: str) -> str:
+def public_key(file: str) -> str:
     """The text of a public key file.
 
     Raises
@@ -81,16 +81,22 @@ def public_key(file: str, who: str) -> str:
     CommandError
         It cannot be read, or holds something else; a private key is never repeated.
     """
-    path = key_file(file, who)
+    path = key_file(file)
     text = path.read_text(encoding="utf-8", errors="replace").strip()
     if "PRIVATE KEY" in text:
-        raise CommandError(f"{who!r}: {file} is a private key.", hint=f"Give the public one: {file}.pub")
+        raise CommandError(
+            f"--ssh-key-file: {file} is a private key.", field="ssh_key_file", hint=f"Give the public one: {file}.pub"
+        )
     if not text.startswith(("ssh-", "ecdsa-")) or "\n" in text:
-        raise CommandError(f"{who!r}: {file} is no public key.", hint="ssh-keygen -t rsa makes one: id_rsa.pub")
+        raise CommandError(
+            f"--ssh-key-file: {file} is not a public key.",
+            field="ssh_key_file",
+            hint="ssh-keygen -t rsa makes one: id_rsa.pub",
+        )
     return text
 
 
-def key_file(file: str, who: str) -> Path:
+def key_file(file: str) -> Path:
     """The whole path of a key file.
 
     Raises
@@ -100,27 +106,46 @@ def key_file(file: str, who: str) -> Path:
     """
     path = Path(file).expanduser().absolute()
     if not path.is_file():
-        raise CommandError(f"{who!r}: there is no file {file}.", hint="Check --ssh-key-file.")
+        raise CommandError(f"--ssh-key-file: there is no file {file}.", field="ssh_key_file", hint="Check the path.")
     return path
 
 
-#: What may be asked again where the process ended in the middle: nothing is changed by it.
+#: Operations that are sent again when the process ended in the middle: they change nothing.
 _READS = frozenset(
     ("computes.get", "computes.list", "sizes.list", "quota.list", "jobs.get", "jobs.poll", "jobs.list", "mirror.sync")
 )
+#: How long the price and quota of a row may take, beside its state.
+EXTRAS_TIMEOUT_S = 0.5
+#: Stored quotas are fetched again when machines have come or gone. The service's own count follows with a delay: they
+#: are fetched this often, for this long after the change.
+QUOTA_REFRESH_INTERVAL_S = 10.0
+QUOTA_FOLLOW_S = 60.0
+#: An operation has no time limit of ours but this long without news.
+OPERATION_TIMEOUT_S = 300.0
 
 
-class AzureHoldings:
-    """One target of a workspace, and the Azure process that answers for it.
+class AzureCompute(Provisioned):
+    """One compute of a workspace: asks the service process, says what it costs, decides what is possible.
 
-    Whoever derives from it sets :attr:`_loop` and :attr:`_root`.
+    Parameters
+    ----------
+    target
+        How it is stored; an operation may change it (:class:`~jupyter_amltrain.backends.lifecycle.Provisioned`).
+    root
+        The state root.
     """
 
-    target: ComputeTarget
-    _loop: LoopThread
-    _root: StateRoot
-    #: What the service last said of the compute.
-    _row: dict[str, Any] | None = None
+    outlived: ClassVar[bool] = True
+
+    def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
+        self.target, self.loop, self.root = target, loop, root
+        #: The service's last description of the compute, and its Unix time.
+        self._row: dict[str, Any] | None = None
+        self._seen_at = 0.0
+        #: Number of machines in it, when that changed, and when the quotas were fetched for it (monotonic).
+        self._nodes: int | None = None
+        self._moved_at = -1e9
+        self._counted_at = -1e9
 
     @property
     def azure(self) -> AzureTarget:
@@ -151,11 +176,11 @@ class AzureHoldings:
         CommandError
             There is no such workspace.
         """
-        return Workspaces(self._root).get(self.azure.workspace)
+        return Workspaces(self.root).get(self.azure.workspace)
 
     async def ask(self, op: str, progress: Progress | None = None, timeout: float = 120.0, **payload: Any) -> Any:
         """Have the Azure process do something in the target's workspace."""
-        link = client_of(self._loop, self._root)
+        link = client_of(self.loop, self.root)
         whole = {"workspace": self.workspace().name, **payload}
         try:
             return await link.request(op, whole, progress=progress, timeout=timeout)
@@ -192,7 +217,7 @@ class AzureHoldings:
         except AmlTrainError:
             return []
         found = catalog.read_region_rows(
-            catalog.region_file(self._root.path, what, facts.subscription, self._region() or facts.location)
+            catalog.region_file(self.root.path, what, facts.subscription, self._region() or facts.location)
         )
         return found[0] if found else []
 
@@ -285,25 +310,7 @@ class AzureHoldings:
             return self._region() or self.workspace().location
         return self._region()
 
-
-#: A row's price and quota are not waited for longer (seconds).
-BESIDE = 0.5
-#: What is kept of quotas is asked for anew when machines have come or gone. The service's own count may follow by and
-#: by: it is asked again so often, for so long (seconds).
-AGAIN, FOLLOWS = 10.0, 60.0
-#: A work has no limit of ours but that the process says nothing for so long (seconds).
-SILENCE = 300.0
-
-
-class AzureLifecycle(AzureHoldings, Provisioned):
-    """The life of one compute of a workspace."""
-
-    #: When :attr:`_row` was asked for (Unix seconds).
-    _seen_at: float = 0.0
-    #: Machines when that was told, when their number changed, and when the quotas were last asked for because of it.
-    _nodes: int | None = None
-    _moved_at: float = -1e9
-    _counted_at: float = -1e9
+    # ---- its life
 
     def inherits(self, past: ComputeTarget) -> bool:
         """See :meth:`Provisioned.inherits`: of the same workspace."""
@@ -326,7 +333,7 @@ class AzureLifecycle(AzureHoldings, Provisioned):
                 if self._moved(row):
                     beside.add_done_callback(_heard)
                     beside = asyncio.gather(self.sizes(), self.quotas(fresh=True), return_exceptions=True)
-                await asyncio.wait([beside], timeout=BESIDE)
+                await asyncio.wait([beside], timeout=EXTRAS_TIMEOUT_S)
         finally:
             beside.add_done_callback(_heard)
         if row is None:
@@ -344,7 +351,9 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         self._nodes = nodes
         if nodes != before and before is not None:
             self._moved_at = now
-        elif now - self._counted_at < AGAIN or not (now - self._moved_at < FOLLOWS or self._uncounted(row)):
+        elif now - self._counted_at < QUOTA_REFRESH_INTERVAL_S or not (
+            now - self._moved_at < QUOTA_FOLLOW_S or self._uncounted(row)
+        ):
             return False
         self._counted_at = now
         return True
@@ -392,12 +401,12 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         if target.attached:
             payload["secrets"] = secrets_of(target)
             if settings.get("ssh_key_file"):
-                settings["ssh_key_file"] = str(key_file(settings["ssh_key_file"], target.name))
+                settings["ssh_key_file"] = str(key_file(settings["ssh_key_file"]))
         elif settings.get("ssh_key_file"):
-            settings["ssh_key"] = public_key(settings["ssh_key_file"], target.name)
+            settings["ssh_key"] = public_key(settings["ssh_key_file"])
         op = "computes.attach" if target.attached else "computes.create"
         try:
-            self._row = await self.ask(op, progress, SILENCE, **payload)
+            self._row = await self.ask(op, progress, OPERATION_TIMEOUT_S, **payload)
         except Unanswered as error:
             raise CreateUnsure(
                 f"{error.message} {target.name!r} may still be created.", hint="%aml_compute list shows it then."
@@ -410,7 +419,7 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         if isinstance(target, ServerlessTarget):
             return
         op = "computes.detach" if target.attached else "computes.delete"
-        await self.ask(op, progress, SILENCE, name=target.compute_name)
+        await self.ask(op, progress, OPERATION_TIMEOUT_S, name=target.compute_name)
         self._row = None
 
     async def start(self, progress: Progress) -> None:
@@ -428,7 +437,7 @@ class AzureLifecycle(AzureHoldings, Provisioned):
     async def _power(self, verb: str, progress: Progress) -> None:
         if not isinstance(self.target, InstanceTarget):
             raise self._cannot({"start": "started", "stop": "stopped", "restart": "restarted"}[verb])
-        self._row = await self.ask(f"computes.{verb}", progress, SILENCE, name=self.azure.compute_name)
+        self._row = await self.ask(f"computes.{verb}", progress, OPERATION_TIMEOUT_S, name=self.azure.compute_name)
 
     async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
         """See :meth:`Provisioned.scale`."""
@@ -443,7 +452,7 @@ class AzureLifecycle(AzureHoldings, Provisioned):
         if wanted.min_nodes > existing.min_nodes:
             await self.hold(wanted.min_nodes, most=wanted.max_nodes, fresh=True)
         self._row = await self.ask(
-            "computes.update", progress, SILENCE, name=target.compute_name, settings=dict(settings)
+            "computes.update", progress, OPERATION_TIMEOUT_S, name=target.compute_name, settings=dict(settings)
         )
         self.target = wanted
 
@@ -494,6 +503,6 @@ class AzureLifecycle(AzureHoldings, Provisioned):
 
 
 def _heard(beside: asyncio.Future[Any]) -> None:
-    """Nobody waits for it any more; what it brought is kept on disk."""
+    """Drop the answer of a request that nobody awaits any more; its result is stored on disk."""
     if not beside.cancelled():
         beside.exception()

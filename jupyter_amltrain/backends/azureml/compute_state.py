@@ -1,4 +1,4 @@
-"""A compute as the service describes it, read once for everybody. Pure.
+"""Reader of a compute as the service describes it. No I/O.
 
 Shapes: recorded answers of ``.../computes`` (2023-10 to 2024-12) and the ARM schema.
 """

@@ -1,4 +1,4 @@
-"""What is said of a compute: its row, what an act costs, and which size could be had instead. Pure."""
+"""What the row of a compute says, what an action on it costs, and which size to use instead. No I/O."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What Azure's curated environments hold, as far as their public definitions say; which of them fits a script.
+"""Which environment a job runs in: curated ones, what a script imports, and what is chosen, with the reasons.
 
-Source: github.com/Azure/azureml-assets, ``assets/training/general/environments``, commit 4b41f8c of 2026-07-23;
+What the curated environments hold is from their public definitions:
+github.com/Azure/azureml-assets, ``assets/training/general/environments``, commit 4b41f8c of 2026-07-23;
 read on 2026-11-21. A name there is the service's name without ``AzureML-`` (so in the jobs of
 github.com/Azure/azureml-examples, 085cd6e of 2026-07-31). The images are built anew every few weeks with the same
 packages in newer versions. None of them has both PyTorch and scikit-learn.
@@ -430,7 +431,7 @@ def wanted_of(spec: JobSpec, snapshot: Snapshot | None = None) -> Wanted:
 
 
 def pins_of(environment: Mapping[str, str], conda: str = "") -> list[str] | None:
-    """Packages of an environment (see :func:`.job_environment.environment_of`); ``None`` where nobody knows. Blocks.
+    """Packages of an environment (see :func:`.environments.environment_body`); ``None`` where nobody knows. Blocks.
 
     Parameters
     ----------
@@ -454,7 +455,7 @@ def notes(wanted: Wanted, environment: Environment, plain: Mapping[str, str], co
     Parameters
     ----------
     environment, plain
-        The job's, and as :func:`.job_environment.environment_of` says it.
+        The job's, and as :func:`.environments.environment_body` says it.
     conda
         As in :func:`pins_of`.
     """

@@ -1,4 +1,9 @@
-"""Words of others without their secrets. Pure."""
+"""Errors made of what Azure answers, or of its silence. No I/O, no import of Azure's packages.
+
+An error carries what the service said as data (:class:`ErrorDetails`, read by :func:`details_of`). Shapes of the
+answers: recorded traffic (three ARM envelopes, empty bodies of the gateway, PascalCase of the data plane) and, where
+nothing was recorded, Azure's documentation (429, sign-in).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A :class:`~jupyter_amltrain.spec.job.JobSpec` as the service's command job: pure, asks nobody.
+"""The request that makes a job of a :class:`~jupyter_amltrain.spec.job.JobSpec`. No I/O.
 
 The body has the shape of ``properties`` in ARM's ``PUT .../jobs/NAME`` (api 2024-10-01, schema ``CommandJob``).
-It is what ``--dry-run`` prints; the process makes the SDK's object of it (:mod:`.service.jobs`), so that both
-say the same.
+``--dry-run`` prints it, and the service process makes the SDK's object of it (:mod:`.service.sdk`), so that both
+say the same. A file of ``az ml`` is sent as text, and the SDK loads it there.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def tracking_id(name: str) -> str:
 
 
 def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
-    """``properties`` of the job, without its environment (see :func:`environment_of`).
+    """``properties`` of the job, without its environment (see :func:`.environments.environment_body`).
 
     Parameters
     ----------

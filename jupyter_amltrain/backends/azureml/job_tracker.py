@@ -1,17 +1,17 @@
-"""What an Azure backend sees of its jobs: the service's rows at their pace, their files in mirrors, jobs of others."""
+"""The jobs of a compute: their status at a poll interval, their mirrors, and jobs that others submitted."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.backends.azureml import job_body, mirror_store
 from jupyter_amltrain.backends.azureml import status as azure_status
-from jupyter_amltrain.backends.azureml.compute import AzureLifecycle
+from jupyter_amltrain.backends.azureml.compute import AzureCompute
 from jupyter_amltrain.backends.azureml.polling import (
     GONE,
     SELDOM,
@@ -23,36 +23,35 @@ from jupyter_amltrain.backends.azureml.polling import (
 )
 from jupyter_amltrain.backends.base import RunChanges
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, WorkspaceGone
-from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.spec.azure_target import InstanceTarget, ServerlessTarget
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
-from jupyter_amltrain.state import StateRoot
 
 log = logging.getLogger(__name__)
 
 #: A job that was just accepted may not be in run history yet (seconds).
 YOUNG_JOB_S = 60.0
 #: Reading of a long log, say (seconds without news).
-PATIENCE = 120.0
+SYNC_TIMEOUT_S = 120.0
 _ENDED = ("Completed", "Failed", "Canceled")
 #: Seconds between two looks at an instance for which jobs wait.
 INSTANCE_STATE_INTERVAL_S = 5.0
 _WAITING = ("NotStarted", "Starting", "Queued", "Scheduled")
 
 
-class JobTracker(AzureLifecycle):
-    """The half of ``AzureBackend`` that finds and follows jobs.
+class JobTracker:
+    """Finds and follows the jobs of one compute.
 
     Attributes
     ----------
     watched
-        Runs that somebody looks at, by who asks for news.
+        Runs that have viewers, by the consumer of their events.
     """
 
-    def _look_by(self, loop: LoopThread, root: StateRoot) -> None:
-        self._loop, self._root = loop, root
+    def __init__(self, compute: AzureCompute) -> None:
+        self._compute = compute
+        self._loop = compute.loop
         self.watched: dict[int, frozenset[str]] = {}
         self._rows: dict[str, tuple[float, dict[str, Any]]] = {}
         self._young: dict[str, float] = {}
@@ -66,21 +65,12 @@ class JobTracker(AzureLifecycle):
         self._missing: dict[str, float] = {}
         self._instance_at, self._instance_state = -1e9, ""
 
-    @property
-    def state_root(self) -> StateRoot:
-        """Where mirrors lie."""
-        return self._root
+    def folder(self, name: str) -> Path:
+        return mirror_store.folder_of(self._compute.root.path, self._compute.workspace().name, name)
 
-    async def offload(self, work: Callable[[], Any]) -> Any:
-        """`work` off the loop."""
-        return await self._loop.offload(work)
-
-    def _folder(self, name: str) -> Path:
-        return mirror_store.folder_of(self._root.path, self.workspace().name, name)
-
-    def _run(self, name: str, spec: JobSpec, status: RunStatus, created: float, folder: Path) -> Run:
+    def make_run(self, name: str, spec: JobSpec, status: RunStatus, created: float, folder: Path) -> Run:
         return Run(
-            handle=make_handle(self.target.name, name),
+            handle=make_handle(self._compute.target.name, name),
             spec=spec,
             status=status,
             created=created,
@@ -114,7 +104,9 @@ class JobTracker(AzureLifecycle):
     async def _polled(self, names: Sequence[str]) -> Mapping[str, dict[str, Any]]:
         """What the service says of jobs; of a workspace that is gone for good: nothing."""
         try:
-            found: Mapping[str, dict[str, Any]] = await self.ask("jobs.poll", timeout=PATIENCE, names=names)
+            found: Mapping[str, dict[str, Any]] = await self._compute.ask(
+                "jobs.poll", timeout=SYNC_TIMEOUT_S, names=names
+            )
         except WorkspaceGone:
             if not self._gone.seen():
                 raise
@@ -125,13 +117,13 @@ class JobTracker(AzureLifecycle):
     async def _with_instance_state(self, rows: Mapping[str, dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
         """`rows` in which jobs that wait for an instance that is off say so, and how to start it."""
         waiting = [name for name, row in rows.items() if str(row.get("status")) in _WAITING]
-        if not waiting or not isinstance(self.target, InstanceTarget):
+        if not waiting or not isinstance(self._compute.target, InstanceTarget):
             return rows
         if time.monotonic() - self._instance_at >= INSTANCE_STATE_INTERVAL_S:
             try:
-                compute = await self.ask("computes.get", name=self.azure.compute_name)
+                compute = await self._compute.ask("computes.get", name=self._compute.azure.compute_name)
             except AmlTrainError as error:  # the jobs were told all the same
-                log.info("state of %s: %s", self.target.name, error)
+                log.info("state of %s: %s", self._compute.target.name, error)
             else:
                 state = str(compute.get("state")) if compute is not None else "gone"
                 self._instance_at, self._instance_state = time.monotonic(), state
@@ -141,7 +133,7 @@ class JobTracker(AzureLifecycle):
 
     def _instance_reason(self) -> str:
         """Why jobs wait for an instance; empty while it runs."""
-        name = self.target.name
+        name = self._compute.target.name
         return {
             "stopped": f"the instance {name!r} is stopped. Start it: %aml_compute start {name}",
             "stopping": f"the instance {name!r} is stopping. Start it again: %aml_compute start {name}",
@@ -168,7 +160,7 @@ class JobTracker(AzureLifecycle):
         return found
 
     async def _status(self, run_id: str, row: Mapping[str, Any]) -> RunStatus | None:
-        folder = self._folder(run_id)
+        folder = self.folder(run_id)
         over = str(row.get("status")) in _ENDED
         if over and run_id not in self._complete and folder.is_dir():
             await self._last(run_id)
@@ -192,9 +184,9 @@ class JobTracker(AzureLifecycle):
 
     async def _sync(self, run_id: str, ended: bool, streams: Sequence[str] = ()) -> frozenset[str]:
         async def work() -> frozenset[str]:
-            payload = {"name": run_id, "folder": str(self._folder(run_id)), "ended": ended, "streams": streams}
+            payload = {"name": run_id, "folder": str(self.folder(run_id)), "ended": ended, "streams": streams}
             began = time.monotonic()
-            answer = await self.ask("mirror.sync", None, PATIENCE, **payload)
+            answer = await self._compute.ask("mirror.sync", None, SYNC_TIMEOUT_S, **payload)
             if not streams:
                 self._synced[run_id] = time.monotonic()
             self._pace_of(run_id).looked("log" in answer["grown"], time.monotonic() - began)
@@ -227,7 +219,7 @@ class JobTracker(AzureLifecycle):
         whole = time.monotonic() - self._synced.get(run_id, -1e9) >= poll_interval()
         if not whole and self._pace_of(run_id).due():
             return frozenset()
-        folder = self._folder(run_id)
+        folder = self.folder(run_id)
         if not await self._loop.offload(lambda: (folder / "job.json").exists()):
             return frozenset()
         return await self._sync(run_id, self._over(run_id), () if whole else ("log",))
@@ -236,10 +228,25 @@ class JobTracker(AzureLifecycle):
         """See :meth:`Backend.lost`."""
         if self._gone.sure:
             return (
-                f"the workspace {self.workspace().workspace} is gone at Azure. Its log as far as it was seen is kept:"
-                f" %aml_runs logs {run.handle}. Another workspace: %aml_compute connect"
+                f"the workspace {self._compute.workspace().workspace} was deleted at Azure. Its log as far as it was"
+                f" read is kept: %aml_runs logs {run.handle}. Another workspace: %aml_compute connect"
             )
-        return f"the workspace {self.workspace().workspace} has no job {run.run_id} any more"
+        return f"the workspace {self._compute.workspace().workspace} has no job {run.run_id} any more"
+
+    def accepted(self, name: str) -> None:
+        """The service has just accepted a job, which run history may not know yet."""
+        self._young[name] = time.monotonic()
+
+    def refresh(self, run_id: str) -> None:
+        """Forget the row of a run: the next poll asks the service."""
+        self._rows.pop(run_id, None)
+
+    def forget(self, run_id: str) -> None:
+        """Forget a run that is deleted."""
+        for known in (self._rows, self._young, self._synced, self._logs, self._grown):
+            known.pop(run_id, None)
+        self._complete.discard(run_id)
+        self._guests.discard(run_id)
 
     def changes(self) -> RunChanges:
         """See :meth:`Backend.changes`."""
@@ -252,9 +259,9 @@ class JobTracker(AzureLifecycle):
         if not job_body.is_job_name(run_id):
             return None
         try:
-            found = await self.ask("jobs.get", name=run_id)
+            found = await self._compute.ask("jobs.get", name=run_id)
         except WorkspaceGone as error:
-            path = self._folder(run_id) / "log" / "rank-0.txt"
+            path = self.folder(run_id) / "log" / "rank-0.txt"
             if not await self._loop.offload(path.exists):
                 raise
             said = f"{error.message} The log of {run_id} as far as it was seen is kept: {tilde(str(path))}"
@@ -268,7 +275,9 @@ class JobTracker(AzureLifecycle):
     def _mine(self, row: Mapping[str, Any]) -> bool:
         compute = str(row.get("compute") or "").lower()
         compute = "" if compute == "serverless" else compute
-        return compute == ("" if isinstance(self.target, ServerlessTarget) else self.azure.compute_name.lower())
+        return compute == (
+            "" if isinstance(self._compute.target, ServerlessTarget) else self._compute.azure.compute_name.lower()
+        )
 
     def holds(self, run: Run) -> bool:
         """See :meth:`Backend.holds`."""
@@ -279,7 +288,7 @@ class JobTracker(AzureLifecycle):
         name = str(row["name"])
         spec, _ = mirror_store.spec_of(name, job)
         created = float(row.get("created") or time.time())
-        folder = self._folder(name)
+        folder = self.folder(name)
 
         def begun() -> dict[str, Any]:
             mirror_store.begin(folder, name, spec, created)
@@ -292,11 +301,11 @@ class JobTracker(AzureLifecycle):
         self._rows[name] = time.monotonic(), dict(row)
         if status.state.terminal:
             await self._loop.offload(lambda: mirror_store.end(folder, status, row.get("ended")))
-        return self._run(name, spec, status, created, folder)
+        return self.make_run(name, spec, status, created, folder)
 
-    async def _listed(self, known: Collection[str]) -> dict[str, Any]:
-        compute = "" if isinstance(self.target, ServerlessTarget) else self.azure.compute_name
-        found: dict[str, Any] = await self.ask("jobs.list", compute=compute, known=sorted(known))
+    async def listed(self, known: Collection[str]) -> dict[str, Any]:
+        compute = "" if isinstance(self._compute.target, ServerlessTarget) else self._compute.azure.compute_name
+        found: dict[str, Any] = await self._compute.ask("jobs.list", compute=compute, known=sorted(known))
         return found
 
     async def list(self) -> Sequence[Run]:
@@ -305,7 +314,7 @@ class JobTracker(AzureLifecycle):
 
     async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
         """See :meth:`Backend.roster`."""
-        found = await self._listed(known)
+        found = await self.listed(known)
         runs = [await self._taken(job) for job in found["jobs"]]
         # Of a list that was cut nobody knows what is behind its end.
         unseen = () if found["whole"] else known

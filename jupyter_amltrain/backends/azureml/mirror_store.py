@@ -1,7 +1,7 @@
 """The mirror of a job on this machine, read and written from the kernel. Blocks on the disk: call it off the loop.
 
-``<state root>/azure/<workspace>/<job>/`` has the form of our run folder, so that whoever reads run folders (the
-MLflow importer, ``%aml_runs logs``) reads it; :mod:`.service.mirror` fills it.
+``<state root>/azure/<workspace>/<job>/`` has the form of our run folder, so that the readers of run folders (the
+MLflow importer, ``%aml_runs logs``) read it; :mod:`.service.mirror` fills it.
 """
 
 from __future__ import annotations

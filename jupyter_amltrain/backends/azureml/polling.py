@@ -1,4 +1,4 @@
-"""How often the service is asked about a backend's runs, and what it said last. Runs on the loop."""
+"""Poll intervals, coalescing of concurrent requests, and the events of runs that polling finds. Loop thread only."""
 
 from __future__ import annotations
 
@@ -117,27 +117,27 @@ class SingleFlight:
 class AzureEvents(RunChanges):
     """Asks the service at its pace, and tells what has changed."""
 
-    def __init__(self, backend: JobTracker) -> None:
-        self._backend = backend
+    def __init__(self, tracker: JobTracker) -> None:
+        self._tracker = tracker
         self._told: dict[str, Any] = {}
         self._seen: dict[str, dict[str, int]] = {}
 
     async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> News:
         """See :meth:`RunChanges.wait`."""
         until = time.monotonic() + timeout
-        backend = self._backend
-        backend.watched[id(self)] = frozenset(looked_at)
+        tracker = self._tracker
+        tracker.watched[id(self)] = frozenset(looked_at)
         while True:
             news: dict[str, set[str]] = {}
             # Side by side: a line that is there does not wait for what the service says.
-            rows, *_ = await asyncio.gather(backend.rows(run_ids), *(backend.fresh(run_id) for run_id in looked_at))
+            rows, *_ = await asyncio.gather(tracker.rows(run_ids), *(tracker.fresh(run_id) for run_id in looked_at))
             for run_id, row in rows.items():
                 if self._told.get(run_id) != row:
                     self._told[run_id] = row
                     news.setdefault(run_id, set()).add(STATUS)
             for run_id in looked_at:
                 # Counted, because whoever else looks may have brought the news home.
-                now = backend.grown(run_id)
+                now = tracker.grown(run_id)
                 seen = self._seen.get(run_id, {})
                 if grown := {stream for stream, times in now.items() if times != seen.get(stream, 0)}:
                     self._seen[run_id] = dict(now)
@@ -147,8 +147,8 @@ class AzureEvents(RunChanges):
             left = until - time.monotonic()
             if left <= 0:
                 return {}
-            await asyncio.sleep(min(left, backend.due(looked_at)))
+            await asyncio.sleep(min(left, tracker.due(looked_at)))
 
     def close(self) -> None:
         """See :meth:`RunChanges.close`."""
-        self._backend.watched.pop(id(self), None)
+        self._tracker.watched.pop(id(self), None)

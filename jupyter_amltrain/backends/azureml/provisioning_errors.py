@@ -1,7 +1,7 @@
-"""Why Azure would not make or change a compute, in plain words. Pure.
+"""Errors made of the reasons for which Azure does not create or change a compute. No I/O.
 
 The texts are the service's, as users pasted them into issues (2019 to 2024) and as its documentation has
-them; what none of these fits is passed on as it came.
+them; a text that no rule knows is passed on as it came.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the service says of a job, as a status of ours: pure.
+"""The status of a run, from a row of its job. No I/O.
 
-A *row* is the plain dict that the process makes of an answer (:mod:`.service.history`)::
+A *row* is the plain dict that the service process makes of an answer (:mod:`.service.history`)::
 
     {"name", "status", "created", "started", "ended" (unix seconds or None), "error", "code", "why",
      "nodes": {"AllocationState", "PreparingNodeCount", "RunningNodeCount", "CurrentNodeCount"},

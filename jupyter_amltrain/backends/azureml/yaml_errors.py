@@ -1,4 +1,4 @@
-"""What the SDK says of a bad file, as one line with the file's line and key. Pure.
+"""Errors made of what the SDK says of a bad ``az ml`` file: one line with the file's line and key. No I/O.
 
 Its messages hold a page of JSON of every alternative that did not fit; here is the first that a person meant.
 """

@@ -1,4 +1,4 @@
-"""Who we are: a credential of azure-identity in a tenant.
+"""Authentication: accounts of azure-identity in a tenant, sign-in by a person, and credentials found here.
 
 An :class:`Account` stands between a credential and its users: one request for a token at a time (16 threads
 must not open 16 sign-ins), always in the workspace's tenant, and fresh past the caches when the service says so.

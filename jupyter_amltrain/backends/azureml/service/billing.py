@@ -1,4 +1,4 @@
-"""Sizes, prices and quotas of a region, kept on disk: sizes for a day, quotas for a minute."""
+"""Sizes, prices and quotas of a region, kept on disk (sizes a day, quotas a minute); and what costs money now."""
 
 from __future__ import annotations
 

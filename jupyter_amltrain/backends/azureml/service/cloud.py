@@ -1,4 +1,4 @@
-"""The workspaces that this process knows, with their clients."""
+"""The workspaces that this process knows, with their HTTP clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures that open addresses of the storage service (shared access signatures)."""
+"""Upload of a job's code to the workspace's storage, of which only changed files are sent."""
 
 from __future__ import annotations
 

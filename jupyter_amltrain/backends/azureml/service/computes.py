@@ -1,7 +1,7 @@
-"""Computes of a workspace: read, watched, changed and removed by our own requests (made: :mod:`.provisioning`).
+"""Computes of a workspace: read, created, attached, watched, changed and removed.
 
-The SDK's poller waits 30 s between its looks (recorded answers have no Retry-After), so it is dropped and
-the compute itself is looked at, which also tells how far it is.
+The SDK's poller waits 30 s between polls (recorded answers have no Retry-After), so it is dropped and
+the compute itself is read, which also tells its progress.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run history: what became of a job, as rows (see :mod:`..job_rows`), and where its files lie.
+"""Run history: what became of a job, as rows (see :mod:`..status`), and where its files lie.
 
 ``GET {api}/history/v1.0{WS}/runs/{name}/details`` (the SDK's ``RunOperations.get_details``) says most of it at
 once: status, times, error, tags, and a signed address for each log file. Why a run waits or was canceled

@@ -1,4 +1,4 @@
-"""Pipelines of azure-core: tokens, retries, waits that end with the operation that waits."""
+"""HTTP clients over azure-core: addresses, tokens, retries, paging, errors; waits end with their operation."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ class Rest:
         Raises
         ------
         AmlTrainError
-            Of :mod:`..faults`.
+            Of :mod:`..errors`.
         """
         query: dict[str, Any] = {**({"api-version": api} if api else {}), **(params or {})}
         request = HttpRequest(

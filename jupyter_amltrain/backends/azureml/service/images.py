@@ -36,7 +36,7 @@ def resolved(workspace: Workspace, environment: Mapping[str, str]) -> Any:
     Parameters
     ----------
     environment
-        See :func:`..job_environment.environment_of`.
+        See :func:`..environments.environment_body`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Jobs at the service: look, list, cancel, archive."""
+"""Jobs at the service: submit (of a body or an ``az ml`` file), poll, list, cancel, archive."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def job_of(place: Workspace, name: str) -> dict[str, Any] | None:
 
 
 def poll(call: ServiceCall, *, workspace: str, names: Sequence[str]) -> dict[str, Any]:
-    """Rows (:mod:`..job_rows`) of jobs by name, asked for at the same time; absent ones are left out."""
+    """Rows (:mod:`..status`) of jobs by name, asked for at the same time; absent ones are left out."""
     place = call.cloud.workspace(workspace)
 
     def one(name: str) -> dict[str, Any] | None:
@@ -223,7 +223,7 @@ def submit(
     ----------
     job
         ``name``; ``body``: ``properties`` of the job as ARM takes them, without code and environment;
-        ``environment`` (see :func:`..job_environment.environment_of`); ``code``: ``script``, ``digest``,
+        ``environment`` (see :func:`..environments.environment_body`); ``code``: ``script``, ``digest``,
         ``job_file``; ``git``: a folder whose git facts the job gets.
     files
         The snapshot.
@@ -447,7 +447,7 @@ def check_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) -> 
 
 
 def submit_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Send a job (see :func:`..yaml_jobs.payload_of`); as :func:`.submits.submit`.
+    """Send a job (see :func:`..job_body.yaml_payload_of`); as :func:`submit`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the service's MLflow has of a job, and Azure Monitor of its machines, in our own forms."""
+"""Metrics of a job from the service's MLflow, and of machines from Azure Monitor, in the forms of a run folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Azure's own SDK, where it does more than we do: made late, imported in the background.
+"""Azure's own SDK, imported in the background: its client, and its job objects.
 
 Its import takes 4-7 s and its first request another 5 s where ``azureml-mlflow`` is installed.
 """
@@ -50,7 +50,7 @@ def client(cloud: Cloud, workspace: Workspace | str) -> Any:
     Raises
     ------
     ModuleNotFoundError
-        ``azure-ai-ml`` is not installed; told in plain words by :mod:`..faults`.
+        ``azure-ai-ml`` is not installed; see :mod:`..errors`.
     """
     place = cloud.workspace(workspace) if isinstance(workspace, str) else workspace
     with _guard:

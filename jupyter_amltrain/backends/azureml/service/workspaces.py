@@ -1,4 +1,4 @@
-"""Connecting to a workspace: who we are, where it is, and what is missing."""
+"""Connecting to a workspace: who is signed in, where it is, and what is missing."""
 
 from __future__ import annotations
 

@@ -25,13 +25,15 @@ WORKSPACE = (
 )
 
 
-class Looks(job_tracker.JobTracker):
+class Jobs(job_tracker.JobTracker):
     """Jobs of a service that answers what a test wants."""
 
     def __init__(self) -> None:
-        self._look_by(None, None)  # type: ignore[arg-type]
+        super().__init__(self)  # type: ignore[arg-type]  # it is its compute, too
         self.answer: Any = {}
         self.watched[0] = frozenset("a")  # asked every second
+
+    loop = root = target = None
 
     async def ask(self, op: str, progress: Any = None, timeout: float = 0, **payload: Any) -> Any:
         assert op == "jobs.poll"
@@ -60,7 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_workspace_that_is_gone_for_long_has_no_jobs_any_more(clock: SimpleNamespace) -> None:
-    backend, gone = Looks(), WorkspaceGone("There is no workspace 'w'.")
+    backend, gone = Jobs(), WorkspaceGone("There is no workspace 'w'.")
     assert backend.look({"a": ROW}) == {"a": ROW}
     for _ in range(6):
         clock.now += 1.5
@@ -74,7 +76,7 @@ def test_a_workspace_that_is_gone_for_long_has_no_jobs_any_more(clock: SimpleNam
 
 
 def test_one_answer_after_a_long_time_is_no_proof(clock: SimpleNamespace) -> None:
-    backend, gone = Looks(), WorkspaceGone("There is no workspace 'w'.")
+    backend, gone = Jobs(), WorkspaceGone("There is no workspace 'w'.")
     assert backend.look(gone) is gone
     clock.now += 1000.0  # the computer slept
     assert backend.look(gone) is gone
@@ -85,7 +87,7 @@ def test_one_answer_after_a_long_time_is_no_proof(clock: SimpleNamespace) -> Non
 
 
 def test_a_job_that_is_not_there_for_a_moment_is_as_it_was(clock: SimpleNamespace) -> None:
-    backend = Looks()
+    backend = Jobs()
     assert backend.look({"a": ROW}) == {"a": ROW}
     clock.now += 6.0
     assert backend.look({}) == {"a": ROW}
@@ -101,12 +103,12 @@ def test_a_job_that_is_not_there_for_a_moment_is_as_it_was(clock: SimpleNamespac
     assert backend.look({}) == {}
 
 
-class OnInstance(Looks):
+class OnInstance(Jobs):
     """Jobs of an instance whose state a test sets."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.target = InstanceTarget(name="mine", size="S")
+        self.target = self.azure = InstanceTarget(name="mine", size="S")  # type: ignore[assignment]
         self.compute: Any = {"state": "stopped"}
 
     async def ask(self, op: str, progress: Any = None, timeout: float = 0, **payload: Any) -> Any:
