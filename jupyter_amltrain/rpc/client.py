@@ -344,6 +344,7 @@ def _result_of(reply: dict[str, Any]) -> Any:
     if known is None:
         raise RpcCancelled(message) if kind == "Cancelled" else RpcFault(kind, message)
     error: AmlTrainError = known(message, hint=str(fields.get("hint", "")))
+    error.about(str(fields.get("subject", "")))
     error.code, error.field = str(fields.get("code", "")), str(fields.get("field", ""))
     error.details = dict(fields.get("details") or {})
     raise error

@@ -1,9 +1,9 @@
 """The helper process' side: reads requests, runs operations, answers.
 
-Request ``{"id", "op", "payload"}``; answer ``{"id", "result"}`` or ``{"id", "error": {"type", "message", "hint",
-"code", "field", "details"}}``; before it any number of ``{"id", "event": {"kind", ...}}``. ``{"cancel": id}`` asks an
-operation to stop, ``{"environ": {name: text or None}}`` changes the process' environment. What libraries print goes to
-standard error. The kernel's side is :mod:`jupyter_amltrain.rpc.client`.
+Request ``{"id", "op", "payload"}``; answer ``{"id", "result"}`` or ``{"id", "error": {"type", "subject", "message",
+"hint", "code", "field", "details"}}``; before it any number of ``{"id", "event": {"kind", ...}}``. ``{"cancel": id}``
+asks an operation to stop, ``{"environ": {name: text or None}}`` changes the process' environment. What libraries print
+goes to standard error. The kernel's side is :mod:`jupyter_amltrain.rpc.client`.
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ class RpcServer:
             log.info("%s: %s: %s", op, type(known).__name__, known)
             return {
                 "type": type(known).__name__,
-                "message": self._redact(known.message),
+                "subject": known.subject,
+                "message": self._redact(known.reason),
                 "hint": self._redact(known.hint),
                 "code": known.code,
                 "field": known.field,

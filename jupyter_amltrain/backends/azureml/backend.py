@@ -211,8 +211,8 @@ class AzureBackend(Backend, Provisioned):
         target = self.compute.azure
         state = await self.state()
         if state.state == "failed":
-            told = "%aml_" in state.detail  # what to type
-            raise TargetError(f"{target.name!r}: {state.detail}", hint="" if told else "See: %aml_compute list")
+            hint = "" if self.compute.is_missing else "See: %aml_compute list"  # its detail says what to type
+            raise TargetError(state.detail, hint=hint).about(repr(target.name))
         most = state.max_nodes or 1
         queued, running = await self._counted()
         gpus = int(state.gpus or 0)

@@ -66,9 +66,8 @@ def secrets_of(target: AzureTarget) -> dict[str, str]:
         value = os.environ.get(variable, "")
         if not value:
             raise CommandError(
-                f"{target.name!r}: the environment variable {variable} is empty or not set.",
-                hint=_how_to_set(variable),
-            )
+                f"the environment variable {variable} is empty or not set.", field=name, hint=_how_to_set(variable)
+            ).about(repr(target.name))
         found[key] = value
     return found
 
@@ -167,6 +166,11 @@ class AzureCompute(Provisioned):
     def _type(self) -> str:
         """The service's word for what its sizes must be for."""
         return "ComputeInstance" if isinstance(self.target, InstanceTarget) else "AmlCompute"
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the service last answered that there is no such compute."""
+        return self._row is None and self._seen_at > 0
 
     def workspace(self) -> WorkspaceFacts:
         """The workspace it is in; the current one when its target names none. Reads one small file.

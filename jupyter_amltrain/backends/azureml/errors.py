@@ -47,7 +47,13 @@ def one_line(text: str) -> str:
 
 
 def unreachable(text: str, where: str = "") -> TargetUnreachable:
-    """No answer: the network, a proxy, a name or a certificate."""
+    """Return the error for a missing answer: the network, a proxy, a name or a certificate."""
+    error = _unreachable(text)
+    error.code = "azure.unreachable"
+    return error
+
+
+def _unreachable(text: str) -> TargetUnreachable:
     low = text.lower()
     found = re.search(r"host='([^']+)'|https?://([^/\s:'\"]+)|resolve '([^']+)'", text)
     host = next((part for part in found.groups() if part), "") if found else ""
@@ -163,19 +169,27 @@ def signin_failed(text: str, where: str = "", *, how: str = "") -> AmlTrainError
     for code in re.findall(r"AADSTS(\d+)", text):
         if code in _AADSTS:
             what, hint = _AADSTS[code]
-            return AuthenticationError(f"Azure refused the sign-in{by}: {what} (AADSTS{code}).", hint=hint)
+            return AuthenticationError(
+                f"Azure refused the sign-in{by}: {what} (AADSTS{code}).", hint=hint, code="azure.sign_in"
+            )
     if "unable to get authority configuration" in low:  # MSAL hides the code of the answer
         what, hint = _AADSTS["90002"]
-        return AuthenticationError(f"Azure refused the sign-in{by}: {what}.", hint=hint)
+        return AuthenticationError(f"Azure refused the sign-in{by}: {what}.", hint=hint, code="azure.sign_in")
     if "timed out" in low or "expired_token" in low or "code has expired" in low:
         return AuthenticationError(
-            "Nobody signed in to Azure before the code or the window expired.", hint="Connect again for a new one."
+            "Nobody signed in to Azure before the code or the window expired.",
+            hint="Connect again for a new one.",
+            code="azure.sign_in",
         )
     if "authorization_declined" in low or "access_denied" in low:
-        return AuthenticationError("The sign-in to Azure was declined.", hint="Connect again to try once more.")
+        return AuthenticationError(
+            "The sign-in to Azure was declined.", hint="Connect again to try once more.", code="azure.sign_in"
+        )
     first = one_line(re.sub(r"(?s)\b(Trace ID|Correlation ID|Timestamp|To mitigate).*", "", text))
     return AuthenticationError(
-        f"Azure refused the sign-in{by}: {first.rstrip('.')}.", hint=f"Sign in again: {connect_line(where)}"
+        f"Azure refused the sign-in{by}: {first.rstrip('.')}.",
+        hint=f"Sign in again: {connect_line(where)}",
+        code="azure.sign_in",
     )
 
 
@@ -234,6 +248,10 @@ def forbidden(said: ErrorDetails, place: str, asked: str, user: str) -> AmlTrain
     )
 
 
+#: Key of :class:`ErrorDetails` in the details of an error.
+_ANSWER = "answer"
+
+
 class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What an answer says.
 
@@ -262,9 +280,16 @@ class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def details_of(error: BaseException) -> ErrorDetails:
-    """What the service said in an error of this module; empty for any other."""
-    found = getattr(error, "told", None)
-    return found if isinstance(found, ErrorDetails) else ErrorDetails()
+    """Return what the service said in an error of this module, here or in the process; empty for any other."""
+    value = getattr(error, "details", None)
+    answer = value.get(_ANSWER) if isinstance(value, dict) else None
+    return msgspec.convert(answer, ErrorDetails) if isinstance(answer, dict) else ErrorDetails()
+
+
+def with_details(error: AmlTrainError, answer: ErrorDetails) -> AmlTrainError:
+    """Let an error carry what the service said; returns the error."""
+    error.details[_ANSWER] = msgspec.to_builtins(answer)
+    return error
 
 
 def read_details(status: int, headers: Mapping[str, str], body: bytes) -> ErrorDetails:
@@ -339,8 +364,32 @@ def error_of_answer(
     """
     said = read_details(status, headers, body)
     error = _error(said, act, where, user)
-    error.told = said  # type: ignore[attr-defined]
-    return error
+    error.code = error.code or _code_of(said, error)
+    return with_details(error, said)
+
+
+#: Code of an error by its class, where the status says no more.
+_CODES: dict[type[AmlTrainError], str] = {
+    QuotaExceeded: "azure.quota",
+    CapacityError: "azure.capacity",
+    WorkspaceGone: "azure.workspace_gone",
+    AuthenticationError: "azure.forbidden",
+}
+#: By status of HTTP.
+_STATUS_CODES = {
+    401: "azure.sign_in",
+    404: "azure.not_found",
+    408: "azure.server",
+    409: "azure.conflict",
+    412: "azure.conflict",
+    429: "azure.throttled",
+}
+
+
+def _code_of(said: ErrorDetails, error: AmlTrainError) -> str:
+    if said.status == 401 or type(error) not in _CODES:
+        return _STATUS_CODES.get(said.status, "azure.server" if said.status >= 500 else "azure.refused")
+    return _CODES[type(error)]
 
 
 def _error(said: ErrorDetails, act: str, where: str, user: str) -> AmlTrainError:
@@ -469,8 +518,11 @@ def is_unconfirmed(error: AmlTrainError) -> bool:
     return isinstance(error, TargetUnreachable) and status not in (403, 429)
 
 
-def too_long(seconds: float) -> TargetUnreachable:
+def too_long(seconds: float) -> AmlTrainError:
     """The service wants us to wait for longer than anybody sits before a cell."""
-    return TargetUnreachable(
-        f"Azure takes no more requests from us for now. It asks to wait {seconds:.0f} s.", hint="Try again then."
+    error = TargetUnreachable(
+        f"Azure takes no more requests from us for now. It asks to wait {seconds:.0f} s.",
+        hint="Try again then.",
+        code="azure.throttled",
     )
+    return with_details(error, ErrorDetails(status=429, wait=seconds))

@@ -108,3 +108,31 @@ def test_the_log_holds_no_secret(tmp_path, caplog):
 def test_every_operation_is_named_module_and_function():
     assert all(target.count(":") == 1 for target in operations.OPERATIONS.values())
     assert len(operations.OPERATIONS) >= 28
+
+
+def test_error_crosses_the_pipe_with_code_field_and_details(pipe, monkeypatch):
+    from jupyter_amltrain.backends.azureml import errors as azure_errors
+    from jupyter_amltrain.errors import QuotaExceeded
+    from jupyter_amltrain.rpc import client
+
+    answer = azure_errors.ErrorDetails(status=400, code="Quota", codes=("Bad", "Quota"), message="at ?sig=secret&x=1")
+
+    def fail(call):
+        error = QuotaExceeded("no cores left.", hint="Wait.", code="azure.quota", field="max_nodes")
+        raise azure_errors.with_details(error, answer).about("'gpu'")
+
+    monkeypatch.setattr(operations, "fail", fail, raising=False)
+    monkeypatch.setitem(operations.OPERATIONS, "fail", f"{operations.__name__}:fail")
+    pipe.send(id=1, op="fail", payload={})
+    with pytest.raises(QuotaExceeded) as caught:
+        client._result_of(pipe.read())
+    error = caught.value
+    assert (error.code, error.field, error.subject, error.reason) == (
+        "azure.quota",
+        "max_nodes",
+        "'gpu'",
+        "no cores left.",
+    )
+    assert str(error) == "'gpu': no cores left. Wait."
+    details = azure_errors.details_of(error)
+    assert (details.status, details.codes) == (400, ("Bad", "Quota")) and "secret" not in details.message

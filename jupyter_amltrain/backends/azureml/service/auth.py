@@ -109,11 +109,6 @@ def identity(token: str) -> dict[str, str]:
 log = logging.getLogger("amltrain.azure")
 
 
-def patience() -> dict[str, Any]:
-    """Retries of a sign-in: as those of our own requests, and none that waits for minutes."""
-    return {"retry_total": 3, "retry_backoff_factor": setting("BACKOFF", 0.8), "retry_backoff_max": 10}
-
-
 def browser_here() -> bool:
     """Whether a browser that is opened by this process is in front of the person."""
     remote = ("SSH_CONNECTION", "SSH_TTY", "JUPYTERHUB_USER", "KUBERNETES_SERVICE_HOST", "CODESPACES", "COLAB_GPU")
@@ -173,9 +168,13 @@ def credential_of(method: str, tenant: str, event: Callable[..., None] | None, r
     """A credential by which a person signs in, or (with the `record` of one who did) need not again."""
     from azure.identity import AuthenticationRecord, DeviceCodeCredential, InteractiveBrowserCredential
 
-    from jupyter_amltrain.backends.azureml.service.http import transport
+    from jupyter_amltrain.backends.azureml.service import http
 
-    rest: dict[str, Any] = {"disable_automatic_authentication": True, "transport": transport(), **patience()}
+    rest: dict[str, Any] = {
+        "disable_automatic_authentication": True,
+        "transport": http.transport(),
+        **http.retry_policy().keywords(),
+    }
     if tenant:
         rest |= {"tenant_id": tenant, "additionally_allowed_tenants": ["*"]}
     if record:
@@ -213,8 +212,8 @@ def _kept() -> Any:
         return None
 
 
-#: How the error begins that says that a person is needed.
-NOBODY = "Nobody is signed in to Azure here"
+#: Code of the error that says that a person must sign in.
+NOT_SIGNED_IN = "azure.not_signed_in"
 
 #: What a person calls the credentials of azure-identity's default chain.
 _NAMES = {
@@ -268,13 +267,16 @@ def candidates(tenant: str = "", say: Callable[[str], None] | None = None) -> It
     if not found:
         why = f" {refusals[0]}" if refusals else ""
         raise AuthenticationError(
-            f"{NOBODY} (no AZURE_* variables, no managed identity, no az login).{why}",
+            f"Nobody is signed in to Azure here (no AZURE_* variables, no managed identity, no az login).{why}",
             hint="Sign in: %aml_compute connect --sign-in device",
+            code=NOT_SIGNED_IN,
         )
 
 
 def _chain() -> tuple[Any, ...]:
     from azure.identity import DefaultAzureCredential
+
+    from jupyter_amltrain.backends.azureml.service import http
 
     leave_out: dict[str, Any] = {
         "exclude_interactive_browser_credential": True,
@@ -282,7 +284,9 @@ def _chain() -> tuple[Any, ...]:
     }
     if not _managed_identity():
         leave_out["exclude_managed_identity_credential"] = True
-    made = DefaultAzureCredential(additionally_allowed_tenants=["*"], process_timeout=10, **leave_out, **patience())
+    made = DefaultAzureCredential(
+        additionally_allowed_tenants=["*"], process_timeout=10, **leave_out, **http.retry_policy().keywords()
+    )
     return tuple(made.credentials)
 
 

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from azure.core import PipelineClient
 from azure.core.exceptions import AzureError
-from azure.core.pipeline.policies import (
-    BearerTokenCredentialPolicy,
-    HeadersPolicy,
-    RetryPolicy,
-    UserAgentPolicy,
-)
+from azure.core.pipeline import policies
 from azure.core.pipeline.transport import RequestsTransport
 from azure.core.rest import HttpRequest
 
@@ -27,6 +22,44 @@ from jupyter_amltrain.rpc import server
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.auth import Account
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Retry policy of everything that talks to Azure: our requests, the SDK's, and sign-in.
+
+    Attributes
+    ----------
+    total, status, connect, read
+        Retries of a request: of every kind, after a bad status, without a connection, without an answer.
+    backoff_s, max_backoff_s
+        The first pause, which doubles, and the longest.
+    max_wait_s
+        A longer pause that the service wants (``Retry-After``) is an error instead: a person sits before the cell.
+    """
+
+    total: int = 5
+    status: int = 4
+    connect: int = 2
+    read: int = 2
+    backoff_s: float = 0.8
+    max_backoff_s: float = 20.0
+    max_wait_s: float = 60.0
+
+    def keywords(self) -> dict[str, Any]:
+        """Return it as azure-core, azure-identity and the SDK take it."""
+        return {
+            "retry_total": self.total,
+            "retry_status": self.status,
+            "retry_connect": self.connect,
+            "retry_read": self.read,
+            "retry_backoff_factor": self.backoff_s,
+            "retry_backoff_max": self.max_backoff_s,
+        }
+
+
+def retry_policy() -> RetryPolicy:
+    """Return the retry policy; ``AMLTRAIN_AZURE_BACKOFF`` and ``AMLTRAIN_AZURE_PATIENCE`` change it (seconds)."""
+    return RetryPolicy(backoff_s=setting("BACKOFF", 0.8), max_wait_s=setting("PATIENCE", 60.0))
 
 
 class _Transport(RequestsTransport):  # type: ignore[misc]
@@ -44,12 +77,10 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
         Raises
         ------
         TargetUnreachable
-            It is longer than our patience: so say the retries of the SDK, which know none.
+            It is longer than our retry policy allows; the SDK's own policy has no such limit.
         """
-        if duration > setting("PATIENCE", 60):
-            said = errors.too_long(duration)
-            said.told = errors.ErrorDetails(status=429, wait=duration)  # type: ignore[attr-defined]
-            raise said
+        if duration > retry_policy().max_wait_s:
+            raise errors.too_long(duration)
         call = server.current_call()
         if call is None:
             time.sleep(duration)
@@ -59,19 +90,19 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
         call.wait(duration)
 
 
-class _Retries(RetryPolicy):  # type: ignore[type-arg]
-    """Also POST after 429; never longer than our patience."""
+class _CoreRetries(policies.RetryPolicy):  # type: ignore[type-arg]
+    """Also retries POST after 429; never waits longer than :class:`RetryPolicy` allows."""
 
     def is_retry(self, settings: dict[str, Any], response: Any) -> bool:
         status = response.http_response.status_code
-        if (self.get_retry_after(response) or 0) > setting("PATIENCE", 60):
+        if (self.get_retry_after(response) or 0) > retry_policy().max_wait_s:
             return False
         if status == 429:
             return bool(settings["total"] > 0)
         return bool(super().is_retry(settings, response))
 
 
-class _Tokens(BearerTokenCredentialPolicy):  # type: ignore[type-arg]
+class _Tokens(policies.BearerTokenCredentialPolicy):  # type: ignore[type-arg]
     """A 401 gets a fresh token once, past every cache of MSAL.
 
     Which audience the data plane wants no recording shows: one that does not take its own gets ARM's, and keeps it.
@@ -107,21 +138,14 @@ def transport() -> RequestsTransport:
 
 def pipeline(base: str, credential: Account | None, scope: str) -> PipelineClient:  # type: ignore[type-arg]
     """A pipeline; without a credential it sends no Authorization."""
-    policies: list[Any] = [
-        HeadersPolicy(),
-        UserAgentPolicy(base_user_agent=f"jupyter-amltrain/{__version__}"),
-        _Retries(
-            retry_total=5,
-            retry_status=4,
-            retry_connect=2,
-            retry_read=2,
-            retry_backoff_factor=setting("BACKOFF", 0.8),
-            retry_backoff_max=20,
-        ),
+    chain: list[Any] = [
+        policies.HeadersPolicy(),
+        policies.UserAgentPolicy(base_user_agent=f"jupyter-amltrain/{__version__}"),
+        _CoreRetries(**retry_policy().keywords()),
     ]
     if credential is not None:
-        policies.append(_Tokens(credential, scope))
-    return PipelineClient(base, policies=policies, transport=transport())
+        chain.append(_Tokens(credential, scope))
+    return PipelineClient(base, policies=chain, transport=transport())
 
 
 #: Versions of ARM's contract. The GA ones know all that we send; previews only where a field needs one.

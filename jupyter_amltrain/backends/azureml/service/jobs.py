@@ -369,6 +369,10 @@ def _status(error: Exception) -> int:
     return int(getattr(error, "status_code", 0) or 0)
 
 
+#: What the service says of a compute that is not there (recorded: "Compute Not Found").
+_NO_COMPUTE = re.compile(r"compute (?:target )?(?:was )?not found", re.I)
+
+
 def plain_refusal(error: AmlTrainError, compute: str, environment: Any) -> AmlTrainError:
     """Return a refused submit in words for what a person asked for; the error itself where there are none.
 
@@ -379,20 +383,32 @@ def plain_refusal(error: AmlTrainError, compute: str, environment: Any) -> AmlTr
     environment
         An id, or the SDK's object.
     """
-    codes = " ".join(errors.details_of(error).codes)
-    missing = "UnknownTargetType" in codes or re.search(r"compute (?:target )?(?:was )?not found", error.message, re.I)
+    answer = errors.details_of(error)
+    codes = " ".join(answer.codes)
+    missing = "UnknownTargetType" in codes or _NO_COMPUTE.search(answer.message)
     if missing and compute:
         return SubmitError(
             f"There is no compute {compute!r} in the workspace any more.",
             hint="%aml_compute list shows what is there.",
+            code="azure.no_compute",
+            details=error.details,
         )
     if "EnvironmentNotFound" in codes and isinstance(environment, str):
         return EnvironmentFailed(
             f"There is no environment {shown_environment(environment)!r}{_home(environment)}.",
             hint="The studio lists them under Environments. Try: --env NAME@latest, or --env conda.yml",
+            code="azure.no_environment",
+            field="environment",
+            details=error.details,
         )
-    if re.search(r"environment", f"{codes} {error.message}", re.I) and errors.details_of(error).status in (400, 404):
-        return EnvironmentFailed(error.message, hint="Try another: --env NAME@latest, or --env conda.yml")
+    if answer.status in (400, 404) and "environment" in f"{codes} {answer.message}".lower():
+        return EnvironmentFailed(
+            error.message,
+            hint="Try another: --env NAME@latest, or --env conda.yml",
+            code="azure.environment",
+            field="environment",
+            details=error.details,
+        )
     return error
 
 

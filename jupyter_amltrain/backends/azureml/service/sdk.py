@@ -67,30 +67,21 @@ def client(cloud: Cloud, workspace: Workspace | str) -> Any:
             place.resource_group,
             place.workspace,
             enable_telemetry=False,  # in a notebook it would phone home
-            **_patience(),
+            **_retries(),
         )
     with _guard:
         _clients[place.name] = (place.credential, made)
     return made
 
 
-def _patience() -> dict[str, Any]:
-    """Its retries as ours are: none waits for longer than a person, and each ends with the operation.
+def _retries() -> dict[str, Any]:
+    """Return the keywords by which its retries are ours, and each ends with its operation.
 
     Policies have one successor each and cannot be shared by the SDK's many clients; their settings can.
     """
-    from jupyter_amltrain.backends.azureml.service.http import transport
-    from jupyter_amltrain.backends.azureml.service.operations import setting
+    from jupyter_amltrain.backends.azureml.service import http
 
-    return {
-        "transport": transport(),
-        "retry_total": 5,
-        "retry_status": 4,
-        "retry_connect": 2,
-        "retry_read": 2,
-        "retry_backoff_factor": setting("BACKOFF", 0.8),
-        "retry_backoff_max": 20,
-    }
+    return {"transport": http.transport(), **http.retry_policy().keywords()}
 
 
 def forget(name: str) -> None:

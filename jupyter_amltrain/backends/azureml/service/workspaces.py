@@ -161,7 +161,7 @@ def _accounts(call: ServiceCall, tenant: str, method: str, name: str) -> Iterato
                 found = True
                 yield account
         except AuthenticationError as error:
-            if not error.message.startswith(auth.NOBODY):
+            if error.code != auth.NOT_SIGNED_IN:
                 raise
             call.progress(f"{error.message} Asking you.")
         if found:

@@ -262,3 +262,19 @@ def test_who_a_token_is_for():
     assert identity(token(upn="a@b", tid="t")) == {"user": "a@b", "tenant": "t"}
     assert identity(token(appid="g", app_displayname="ci"))["user"] == "ci (g)"
     assert identity("nonsense") == {"user": "", "tenant": ""}
+
+
+def test_retry_policy_of_rest_sdk_and_sign_in_is_one(monkeypatch):
+    from jupyter_amltrain.backends.azureml.service import auth, http, sdk
+
+    monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.123")
+    wanted = http.retry_policy().keywords()
+    assert wanted["retry_backoff_factor"] == 0.123
+    assert wanted.items() <= sdk._retries().items()
+    seen = {}
+    monkeypatch.setattr("azure.identity.DeviceCodeCredential", lambda **keywords: seen.update(keywords))
+    auth.credential_of("device", "", None)
+    assert wanted.items() <= seen.items()
+    policies = http.pipeline("https://x", None, "")._pipeline._impl_policies
+    (ours,) = [policy for policy in policies if isinstance(policy, http._CoreRetries)]
+    assert (ours.total_retries, ours.status_retries, ours.backoff_factor) == (5, 4, 0.123)
