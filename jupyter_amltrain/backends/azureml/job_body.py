@@ -22,25 +22,13 @@ from jupyter_amltrain.backends.azureml.environments import environment_body, env
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.launch import script_argv
 from jupyter_amltrain.snapshot import Snapshot
-from jupyter_amltrain.spec import azure_yaml
+from jupyter_amltrain.spec import az_yaml, azure_terms
 from jupyter_amltrain.spec.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
 from jupyter_amltrain.spec.job import JobSpec
 
 #: Stands in a printed request where the service gives the id.
 CODE_OF = "(code asset with the content {})"
 
-_MODES = {
-    "ro_mount": "ReadOnlyMount",
-    "rw_mount": "ReadWriteMount",
-    "download": "Download",
-    "upload": "Upload",
-    "direct": "Direct",
-    "eval_mount": "EvalMount",
-    "eval_download": "EvalDownload",
-}
-_TIERS = {"spot": "Spot", "basic": "Basic", "standard": "Standard", "premium": "Premium"}
-_PRIORITIES = {"low": 1, "medium": 2, "high": 3}
-_SERVICES = {"jupyterlab": "JupyterLab", "vscode": "VSCode", "tensorboard": "TensorBoard", "ssh": "SSH"}
 #: The service's limit is later than the agent's by this: the agent lets the script end by itself and says why, the
 #: service kills what the agent could not stop.
 SERVICE_LIMIT_MARGIN_S = 60.0
@@ -237,13 +225,13 @@ def _input(given: JobInput) -> dict[str, Any]:
     if given.type == "literal":
         return {"jobInputType": "literal", "value": literal_text(given.value)}
     found = {"jobInputType": given.type, "uri": given.path}
-    return found | ({"mode": _MODES[given.mode]} if given.mode else {})
+    return found | ({"mode": azure_terms.MODES.arm(given.mode)} if given.mode else {})
 
 
 def _output(wanted: JobOutput) -> dict[str, Any]:
     found = {"jobOutputType": wanted.type}
     found |= {"uri": wanted.path} if wanted.path else {}
-    return found | ({"mode": _MODES[wanted.mode]} if wanted.mode else {})
+    return found | ({"mode": azure_terms.MODES.arm(wanted.mode)} if wanted.mode else {})
 
 
 def _resources(spec: JobSpec, place: Place) -> dict[str, Any]:
@@ -258,35 +246,33 @@ def _resources(spec: JobSpec, place: Place) -> dict[str, Any]:
 def _distribution(spec: JobSpec, place: Place) -> dict[str, Any] | None:
     given, nodes = spec.distribution, spec.resources.nodes
     each = given.processes or spec.resources.gpus or place.gpus or 1
+    # Without a distribution several nodes would run the same, and none would know of the others.
+    kind = azure_terms.DISTRIBUTIONS.arm(given.kind or ("pytorch" if nodes > 1 else ""))
     if given.kind == "tensorflow":
         return {
-            "distributionType": "TensorFlow",
+            "distributionType": kind,
             "workerCount": given.processes or nodes,
             "parameterServerCount": given.parameter_servers,
         }
-    kind = {"pytorch": "PyTorch", "mpi": "Mpi"}.get(given.kind)
-    if kind is None and nodes > 1:  # else each of them would run the same, and none would know of the others
-        kind = "PyTorch"
     return {"distributionType": kind, "processCountPerInstance": each} if kind else None
 
 
 def _queue(spec: JobSpec, place: Place) -> dict[str, Any] | None:
     tier = spec.tier or ("" if place.compute else place.tier)
-    found: dict[str, Any] = {"jobTier": _TIERS[tier]} if tier else {}
-    found |= {"priority": _PRIORITIES[spec.priority]} if spec.priority else {}
+    found: dict[str, Any] = {"jobTier": azure_terms.TIERS.arm(tier)} if tier else {}
+    found |= {"priority": int(azure_terms.PRIORITIES.arm(spec.priority))} if spec.priority else {}
     return found or None
 
 
 def _identity(word: str) -> dict[str, Any] | None:
     kind, _, client = word.partition(":")
-    if kind == "managed":
-        return {"identityType": "Managed"} | ({"clientId": client} if client else {})
-    return {"user": {"identityType": "UserIdentity"}, "aml": {"identityType": "AMLToken"}}.get(kind)
+    found = {"identityType": azure_terms.IDENTITIES.arm(kind)}
+    return found | ({"clientId": client} if client else {}) if kind else None
 
 
 def _service(text: str) -> dict[str, Any]:
     kind, _, rest = text.partition(":")
-    found: dict[str, Any] = {"jobServiceType": _SERVICES[kind]}
+    found: dict[str, Any] = {"jobServiceType": azure_terms.SERVICES.arm(kind)}
     if kind == "tensorboard":
         found["properties"] = {"logDir": rest or "outputs/tensorboard"}
     elif kind == "ssh":
@@ -442,8 +428,8 @@ COMPUTE_PROPERTY = "amltrain.compute"
 
 def doc_of(spec: JobSpec, place: Place) -> dict[str, Any]:
     """The file as it is sent: on the target's compute, with the line's parameters, named as the run."""
-    job = azure_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
-    doc = azure_yaml.placed(azure_yaml.with_params(job, spec.params), place.compute, place.size)
+    job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
+    doc = az_yaml.placed(az_yaml.with_params(job, spec.params), place.compute, place.size)
     doc.pop("name", None)  # the run's id, which nobody else has
     doc["display_name"] = spec.name
     doc["experiment_name"] = spec.experiment
@@ -454,7 +440,7 @@ def yaml_payload_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, s
     """``job`` of the operations ``jobs.yaml`` and ``jobs.yaml_check``."""
     return {
         "name": name,
-        "text": azure_yaml.dumped(doc_of(spec, place)),
+        "text": az_yaml.dumped(doc_of(spec, place)),
         "said": spec.cell,
         "file": spec.script_name,
         "folder": spec.notebook_dir,

@@ -71,7 +71,7 @@ def refusal(kind: str, what: str) -> str | None:
 
 
 def refusal_of_type(kind: str, job_type: str) -> str | None:
-    """As :func:`refusal`, of the ``type`` of an ``az ml`` file (:mod:`jupyter_amltrain.spec.azure_yaml`).
+    """As :func:`refusal`, of the ``type`` of an ``az ml`` file (:mod:`jupyter_amltrain.spec.az_yaml`).
 
     A machine under our agent runs ``command`` alone, whatever was promised of a local computer.
     """

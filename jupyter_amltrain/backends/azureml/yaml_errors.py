@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.spec import azure_yaml
+from jupyter_amltrain.spec import az_yaml
 
 _UNKNOWN, _MISSING = "Unknown field.", "Missing data for required field."
 _SETS = re.compile(r"Value (.+?) passed is not in set \[(.*?)\]")
@@ -49,7 +49,7 @@ def of_exception(error: BaseException, text: str, name: str, folder: str) -> Spe
     for messages in found:
         if leaves := list(_leaves(messages)):
             return _told(leaves, text, name, folder)
-    file = azure_yaml.parse(text, name, folder)
+    file = az_yaml.parse(text, name, folder)
     messages = getattr(error, "messages", None)
     if isinstance(messages, list) and messages:  # of one field, whose place it does not say
         what = next((str(one) for one in messages if not str(one).startswith(_BINDING)), str(messages[0]))
@@ -59,7 +59,7 @@ def of_exception(error: BaseException, text: str, name: str, folder: str) -> Spe
 
 def of_messages(messages: Mapping[str, Any], text: str, name: str, folder: str) -> SpecError:
     """One error for what the SDK's own check of a loaded job found: messages by dotted path."""
-    file = azure_yaml.parse(text, name, folder)
+    file = az_yaml.parse(text, name, folder)
     for path, what in messages.items():
         keys = tuple(part for part in re.split(r"[.\[\]]+", str(path)) if part and part != "*")
         return _told([(keys, str(what))], text, name, folder)
@@ -128,7 +128,7 @@ def _alternative(found: list[Mapping[str, Any]], path: tuple[str, ...]) -> Itera
 
 
 def _told(leaves: list[Leaf], text: str, name: str, folder: str) -> SpecError:
-    file = azure_yaml.parse(text, name, folder)
+    file = az_yaml.parse(text, name, folder)
     order = {_UNKNOWN: 0, _MISSING: 2}
     said, what = min(leaves, key=lambda leaf: order.get(leaf[1], 1))
     path = tuple(key for n, key in enumerate(said) if key not in _BETWEEN or said[: n + 1] in file.lines)
@@ -149,12 +149,12 @@ def _told(leaves: list[Leaf], text: str, name: str, folder: str) -> SpecError:
     return file.fault(path, what, hint)
 
 
-def _key(file: azure_yaml.JobFile, key: str) -> tuple[str, ...]:
+def _key(file: az_yaml.JobFile, key: str) -> tuple[str, ...]:
     """The first place of a key."""
     return next((tuple(map(str, path)) for path in file.lines if path[-1] == key), (key,) if key else ())
 
 
-def _named(text: str, file: azure_yaml.JobFile) -> tuple[str | int, ...]:
+def _named(text: str, file: az_yaml.JobFile) -> tuple[str | int, ...]:
     """The key whose value a message quotes; the binding of a step, say."""
     for quoted in re.findall(r"\$\{\{.*?\}\}|'([^']{3,})'", text) or ():
         for line_path, value in _scalars(file.doc):

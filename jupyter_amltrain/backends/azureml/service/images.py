@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.azureml import environments, errors, mlflow_pins
 from jupyter_amltrain.backends.azureml.service import http
 from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed, WorkspaceGone
-from jupyter_amltrain.spec.yaml_limits import exceeded
+from jupyter_amltrain.spec.az_yaml import exceeded_limit
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
@@ -175,7 +175,7 @@ def _conda(text: str, where: str) -> dict[str, Any]:
     import yaml  # type: ignore[import-untyped]  # comes with azure-ai-ml
 
     try:
-        if reason := exceeded(text, yaml):
+        if reason := exceeded_limit(text, yaml):
             raise EnvironmentFailed(f"The conda file {where} cannot be read: {reason}.", hint="Shorten it.")
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:

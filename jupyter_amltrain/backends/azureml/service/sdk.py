@@ -13,6 +13,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.spec import azure_terms
+from jupyter_amltrain.spec.azure_terms import Terms
+
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Cloud, Workspace
 
@@ -117,13 +120,6 @@ def field(thing: Any, name: str, default: Any = None) -> Any:
     return default
 
 
-_INPUT_MODES = {
-    "ReadOnlyMount": "ro_mount", "ReadWriteMount": "rw_mount", "Download": "download", "Direct": "direct",
-    "EvalMount": "eval_mount", "EvalDownload": "eval_download", "Upload": "upload",
-}  # fmt: skip
-_PRIORITIES = {1: "low", 2: "medium", 3: "high"}
-
-
 def command_of(name: str, body: Mapping[str, Any], code: str, environment: Any) -> Any:
     """``azure.ai.ml.command`` of ``properties`` as ARM takes them.
 
@@ -160,7 +156,7 @@ def command_of(name: str, body: Mapping[str, Any], code: str, environment: Any) 
         "identity": _identity(body.get("identity")),
         "services": {key: _service(value) for key, value in (body.get("services") or {}).items()} or None,
         "job_tier": queue.get("jobTier"),
-        "priority": _PRIORITIES.get(queue.get("priority", 0)),
+        "priority": _ours(azure_terms.PRIORITIES, str(queue.get("priority", ""))),
     }
     return command(**{key: value for key, value in keywords.items() if value is not None})
 
@@ -170,60 +166,56 @@ def _input(value: Mapping[str, Any]) -> Any:
 
     if value["jobInputType"] == "literal":
         return value["value"]
-    return Input(type=value["jobInputType"], path=value["uri"], mode=_INPUT_MODES.get(value.get("mode", "")))
+    return Input(type=value["jobInputType"], path=value["uri"], mode=_ours(azure_terms.MODES, value.get("mode", "")))
 
 
 def _output(value: Mapping[str, Any]) -> Any:
     from azure.ai.ml import Output
 
-    mode = _INPUT_MODES.get(value.get("mode", ""))
+    mode = _ours(azure_terms.MODES, value.get("mode", ""))
     more = {"mode": mode, "path": value.get("uri")}
     return Output(type=value["jobOutputType"], **{key: part for key, part in more.items() if part})
+
+
+def _ours(terms: Terms, arm: str) -> str | None:
+    """Return the SDK's own name of a setting, which is also ours, from ARM's."""
+    row = terms.of_arm(arm)
+    return row.ours if row else None
+
+
+def _made(terms: Terms, arm: str, **keywords: Any) -> Any:
+    """Return the SDK's object of a setting, from ARM's name of it."""
+    import azure.ai.ml
+
+    row = terms.of_arm(arm)
+    assert row is not None, arm
+    home = azure.ai.ml if hasattr(azure.ai.ml, row.sdk) else azure.ai.ml.entities
+    return getattr(home, row.sdk)(**keywords)
 
 
 def _distribution(value: Mapping[str, Any] | None) -> Any:
     if not value:
         return None
-    from azure.ai.ml import MpiDistribution, PyTorchDistribution, TensorFlowDistribution
-
-    kind = value["distributionType"]
-    if kind == "TensorFlow":
-        return TensorFlowDistribution(
-            worker_count=value["workerCount"], parameter_server_count=value.get("parameterServerCount", 0)
-        )
-    make = {"PyTorch": PyTorchDistribution, "Mpi": MpiDistribution}[kind]
-    return make(process_count_per_instance=value["processCountPerInstance"])
+    kind, terms = value["distributionType"], azure_terms.DISTRIBUTIONS
+    if "workerCount" in value:
+        servers = value.get("parameterServerCount", 0)
+        return _made(terms, kind, worker_count=value["workerCount"], parameter_server_count=servers)
+    return _made(terms, kind, process_count_per_instance=value["processCountPerInstance"])
 
 
 def _identity(value: Mapping[str, Any] | None) -> Any:
     if not value:
         return None
-    from azure.ai.ml.entities import (
-        AmlTokenConfiguration,
-        ManagedIdentityConfiguration,
-        UserIdentityConfiguration,
-    )
-
-    if value["identityType"] == "Managed":
-        return ManagedIdentityConfiguration(client_id=value.get("clientId"))
-    return {"UserIdentity": UserIdentityConfiguration, "AMLToken": AmlTokenConfiguration}[value["identityType"]]()
+    client = {"client_id": value["clientId"]} if value.get("clientId") else {}
+    return _made(azure_terms.IDENTITIES, value["identityType"], **client)
 
 
 def _service(value: Mapping[str, Any]) -> Any:
-    from azure.ai.ml.entities import (
-        JupyterLabJobService,
-        SshJobService,
-        TensorBoardJobService,
-        VsCodeJobService,
-    )
-
     properties = value.get("properties") or {}
-    kind = value["jobServiceType"]
-    if kind == "TensorBoard":
-        return TensorBoardJobService(log_dir=properties["logDir"])
-    if kind == "SSH":
-        return SshJobService(ssh_public_keys=properties["sshPublicKeys"])
-    return {"JupyterLab": JupyterLabJobService, "VSCode": VsCodeJobService}[kind]()
+    names = {"logDir": "log_dir", "sshPublicKeys": "ssh_public_keys"}
+    return _made(
+        azure_terms.SERVICES, value["jobServiceType"], **{names[key]: text for key, text in properties.items()}
+    )
 
 
 def _seconds(text: str | None) -> int | None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.spec import azure_yaml, azure_yaml_in, azure_yaml_out
+from jupyter_amltrain.spec import az_yaml, az_yaml_job
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import JobInput, JobOutput
 from jupyter_amltrain.spec.job import Distribution, JobSpec, Resources, validated
@@ -18,8 +18,8 @@ from jupyter_amltrain.spec.job import Distribution, JobSpec, Resources, validate
 ENV = "environment: azureml:mine:1\n"
 
 
-def job(text: str, folder: str = "/home/user") -> azure_yaml.JobFile:
-    return azure_yaml.parse(text, "job.yml", folder)
+def job(text: str, folder: str = "/home/user") -> az_yaml.JobFile:
+    return az_yaml.parse(text, "job.yml", folder)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def job(text: str, folder: str = "/home/user") -> azure_yaml.JobFile:
 )
 def test_errors_name_line_and_key(text: str, said: str) -> None:
     with pytest.raises(SpecError) as error:
-        azure_yaml_in.spec_of(job(text))
+        az_yaml_job.spec_of(job(text))
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
@@ -72,7 +72,7 @@ limits: {timeout: 60}
 queue_settings: {job_tier: Spot, priority: Medium}
 identity: {type: managed, client_id: 00000000-0000-0000-0000-000000000000}
 """
-    spec = validated(azure_yaml_in.spec_of(azure_yaml.parse(text, "job.yml", str(tmp_path))))
+    spec = validated(az_yaml_job.spec_of(az_yaml.parse(text, "job.yml", str(tmp_path))))
     assert (spec.name, spec.experiment, spec.tags) == ("a-b", "digits", {"team": "7"})
     assert spec.source == str(tmp_path / "src") and not spec.script and spec.cell == text
     assert spec.environment == Environment(image="python", conda=str(tmp_path / "conda.yml"))
@@ -91,27 +91,27 @@ identity: {type: managed, client_id: 00000000-0000-0000-0000-000000000000}
 
 def test_the_targets_compute_stands_in_for_the_files() -> None:
     command = job("command: a\ncompute: azureml:old\n" + ENV)
-    assert command.compute == "old" and azure_yaml.placed(command, "new")["compute"] == "azureml:new"
-    free = azure_yaml.placed(command, "", "Standard_DS3_v2")
+    assert command.compute == "old" and az_yaml.placed(command, "new")["compute"] == "azureml:new"
+    free = az_yaml.placed(command, "", "Standard_DS3_v2")
     assert "compute" not in free and free["resources"] == {"instance_type": "Standard_DS3_v2"}
     own = job("command: a\nresources: {instance_type: Big}\n")
-    assert azure_yaml.placed(own, "", "Small")["resources"] == {"instance_type": "Big"}
+    assert az_yaml.placed(own, "", "Small")["resources"] == {"instance_type": "Big"}
     pipe = job("type: pipeline\nsettings: {default_compute: azureml:old, x: 1}\njobs: {}\n")
     assert pipe.compute == "old"
-    assert azure_yaml.placed(pipe, "new")["settings"] == {"default_compute": "azureml:new", "x": 1}
-    assert azure_yaml.placed(pipe, "")["settings"]["default_compute"] == "azureml:serverless"
-    assert "compute" not in azure_yaml.placed(job("type: import\n"), "new")
+    assert az_yaml.placed(pipe, "new")["settings"] == {"default_compute": "azureml:new", "x": 1}
+    assert az_yaml.placed(pipe, "")["settings"]["default_compute"] == "azureml:serverless"
+    assert "compute" not in az_yaml.placed(job("type: import\n"), "new")
 
 
 def test_parameters_are_inputs() -> None:
     file = job("command: a\ninputs:\n  lr: 0.1\n  data: {type: uri_file, path: a.csv}\n")
-    doc = azure_yaml.with_params(file, {"lr": 0.5, "data": "azureml:digits:1"}).doc
+    doc = az_yaml.with_params(file, {"lr": 0.5, "data": "azureml:digits:1"}).doc
     assert doc["inputs"] == {"lr": 0.5, "data": {"type": "uri_file", "path": "azureml:digits:1"}}
     assert file.doc["inputs"]["lr"] == 0.1
     with pytest.raises(SpecError, match=r"line 2, inputs: --param rate: the job has no such input. It has: lr, data."):
-        azure_yaml.with_params(file, {"rate": 1})
+        az_yaml.with_params(file, {"rate": 1})
     with pytest.raises(SpecError, match=r"line 3, inputs.lr"):
-        azure_yaml.with_params(file, {"lr": [1]})
+        az_yaml.with_params(file, {"lr": [1]})
 
 
 SPECS: tuple[dict[str, Any], ...] = (
@@ -138,15 +138,15 @@ SPECS: tuple[dict[str, Any], ...] = (
 def test_there_and_back(more: dict[str, Any], tmp_path: Path) -> None:
     given = {"environment": Environment(name="azureml:mine:1"), **more}
     spec = validated(JobSpec(name="digits", script="print('é')\n", experiment="exp", source=str(tmp_path), **given))
-    doc = azure_yaml_out.doc_of(spec, argv=["python", "-u", "script.py"], script=spec.script, code=str(tmp_path))
-    text = azure_yaml_out.text_of(doc, ["a remark"])
-    back = validated(azure_yaml_in.spec_of(azure_yaml.parse(text, "job.yml", "/elsewhere")))
+    doc = az_yaml_job.doc_of(spec, argv=["python", "-u", "script.py"], script=spec.script, code=str(tmp_path))
+    text = az_yaml_job.text_of(doc, ["a remark"])
+    back = validated(az_yaml_job.spec_of(az_yaml.parse(text, "job.yml", "/elsewhere")))
     kept = (
         "name", "experiment", "tags", "source", "env", "environment", "inputs", "outputs", "resources", "distribution",
         "identity", "services", "timeout", "priority", "tier",
     )  # fmt: skip
     assert {field: getattr(back, field) for field in kept} == {field: getattr(spec, field) for field in kept}
-    again = azure_yaml_out.doc_of(
+    again = az_yaml_job.doc_of(
         msgspec.structs.replace(back, script=spec.script, script_name="script.py"),
         argv=["python", "-u", "script.py"],
         script=spec.script,
@@ -163,9 +163,9 @@ def test_there_and_back(more: dict[str, Any], tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_command_writes_the_script_byte_for_byte(script: str, tmp_path: Path) -> None:
     spec = JobSpec(name="a", script=script, environment=Environment(name="azureml:mine:1"))
-    doc = azure_yaml_out.doc_of(spec, argv=["cat", "script.py"], script=script)
-    text = azure_yaml_out.text_of(doc)
-    command = azure_yaml.parse(text).doc["command"]
+    doc = az_yaml_job.doc_of(spec, argv=["cat", "script.py"], script=script)
+    text = az_yaml_job.text_of(doc)
+    command = az_yaml.parse(text).doc["command"]
     assert "${{" not in command
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, check=True)
     assert done.stdout == script.encode()
@@ -182,32 +182,32 @@ def test_missing_component_file_is_named_with_its_key(tmp_path: Path, key: str) 
     text, where = STEPS[key]
     file = job(f"{text.format('./parts/train.yml')}type: pipeline\n", str(tmp_path))
     with pytest.raises(SpecError) as caught:
-        azure_yaml_in.spec_of(file)
+        az_yaml_job.spec_of(file)
     assert where in str(caught.value) and f"{tmp_path}/parts/train.yml" in str(caught.value)
     (tmp_path / "parts").mkdir()
     component = tmp_path / "parts" / "train.yml"
     component.write_text("command: echo 1\ncode: ./src\n")
     with pytest.raises(SpecError) as caught:
-        azure_yaml_in.spec_of(file)
+        az_yaml_job.spec_of(file)
     assert where in str(caught.value) and f"{tmp_path}/parts/src" in str(caught.value)
     (tmp_path / "parts" / "src").mkdir()
-    assert azure_yaml_in.spec_of(file).job_type == "pipeline"
+    assert az_yaml_job.spec_of(file).job_type == "pipeline"
     component.write_text("type: pipeline\njobs: {inner: {component: ./gone.yml}}\n")
     with pytest.raises(SpecError, match="train.yml: jobs.inner.component: .*gone.yml"):
-        azure_yaml_in.spec_of(file)
+        az_yaml_job.spec_of(file)
     component.write_text("type: pipeline\njobs: {inner: {component: ./train.yml}}\n")
-    assert azure_yaml_in.spec_of(file)  # a circle is the service's to refuse
+    assert az_yaml_job.spec_of(file)  # a circle is the service's to refuse
 
 
 @pytest.mark.parametrize("text", ["file:./env.yml", "file:env"])
 def test_missing_environment_file_is_named_with_its_key(tmp_path: Path, text: str) -> None:
     file = job(f"command: echo 1\nenvironment: {text}\n", str(tmp_path))
     with pytest.raises(SpecError) as caught:
-        azure_yaml_in.spec_of(file)
+        az_yaml_job.spec_of(file)
     assert "line 2, environment: " in str(caught.value) and f"{tmp_path}/env" in str(caught.value)
     for name in ("env", "env.yml"):
         (tmp_path / name).write_text("name: e\nimage: i\n")
-    assert azure_yaml_in.spec_of(file)
+    assert az_yaml_job.spec_of(file)
 
 
 REGISTERED = "azureml://registries/azureml/environments/e/labels/latest"
@@ -215,4 +215,4 @@ REGISTERED = "azureml://registries/azureml/environments/e/labels/latest"
 
 @pytest.mark.parametrize("name", ["azureml:env:1", REGISTERED, "e@latest"])
 def test_name_of_an_asset_is_no_file(name: str) -> None:
-    assert azure_yaml_in.spec_of(job(f"command: echo 1\nenvironment: {name}\n"))
+    assert az_yaml_job.spec_of(job(f"command: echo 1\nenvironment: {name}\n"))

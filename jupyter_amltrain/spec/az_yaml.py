@@ -1,8 +1,10 @@
-"""A job as a file of the ``az ml`` v2 schema: read, checked for its form, placed on a compute.
+"""A job as a file of the ``az ml`` v2 schema: read within limits, checked for its form, placed on a compute.
 
-What a file means is the service's business (its SDK loads it, :mod:`..backends.azureml.service.jobs`); here
-are its text and the lines of its keys. :mod:`.azure_yaml_in` tells it as a :class:`JobSpec`, and
-:mod:`.azure_yaml_out` writes such files.
+The SDK loads the file in the service process, and so decides what it means; here are its text, the lines of its keys
+and the files that it refers to. :mod:`.az_yaml_job` reads it as a :class:`JobSpec`, and writes such files.
+
+Limits are checked on YAML's events, before anything is made of them: an alias may stand for all that its anchor holds,
+so a text of a kilobyte can expand to gigabytes, and a nesting of thousands ends in the interpreter's recursion limit.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,50 @@ import msgspec
 
 from jupyter_amltrain.errors import MissingDependency, SpecError
 from jupyter_amltrain.spec.inputs import is_address
-from jupyter_amltrain.spec.yaml_limits import exceeded
 from jupyter_amltrain.state import working_folder
+
+#: Nodes after every alias has been expanded, levels, and characters.
+MAX_NODES, MAX_DEPTH, MAX_CHARS = 10_000, 60, 1 << 20
+
+
+def exceeded_limit(text: str, yaml: Any) -> str:
+    """Which limit `text` exceeds, as a clause; empty when none.
+
+    Parameters
+    ----------
+    yaml
+        The PyYAML module.
+
+    Raises
+    ------
+    yaml.YAMLError
+        It is no YAML.
+    """
+    if len(text) > MAX_CHARS:
+        return f"it has over {MAX_CHARS >> 20} MiB"
+    total = 0
+    anchors: dict[str, int] = {}  # nodes that an anchor stands for
+    open_nodes: list[tuple[str | None, int]] = []  # anchor, nodes before it
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            total += anchors.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+            if event.anchor:
+                anchors[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, total))
+            total += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_nodes.pop()
+            if anchor:
+                anchors[anchor] = total - before
+        if len(open_nodes) > MAX_DEPTH:
+            return f"it nests more than {MAX_DEPTH} levels deep (line {event.start_mark.line + 1})"
+        if total > MAX_NODES:
+            return f"it expands to more than {MAX_NODES} values (line {event.start_mark.line + 1})"
+    return ""
+
 
 #: What the service's SDK loads as a job of its own (``Job._resolve_cls_and_type``); ``parallel`` is a step.
 TYPES = ("command", "spark", "automl", "sweep", "pipeline", "import")
@@ -115,7 +159,7 @@ def load_doc(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8-sig") as file:
             text = file.read(_LARGEST + 1)
-        if len(text) > _LARGEST or (reason := exceeded(text, yaml)):
+        if len(text) > _LARGEST or (reason := exceeded_limit(text, yaml)):
             raise SpecError("it is too large." if len(text) > _LARGEST else f"it cannot be read: {reason}.")
         doc = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -129,7 +173,7 @@ def parse(text: str, name: str = "job.yml", folder: str = "") -> JobFile:
     """As :func:`load`, of the text."""
     yaml = _yaml()
     try:
-        if reason := exceeded(text, yaml):
+        if reason := exceeded_limit(text, yaml):
             raise SpecError(f"{name} is no job that can be read: {reason}.", hint="Write it without so many aliases.")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         doc = yaml.safe_load(text)
@@ -254,3 +298,69 @@ def _dumper() -> Any:
 
     Dumper.add_representer(str, text)
     return Dumper
+
+
+#: Keys whose text is the name of a component's file, or an asset.
+_COMPONENT = ("component", "trial")
+#: Components may refer to components.
+_DEEPEST = 8
+
+
+def check_files(job: JobFile) -> None:
+    """Raise :class:`SpecError` for the first file that is missing; names line and key of the job's file."""
+    for path, reason in _missing(job.doc, job.folder, (), frozenset()):
+        raise job.fault(path, reason, "Paths begin at the folder of the file that has them.")
+
+
+def _missing(doc: Any, folder: str, path: Keys, seen: frozenset[str]) -> Iterator[tuple[Keys, str]]:
+    if not isinstance(doc, Mapping) or len(path) > _DEEPEST:
+        return
+    for key, value in doc.items():
+        here = (*path, str(key))
+        if key in _COMPONENT and isinstance(value, str) and (file := _file(value, folder)):
+            if not os.path.isfile(file):
+                yield here, f"there is no component file {file}."
+            elif file not in seen:
+                yield from ((here, f"{os.path.basename(file)}: {why}") for why in _of_component(file, seen))
+        elif key == "environment":
+            yield from ((here, why) for why in _of_environment(value, folder))
+        elif key in (*_COMPONENT, "jobs") and isinstance(value, Mapping):
+            steps = value.items() if key == "jobs" else [("", value)]
+            for name, step in steps:
+                yield from _missing(step, folder, (*here, str(name)) if name else here, seen)
+
+
+def _of_component(file: str, seen: frozenset[str]) -> Iterator[str]:
+    try:
+        doc, folder = load_doc(file), os.path.dirname(file)
+    except SpecError as error:
+        yield error.message
+        return
+    code = doc.get("code")
+    if isinstance(code, str) and not _foreign(code) and not os.path.exists(place := _absolute(code, folder)):
+        yield f"code: there is no folder {place}."
+    for path, why in _missing(doc, folder, (), seen | {file}):
+        yield f"{'.'.join(map(str, path))}: {why}"
+
+
+def _of_environment(value: Any, folder: str) -> Iterator[str]:
+    if isinstance(value, str):
+        file = _file(value, folder)
+        if file and not os.path.isfile(file):
+            yield f"there is no environment file {file}."
+
+
+def _file(text: str, folder: str) -> str:
+    """The file that a text names; empty for an asset (``azureml:NAME:1``) or an address."""
+    named = text.removeprefix("file:")
+    if _foreign(named) or not (text.startswith("file:") or named.lower().endswith((".yml", ".yaml"))):
+        return ""
+    return _absolute(named, folder)
+
+
+def _foreign(text: str) -> bool:
+    return is_address(text) or text.startswith(("git+", "/subscriptions/")) or "${{" in text
+
+
+def _absolute(text: str, folder: str) -> str:
+    return os.path.normpath(os.path.join(folder or str(Path.cwd()), os.path.expanduser(text)))
