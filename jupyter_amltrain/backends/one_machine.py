@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+from jupyter_amltrain.backends.job_support import unsupported_type_reason
 from jupyter_amltrain.spec import az_yaml
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import is_address
@@ -17,9 +18,7 @@ _AZURE = "an Azure target (%aml_compute connect)"
 def refused(spec: JobSpec, target: str) -> str:
     """Why the machine `target` cannot run `spec`; empty when it can. Blocks on the disk where inputs lie."""
     if spec.job_type not in ("", "command"):
-        from jupyter_amltrain.backends.azureml.support import refusal_of_type
-
-        return refusal_of_type("local", spec.job_type) or ""
+        return unsupported_type_reason("local", spec.job_type) or ""
     return next(_reasons(spec, target), "")
 
 

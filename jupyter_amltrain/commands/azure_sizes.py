@@ -187,7 +187,7 @@ def _quota_rows(quotas: Quotas) -> list[dict[str, Any]]:
 
 def support() -> tuple[str, Any]:
     """The table of ``compute support``, and the same as JSON."""
-    from jupyter_amltrain.backends.azureml.support import table as known
+    from jupyter_amltrain.backends.job_support import table as known
 
     found = known()
     columns = ["gpu", "tuning", "automl", "pipelines", "command", "sweep", "automl_now", "pipeline_now", "spark"]

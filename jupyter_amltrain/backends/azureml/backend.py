@@ -16,7 +16,8 @@ import msgspec
 
 from jupyter_amltrain._version import __version__
 from jupyter_amltrain.agent import failpoints
-from jupyter_amltrain.backends.azureml import environments, job_body, mirror_store, support
+from jupyter_amltrain.backends import job_support
+from jupyter_amltrain.backends.azureml import environments, job_body, mirror_store
 from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.client import Unanswered
 from jupyter_amltrain.backends.azureml.compute import OPERATION_TIMEOUT_S, AzureCompute
@@ -250,12 +251,12 @@ class AzureBackend(Backend, Provisioned):
     def refuses(self, spec: JobSpec) -> str:
         """See :meth:`Backend.refuses`."""
         if spec.job_type:
-            return support.refusal_of_type(self.compute.kind, spec.job_type) or self._too_many(spec)
+            return job_support.unsupported_type_reason(self.compute.kind, spec.job_type) or self._too_many(spec)
         asked = ["command"]
         asked += ["gpu"] if spec.resources.gpus else []
         asked += ["nodes"] if spec.resources.nodes > 1 else []
         for what in asked:
-            if sentence := support.refusal(self.compute.kind, what):
+            if sentence := job_support.unsupported_reason(self.compute.kind, what):
                 return sentence
         try:
             job_body.check(spec, self._place(""))
@@ -264,7 +265,7 @@ class AzureBackend(Backend, Provisioned):
         return ""
 
     def _too_many(self, spec: JobSpec) -> str:
-        return support.refusal(self.compute.kind, "nodes") or "" if spec.resources.nodes > 1 else ""
+        return job_support.unsupported_reason(self.compute.kind, "nodes") or "" if spec.resources.nodes > 1 else ""
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         """See :meth:`Backend.plan`."""

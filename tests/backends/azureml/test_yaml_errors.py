@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from azure.core.exceptions import AzureError
 
-from jupyter_amltrain.backends.azureml import support, yaml_errors
+from jupyter_amltrain.backends import job_support
+from jupyter_amltrain.backends.azureml import yaml_errors
 
 MISSING, UNKNOWN = ["Missing data for required field."], ["Unknown field."]
 WRAPPED = """Validation for CommandSchema failed:
@@ -103,17 +104,17 @@ def test_local_refusal_of_the_sdk_is_one_of_the_file() -> None:
 @pytest.mark.parametrize("kind", ["hdinsight", "databricks", "datalake", "vm"])
 @pytest.mark.parametrize("job_type", ["command", "spark", "sweep", "pipeline", "automl", "import"])
 def test_computes_that_train_nothing_refuse_every_file(kind: str, job_type: str) -> None:
-    sentence = support.refusal_of_type(kind, job_type)
+    sentence = job_support.unsupported_type_reason(kind, job_type)
     assert sentence and "\n" not in sentence
 
 
 def test_who_runs_which_file() -> None:
-    assert support.refusal_of_type("local", "command") is None
+    assert job_support.unsupported_type_reason("local", "command") is None
     for job_type in ("spark", "sweep", "pipeline", "automl", "import"):
-        sentence = support.refusal_of_type("local", job_type)
+        sentence = job_support.unsupported_type_reason("local", job_type)
         assert sentence and "cannot run" in sentence
     runs = {kind: {t for t in ("command", "spark", "sweep", "pipeline", "automl")
-                   if support.refusal_of_type(kind, t) is None}
+                   if job_support.unsupported_type_reason(kind, t) is None}
             for kind in ("amlcompute", "serverless", "instance", "kubernetes", "synapse-spark")}  # fmt: skip
     assert runs == {
         "amlcompute": {"command", "sweep", "pipeline", "automl"},

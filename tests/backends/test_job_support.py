@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.support import WHAT, refusal, refusal_of_type, row, table
+from jupyter_amltrain.backends.job_support import WHAT, row, table, unsupported_reason, unsupported_type_reason
 from jupyter_amltrain.spec.azure_target import AZURE_KINDS
 
 
@@ -16,7 +16,7 @@ def test_every_kind_has_a_row_with_every_answer() -> None:
 
 @pytest.mark.parametrize("what", WHAT)
 def test_a_cluster_runs_all_but_spark(what: str) -> None:
-    assert (refusal("amlcompute", what) is None) == (what != "spark")
+    assert (unsupported_reason("amlcompute", what) is None) == (what != "spark")
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,15 @@ def test_a_cluster_runs_all_but_spark(what: str) -> None:
     ],
 )
 def test_what_cannot_run_is_refused_with_what_can(kind: str, what: str, sentence: str) -> None:
-    said = refusal(kind, what)
+    said = unsupported_reason(kind, what)
     assert said is not None and sentence in said and "\n" not in said and "  " not in said
 
 
 def test_what_runs() -> None:
-    assert refusal("synapse-spark", "spark") is None
-    assert refusal("serverless", "sweep") is None and refusal("serverless", "nodes") is None
-    assert refusal("instance", "gpu") is None and refusal("kubernetes", "gpu") is None
-    assert refusal("fake", "command") is None  # of others nothing is said
+    assert unsupported_reason("synapse-spark", "spark") is None
+    assert unsupported_reason("serverless", "sweep") is None and unsupported_reason("serverless", "nodes") is None
+    assert unsupported_reason("instance", "gpu") is None and unsupported_reason("kubernetes", "gpu") is None
+    assert unsupported_reason("fake", "command") is None  # of others nothing is said
 
 
 def test_support_promises_for_this_machine_what_it_runs() -> None:
@@ -54,4 +54,4 @@ def test_support_promises_for_this_machine_what_it_runs() -> None:
         "spark": "spark",
     }
     for job_type, column in columns.items():
-        assert (refusal_of_type("local", job_type) is None) == (row("local")[column] == "yes"), job_type
+        assert (unsupported_type_reason("local", job_type) is None) == (row("local")[column] == "yes"), job_type

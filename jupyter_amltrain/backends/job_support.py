@@ -1,4 +1,7 @@
-"""Which kind of target can do what: the table of the project's founding documents, and Azure ML v2 of today. Pure."""
+"""Which kind of target runs which kind of job: one table for this machine and for Azure's computes. No I/O.
+
+The rows and their sources are in ``job_support.json``.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +38,19 @@ _CLUSTER = "Use a cluster: %aml_compute create NAME --kind amlcompute --size SIZ
 @functools.lru_cache(maxsize=1)
 def table() -> Mapping[str, Any]:
     """``source``, ``date``, ``note``, and ``kinds`` by tag of the target."""
-    text = resources.files("jupyter_amltrain.backends.azureml").joinpath("support.json").read_text(encoding="utf-8")
+    text = resources.files("jupyter_amltrain.backends").joinpath("job_support.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
 
 
 def row(kind: str) -> Mapping[str, str]:
-    """What is promised of a kind of target; empty for one that is not in the table."""
+    """Return the row of a kind of target; empty for one that is not in the table."""
     found: Mapping[str, str] = table()["kinds"].get(kind, {})
     return found
 
 
-def refusal(kind: str, what: str) -> str | None:
-    """Why a kind of target cannot run it, and what to use instead; ``None`` when it can.
+def unsupported_reason(kind: str, what: str) -> str | None:
+    """Return why a kind of target cannot run a job, and what to use instead; ``None`` when it can.
 
     Parameters
     ----------
@@ -70,14 +73,14 @@ def refusal(kind: str, what: str) -> str | None:
     return None
 
 
-def refusal_of_type(kind: str, job_type: str) -> str | None:
-    """As :func:`refusal`, of the ``type`` of an ``az ml`` file (:mod:`jupyter_amltrain.spec.az_yaml`).
+def unsupported_type_reason(kind: str, job_type: str) -> str | None:
+    """As :func:`unsupported_reason`, of the ``type`` of an ``az ml`` file (:mod:`jupyter_amltrain.spec.az_yaml`).
 
-    A machine under our agent runs ``command`` alone, whatever was promised of a local computer.
+    A machine under our agent runs ``command`` alone, whatever Azure's documentation says of a local computer.
     """
     what = job_type if job_type in WHAT else "pipeline"  # import: a step that the service carries out
     if "command" in (job_type,) or kind not in ("local", "fake"):
-        return None if kind == "fake" else refusal(kind, what)
+        return None if kind == "fake" else unsupported_reason(kind, what)
     found, words = row("local"), WHAT[what][1] if job_type in WHAT else f"a job of type: {job_type}"
     instead = _INSTEAD.get(what) or _CLUSTER
     return f"{_begin(_a(found))} cannot run {words} of a YAML file. {instead}"
