@@ -250,27 +250,30 @@ class AzureBackend(Backend, Provisioned):
 
     def refuses(self, spec: JobSpec) -> str:
         """See :meth:`Backend.refuses`."""
-        if spec.job_type:
-            return job_support.unsupported_type_reason(self.compute.kind, spec.job_type) or self._too_many(spec)
-        asked = ["command"]
-        asked += ["gpu"] if spec.resources.gpus else []
-        asked += ["nodes"] if spec.resources.nodes > 1 else []
-        for what in asked:
-            if sentence := job_support.unsupported_reason(self.compute.kind, what):
-                return sentence
         try:
-            job_body.check(spec, self._place(""))
+            self._check(spec)
         except SpecError as error:
             return str(error)
         return ""
 
-    def _too_many(self, spec: JobSpec) -> str:
-        return job_support.unsupported_reason(self.compute.kind, "nodes") or "" if spec.resources.nodes > 1 else ""
+    def _check(self, spec: JobSpec) -> None:
+        """Raise :class:`SpecError` where this kind of compute cannot run a job."""
+        kind, resources = self.compute.kind, spec.resources
+        if spec.job_type:
+            reasons = [job_support.unsupported_type_reason(kind, spec.job_type)]
+        else:
+            kinds = ("command", *(["gpu"] if resources.gpus else []))
+            reasons = [job_support.unsupported_reason(kind, what) for what in kinds]
+        if resources.nodes > 1:
+            reasons.append(job_support.unsupported_reason(kind, "nodes"))
+        for reason in filter(None, reasons):
+            raise SpecError(reason, code="azure.unsupported", details={"kind": kind})
+        if not spec.job_type:
+            job_body.check(spec, self._place(""))
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         """See :meth:`Backend.plan`."""
-        if sentence := self.refuses(spec):
-            raise SpecError(sentence)
+        self._check(spec)
         if spec.job_type:
             return await self._plan_yaml(spec, snapshot, run_id)
         job_body.check_files(snapshot)

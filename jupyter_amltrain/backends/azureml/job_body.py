@@ -13,7 +13,7 @@ import hashlib
 import re
 import shlex
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -111,58 +111,71 @@ def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
 
 
 def check(spec: JobSpec, place: Place) -> None:
-    """Raise :class:`SpecError` for what a job there cannot have.
+    """Raise :class:`SpecError` for the first setting that a job there cannot have; it names the flag and the field.
 
-    Raises
-    ------
-    SpecError
-        Secrets (their values would lie in the job's text), data of this machine, a folder of this
-        machine as working folder.
+    Secrets are refused because the job's text holds its variables; data, folders and interpreters of this machine
+    because the job runs elsewhere.
     """
+    for error in _unsupported(spec, place):
+        error.code = error.code or "azure.unsupported"
+        raise error
+
+
+def _unsupported(spec: JobSpec, place: Place) -> Iterator[SpecError]:
     if spec.secrets:
-        raise SpecError(
-            f"--secret {spec.secrets[0]}: a job of Azure ML keeps its variables in its text, where everybody in the"
-            " workspace reads them.",
-            hint="Put it in the workspace's Key Vault and read it in the script with azure-keyvault-secrets and"
-            " --identity managed.",
+        yield SpecError(
+            "--secret is not supported on Azure ML: job variables are readable by everyone in the workspace.",
+            hint="Store the secret in the workspace's Key Vault, and read it in the script with"
+            " azure-keyvault-secrets and --identity managed.",
+            field="secrets",
         )
     if spec.gpu_ids:
-        raise SpecError(
-            f"--gpu-ids {spec.gpu_ids}: a job of Azure ML has all GPUs of its machine and sees them by index.",
+        yield SpecError(
+            f"--gpu-ids {spec.gpu_ids}: a job of Azure ML has all GPUs of its machine and addresses them by index.",
             hint="Leave it out.",
+            field="gpu_ids",
         )
     for name, given in spec.inputs.items():
         if given.local:
-            raise SpecError(
-                f"--input {name}={given.path}: it lies on this machine only, the job runs in Azure.",
-                hint=f"Upload it once and give its address: --input {name}=azureml://datastores/workspaceblobstore/"
-                "paths/...; or take it along with the code: --source FOLDER",
+            yield SpecError(
+                f"--input {name}={given.path}: the path exists only on this machine, but the job runs in Azure.",
+                hint=f"Upload the data once and give its address: --input {name}=azureml://datastores/"
+                "workspaceblobstore/paths/...; or send it with the code: --source FOLDER",
+                field="inputs",
+                details={"input": name},
             )
     if spec.python:
-        raise SpecError(
-            f"--python {spec.python}: a job of Azure ML has the interpreter of its environment.",
-            hint="Leave it out, and choose one by: --env conda.yml",
+        yield SpecError(
+            f"--python {spec.python}: a job of Azure ML runs the interpreter of its environment.",
+            hint="Leave it out, and choose an environment with: --env conda.yml",
+            field="python",
         )
     if spec.share_gpus:
-        raise SpecError(
-            "--share-gpus is for GPUs of this machine: a job of Azure ML has its GPUs to itself.", hint="Leave it out."
+        yield SpecError(
+            "--share-gpus is not supported on Azure ML: a job does not share its GPUs.",
+            hint="Leave it out.",
+            field="share_gpus",
         )
     if place.own_machines and (spec.tier or spec.resources.instance_type):
         flag = f"--tier {spec.tier}" if spec.tier else f"--instance-type {spec.resources.instance_type}"
-        raise SpecError(
+        yield SpecError(
             f"{flag}: {place.compute} has machines of its own, chosen when it was created.",
             hint="Leave it out, or submit to a serverless target.",
+            field="tier" if spec.tier else "resources.instance_type",
         )
-    wanted = spec.resources.gpus
-    if wanted and place.gpus is not None and wanted > place.gpus:
+    gpus = spec.resources.gpus
+    if gpus and place.gpus is not None and gpus > place.gpus:
         what = f"{place.gpus} GPU{'s' * (place.gpus != 1)}" if place.gpus else "no GPU"
-        raise SpecError(
-            f"--gpus {wanted}: a machine of {place.compute or place.size} has {what}.",
+        yield SpecError(
+            f"--gpus {gpus}: a machine of {place.compute or place.size} has {what}.",
             hint="See: %aml_compute sizes --gpu",
+            field="resources.gpus",
         )
     if not place.compute and not (spec.resources.instance_type or place.size):
-        raise SpecError(
-            "Serverless: which size of machine?", hint="Try: --instance-type Standard_DS3_v2 (%aml_compute sizes)"
+        yield SpecError(
+            "--instance-type is missing: a serverless job needs the size of its machine.",
+            hint="Try: --instance-type Standard_DS3_v2 (%aml_compute sizes)",
+            field="resources.instance_type",
         )
 
 
@@ -170,7 +183,11 @@ def check_files(snapshot: Snapshot) -> None:
     """Raise :class:`CommandError` where a file of the snapshot would take the place of one of ours."""
     for name in snapshot.files:
         if name.split("/")[0] == ".amltrain":
-            raise CommandError(f"{name}: the folder .amltrain of the code is ours in the job.", hint="Leave it out.")
+            raise CommandError(
+                f"{name}: .amltrain/ is a reserved folder name.",
+                hint="Rename the folder, or leave it out.",
+                code="azure.reserved_folder",
+            )
 
 
 def request_of(spec: JobSpec, snapshot: Snapshot, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
