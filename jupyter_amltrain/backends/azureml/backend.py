@@ -143,7 +143,7 @@ class MachineMonitors:
         return str(watch.folder)
 
     async def fresh(self, monitor_id: str) -> Path | None:
-        """The folder of a monitor, with what there is by now; ``None`` when nobody watches."""
+        """Return the folder of a monitor, up to date; ``None`` when it has ended."""
         watch = self._watches.get(monitor_id)
         if watch is None or time.monotonic() - watch.asked > MONITOR_LIFETIME_S:
             self._watches.pop(monitor_id, None)

@@ -183,7 +183,7 @@ class AzureCompute(Provisioned):
         return Workspaces(self.root).get(self.azure.workspace)
 
     async def ask(self, op: str, progress: Progress | None = None, timeout: float = 120.0, **payload: Any) -> Any:
-        """Have the Azure process do something in the target's workspace."""
+        """Run an operation of the service process in the target's workspace."""
         link = client_of(self.loop, self.root)
         whole = {"workspace": self.workspace().name, **payload}
         try:
@@ -199,20 +199,20 @@ class AzureCompute(Provisioned):
         return str(getattr(self.target, "region", "") or "")
 
     async def sizes(self, *, region: str = "") -> tuple[Size, ...]:
-        """The sizes of its region."""
+        """Fetch the sizes of its region."""
         return sizes_of(await self.ask("sizes.list", location=region or self._region()))
 
     async def quotas(self, *, fresh: bool = False) -> Quotas:
-        """The quotas of its region."""
+        """Fetch the quotas of its region."""
         return Quotas(await self.ask("quota.list", location=self._region(), fresh=fresh))
 
     def known_sizes(self) -> tuple[Size, ...]:
-        """The sizes as they were last heard of; asks nobody."""
+        """Return the sizes as last fetched. No network."""
         found = self._kept("sizes")
         return sizes_of(found) if found else ()
 
     def known_quotas(self) -> Quotas:
-        """The quotas as they were last heard of; asks nobody."""
+        """Return the quotas as last fetched. No network."""
         return Quotas(self._kept("quota"))
 
     def _kept(self, what: str) -> list[dict[str, Any]]:
@@ -226,12 +226,12 @@ class AzureCompute(Provisioned):
         return found[0] if found else []
 
     def size(self, name: str = "") -> Size | None:
-        """A size by name, default the target's own, as far as it is known; asks nobody."""
+        """Return a size by name, default the target's own, as far as it is known. No network."""
         wanted = name or str(getattr(self.target, "size", "") or (self._row or {}).get("size") or "")
         return find(self.known_sizes(), wanted) if wanted else None
 
     async def prepare(self) -> None:
-        """Hear of prices and quotas; see ``Provisioned.prepare``.
+        """Fetch prices and quotas; see ``Provisioned.prepare``.
 
         Raises
         ------
@@ -252,20 +252,20 @@ class AzureCompute(Provisioned):
         now: bool = True,
         fresh: bool = False,
     ) -> None:
-        """Refuse what the quota cannot hold, or the target has not; nothing is refused that is not known.
+        """Raise an error for machines that exceed the quota or the target; what is not known is allowed.
 
         Parameters
         ----------
         nodes
-            Machines that are wanted together.
+            Machines that are requested together.
         size
             Default the target's own.
         most
             Maximum number of nodes of the cluster, default the target's own.
         now
-            Beside what others use now; else whether it could ever be.
+            Whether the machines of others count; else whether it is possible at all.
         fresh
-            Do not believe what was heard a minute ago.
+            Fetch the quotas even if they are a minute old.
 
         Raises
         ------
@@ -274,7 +274,7 @@ class AzureCompute(Provisioned):
         target = self.target
         if isinstance(target, AmlComputeTarget) and nodes > (most := target.max_nodes if most is None else most):
             raise CapacityError(
-                f"{target.name!r} has {most} machine{'' if most == 1 else 's'} at most, {nodes} are wanted.",
+                f"{target.name!r} has at most {most} machine{'' if most == 1 else 's'}, but {nodes} are requested.",
                 hint=f"Take fewer nodes, or raise the maximum: %aml_compute scale {target.name} --max-nodes {nodes}",
             )
         wanted = size or str(getattr(target, "size", ""))
@@ -300,7 +300,7 @@ class AzureCompute(Provisioned):
             raise refused
 
     async def possible(self) -> None:
-        """Refuse a size that cannot be had, before anything is sent."""
+        """Raise an error for a size that is not available, before anything is sent."""
         wanted = str(getattr(self.target, "size", ""))
         try:
             sizes = await self.sizes()

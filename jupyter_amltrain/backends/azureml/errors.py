@@ -104,20 +104,20 @@ _AADSTS = {
     ),
     "700027": ("the certificate is not that of the application", "Check AZURE_CLIENT_CERTIFICATE_PATH."),
     "700082": ("the sign-in has been unused for too long", _AGAIN),
-    "70043": ("the sign-in is over by a rule of your organisation", _AGAIN),
+    "70043": ("the sign-in is over by a rule of your organization", _AGAIN),
     "70008": ("the sign-in is over", _AGAIN),
     "70016": ("nobody has entered the code yet", "Connect again for a new code."),
     "70018": ("the code is wrong", "Connect again for a new code."),
     "70019": ("the code has expired", "Connect again for a new code."),
     "70020": ("the code has expired", "Connect again for a new code."),
     "50173": ("the password was changed since", _AGAIN),
-    "50076": ("your organisation wants a second factor", _AGAIN),
-    "50078": ("your organisation wants the second factor again", _AGAIN),
-    "50079": ("your organisation wants you to register a second factor", _AGAIN),
-    "50158": ("your organisation wants one more check", _AGAIN),
-    "53000": ("your organisation allows only managed devices", "Use a machine that your organisation manages."),
-    "53003": ("a rule of your organisation (conditional access) blocks it", "Ask its administrator."),
-    "530032": ("a rule of your organisation (conditional access) blocks it", "Ask its administrator."),
+    "50076": ("your organization wants a second factor", _AGAIN),
+    "50078": ("your organization wants the second factor again", _AGAIN),
+    "50079": ("your organization wants you to register a second factor", _AGAIN),
+    "50158": ("your organization wants one more check", _AGAIN),
+    "53000": ("your organization allows only managed devices", "Use a machine that your organization manages."),
+    "53003": ("a rule of your organization (conditional access) blocks it", "Ask its administrator."),
+    "530032": ("a rule of your organization (conditional access) blocks it", "Ask its administrator."),
     "50126": ("user name or password is wrong", _AGAIN),
     "50034": ("this directory does not know that user", _TENANT),
     "50020": ("this user is not of this directory", _TENANT),
@@ -224,7 +224,7 @@ def forbidden(said: ErrorDetails, place: str, asked: str, user: str) -> AmlTrain
         )
     if "disallowedbypolicy" in low:
         return AuthenticationError(
-            f"A policy of your organisation forbids it{place}: {said.message.rstrip('.')}.",
+            f"A policy of your organization forbids it{place}: {said.message.rstrip('.')}.",
             hint="Ask its administrator.",
         )
     if said.code == "AuthorizationPermissionMismatch":  # of the storage service, which names no permission
@@ -467,7 +467,7 @@ def _sentence(said: ErrorDetails, place: str, asked: str) -> str:
 
 
 def of_exception(error: BaseException, where: str = "", act: str = "") -> AmlTrainError | None:
-    """The error for an exception of azure-core, azure-identity or requests; ``None`` for a bug of ours.
+    """Return the error for an exception of azure-core, azure-identity or requests; ``None`` for a bug.
 
     Parameters
     ----------

@@ -13,8 +13,8 @@ from jupyter_amltrain.backends.azureml import job_body, mirror_store
 from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.compute import AzureCompute
 from jupyter_amltrain.backends.azureml.polling import (
-    GONE,
-    SELDOM,
+    GONE_AFTER_S,
+    UNVIEWED_POLL_FACTOR,
     AzureEvents,
     GoneDetector,
     LogPollInterval,
@@ -30,12 +30,12 @@ from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
 
 log = logging.getLogger(__name__)
 
-#: A job that was just accepted may not be in run history yet (seconds).
+#: Run history may not know an accepted job for this long.
 YOUNG_JOB_S = 60.0
-#: Reading of a long log, say (seconds without news).
+#: Seconds without progress of one synchronization, of a long log, say.
 SYNC_TIMEOUT_S = 120.0
 _ENDED = ("Completed", "Failed", "Canceled")
-#: Seconds between two looks at an instance for which jobs wait.
+#: Seconds between two polls of an instance that jobs wait for.
 INSTANCE_STATE_INTERVAL_S = 5.0
 _WAITING = ("NotStarted", "Starting", "Queued", "Scheduled")
 
@@ -82,10 +82,10 @@ class JobTracker:
 
     def _pace(self, run_id: str) -> float:
         looked = any(run_id in runs for runs in self.watched.values())
-        return poll_interval() if looked else poll_interval() * SELDOM
+        return poll_interval() if looked else poll_interval() * UNVIEWED_POLL_FACTOR
 
     async def rows(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What the service said of runs, asked again where that is older than their pace."""
+        """Return rows of runs; polls those that are older than their poll interval."""
         now = time.monotonic()
         due = [i for i in run_ids if now - self._rows.get(i, (-1e9, {}))[0] >= self._pace(i) and not self._over(i)]
         if due:
@@ -95,14 +95,22 @@ class JobTracker:
                 if run_id in found:
                     self._rows[run_id] = time.monotonic(), found[run_id]
                     self._missing.pop(run_id, None)
-                elif time.monotonic() - self._missing.setdefault(run_id, time.monotonic()) >= GONE or self._gone.sure:
+                elif (
+                    time.monotonic() - self._missing.setdefault(run_id, time.monotonic()) >= GONE_AFTER_S
+                    or self._gone.sure
+                ):
                     self._rows.pop(run_id, None)
-                elif run_id in self._rows:  # it was there a moment ago: what was said then holds, and is asked again
+                elif run_id in self._rows:  # it existed a moment ago: keep the old row, and poll again
                     self._rows[run_id] = -1e9, self._rows[run_id][1]
         return {i: self._rows[i][1] for i in run_ids if i in self._rows}
 
+    def _is_gone(self, run_id: str) -> bool:
+        """Record an answer without a run; return whether the run is gone for good."""
+        since = self._missing.setdefault(run_id, time.monotonic())
+        return self._gone.sure or time.monotonic() - since >= GONE_AFTER_S
+
     async def _polled(self, names: Sequence[str]) -> Mapping[str, dict[str, Any]]:
-        """What the service says of jobs; of a workspace that is gone for good: nothing."""
+        """Poll jobs; of a workspace that is gone for good there are none."""
         try:
             found: Mapping[str, dict[str, Any]] = await self._compute.ask(
                 "jobs.poll", timeout=SYNC_TIMEOUT_S, names=names
@@ -115,7 +123,7 @@ class JobTracker:
         return await self._with_instance_state(found)
 
     async def _with_instance_state(self, rows: Mapping[str, dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
-        """`rows` in which jobs that wait for an instance that is off say so, and how to start it."""
+        """Return `rows` in which jobs that wait for a stopped instance say so, and how to start it."""
         waiting = [name for name, row in rows.items() if str(row.get("status")) in _WAITING]
         if not waiting or not isinstance(self._compute.target, InstanceTarget):
             return rows
@@ -132,7 +140,7 @@ class JobTracker:
         return {name: {**row, "why": reason} if name in waiting else row for name, row in rows.items()}
 
     def _instance_reason(self) -> str:
-        """Why jobs wait for an instance; empty while it runs."""
+        """Return why jobs wait for an instance; empty while it runs."""
         name = self._compute.target.name
         return {
             "stopped": f"the instance {name!r} is stopped. Start it: %aml_compute start {name}",
@@ -146,7 +154,7 @@ class JobTracker:
         return str(self._rows.get(run_id, (0, {}))[1].get("status")) in _ENDED
 
     async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
-        """See :meth:`Backend.poll`; an end is told when the run's files are here."""
+        """See :meth:`Backend.poll`; a run has ended when its files are here."""
         rows = await self.rows(run_ids)
         found: dict[str, RunStatus] = {}
         for run_id in run_ids:
@@ -172,14 +180,14 @@ class JobTracker:
         return status
 
     async def _last(self, run_id: str) -> None:
-        """All files of a run that is over."""
+        """Fetch all files of an ended run."""
         try:
             while run_id not in self._complete:
                 if not await self._sync(run_id, True):
                     break
         except TargetUnreachable:
             raise
-        except AmlTrainError as error:  # its end is told all the same
+        except AmlTrainError as error:  # the run has ended all the same
             log.warning("files of %s: %s", run_id, error)
 
     async def _sync(self, run_id: str, ended: bool, streams: Sequence[str] = ()) -> frozenset[str]:
@@ -204,16 +212,16 @@ class JobTracker:
         return self._logs.setdefault(run_id, LogPollInterval())
 
     def grown(self, run_id: str) -> Mapping[str, int]:
-        """How often each stream of a run was seen to have grown."""
+        """Return how often each stream of a run was found to have grown."""
         return self._grown.get(run_id, {})
 
     def due(self, run_ids: Sequence[str]) -> float:
-        """Seconds until somebody who looks at these runs wants the next look."""
+        """Return the seconds until the next poll of these viewed runs."""
         waits = (self._pace_of(run_id).due() for run_id in run_ids if run_id not in self._complete)
         return max(0.02, min((*waits, poll_interval() / 2)))
 
     async def fresh(self, run_id: str) -> frozenset[str]:
-        """Bring a mirror up to date unless that was done a moment ago; streams that grew by it."""
+        """Synchronize a mirror unless that was done a moment ago; return the streams that grew."""
         if run_id in self._complete:
             return frozenset()
         whole = time.monotonic() - self._synced.get(run_id, -1e9) >= poll_interval()
@@ -231,7 +239,7 @@ class JobTracker:
                 f"the workspace {self._compute.workspace().workspace} was deleted at Azure. Its log as far as it was"
                 f" read is kept: %aml_runs logs {run.handle}. Another workspace: %aml_compute connect"
             )
-        return f"the workspace {self._compute.workspace().workspace} has no job {run.run_id} any more"
+        return f"the workspace {self._compute.workspace().workspace} no longer has the job {run.run_id}"
 
     def accepted(self, name: str) -> None:
         """The service has just accepted a job, which run history may not know yet."""
@@ -296,7 +304,7 @@ class JobTracker:
 
         agent = await self._loop.offload(begun)
         status = azure_status.status_of(row, agent) or RunStatus(
-            state=RunState.QUEUED, detail="the service does not know"
+            state=RunState.QUEUED, detail="the service does not know its state"
         )
         self._rows[name] = time.monotonic(), dict(row)
         if status.state.terminal:
@@ -316,7 +324,7 @@ class JobTracker:
         """See :meth:`Backend.roster`."""
         found = await self.listed(known)
         runs = [await self._taken(job) for job in found["jobs"]]
-        # Of a list that was cut nobody knows what is behind its end.
+        # A list that was cut does not say what is behind its end.
         unseen = () if found["whole"] else known
         return frozenset([*found["names"], *self._guests, *unseen]), runs[::-1]
 

@@ -13,34 +13,34 @@ from jupyter_amltrain.backends.base import STATUS, News, RunChanges
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.job_tracker import JobTracker
 
-#: Of a run that nobody looks at the service is asked so much less often.
-SELDOM = 5.0
+#: Poll interval multiplier for runs without viewers.
+UNVIEWED_POLL_FACTOR = 5.0
 
 
 def poll_interval() -> float:
-    """Seconds between looks at a run that somebody looks at: ``$AMLTRAIN_AZURE_POLL``, else 1."""
+    """Return the seconds between two polls of a run with viewers: ``$AMLTRAIN_AZURE_POLL``, else 1."""
     try:
         return max(0.01, float(os.environ.get("AMLTRAIN_AZURE_POLL") or 1.0))
     except ValueError:
         return 1.0
 
 
-#: A log that grows is looked at so much more often than the service is asked, but not more than ten times a second.
-QUICK, FLOOR = 0.2, 0.1
-#: A log that has said nothing for so many quick looks is looked at less and less often.
-_STEADY, _SLOWER = 20, 1.3
+#: Poll interval of a growing log, as a part of that of a run; not more than ten times a second.
+LOG_POLL_FACTOR, MIN_LOG_POLL_INTERVAL_S = 0.2, 0.1
+#: After this many polls without a new line, each interval is longer than the one before by this factor.
+_QUIET_POLLS, _SLOWDOWN = 20, 1.3
 
 
 class LogPollInterval:
-    """When a run's log is looked at again: soon while lines come, then by and by as seldom as all else.
+    """Adaptive poll interval of a run's log: short while lines come, then longer up to that of the run.
 
-    One such look is one request to the storage for each process of the job; the service itself is not asked. Of a
-    job of many processes, or by a slow line, a look takes long, and is followed by a pause that is longer.
+    One poll is one request to the storage for each process of the job, and none to the service. A poll that takes
+    long (many processes, a slow line) is followed by a longer pause.
 
     Attributes
     ----------
     pause
-        Seconds from the last look to the next.
+        Seconds from one poll to the next.
     """
 
     def __init__(self) -> None:
@@ -49,54 +49,54 @@ class LogPollInterval:
         self._next = 0.0
 
     def due(self) -> float:
-        """Seconds until the next look; 0 when it is due."""
+        """Return the seconds until the next poll; 0 when it is due."""
         return max(0.0, self._next - time.monotonic())
 
     def looked(self, grown: bool, took: float = 0.0) -> None:
-        """A look is over; `took`: its seconds."""
+        """Record a poll, which took `took` seconds and found new lines if `grown`."""
         if grown:
-            self._quiet, self.pause = 0, max(FLOOR, QUICK * poll_interval())
+            self._quiet, self.pause = 0, max(MIN_LOG_POLL_INTERVAL_S, LOG_POLL_FACTOR * poll_interval())
         else:
             self._quiet += 1
-            self.pause *= _SLOWER if self._quiet > _STEADY else 1.0
+            self.pause *= _SLOWDOWN if self._quiet > _QUIET_POLLS else 1.0
         self.pause = min(self.pause, poll_interval())
         self._next = time.monotonic() + max(self.pause, min(2 * took, poll_interval()))
 
 
-#: Who answers that a workspace is not there is asked again for so long (seconds), and so many times at least.
-GONE, TIMES = 10.0, 4
+#: Something is gone when every answer says so for this long, and at least this many of them.
+GONE_AFTER_S, GONE_MIN_ANSWERS = 10.0, 4
 
 
 class GoneDetector:
-    """Whether something is gone for good: one answer may be of a server that lags behind the others."""
+    """Decides whether something is gone for good: one answer may come from a server that lags behind the others."""
 
     def __init__(self) -> None:
         self._since, self._times = 0.0, 0
 
     def seen(self) -> bool:
-        """The service says again that there is no such thing; whether that is to be believed."""
+        """Record an answer that there is no such thing; return whether it is gone for good."""
         self._since = self._since if self._times else time.monotonic()
         self._times += 1
         return self.sure
 
     @property
     def sure(self) -> bool:
-        """Whether it was said for long, and of late by every answer."""
-        return self._times >= TIMES and time.monotonic() - self._since >= GONE
+        """Whether every answer has said so for long enough."""
+        return self._times >= GONE_MIN_ANSWERS and time.monotonic() - self._since >= GONE_AFTER_S
 
     def refuted(self) -> None:
-        """It is there."""
+        """Record an answer that it exists."""
         self._times = 0
 
 
 class SingleFlight:
-    """Runs one piece of work for each key at a time; who comes meanwhile gets the same answer."""
+    """Coalesces concurrent calls with the same key (single flight)."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
     async def of(self, key: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        """The answer of `work`, which goes on when its caller gives up."""
+        """Return the answer of `work`, which goes on when its caller is canceled."""
         task = self._tasks.get(key)
         if task is None:
 
@@ -115,7 +115,7 @@ class SingleFlight:
 
 
 class AzureEvents(RunChanges):
-    """Asks the service at its pace, and tells what has changed."""
+    """Events of runs, found by polling."""
 
     def __init__(self, tracker: JobTracker) -> None:
         self._tracker = tracker
@@ -129,14 +129,14 @@ class AzureEvents(RunChanges):
         tracker.watched[id(self)] = frozenset(looked_at)
         while True:
             news: dict[str, set[str]] = {}
-            # Side by side: a line that is there does not wait for what the service says.
+            # Concurrently: a new line must not wait for the state of the run.
             rows, *_ = await asyncio.gather(tracker.rows(run_ids), *(tracker.fresh(run_id) for run_id in looked_at))
             for run_id, row in rows.items():
                 if self._told.get(run_id) != row:
                     self._told[run_id] = row
                     news.setdefault(run_id, set()).add(STATUS)
             for run_id in looked_at:
-                # Counted, because whoever else looks may have brought the news home.
+                # Counted, because another consumer may have fetched the new lines.
                 now = tracker.grown(run_id)
                 seen = self._seen.get(run_id, {})
                 if grown := {stream for stream, times in now.items() if times != seen.get(stream, 0)}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.polling import FLOOR, QUICK, LogPollInterval
+from jupyter_amltrain.backends.azureml.polling import LOG_POLL_FACTOR, MIN_LOG_POLL_INTERVAL_S, LogPollInterval
 
 
 @pytest.mark.parametrize("poll", [0.05, 1.0, 10.0])
@@ -15,7 +15,7 @@ def test_a_log_is_looked_at_soon_while_lines_come_and_then_seldom(monkeypatch: p
     log.looked(False)
     assert log.pause == pytest.approx(poll) and 0 <= log.due() <= poll
     log.looked(True)
-    quick = min(poll, max(FLOOR, QUICK * poll))
+    quick = min(poll, max(MIN_LOG_POLL_INTERVAL_S, LOG_POLL_FACTOR * poll))
     assert log.pause == pytest.approx(quick)
     for _ in range(10):
         log.looked(False)

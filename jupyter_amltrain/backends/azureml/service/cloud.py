@@ -80,7 +80,7 @@ class Cloud:
         self._known: dict[str, Workspace] = {}
 
     def workspace(self, name: str) -> Workspace:
-        """A connected workspace; opened at first use, which asks nobody.
+        """Return a connected workspace; opened at first use, without network.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class Cloud:
         return account
 
     def forget(self, name: str) -> None:
-        """Do not know it any more."""
+        """Forget a workspace."""
         with self._guard:
             self._known.pop(name, None)
 

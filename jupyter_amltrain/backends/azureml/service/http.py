@@ -66,7 +66,7 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
     """Waits between retries end with the operation that waits."""
 
     def send(self, request: Any, **rest: Any) -> Any:
-        """Nothing is sent for an operation that nobody wants any more: so a sign-in ends, too."""
+        """Send a request, unless its operation is canceled; this also ends a sign-in."""
         if (call := server.current_call()) is not None:
             call.check()
         return super().send(request, **rest)

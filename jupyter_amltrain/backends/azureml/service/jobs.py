@@ -272,7 +272,7 @@ def _told(place: Workspace, environment: Future[Any]) -> str:
 
 
 def _soon(conda: Future[str]) -> str:
-    """What there is of it: nobody waits for a note about a job that is accepted."""
+    """Return it if it is there soon: an accepted job does not wait for a note."""
     try:
         return conda.result(_NOTE)
     except TimeoutError:
@@ -352,7 +352,7 @@ def unsure(name: str, why: str) -> SubmitUnsure:
 
 
 def answer_of(made: Any, place: Workspace, name: str) -> dict[str, Any]:
-    """What is told of a job that the SDK has sent."""
+    """Return the answer about a job that the SDK has sent."""
     services = made.services or {}
     studio = services.get("Studio")
     created = made.creation_context.created_at if made.creation_context else None
@@ -388,7 +388,7 @@ def plain_refusal(error: AmlTrainError, compute: str, environment: Any) -> AmlTr
     missing = "UnknownTargetType" in codes or _NO_COMPUTE.search(answer.message)
     if missing and compute:
         return SubmitError(
-            f"There is no compute {compute!r} in the workspace any more.",
+            f"There is no compute {compute!r} in the workspace.",
             hint="%aml_compute list shows what is there.",
             code="azure.no_compute",
             details=error.details,

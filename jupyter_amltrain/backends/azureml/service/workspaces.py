@@ -91,13 +91,13 @@ def connect(
 
 
 def add(call: ServiceCall, *, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Know a workspace that was connected before; asks nobody."""
+    """Add a workspace that was connected before. No network."""
     made = call.cloud.add(facts)
     return {"name": made.name}
 
 
 def forget(call: ServiceCall, *, workspace: str) -> None:
-    """Do not know it any more."""
+    """Forget a workspace."""
     call.cloud.forget(workspace)
     sdk.forget(workspace)
 
