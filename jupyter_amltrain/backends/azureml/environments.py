@@ -337,7 +337,7 @@ def environment_shown(environment: Mapping[str, str]) -> str:
 
 
 #: Modules that one sentence names.
-_NAMED = 5
+_MAX_NAMED = 5
 
 
 class Wanted(NamedTuple):
@@ -516,8 +516,8 @@ def _of_the_kernel(why: str) -> str:
 
 def _listed(found: Sequence[str], modules: bool = False) -> str:
     names = list(found) if modules else [distributions(module)[0] for module in found]
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def of_target(text: str) -> dict[str, str]:

@@ -93,7 +93,7 @@ def _unreachable(text: str) -> TargetUnreachable:
 
 _SECRET = "Set AZURE_CLIENT_SECRET to its value (not its id), then connect again."
 _TENANT = "Give the directory's id: %aml_compute connect --tenant TENANT"
-_AGAIN = "Sign in again: %aml_compute connect --sign-in device"
+_SIGN_IN_AGAIN = "Sign in again: %aml_compute connect --sign-in device"
 #: Entra's codes (learn.microsoft.com/entra/identity-platform/reference-error-codes): what, and what to do next.
 _AADSTS = {
     "7000215": ("the client secret is wrong", _SECRET),
@@ -103,22 +103,22 @@ _AADSTS = {
         "Check AZURE_CLIENT_ID and AZURE_TENANT_ID, then connect again.",
     ),
     "700027": ("the certificate is not that of the application", "Check AZURE_CLIENT_CERTIFICATE_PATH."),
-    "700082": ("the sign-in has been unused for too long", _AGAIN),
-    "70043": ("the sign-in is over by a rule of your organization", _AGAIN),
-    "70008": ("the sign-in is over", _AGAIN),
+    "700082": ("the sign-in has been unused for too long", _SIGN_IN_AGAIN),
+    "70043": ("the sign-in is over by a rule of your organization", _SIGN_IN_AGAIN),
+    "70008": ("the sign-in is over", _SIGN_IN_AGAIN),
     "70016": ("nobody has entered the code yet", "Connect again for a new code."),
     "70018": ("the code is wrong", "Connect again for a new code."),
     "70019": ("the code has expired", "Connect again for a new code."),
     "70020": ("the code has expired", "Connect again for a new code."),
-    "50173": ("the password was changed since", _AGAIN),
-    "50076": ("your organization wants a second factor", _AGAIN),
-    "50078": ("your organization wants the second factor again", _AGAIN),
-    "50079": ("your organization wants you to register a second factor", _AGAIN),
-    "50158": ("your organization wants one more check", _AGAIN),
+    "50173": ("the password was changed since", _SIGN_IN_AGAIN),
+    "50076": ("your organization wants a second factor", _SIGN_IN_AGAIN),
+    "50078": ("your organization wants the second factor again", _SIGN_IN_AGAIN),
+    "50079": ("your organization wants you to register a second factor", _SIGN_IN_AGAIN),
+    "50158": ("your organization wants one more check", _SIGN_IN_AGAIN),
     "53000": ("your organization allows only managed devices", "Use a machine that your organization manages."),
     "53003": ("a rule of your organization (conditional access) blocks it", "Ask its administrator."),
     "530032": ("a rule of your organization (conditional access) blocks it", "Ask its administrator."),
-    "50126": ("user name or password is wrong", _AGAIN),
+    "50126": ("user name or password is wrong", _SIGN_IN_AGAIN),
     "50034": ("this directory does not know that user", _TENANT),
     "50020": ("this user is not of this directory", _TENANT),
     "50057": ("the account is disabled", "Ask its administrator."),

@@ -366,8 +366,8 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
 PIECE, PIECES = 1000, 30
 SPEC = "amltrain.spec"
 #: Fields that are left out, one after the other, of a spec that is longer.
-_LONGEST = ("cell", "script", "params", "args", "env")
-_LIMIT = 16 << 20
+_LONG_FIELDS = ("cell", "script", "params", "args", "env")
+_MAX_SPEC_BYTES = 16 << 20
 
 
 def tags_of(spec: JobSpec, target: str, version: str) -> dict[str, str]:
@@ -382,7 +382,7 @@ def properties_of(spec: JobSpec) -> dict[str, str]:
     """Properties of a job that hold its spec."""
     fields = msgspec.to_builtins(spec)
     cut: list[str] = []
-    for longest in ("", *_LONGEST):
+    for longest in ("", *_LONG_FIELDS):
         if longest:
             cut.append(longest)
             fields.pop(longest, None)
@@ -404,7 +404,7 @@ def spec_from(properties: Mapping[str, Any]) -> JobSpec | None:
         return None
     try:
         unpacker = zlib.decompressobj()
-        data = unpacker.decompress(base64.b85decode("".join(pieces)), _LIMIT)
+        data = unpacker.decompress(base64.b85decode("".join(pieces)), _MAX_SPEC_BYTES)
         return msgspec.json.decode(data, type=JobSpec)
     except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError):
         return None

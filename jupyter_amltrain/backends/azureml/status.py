@@ -53,7 +53,7 @@ _IMAGE = re.compile(r"image ?build|environment ?build|failed to build|docker ?bu
 #: Exit code of our agent for a run that it stopped at its limit, as timeout(1) has it.
 _TIMEOUT_EXIT_CODE = 124
 _NO_WORDS = re.compile(r"\s+")
-_LONGEST = 400
+_MAX_REASON = 400
 
 
 def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) -> RunStatus | None:
@@ -188,7 +188,7 @@ def _length(start: float, end: float | None) -> float | None:
 
 
 def _words(value: Any) -> str:
-    return _NO_WORDS.sub(" ", str(value or "")).strip()[:_LONGEST]
+    return _NO_WORDS.sub(" ", str(value or "")).strip()[:_MAX_REASON]
 
 
 def _plain(text: str) -> str:
@@ -197,7 +197,7 @@ def _plain(text: str) -> str:
         place = found["place"].rpartition("/workspaces/")[2].partition("/")[2] or found["place"]
         return f"an input cannot be read: {found['why'].strip(' .')} ({place.strip()}). Check --input"
     text = re.sub(r"(?:Please check|For more|See https?:|Marking the experiment).*", "", text)
-    return text.strip(" .:")[:_LONGEST]
+    return text.strip(" .:")[:_MAX_REASON]
 
 
 def _int(value: Any) -> int | None:

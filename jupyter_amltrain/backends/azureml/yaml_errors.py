@@ -20,7 +20,7 @@ _SETS = re.compile(r"Value (.+?) passed is not in set \[(.*?)\]")
 _BINDING = "Value passed is not a data binding string"
 #: Words of its own in the path of a key.
 _BETWEEN = ("component", "value", "_schema")
-_LONGEST = 300
+_MAX_TEXT = 300
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 Leaf = tuple[tuple[str, ...], str]
 
@@ -73,7 +73,7 @@ def first_line(text: str) -> str:
     # Its long form has a heading ("1) One or more ..."), then what it is about ("(x) No such file ...").
     found = next((line[3:].strip() for line in lines if line.startswith("(x)")), found)
     found = re.sub(r"\s+", " ", found)
-    return found if len(found) <= _LONGEST else found[:_LONGEST] + "…"
+    return found if len(found) <= _MAX_TEXT else found[:_MAX_TEXT] + "…"
 
 
 def _json_in(text: str) -> Any:

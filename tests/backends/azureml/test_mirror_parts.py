@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml.service import logs, metrics
-from jupyter_amltrain.backends.azureml.service.logs import News, advance
+from jupyter_amltrain.backends.azureml.service.logs import FileDelta, advance
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.runs.series import MetricLog
 from jupyter_amltrain.runs.telemetry import NodeTelemetry
@@ -23,7 +23,7 @@ def text(folder: Path) -> str:
 def take(folder: Path, attempt: int = 1, ended: bool = False, **came: Any) -> None:
     """One sync; each call has its own object, as each call of the process has."""
     mirror = MirrorFiles(folder)
-    news = {name: data if isinstance(data, News) else News(data) for name, data in came.items()}
+    news = {name: data if isinstance(data, FileDelta) else FileDelta(data) for name, data in came.items()}
     logs.take(mirror, news, attempt=attempt, ended=ended)
     mirror.save()
 
@@ -64,7 +64,7 @@ def test_the_images_build_comes_first_and_is_marked(tmp_path: Path) -> None:
 
 def test_a_job_that_starts_again_is_marked_once(tmp_path: Path) -> None:
     take(tmp_path, **{STD: b"first, cut o"})
-    take(tmp_path, attempt=2, **{STD: News(b"again\n", restarted=True)})
+    take(tmp_path, attempt=2, **{STD: FileDelta(b"again\n", restarted=True)})
     take(tmp_path, attempt=2, **{STD: b"ends\n"})
     lines = text(tmp_path).splitlines()
     assert lines[0] == "first, cut o" and "attempt 2" in lines[1] and lines[2:] == ["again", "ends"]
@@ -75,11 +75,11 @@ def test_what_the_service_keeps_of_an_attempt(tmp_path: Path) -> None:
     assert logs.retried(names) == {1: {STD: names[0]}} and logs.wanted(names) == [STD]
     take(tmp_path, **{STD: b"live\n"})
     mirror = MirrorFiles(tmp_path)
-    logs.take(mirror, {STD: News(b"the rest\n")}, attempt=1, ended=True)
+    logs.take(mirror, {STD: FileDelta(b"the rest\n")}, attempt=1, ended=True)
     logs.over(mirror, 1)
     logs.over(mirror, 1)
     assert mirror.of(STD)["offset"] == 0
-    logs.take(mirror, {STD: News(b"again\n")}, attempt=2, ended=False)
+    logs.take(mirror, {STD: FileDelta(b"again\n")}, attempt=2, ended=False)
     mirror.save()
     lines = text(tmp_path).splitlines()
     assert lines[:2] == ["live", "the rest"] and "attempt 2" in lines[2] and lines[3:] == ["again"]
@@ -101,7 +101,7 @@ def test_labels(name: str, label: str) -> None:
 def test_what_was_appended_and_not_saved_is_as_if_it_had_not_been(tmp_path: Path) -> None:
     take(tmp_path, **{STD: b"saved\n"})
     mirror = MirrorFiles(tmp_path)
-    logs.take(mirror, {STD: News(b"lost with the process\n")}, attempt=1, ended=False)
+    logs.take(mirror, {STD: FileDelta(b"lost with the process\n")}, attempt=1, ended=False)
     take(tmp_path, **{STD: b"lost with the process\n"})
     assert text(tmp_path) == "saved\nlost with the process\n"
 

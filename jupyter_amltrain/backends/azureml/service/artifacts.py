@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STORE = "workspaceartifactstore"
 #: Bytes of one request.
-_PART = 16 << 20
+_PART_BYTES = 16 << 20
 #: Whom a token is for that the storage service takes.
 _SCOPE = "https://storage.azure.com/.default"
 #: Answers by which the service says that a datastore has no secret for us: its kind has none, or we may not see it.
@@ -190,7 +190,7 @@ def fetched(call: ServiceCall, there: Sequence[Stored], folder: str) -> dict[str
                 start = 0
                 while start < item.size:
                     call.check()
-                    data = item.read(start, min(item.size, start + _PART))
+                    data = item.read(start, min(item.size, start + _PART_BYTES))
                     if not data:
                         break
                     file.write(data)

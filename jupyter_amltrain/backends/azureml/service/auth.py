@@ -30,7 +30,7 @@ DATA_SCOPE = "https://ml.azure.com/.default"
 #: Credentials that start a program for each token, for a second or more. All others keep theirs by themselves.
 _PROGRAMS = ("CliCredential", "PowerShellCredential")
 #: A token is not used in the last seconds of its life.
-_SPARE = 300.0
+_TOKEN_MARGIN_S = 300.0
 
 
 class Account:
@@ -55,7 +55,7 @@ class Account:
         with self._one:
             key = (self.tenant, *scopes)
             known = None if claims else self._tokens.get(key)
-            if known is not None and known.expires_on - time.time() > _SPARE:
+            if known is not None and known.expires_on - time.time() > _TOKEN_MARGIN_S:
                 return known
             token = self._asked(scopes, {"claims": claims} if claims else {})
             if type(self.credential).__name__.endswith(_PROGRAMS):

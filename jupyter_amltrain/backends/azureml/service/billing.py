@@ -88,7 +88,7 @@ def _cached(path: Path, age: float, ask: Callable[[], list[Row]]) -> list[Row]:
 
 
 #: Jobs that are looked at, newest first: one that still runs is seldom older.
-_JOBS = 300
+_MAX_JOBS = 300
 _RUNS = ("Running", "Finalizing", "Preparing", "Provisioning", "Starting")
 #: States of a compute instance in which its machine is not given back yet.
 _ON = ("ready", "starting", "stopping", "creating")
@@ -110,7 +110,7 @@ def list_all(call: ServiceCall, *, workspace: str) -> list[dict[str, Any]]:
     pages = place.arm.pages("jobs", api=http.ARM, params={"listViewType": "ActiveOnly"}, act="list the jobs")
     for number, job in enumerate(pages):
         call.check()
-        if number == _JOBS:
+        if number == _MAX_JOBS:
             break
         body = job.get("properties") or {}
         resources = body.get("resources") or {}

@@ -252,9 +252,9 @@ def _content(content: str | bytes) -> Content:
 log = logging.getLogger("amltrain.azure")
 
 #: Of earlier assets so many are remembered.
-_LATEST = 12
+_MAX_RECENT = 12
 #: Copying on the service's side, in one answer, is for files up to 256 MiB (``Copy Blob From URL``).
-_COPY_LIMIT = 256 << 20
+_MAX_COPY_BYTES = 256 << 20
 
 
 class Sent:
@@ -272,7 +272,7 @@ class Sent:
 
     def where(self, blob: str, content: Content) -> str:
         """Address of the same content under the same name in an earlier asset; empty for none."""
-        if content.size > _COPY_LIMIT:
+        if content.size > _MAX_COPY_BYTES:
             return ""
         for asset in self.assets:
             if (asset.get("blobs") or {}).get(blob, ("", ""))[1] == content.sha256:
@@ -299,7 +299,7 @@ class Sent:
                 if packed.base:
                     name = packed.base.rpartition("/")[2]
                     write_json(self._folder / f"{name}.json", {"schema": 1, "files": packed.table})
-                write_json(self._file, {"schema": 1, "assets": [row, *kept][:_LATEST]})
+                write_json(self._file, {"schema": 1, "assets": [row, *kept][:_MAX_RECENT]})
 
         _quietly(change)
 
@@ -316,7 +316,7 @@ HASH_VERSION = "202208"
 #: A code asset is a folder of its container: so in every recording, in the API's example and in what the SDK sends.
 CODE_FOLDER = "code"
 #: Larger files go in blocks of this (bytes).
-_BLOCK = 16 << 20
+_BLOCK_BYTES = 16 << 20
 
 
 def send(
@@ -474,16 +474,16 @@ class _Upload:
         if len(data) != content.size or (not data and content.size):
             raise _NotCopied("The earlier pack cannot be copied.")
         self.sent += len(data)
-        if len(data) <= 4 * _BLOCK:
+        if len(data) <= 4 * _BLOCK_BYTES:
             target.put(data)
             failpoints.hit("azure_during_upload")
             return
         ids = []
-        for number, start in enumerate(range(0, len(data), _BLOCK)):
+        for number, start in enumerate(range(0, len(data), _BLOCK_BYTES)):
             self._call.check()
             self._call.progress(f"Sending the code: {start / len(data):.0%} of {len(data) / 1e6:.0f} MB.")
             ids.append(base64.b64encode(b"%06d" % number).decode())
-            target.put(data[start : start + _BLOCK], suffix=f"&comp=block&blockid={ids[-1]}")
+            target.put(data[start : start + _BLOCK_BYTES], suffix=f"&comp=block&blockid={ids[-1]}")
         listed = "".join(f"<Latest>{id_}</Latest>" for id_ in ids)
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{listed}</BlockList>'
         target.put(body.encode(), suffix="&comp=blocklist")

@@ -33,7 +33,7 @@ ENDED_BADLY = ("Failed", "Canceled")
 #: Requests at the same time for one operation.
 AT_ONCE = 8
 #: A signed address is not used in the last seconds of its life.
-_SPARE = 60.0
+_SIGNATURE_MARGIN_S = 60.0
 #: What the service keeps about the machines of a job that waits.
 _MACHINES = "_aml_system_ComputeTargetStatus"
 
@@ -273,7 +273,7 @@ class _Looks:
 def _ends(urls: Iterable[str]) -> float:
     """When the first of some signed addresses ends (their ``se``), less some seconds."""
     ends = [unix((parse_qs(urlsplit(url).query).get("se") or [""])[0]) for url in urls]
-    return min((end - _SPARE for end in ends if end is not None), default=time.time() + 600)
+    return min((end - _SIGNATURE_MARGIN_S for end in ends if end is not None), default=time.time() + 600)
 
 
 _looks = _Looks()

@@ -25,7 +25,7 @@ log = logging.getLogger("amltrain.azure")
 _LABEL = re.compile(r"(?P<name>[^@/:]+)@(?P<label>[^@/:]+)")
 _VERSION = re.compile(r"(?P<name>[^@/:]+):(?P<version>[^@/:]+)")
 #: Versions of environments as they were told.
-_KEPT = 200
+_MAX_CACHED = 200
 _known: dict[tuple[str, str, str], dict[str, Any]] = {}
 _guard = threading.Lock()
 
@@ -78,7 +78,7 @@ def _properties(workspace: Workspace, name: str, version: str) -> dict[str, Any]
     answer = workspace.arm.get(path, api=http.ARM, act=f"look at environment {name}:{version}")
     found: dict[str, Any] = (answer.json or {})["properties"]
     with _guard:
-        if len(_known) >= _KEPT:
+        if len(_known) >= _MAX_CACHED:
             del _known[next(iter(_known))]
         _known[key] = found
     return found

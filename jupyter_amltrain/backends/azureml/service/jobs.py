@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("amltrain.azure")
 
 #: Jobs of a workspace that are looked at for a list, newest first: a busy one has a hundred thousand.
-_LOOKED = 2000
+_MAX_LISTED = 2000
 #: Of jobs in a list that did not complete, so many are asked for why.
-_ASKED_WHY = 20
+_MAX_REASONS = 20
 #: Properties of a job that are ours.
 _OURS = "amltrain."
 _TERMINAL = ("Completed", "Failed", "Canceled")
@@ -118,7 +118,7 @@ def list_all(
     whole = True
     for number, job in enumerate(pages):
         call.check()
-        if number >= _LOOKED or len(names) >= limit:
+        if number >= _MAX_LISTED or len(names) >= limit:
             whole = False
             break
         if not number % 100:
@@ -136,7 +136,7 @@ def list_all(
             found.append({"row": row, "job": shown(job)})
     # The list says neither why a job failed or was canceled nor how far a live one is.
     asked = [one for one in found if one["row"]["status"] != "Completed"]
-    asked = sorted(asked, key=lambda one: one["row"]["status"] == "Canceled")[:_ASKED_WHY]
+    asked = sorted(asked, key=lambda one: one["row"]["status"] == "Canceled")[:_MAX_REASONS]
     for one, more in zip(asked, history.all_of(lambda o: _more(place, o["row"]["name"]), asked), strict=True):
         one["row"] = history.completed(one["row"], more)
     for one in found:
@@ -209,7 +209,7 @@ def outputs(call: ServiceCall, *, workspace: str, name: str, folder: str, paths:
 
 
 #: Seconds that an accepted job waits for what is said of its environment, which was asked for long ago.
-_NOTE = 3.0
+_NOTE_TIMEOUT_S = 3.0
 
 _pool = ThreadPoolExecutor(8, "amltrain-azure-submit")
 
@@ -274,7 +274,7 @@ def _told(place: Workspace, environment: Future[Any]) -> str:
 def _soon(conda: Future[str]) -> str:
     """Return it if it is there soon: an accepted job does not wait for a note."""
     try:
-        return conda.result(_NOTE)
+        return conda.result(_NOTE_TIMEOUT_S)
     except TimeoutError:
         return ""
 

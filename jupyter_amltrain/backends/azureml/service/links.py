@@ -27,8 +27,8 @@ _TITLES = {"jupyterlab": "JupyterLab", "vscode": "VS Code", "tensorboard": "Tens
 #: Services that every job has; they are no doors.
 _EVERY = ("tracking", "studio")
 #: Seconds between two looks at the services of a job: while some are not open yet, and afterwards.
-_SOON, _SELDOM = 5.0, 60.0
-_KEPT = 500
+_INTERVAL_S, _COMPLETE_INTERVAL_S = 5.0, 60.0
+_MAX_CACHED = 500
 
 
 def of_row(place: Workspace, row: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -61,7 +61,7 @@ def expected(place: Workspace, name: str, services: Mapping[str, Any]) -> None:
     kinds = {key: kind for key, one in services.items() if (kind := _kind((one or {}).get("jobServiceType")))}
     with _guard:
         for known in (_asked, _told):
-            while len(known) >= _KEPT:
+            while len(known) >= _MAX_CACHED:
                 del known[next(iter(known))]
         _asked[place.name, name] = kinds
 
@@ -86,7 +86,7 @@ def _services(place: Workspace, name: str) -> list[dict[str, str]]:
     if not asked:
         return []
     whole = len(told) >= len(asked) and all(door.get("url") or door["kind"] == "ssh" for door in told)
-    if time.monotonic() - at < (_SELDOM if whole else setting("DOORS", _SOON)):
+    if time.monotonic() - at < (_COMPLETE_INTERVAL_S if whole else setting("DOORS", _INTERVAL_S)):
         return told
     answer = place.data.get(
         f"{place.history}/runs/{quote(name, safe='')}/serviceinstances/0",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PART = 4 << 20
 
 
-class News(NamedTuple):
+class FileDelta(NamedTuple):
     """What came of one file.
 
     Attributes
@@ -51,7 +51,7 @@ class Reader:
     def __init__(self, call: ServiceCall, address: Callable[[str, str], str]) -> None:
         self._call, self._address = call, address
 
-    def new(self, name: str, known: dict[str, Any], again: bool = False) -> News:
+    def new(self, name: str, known: dict[str, Any], again: bool = False) -> FileDelta:
         """What is behind `known` (see :attr:`MirrorFiles.remote`), which this does not change.
 
         Parameters
@@ -63,16 +63,16 @@ class Reader:
         offset, tail = int(known.get("offset") or 0), bytes.fromhex(known.get("tail") or "")
         answer = self._get(name, offset - len(tail), offset + PART)
         if answer is None:
-            return News()
+            return FileDelta()
         data, total, made = answer
         other = bool(again and offset and made and made != known.get("made", made) and not known.get("rewritten"))
         if other or not data.startswith(tail) or total < offset:
             answer = self._get(name, 0, PART)
             if answer is None or not answer[0]:
-                return News()  # it is being written anew
-            return News(answer[0], True, answer[1] > len(answer[0]), answer[2])
+                return FileDelta()  # it is being written anew
+            return FileDelta(answer[0], True, answer[1] > len(answer[0]), answer[2])
         new = data[len(tail) :]
-        return News(new, False, total > offset + len(new), made)
+        return FileDelta(new, False, total > offset + len(new), made)
 
     def whole(self, name: str, known: dict[str, Any]) -> bytes | None:
         """A small file that is replaced as a whole; ``None`` when it is as it was. Notes its mark in `known`."""
@@ -149,7 +149,7 @@ _BUILD = re.compile(r"azureml-logs/\d+_image_build_log\.txt")
 #: ``SWEEP_JOB_LOG_PATTERN``, and recorded: ``logs/azureml/stdoutlogs.txt``, ``stderrlogs.txt``.
 _OWN = re.compile(r"logs/azureml/.+|azureml-logs/hyperdrive\.txt")
 #: A line that has no end is shown after so many bytes.
-_LONGEST = 64 * 1024
+_MAX_LINE_BYTES = 64 * 1024
 _MARK = "amltrain: --- {} ---\n"
 
 
@@ -211,7 +211,9 @@ def label(name: str) -> str:
     return f"[{name.removeprefix('user_logs/').removeprefix('logs/azureml/')}] "
 
 
-def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: bool, running: bool = True) -> None:
+def take(
+    mirror: MirrorFiles, news: Mapping[str, FileDelta], *, attempt: int, ended: bool, running: bool = True
+) -> None:
     """Append what came.
 
     Parameters
@@ -259,7 +261,7 @@ def take(mirror: MirrorFiles, news: Mapping[str, News], *, attempt: int, ended: 
         advance(known, came.data, came.restarted, came.made)
 
 
-def _merge(mirror: MirrorFiles, name: str, came: News, ended: bool) -> None:
+def _merge(mirror: MirrorFiles, name: str, came: FileDelta, ended: bool) -> None:
     """Whole lines, each with its rank; the raw file lies beside."""
     rank = _RANK.fullmatch(name)
     raw = f"log/process-{rank[1]}.txt" if rank and not rank[2] else f"log/{name.rpartition('/')[2]}"
@@ -268,7 +270,7 @@ def _merge(mirror: MirrorFiles, name: str, came: News, ended: bool) -> None:
     held = b"" if came.restarted else bytes.fromhex(known.get("held") or "")
     data = held + came.data
     end = data.rfind(b"\n") + 1
-    if (ended and not came.more) or len(data) - end > _LONGEST:
+    if (ended and not came.more) or len(data) - end > _MAX_LINE_BYTES:
         data += b"" if not data or data.endswith(b"\n") else b"\n"
         end = len(data)
     known["held"] = data[end:].hex()

@@ -451,9 +451,9 @@ AGENT_STATE = "agent.json"
 ARTIFACTS = "outputs/"
 ENDED = ("Completed", "Failed", "Canceled")
 #: What does not come at a run's end is tried again for so long (seconds); then the end is told without it.
-_TRIED = 60.0
+_RETRY_PERIOD_S = 60.0
 #: Seconds that the last figures of a run that is over are waited for.
-_LAST = 20.0
+_LAST_TIMEOUT_S = 20.0
 
 _beside = ThreadPoolExecutor(4, "amltrain-azure-mlflow")
 _asked: dict[str, Future[Fetched]] = {}
@@ -466,7 +466,7 @@ def base() -> float:
 
 def passing(mirror: MirrorFiles, now: float) -> bool:
     """Whether what fails at a run's end is worth another try: nobody looks any more when all is said to be here."""
-    return now - float(mirror.facts.setdefault("last_tried", round(now, 1))) < _TRIED
+    return now - float(mirror.facts.setdefault("last_tried", round(now, 1))) < _RETRY_PERIOD_S
 
 
 class FallbackMetrics:
@@ -540,7 +540,7 @@ class FallbackMetrics:
             "name": str(job.get("name") or self._name),
         }
         try:
-            came = asked.result(_LAST)
+            came = asked.result(_LAST_TIMEOUT_S)
             # The journal may have come home since the question: it has these points too.
             take(self._mirror, came._replace(own=came.own and not self._has_journal()), init)
         except (AmlTrainError, NotYet) as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent import failpoints
 from jupyter_amltrain.backends.azureml.service import children, history, logs, metrics
-from jupyter_amltrain.backends.azureml.service.logs import News, Reader, advance
+from jupyter_amltrain.backends.azureml.service.logs import FileDelta, Reader, advance
 from jupyter_amltrain.backends.azureml.service.metrics import AGENT, AGENT_STATE, ENDED, FallbackMetrics, base, passing
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
@@ -37,7 +37,7 @@ _VALUES = re.compile(r"outputs/[A-Za-z_]\w*\.json")
 _SUMMARY = re.compile(r"telemetry/(?:summary|truth)-\d+\.json")
 _MINUTES = re.compile(r"telemetry/minutes-\d+\.jsonl")
 #: Bytes that one call fetches at most while a job lives.
-_ONCE = 32 << 20
+_MAX_SYNC_BYTES = 32 << 20
 ALL = frozenset(("log", "metrics", "telemetry", "minutes", "summary"))
 
 _unlisted: dict[str, tuple[float, dict[str, str]]] = {}
@@ -196,7 +196,7 @@ class _Sync:
     def reader(self) -> Reader:
         return Reader(self.call, self._address)
 
-    def _news(self, names: Sequence[str]) -> dict[str, News]:
+    def _news(self, names: Sequence[str]) -> dict[str, FileDelta]:
         """What is new in some files, asked for at the same time."""
         known = [dict(self.mirror.of(name)) for name in names]
         reader, again = self.reader, self.attempt > 1
@@ -218,7 +218,7 @@ class _Sync:
             running = self.ended or self.status in ("Running", "Finalizing")
             logs.take(self.mirror, news, attempt=self.attempt, ended=self.ended, running=running)
             names = left
-            if names and not self.ended and self.taken > _ONCE:
+            if names and not self.ended and self.taken > _MAX_SYNC_BYTES:
                 self.more = True
                 break
 
@@ -270,7 +270,7 @@ class _Sync:
                 if came.data and self._lines(local, ours[local], came) and came.more:
                     left.append(local)
             lines = left
-            if lines and not self.ended and self.taken > _ONCE:
+            if lines and not self.ended and self.taken > _MAX_SYNC_BYTES:
                 self.more = True
                 break
         for local, name in ours.items():
@@ -281,7 +281,7 @@ class _Sync:
             elif _VALUES.fullmatch(local) and self.ended:
                 self._whole(name, local, "", 30)
 
-    def _lines(self, local: str, name: str, came: News) -> bool:
+    def _lines(self, local: str, name: str, came: FileDelta) -> bool:
         """Take whole lines; whether there were any."""
         data = metrics.whole_lines(came.data)
         if not data:
