@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.backends.azureml.link import close_of, link_of
+from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.backends.registry import target_kinds
 from jupyter_amltrain.computes import Computes
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
@@ -116,7 +116,7 @@ class Connections:
         """
         known, _ = await self.all()
         asked = await self.completed(asked)
-        link = link_of(self._loop, self._root)
+        link = client_of(self._loop, self._root)
 
         def progress(text: str) -> None:
             show({"kind": "progress", "text": text})
@@ -263,7 +263,7 @@ class Connections:
             await self._loop.offload(self._targets.remove, target)
         await self._loop.offload(self._stored.remove, facts.name)
         await self._computes.refresh()
-        await link_of(self._loop, self._root).request("workspace.forget", {"workspace": facts.name})
+        await client_of(self._loop, self._root).request("workspace.forget", {"workspace": facts.name})
         off = "1 target was" if len(targets) == 1 else f"{len(targets)} targets were"
         said = f"{facts.name} is disconnected; {off} taken off the list. At Azure nothing changed."
         on = [t.name for t in mine if bills(t)]
@@ -271,7 +271,7 @@ class Connections:
 
     async def close(self) -> None:
         """Let go of the process that talks to Azure."""
-        await close_of(self._loop)
+        await close_client(self._loop)
 
 
 def _of(target: ComputeTarget, workspace: str) -> bool:

@@ -28,7 +28,10 @@ not an ``AmlTrainError`` is a bug of ours and keeps its traceback.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "AmlTrainError",
@@ -95,12 +98,26 @@ class AmlTrainError(Exception):
     ) -> None:
         # A path may hold bytes that are not UTF-8: no terminal and no notebook takes those.
         message, hint = (text.encode("utf-8", "replace").decode() for text in (message, hint))
+        #: What the message is about, as it begins (a target, a flag); see :meth:`about`.
+        self.subject = ""
+        #: The message without its subject.
+        self.reason = message
         self.message = message
         self.hint = hint
         self.code = code
         self.field = field
         self.details: dict[str, Any] = dict(details or {})
         super().__init__(f"{message} {hint}" if hint else message)
+
+    def about(self, subject: str) -> Self:
+        """Put the subject before the message: ``QuotaExceeded("no cores left.").about("'gpu'")``; returns the error.
+
+        A caller that names the subject in words of its own takes :attr:`reason` instead of the message.
+        """
+        self.subject = subject
+        self.message = f"{subject}: {self.reason}" if subject else self.reason
+        self.args = (f"{self.message} {self.hint}" if self.hint else self.message,)
+        return self
 
     def _render_traceback_(self) -> list[str]:
         # A list, never a bare string: IPython stores it as the output's

@@ -91,7 +91,7 @@ def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]
 
 def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
     """A ``type: command`` file: its line by ``sh`` in the code folder, where ``python`` is ours."""
-    from jupyter_amltrain.spec.azure_yaml_in import bound
+    from jupyter_amltrain.spec.az_yaml_job import fill_bindings
 
     env = _data(spec, posixpath.dirname(source))
     places: dict[str, str] = {}
@@ -102,7 +102,7 @@ def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
         inside = f"/{name}" if wanted.type == "uri_file" else ""
         places[f"outputs.{name}"] = shlex.quote(env[output_variable(name)] + inside)
     path = f"PATH={shlex.quote(posixpath.dirname(python))}:$PATH; export PATH; " if "/" in python else ""
-    line = _LINK_OUTPUTS + path + bound(spec.command, places)
+    line = _LINK_OUTPUTS + path + fill_bindings(spec.command, places)
     return LaunchPlan(argv=("/bin/sh", "-c", line), cwd=source, env={**_alone(spec, source), **spec.env, **env})
 
 

@@ -195,9 +195,9 @@ class Models:
         return msgspec.convert(found, Fetched)
 
     async def _azure(self, op: str, payload: dict[str, Any], progress: Progress | None) -> Any:
-        from jupyter_amltrain.backends.azureml.link import link_of
+        from jupyter_amltrain.backends.azureml.client import client_of
 
-        return await link_of(self._loop, self._root).request(op, payload, progress=progress, timeout=600.0)
+        return await client_of(self._loop, self._root).request(op, payload, progress=progress, timeout=600.0)
 
     def _place(self, workspace: str) -> str | None:
         """Name of the workspace that is meant; ``None`` for the project's registry."""

@@ -427,7 +427,7 @@ def test_page_of_a_terminal_outlives_its_command_and_ends_with_its_shell(other):
 
 
 def test_module_beside_the_notebook_is_not_imported(other, tmp_path, monkeypatch):
-    from tests.test_child_process import plant
+    from tests.rpc.test_child_process import plant
 
     notebook = tmp_path / "notebook"
     ran = plant(notebook)

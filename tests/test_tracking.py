@@ -204,7 +204,7 @@ def test_a_run_with_its_own_tracking_server_is_left_alone(tmp_path):
 def test_importing_the_modules_imports_no_mlflow():
     code = (
         "import sys, json\n"
-        "import jupyter_amltrain.worker, jupyter_amltrain.worker_client, jupyter_amltrain.tracking.importer\n"
+        "import jupyter_amltrain.tracking.worker, jupyter_amltrain.rpc.client, jupyter_amltrain.tracking.importer\n"
         "import jupyter_amltrain.tracking.rows, jupyter_amltrain.tracking.copies, jupyter_amltrain.tracking.ui\n"
         "import jupyter_amltrain.widgets.picture\n"
         "print(json.dumps([m for m in ('mlflow', 'sqlalchemy', 'matplotlib', 'IPython') if m in sys.modules]))"

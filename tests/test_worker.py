@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from jupyter_amltrain import frames
 from jupyter_amltrain.errors import StateError
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.rpc import framing
 from jupyter_amltrain.state import StateRoot
-from jupyter_amltrain.worker_client import Worker, WorkerError
+from jupyter_amltrain.tracking.worker import Worker, WorkerError
 from tests.agent.mlflow_jobs import ROOT, finish_folder, until
 
 DEADLINE = 60.0
@@ -82,7 +82,7 @@ def test_a_crash_in_mid_request_is_told(client, ask, loop):
     pid = ask("ping")["pid"]
     os.kill(pid, signal.SIGSTOP)  # so that the request is surely under way
     future = loop.post(client.request("ping", {}, DEADLINE))
-    until(lambda: client._next == 2, "the second request")
+    until(lambda: client._rpc._next == 2, "the second request")
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match=r"ended during 'ping' \(killed by signal 9\)"):
         future.result(DEADLINE)
@@ -138,11 +138,11 @@ def test_a_picture_and_an_import_through_the_pipe(ask, tmp_path):
 def test_what_libraries_print_does_not_reach_the_frames():
     code = (
         "import os, sys\n"
-        "from jupyter_amltrain import worker\n"
+        "from jupyter_amltrain.tracking import worker\n"
         "worker.answer = lambda op, payload: (print('noise'), os.write(1, b'more noise'), {})[2]\n"
         "worker.main()"
     )
-    frame = frames.pack({"id": 1, "op": "ping", "payload": {}})
+    frame = framing.pack({"id": 1, "op": "ping", "payload": {}})
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=frame,
@@ -150,7 +150,7 @@ def test_what_libraries_print_does_not_reach_the_frames():
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         timeout=60,
     )
-    assert done.stdout == frames.pack({"id": 1, "result": {}})
+    assert done.stdout == framing.pack({"id": 1, "result": {}})
     assert b"noise" in done.stderr and done.returncode == 0
 
 
@@ -158,7 +158,7 @@ def test_closing_while_it_starts_is_an_error_of_ours(loop, root):
     async def story():
         client = Worker(root)
         asked = asyncio.ensure_future(client.request("ping", {}, DEADLINE))
-        while client._process is None:  # it is being connected
+        while client._rpc._process is None:  # it is being connected
             await asyncio.sleep(0)
         await client.close()
         with pytest.raises(WorkerError, match="closed|ended"):

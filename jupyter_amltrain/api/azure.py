@@ -10,8 +10,7 @@ from jupyter_amltrain.session import controller
 from jupyter_amltrain.tracked_run import ANSWER
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.backends.azureml.catalog import Size
-    from jupyter_amltrain.backends.azureml.quotas import Quotas
+    from jupyter_amltrain.backends.azureml.catalog import Quotas, Size
     from jupyter_amltrain.connections import Connected, Place
     from jupyter_amltrain.workspaces import WorkspaceFacts
 
@@ -86,7 +85,7 @@ def sizes(
 
 def quota(*, workspace: str = "", region: str = "") -> Quotas:
     """The processor cores that may be had at Azure ML; arguments as of :func:`sizes`."""
-    from jupyter_amltrain.backends.azureml.quotas import Quotas
+    from jupyter_amltrain.backends.azureml.catalog import Quotas
 
     return Quotas(_azure("quota.list", workspace, location=region))
 
@@ -102,13 +101,13 @@ def billing(workspace: str = "") -> dict[str, list[dict[str, Any]]]:
 
 def _azure(op: str, workspace: str, **payload: Any) -> Any:
     """Have the Azure process answer for a workspace; default the current one."""
-    from jupyter_amltrain.backends.azureml.link import link_of
+    from jupyter_amltrain.backends.azureml.client import client_of
     from jupyter_amltrain.workspaces import Workspaces
 
     c = controller()
     facts = Workspaces(c.root).get(workspace)
 
     async def ask() -> Any:
-        return await link_of(c.loop, c.root).request(op, {"workspace": facts.name, **payload})
+        return await client_of(c.loop, c.root).request(op, {"workspace": facts.name, **payload})
 
     return c.loop.call(ask(), None)

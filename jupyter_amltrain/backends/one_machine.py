@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from jupyter_amltrain.spec import azure_yaml
+from jupyter_amltrain.backends.job_support import unsupported_type_reason
+from jupyter_amltrain.spec import az_yaml
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import is_address
 from jupyter_amltrain.spec.job import JobSpec
@@ -23,9 +24,7 @@ def refused(spec: JobSpec, target: str, has_our_disk: bool = True) -> str:
         Whether paths of this machine mean the same there: else nobody here knows whether an input exists.
     """
     if spec.job_type not in ("", "command"):
-        from jupyter_amltrain.backends.azureml.support import refusal_of_type
-
-        return refusal_of_type("local", spec.job_type) or ""
+        return unsupported_type_reason("local", spec.job_type) or ""
     return next(_reasons(spec, target, has_our_disk), "")
 
 
@@ -33,7 +32,7 @@ class _Words:
     """Names what a job asks for as its author wrote it: flags of a line, or keys of a file of ``az ml``."""
 
     def __init__(self, spec: JobSpec) -> None:
-        self._job = azure_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir) if spec.job_type else None
+        self._job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir) if spec.job_type else None
 
     def __call__(self, flag: str, keys: Sequence[str], why: str, cure: str) -> str:
         """One sentence or two.
@@ -102,7 +101,7 @@ def _reasons(spec: JobSpec, target: str, has_our_disk: bool) -> Iterator[str]:
 
 def _beyond(spec: JobSpec, target: str) -> Iterator[str]:
     """What a file asks for that a job of ours has no words for."""
-    job = azure_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
+    job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
     for key, has in (("code", spec.source), ("distribution", spec.distribution.kind), ("services", spec.services)):
         if job.doc.get(key) and not has:
             yield str(job.fault((key,), f"{target!r} cannot do it.", f"That is for {_AZURE}."))

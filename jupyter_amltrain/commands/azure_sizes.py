@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from jupyter_amltrain.backends.azureml.catalog import Size
-    from jupyter_amltrain.backends.azureml.quotas import Quotas
+    from jupyter_amltrain.backends.azureml.catalog import Quotas, Size
 
 #: The verbs of this room.
 VERBS = ("sizes", "quota", "support", "billing")
@@ -86,9 +85,8 @@ def gpu_memory(text: str) -> float:
 
 def sizes_text(sizes: Sequence[Size], quotas: Quotas) -> str:
     """The table of ``compute sizes``."""
-    from jupyter_amltrain.backends.azureml.asked import gpu_text
-    from jupyter_amltrain.backends.azureml.catalog import gpu_table
-    from jupyter_amltrain.backends.azureml.retirement import retirement_text
+    from jupyter_amltrain.backends.azureml.catalog import gpu_table, retirement_text
+    from jupyter_amltrain.backends.azureml.cost_prompts import gpu_text
 
     if not sizes:
         return "No size is like that. %aml_compute sizes --gpu lists all with GPUs."
@@ -142,7 +140,7 @@ def _most(size: Size, quotas: Quotas, low: bool) -> int | None:
 def _size_rows(sizes: Sequence[Size], quotas: Quotas) -> list[dict[str, Any]]:
     import msgspec
 
-    from jupyter_amltrain.backends.azureml.retirement import retirement_date
+    from jupyter_amltrain.backends.azureml.catalog import retirement_date
 
     return [
         {
@@ -157,7 +155,7 @@ def _size_rows(sizes: Sequence[Size], quotas: Quotas) -> list[dict[str, Any]]:
 
 def quota_text(quotas: Quotas, *, everything: bool = False) -> str:
     """The table of ``compute quota``: what dedicated and low-priority machines may have."""
-    from jupyter_amltrain.backends.azureml.quotas import MORE
+    from jupyter_amltrain.backends.azureml.catalog import MORE
 
     rows = [row for row in quotas.rows if row.family != "clusters"]
     shown = [row for row in rows if everything or row.limit or row.used]
@@ -189,7 +187,7 @@ def _quota_rows(quotas: Quotas) -> list[dict[str, Any]]:
 
 def support() -> tuple[str, Any]:
     """The table of ``compute support``, and the same as JSON."""
-    from jupyter_amltrain.backends.azureml.support import table as known
+    from jupyter_amltrain.backends.job_support import table as known
 
     found = known()
     columns = ["gpu", "tuning", "automl", "pipelines", "command", "sweep", "automl_now", "pipeline_now", "spark"]

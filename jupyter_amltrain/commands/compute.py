@@ -203,7 +203,7 @@ def carry_out(asked: argparse.Namespace, *, wait: bool, write: Callable[[str], N
 def given_up(asked: argparse.Namespace) -> str:
     """What becomes of a work that nobody waits for any more, in a process that ends now."""
     from jupyter_amltrain import api
-    from jupyter_amltrain.backends.azureml.asked import ASKING
+    from jupyter_amltrain.backends.azureml.cost_prompts import ASKING
     from jupyter_amltrain.spec.azure_base import AzureTarget
 
     verb, name = asked.verb, asked.name if "name" in asked else asked.target

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.spec import azure_yaml, azure_yaml_in
+from jupyter_amltrain.spec import az_yaml, az_yaml_job
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.base import Plan
@@ -55,8 +55,8 @@ def spec_of(
             if name == "input":
                 hint = f"Set an input of {asked.script} by --param NAME=VALUE, or write it there as inputs:"
             raise CommandError(f"{flag} is not for a YAML job: the file says it.", hint=hint)
-    job = azure_yaml.with_params(azure_yaml.load(asked.script), dict(asked.param))
-    spec = azure_yaml_in.spec_of(job)
+    job = az_yaml.with_params(az_yaml.load(asked.script), dict(asked.param))
+    spec = az_yaml_job.spec_of(job)
     changed: dict[str, Any] = {
         "params": dict(asked.param),
         "tags": {**spec.tags, **dict(asked.tag)},
@@ -91,8 +91,8 @@ def target_of(compute: str) -> str:
 def text_of(plan: Plan) -> str:
     """A planned job as a file for ``az ml job create``."""
     from jupyter_amltrain import requirements
-    from jupyter_amltrain.backends.azureml import job_command, job_environment
-    from jupyter_amltrain.spec import azure_yaml_out
+    from jupyter_amltrain.backends.azureml import environments, job_body
+    from jupyter_amltrain.spec import az_yaml_job
 
     spec, request = requirements.completed(plan.spec), plan.request
     if spec.job_type:
@@ -101,9 +101,9 @@ def text_of(plan: Plan) -> str:
         job = {**request["job"], "tags": spec.tags}  # ours are of one run
         if not spec.tags:
             del job["tags"]
-        return azure_yaml_out.text_of(job, [f"Relative paths begin at {spec.notebook_dir}"])
+        return az_yaml_job.text_of(job, [f"Relative paths begin at {spec.notebook_dir}"])
     body = request.get("properties") or {}
-    environment = dict(request.get("environment") or job_environment.environment_of(spec, None))
+    environment = dict(request.get("environment") or environments.environment_body(spec, None))
     for key in ("derive", "packages"):  # `packages` are the kernel's, which the spec has
         environment.pop(key, None)
     each = (body.get("distribution") or {}).get("processCountPerInstance")
@@ -119,9 +119,9 @@ def text_of(plan: Plan) -> str:
         distribution=distribution,
         resources=msgspec.structs.replace(spec.resources, instance_type=size or spec.resources.instance_type),
     )
-    doc = azure_yaml_out.doc_of(
+    doc = az_yaml_job.doc_of(
         sent,
-        argv=["python" if word == "@python" else word for word in job_command.argv_of(spec)],
+        argv=["python" if word == "@python" else word for word in job_body.argv_of(spec)],
         script=_script(plan) if alone or spec.script else "",
         code="" if alone else spec.source or spec.notebook_dir,
         compute=str(body.get("computeId") or "").rpartition("/")[2],
@@ -130,10 +130,10 @@ def text_of(plan: Plan) -> str:
     if not alone and not spec.source:
         remarks.append("az ml sends the whole folder of code:, where %aml_submit sends the modules that are imported.")
     if spec.out:
-        remarks.append(f"Values of --out are files of the job, {azure_yaml_out.OUT_FOLDER}/NAME.json.")
+        remarks.append(f"Values of --out are files of the job, {az_yaml_job.OUT_FOLDER}/NAME.json.")
     if spec.secrets:
         remarks.append(f"Not in it, because everybody could read them: {', '.join(spec.secrets)}.")
-    return azure_yaml_out.text_of(doc, [*remarks, *spec.notes, *plan.notes])
+    return az_yaml_job.text_of(doc, [*remarks, *spec.notes, *plan.notes])
 
 
 def _script(plan: Plan) -> str:

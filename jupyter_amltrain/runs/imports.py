@@ -18,7 +18,7 @@ from jupyter_amltrain.runs.painters import Picture
 from jupyter_amltrain.spec.record import RunRecord
 from jupyter_amltrain.spec.run import Run, RunHandle
 from jupyter_amltrain.state import StateRoot
-from jupyter_amltrain.worker_client import Worker
+from jupyter_amltrain.tracking.worker import Worker
 
 log = logging.getLogger(__name__)
 

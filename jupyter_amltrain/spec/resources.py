@@ -7,9 +7,10 @@ import re
 import msgspec
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.spec import azure_terms
 
 #: Who tells the processes about each other; empty for one process that needs nobody.
-DISTRIBUTIONS = ("pytorch", "mpi", "tensorflow")
+DISTRIBUTIONS = azure_terms.DISTRIBUTIONS.names
 #: Beyond them a number is a slip of the finger; the service's own limits are lower and told by it.
 MAX_NODES, MAX_PROCESSES = 1000, 512
 _SIZE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

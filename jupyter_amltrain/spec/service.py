@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.spec import azure_terms
 
-IDENTITIES = ("user", "managed", "aml")
-SERVICES = ("jupyterlab", "vscode", "tensorboard", "ssh")
-PRIORITIES = ("low", "medium", "high")
-TIERS = ("spot", "basic", "standard", "premium")
+IDENTITIES = azure_terms.IDENTITIES.names
+SERVICES = azure_terms.SERVICES.names
+PRIORITIES = azure_terms.PRIORITIES.names
+TIERS = azure_terms.TIERS.names
 _CLIENT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PUBLIC_KEY = re.compile(r"(?:ssh-[a-z0-9-]+|ecdsa-[a-z0-9-]+|sk-[a-z0-9@.-]+) [A-Za-z0-9+/]+=*(?: [^\r\n]*)?")
 

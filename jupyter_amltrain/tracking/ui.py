@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain import child_process
 from jupyter_amltrain.agent.processes import identity
 from jupyter_amltrain.errors import MissingDependency, StateError
+from jupyter_amltrain.rpc import child_process
 from jupyter_amltrain.state import default_path, locked, project_store
 from jupyter_amltrain.tracking import page_proxy
 

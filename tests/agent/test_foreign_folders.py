@@ -21,7 +21,7 @@ from jupyter_amltrain.agent.shelf import open_queue
 from tests.agent.service_stage import Job
 from tests.agent.test_service_rank import POWERLESS, packed
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
-from tests.test_child_process import plant
+from tests.rpc.test_child_process import plant
 
 #: As the other user: a folder of the name in argv, with a file of his; everybody may write in it.
 SQUAT = """

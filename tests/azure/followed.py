@@ -32,11 +32,11 @@ def whole(run: Any, lines: int = LINES) -> None:
 def asked(op: str, **payload: Any) -> Any:
     """What the Azure process answers."""
     from jupyter_amltrain import api
-    from jupyter_amltrain.backends.azureml.link import link_of
+    from jupyter_amltrain.backends.azureml.client import client_of
 
     c = api.controller()
 
     async def ask() -> Any:
-        return await link_of(c.loop, c.root).request(op, {"workspace": "lab", **payload})
+        return await client_of(c.loop, c.root).request(op, {"workspace": "lab", **payload})
 
     return c.loop.call(ask(), 60)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from azureml_emulator.switches import TABLE
-from jupyter_amltrain.backends.azureml import mirror_reading
+from jupyter_amltrain.backends.azureml import mirror_store
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
-from jupyter_amltrain.backends.azureml.link import close_of, link_of
+from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import new_run_id
@@ -178,7 +178,7 @@ class Bench:
         self.azure.control("/switch", **{**self.defaults, **switches})
 
     async def ask(self, op: str, **payload: Any) -> Any:
-        return await link_of(self.loop, self.root).request(op, payload, timeout=LIMIT)
+        return await client_of(self.loop, self.root).request(op, payload, timeout=LIMIT)
 
     async def of(self, op: str, **payload: Any) -> Any:
         return await self.ask(op, workspace=self.workspace, **payload)
@@ -240,7 +240,7 @@ class Bench:
         return found
 
     def source(self, run: Run) -> str:
-        return mirror_reading.source(Path(run.folder))
+        return mirror_store.source(Path(run.folder))
 
     async def nodes(self, backend: AzureBackend, run: Run) -> list[int]:
         """Which nodes have ticks that say whose they are."""
@@ -263,7 +263,7 @@ def opened(azure: Azure, folder: Path) -> Iterator[Bench]:
         made.flip()
         made.call(made.connect())
         yield made
-        made.loop.call(close_of(made.loop), 30)
+        made.loop.call(close_client(made.loop), 30)
         made.loop.close()
     azure.control("/reset")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.link import link_of
+from jupyter_amltrain.backends.azureml.client import client_of
 from jupyter_amltrain.connections import Place
 from jupyter_amltrain.errors import UnknownRun
 from jupyter_amltrain.finder import named
@@ -36,7 +36,7 @@ def test_by_name_and_by_page(api: Any, azure_env: Azure, monkeypatch: pytest.Mon
 
     def ask(op: str, **payload: Any) -> Any:
         async def go() -> Any:
-            return await link_of(controller.loop, controller.root).request(op, payload, timeout=DEADLINE)
+            return await client_of(controller.loop, controller.root).request(op, payload, timeout=DEADLINE)
 
         return controller.loop.call(go(), DEADLINE)
 

@@ -121,7 +121,7 @@ def test_children_are_rows_while_the_parent_runs(api: Any, folder: Path) -> None
 
 
 def test_another_kernel_finds_the_rows_of_an_ended_run(api: Any, azure: Azure, folder: Path) -> None:
-    from jupyter_amltrain.backends.azureml import mirror_reading
+    from jupyter_amltrain.backends.azureml import mirror_store
     from jupyter_amltrain.frontend.run_handlers import GetLog, LogHandlers
     from jupyter_amltrain.runs.row import row_of
     from jupyter_amltrain.session import controller
@@ -129,7 +129,7 @@ def test_another_kernel_finds_the_rows_of_an_ended_run(api: Any, azure: Azure, f
     run = submit(f"{folder}/pipeline.yml --target cpu --param word=there").wait(DEADLINE)
     steps = run.children
     mirror = Path(run.run.folder)
-    (mirror / mirror_reading.CHILDREN).unlink()  # as an earlier version has left it
+    (mirror / mirror_store.CHILDREN).unlink()  # as an earlier version has left it
     api.close()
     found = api.attach(run.handle)
     assert found.children == steps
@@ -141,7 +141,7 @@ def test_another_kernel_finds_the_rows_of_an_ended_run(api: Any, azure: Azure, f
     assert (reply.text, reply.ended) == ("there\n", True)
     with pytest.raises(CommandError, match="no step"):
         c.loop.call(log.read(GetLog(handle=run.handle, child="../../secret")))
-    assert json.loads((mirror / mirror_reading.CHILDREN).read_text())["hidden"] == 0
+    assert json.loads((mirror / mirror_store.CHILDREN).read_text())["hidden"] == 0
 
 
 async def _entry(c: Any, handle: str) -> Any:

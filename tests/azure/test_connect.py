@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_amltrain import magics
-from jupyter_amltrain.backends.azureml.link import link_of
+from jupyter_amltrain.backends.azureml.client import client_of
 from jupyter_amltrain.commands import connect as commands
 from jupyter_amltrain.connections import Place
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, TargetUnreachable
@@ -52,7 +52,7 @@ def ask(api):
         c = api.controller()
 
         async def go():
-            return await link_of(c.loop, c.root).request(op, payload, timeout=DEADLINE)
+            return await client_of(c.loop, c.root).request(op, payload, timeout=DEADLINE)
 
         return c.loop.call(go(), DEADLINE)
 
@@ -64,16 +64,16 @@ def elsewhere(az):
     """Somebody who makes and deletes clusters without us, in the portal say."""
     from azure.identity import EnvironmentCredential
 
-    from jupyter_amltrain.backends.azureml.process import cloud, rest
-    from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE, Account
+    from jupyter_amltrain.backends.azureml.service import cloud, http
+    from jupyter_amltrain.backends.azureml.service.auth import ARM_SCOPE, Account
 
     below = cloud.arm_id(az.subscription, az.resource_group, az.workspace)
-    arm = rest.Rest(cloud.ARM_HOST, below, Account(EnvironmentCredential()), ARM_SCOPE)
+    arm = http.Rest(cloud.ARM_HOST, below, Account(EnvironmentCredential()), ARM_SCOPE)
 
     def wait(name, *statuses):
         deadline = time.monotonic() + DEADLINE
         while True:
-            answer = arm.get(f"computes/{name}", api=rest.ARM, ok=(200, 404))
+            answer = arm.get(f"computes/{name}", api=http.ARM, ok=(200, 404))
             state = answer.json["properties"]["provisioningState"] if answer.json else "Deleted"
             if state in statuses:
                 return
@@ -85,11 +85,11 @@ def elsewhere(az):
             scale = {"minNodeCount": 0, "maxNodeCount": 2, "nodeIdleTimeBeforeScaleDown": "PT120S"}
             properties = {"vmSize": "STANDARD_DS2_V2", "vmPriority": "Dedicated", "scaleSettings": scale}
             body = {"location": "eastus", "properties": {"computeType": "AmlCompute", "properties": properties}}
-            arm.put(f"computes/{name}", api=rest.ARM, json=body)
+            arm.put(f"computes/{name}", api=http.ARM, json=body)
             wait(name, "Succeeded")
 
         def delete(self, name):
-            arm.delete(f"computes/{name}", api=rest.ARM, params={"underlyingResourceAction": "Delete"})
+            arm.delete(f"computes/{name}", api=http.ARM, params={"underlyingResourceAction": "Delete"})
             wait(name, "Deleted")
 
     return Elsewhere()
@@ -477,8 +477,8 @@ def test_the_sdk_uses_the_same_sign_in(az, api, place, home):
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from jupyter_amltrain.backends.azureml.process import sdk\n"
-        "from jupyter_amltrain.backends.azureml.process.cloud import Cloud\n"
+        "from jupyter_amltrain.backends.azureml.service import sdk\n"
+        "from jupyter_amltrain.backends.azureml.service.cloud import Cloud\n"
         "cloud = Cloud(Path(sys.argv[1]))\n"
         "made = sdk.client(cloud, 'ml-dev')\n"
         "assert sdk.client(cloud, cloud.workspace('ml-dev')) is made\n"

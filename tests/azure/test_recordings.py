@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml import catalog, computed, faults, job_rows, mirror_reading, quotas
-from jupyter_amltrain.backends.azureml.process import history
-from jupyter_amltrain.backends.azureml.process.rest import Rest
+from jupyter_amltrain.backends.azureml import catalog, compute_state, errors, mirror_store
+from jupyter_amltrain.backends.azureml import status as azure_status
+from jupyter_amltrain.backends.azureml.service import history
+from jupyter_amltrain.backends.azureml.service.http import Rest
 from jupyter_amltrain.spec.run import RunState
 from tests.azure.conftest import Azure
 from tests.azure.shapes import differences
@@ -60,7 +61,7 @@ def bodies(part: str) -> list[tuple[str, dict[str, Any]]]:
 def test_every_compute() -> None:
     found = bodies("/computes/")
     assert len(found) == 5
-    rows = [(name, computed.row(item)) for name, item in found]
+    rows = [(name, compute_state.row(item)) for name, item in found]
     assert {row["kind"] for _, row in rows} == {"amlcompute", "instance"}
     for name, row in rows:
         assert row["name"] and row["state"] in ("ready", "creating"), name
@@ -75,10 +76,10 @@ def test_every_job() -> None:
     words["Failed"] = "failed"
     for name, item in found:
         row = history.row_of_job(item)
-        status = job_rows.status_of(row)
+        status = azure_status.status_of(row)
         assert status is not None and status.state.value == words[item["properties"]["status"]], name
         assert row["created"] and (status.state is not RunState.COMPLETED or row["ended"] > row["started"]), name
-        spec, ours = mirror_reading.spec_of(row["name"], {**item["properties"], "studio_url": ""})
+        spec, ours = mirror_store.spec_of(row["name"], {**item["properties"], "studio_url": ""})
         assert not ours and spec.name, name
 
 
@@ -87,7 +88,7 @@ def test_every_run_of_history() -> None:
     assert len(children["response"]["value"]) == 2
     for record in children["response"]["value"]:
         row = history.row(record["runId"], record)
-        status = job_rows.status_of(row)
+        status = azure_status.status_of(row)
         assert status is not None and status.state is RunState.FAILED and status.reason == "service"
         assert row["created"] < row["started"] < row["ended"] and row["compute"] == "cpu-cluster"
         assert "Authentication" in row["error"] and row["code"] == "UserError" and row["nodes"]
@@ -112,7 +113,7 @@ def test_sizes_and_prices() -> None:
 
 def test_families_in_three_spellings_have_their_quota() -> None:
     sizes = catalog.sizes_of(catalog.size_row(item) for item in entries("05_")[0]["response"]["value"])
-    found = quotas.Quotas(quotas.quota_row(item) for item in entries("powershell_usages")[0]["response"]["value"])
+    found = catalog.Quotas(catalog.quota_row(item) for item in entries("powershell_usages")[0]["response"]["value"])
     assert [row.family for row in found.rows][:2] == ["clusters", ""]
     for recorded, others in (
         ("standardNCSv3Family", ("StandardNCSv3Family", "Standard NCSv3 Family")),
@@ -137,9 +138,9 @@ def test_three_envelopes_and_an_empty_404() -> None:
         if entry["status"] < 400 or entry["method"] == "HEAD":
             continue
         body = json.dumps(entry["response"]).encode() if entry["response"] is not None else b""
-        error = faults.refused(entry["status"], entry.get("headers") or {}, body, act="GET it", where="w")
-        assert faults.told(error).status == entry["status"] and "\n" not in str(error), name
-        assert faults.told(error).code == ("UnknownTargetType" if body else ""), name
+        error = errors.error_of_answer(entry["status"], entry.get("headers") or {}, body, act="GET it", where="w")
+        assert errors.details_of(error).status == entry["status"] and "\n" not in str(error), name
+        assert errors.details_of(error).code == ("UnknownTargetType" if body else ""), name
     service = {
         **dict.fromkeys(("severity", "messageFormat", "referenceCode", "target", "innerError", "additionalInfo")),
         "code": "BadRequest",
@@ -153,7 +154,7 @@ def test_three_envelopes_and_an_empty_404() -> None:
     )
     for answer, code in answers:
         for text in (json.dumps(answer), json.dumps(answer, indent=2)):  # both are recorded
-            assert faults.read(400, {}, text.encode()).code == code
+            assert errors.read_details(400, {}, text.encode()).code == code
 
 
 # ------------------------------------------------------------------------------------------------ the emulator answers

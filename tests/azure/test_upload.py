@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
-from jupyter_amltrain.backends.azureml.link import close_of, link_of
+from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.naming import new_run_id
 from jupyter_amltrain.snapshot import take
@@ -76,14 +76,14 @@ def submitter(azure_env: Azure, monkeypatch: pytest.MonkeyPatch, home: Path, tmp
     where = {key: getattr(azure_env, key) for key in ("subscription", "resource_group", "workspace")}
 
     async def connect() -> None:
-        facts = await link_of(loop, root).request("workspace.connect", where)
+        facts = await client_of(loop, root).request("workspace.connect", where)
         Workspaces(root).put(
             WorkspaceFacts(**{key: facts[key] for key in WorkspaceFacts.__struct_fields__ if key in facts})
         )
 
     loop.call(connect(), DEADLINE)
     yield Submitter(loop, root, azure_env, folder)
-    loop.call(close_of(loop), 30)
+    loop.call(close_client(loop), 30)
     loop.close()
 
 

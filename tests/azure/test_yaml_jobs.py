@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_amltrain._version import __version__
 from jupyter_amltrain.errors import AmlTrainError, CommandError, RunCanceled, RunFailed, SpecError
-from jupyter_amltrain.spec import azure_yaml, azure_yaml_in
+from jupyter_amltrain.spec import az_yaml, az_yaml_job
 from tests.azure import yaml_files
 from tests.azure.conftest import Azure
 from tests.azure.lab import carry_out, lab, log, plan, submit
@@ -127,7 +127,7 @@ def test_a_job_of_ours_as_a_file(api: Any, folder: Path, tmp_path: Path) -> None
         line, "import os\nprint(n, os.environ['AML_INPUT_RATE'], os.path.isdir(os.environ['AML_OUTPUT_MODEL']))\n"
     )
     (folder / "cell.yml").write_text(text)
-    spec = azure_yaml_in.spec_of(azure_yaml.load(folder / "cell.yml"))
+    spec = az_yaml_job.spec_of(az_yaml.load(folder / "cell.yml"))
     assert (spec.timeout, spec.tags, sorted(spec.inputs)) == (3600.0, {"team": "x"}, ["rate"])
     run = submit(f"{folder}/cell.yml").wait(DEADLINE)  # it names the compute
     assert run.handle.startswith("cpu/") and log(run) == "3 0.5 True\n"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from azureml_emulator import images, schema
-from jupyter_amltrain.backends.azureml import curated
+from jupyter_amltrain.backends.azureml import environments
 from tools import azure_contract, azure_sdk
 
 SWEEP = {
@@ -92,4 +92,4 @@ def test_contract_is_what_the_generated_client_knows(version: str) -> None:
 
 
 def test_every_environment_that_the_product_chooses_is_known() -> None:
-    assert {f"AzureML-{name}" for name in curated.KNOWN} <= set(images.CURATED)
+    assert {f"AzureML-{name}" for name in environments.KNOWN} <= set(images.CURATED)

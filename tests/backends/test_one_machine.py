@@ -13,7 +13,7 @@ from jupyter_amltrain.backends.one_machine import refused
 from jupyter_amltrain.controller import Controller
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.launch import TargetMachine, launch_plan
-from jupyter_amltrain.spec import azure_yaml, azure_yaml_in
+from jupyter_amltrain.spec import az_yaml, az_yaml_job
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import JobInput, JobOutput
 from jupyter_amltrain.spec.job import JobSpec, Resources
@@ -81,7 +81,7 @@ distribution: {{type: {kind}, process_count_per_instance: {each}}}
 
 def of_file(path: str = "here.csv", nodes: int = 1, kind: str = "pytorch", each: str = "1", **params: Any) -> JobSpec:
     text = FILE.format(path=path, nodes=nodes, kind=kind, each=each)
-    return azure_yaml_in.spec_of(azure_yaml.with_params(azure_yaml.parse(text, "job.yml", os.getcwd()), params))
+    return az_yaml_job.spec_of(az_yaml.with_params(az_yaml.parse(text, "job.yml", os.getcwd()), params))
 
 
 def test_file_that_needs_one_process_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed, SpecError
-from jupyter_amltrain.spec import azure_yaml
-from jupyter_amltrain.spec.yaml_limits import MAX_NODES, exceeded
+from jupyter_amltrain.spec import az_yaml
+from jupyter_amltrain.spec.az_yaml import MAX_NODES, exceeded_limit
 
 LAUGHS = "a0: &a0 [lol]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
 MERGED = "a0: &a0 {x: 1}\n" + "".join(
@@ -33,7 +33,7 @@ TEXTS = {
 def test_a_job_without_end_is_one_sentence_within_a_second(name: str) -> None:
     begin = time.process_time()  # what it costs, whatever else runs here
     with pytest.raises(SpecError) as caught:
-        azure_yaml.parse(f"command: python train.py\n{TEXTS[name]}\n")
+        az_yaml.parse(f"command: python train.py\n{TEXTS[name]}\n")
     assert time.process_time() - begin < 1.0
     assert "\n" not in str(caught.value)
 
@@ -42,10 +42,10 @@ def test_a_job_without_end_is_one_sentence_within_a_second(name: str) -> None:
 def test_a_conda_file_without_end_is_one_sentence(name: str) -> None:
     pytest.importorskip("azure.ai.ml")
     from jupyter_amltrain.backends.azureml import mlflow_pins
-    from jupyter_amltrain.backends.azureml.process import environments
+    from jupyter_amltrain.backends.azureml.service import images
 
     text = f"dependencies: [python]\n{TEXTS[name]}\n"
-    for read in (mlflow_pins._read, lambda text: environments._conda(text, "conda.yml")):
+    for read in (mlflow_pins._read, lambda text: images._conda(text, "conda.yml")):
         with pytest.raises(EnvironmentFailed) as caught:
             read(text)
         assert isinstance(caught.value, AmlTrainError) and "\n" not in str(caught.value)
@@ -62,10 +62,10 @@ _values = st.recursive(
 def test_what_a_person_writes_is_within_the_limits(value: object) -> None:
     shared = {"base": value, "again": [value, value]}  # written with an alias
     text = yaml.safe_dump(shared)
-    assert exceeded(text, yaml) == "" and yaml.safe_load(text) == shared
+    assert exceeded_limit(text, yaml) == "" and yaml.safe_load(text) == shared
 
 
 def test_the_limit_is_of_what_it_expands_to() -> None:
     ten = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
-    assert exceeded(ten + "b: [" + "*a, " * (MAX_NODES // 10 - 20) + "]\n", yaml) == ""
-    assert "expands" in exceeded(ten + "b: [" + "*a, " * (MAX_NODES // 10 + 20) + "]\n", yaml)
+    assert exceeded_limit(ten + "b: [" + "*a, " * (MAX_NODES // 10 - 20) + "]\n", yaml) == ""
+    assert "expands" in exceeded_limit(ten + "b: [" + "*a, " * (MAX_NODES // 10 + 20) + "]\n", yaml)

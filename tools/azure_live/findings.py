@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_amltrain.backends.azureml import faults
+from jupyter_amltrain.backends.azureml import errors
 
 #: Whether an assumption holds (``None``: not checked), and what was seen.
 Seen = tuple["bool | None", str]
@@ -20,7 +20,7 @@ def attempt(check: Callable[[], Seen]) -> Seen:
     try:
         return check()
     except Exception as error:
-        return None, faults.redacted(f"{type(error).__name__}: {error}")[:200]
+        return None, errors.redacted(f"{type(error).__name__}: {error}")[:200]
 
 
 def attempt_all(check: Callable[[], dict[str, Seen]]) -> dict[str, Seen]:
@@ -28,7 +28,7 @@ def attempt_all(check: Callable[[], dict[str, Seen]]) -> dict[str, Seen]:
     try:
         return check()
     except Exception as error:
-        print(f"  not checked: {faults.redacted(f'{type(error).__name__}: {error}')[:300]}", flush=True)
+        print(f"  not checked: {errors.redacted(f'{type(error).__name__}: {error}')[:300]}", flush=True)
         return {}
 
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_amltrain.backends.azureml.process import rest
-from jupyter_amltrain.backends.azureml.process.cloud import Workspace
+from jupyter_amltrain.backends.azureml.service import http
+from jupyter_amltrain.backends.azureml.service.cloud import Workspace
 from tools.azure_live.findings import ANY, Seen
 from tools.azure_live.signed import seconds_left
 
@@ -55,13 +55,13 @@ class Watch:
 
     def record(self) -> dict[str, Any]:
         """The run itself: what its details leave out."""
-        answer = self.place.data.get(f"{self.place.history}/runs/{self.name}", api=rest.HISTORY, ok=ANY)
+        answer = self.place.data.get(f"{self.place.history}/runs/{self.name}", api=http.HISTORY, ok=ANY)
         return (answer.json or {}) if answer.status == 200 else {}
 
     def look(self) -> str:
         """The state now."""
         path = f"{self.place.history}/runs/{self.name}/details"
-        answer = self.place.data.get(path, api=rest.HISTORY, ok=ANY)
+        answer = self.place.data.get(path, api=http.HISTORY, ok=ANY)
         if answer.status != 200:
             return ""
         found = self.details = answer.json or {}
@@ -107,7 +107,7 @@ class Watch:
         made["uploader_user"] = (private if shared else None), f"0600 {private}, 0644 {shared}"
         if logs:
             url = files[logs[0]]
-            answer = rest.Rest("", "", None).get(url, headers={"x-ms-version": rest.BLOB})
+            answer = http.Rest("", "", None).get(url, headers={"x-ms-version": http.BLOB})
             kind = answer.headers.get("x-ms-blob-type", "")
             made["logs_appended"] = kind == "AppendBlob", kind
             seconds = seconds_left(url)
@@ -121,7 +121,7 @@ class Watch:
         """What its first process printed."""
         for path, url in sorted((self.details.get("logFiles") or {}).items()):
             if path.startswith("user_logs/"):
-                return rest.Rest("", "", None).get(url, headers={"x-ms-version": rest.BLOB}).bytes.decode()
+                return http.Rest("", "", None).get(url, headers={"x-ms-version": http.BLOB}).bytes.decode()
         return ""
 
     def error(self) -> str:
@@ -153,7 +153,7 @@ def limit_found(watch: Watch, end: str) -> dict[str, Seen]:
 
 def look_at_arm(place: Workspace, name: str) -> dict[str, Seen]:
     """ARM's view of a job that is over."""
-    body = (place.arm.get(f"jobs/{name}", api=rest.ARM).json or {})["properties"]
+    body = (place.arm.get(f"jobs/{name}", api=http.ARM).json or {})["properties"]
     uri = ((body.get("outputs") or {}).get("model") or {}).get("uri")
     return {"outputs_in_arm": (bool(uri), str(uri)[:120])}
 

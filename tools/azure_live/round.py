@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jupyter_amltrain.backends.azureml.process import rest
+from jupyter_amltrain.backends.azureml.service import http
 from tools.azure_live import job_checks, scripts, workspace_checks
 from tools.azure_live.findings import Seen, attempt, attempt_all
 
@@ -53,9 +53,9 @@ class Round:
 
     async def ask(self, op: str, **payload: Any) -> Any:
         """One operation of the product's Azure process, with what it says."""
-        from jupyter_amltrain.backends.azureml.link import link_of
+        from jupyter_amltrain.backends.azureml.client import client_of
 
-        link = link_of(self.loop, self.root)
+        link = client_of(self.loop, self.root)
         return await link.request(op, payload, progress=_say, signin=_sign_in, timeout=1800.0)
 
     async def of(self, op: str, **payload: Any) -> Any:
@@ -77,7 +77,7 @@ class Round:
                 print(f"  {error}", flush=True)
 
     def _connect(self) -> None:
-        from jupyter_amltrain.backends.azureml.process.cloud import Cloud
+        from jupyter_amltrain.backends.azureml.service.cloud import Cloud
         from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
 
         facts = self.call(self.ask("workspace.connect", method=self.chosen.method, **self.where))
@@ -140,7 +140,7 @@ class Round:
         return status
 
     def _long(self, backend: Any) -> None:
-        from jupyter_amltrain.backends.azureml import mirror_reading
+        from jupyter_amltrain.backends.azureml import mirror_store
         from jupyter_amltrain.spec.inputs import JobOutput
         from jupyter_amltrain.spec.job import Distribution
 
@@ -162,7 +162,7 @@ class Round:
             return len((await backend.read(run.run_id, "log", 0)).data)
 
         size = self.call(read(), 300.0)
-        source = mirror_reading.source(Path(run.folder)) or "none"
+        source = mirror_store.source(Path(run.folder)) or "none"
         self.notes["our own reading"] = f"{size} bytes of log; telemetry and metrics: {source}"
         self.found |= attempt_all(lambda: job_checks.look_at_mlflow(self.place, run.run_id))
 
@@ -219,7 +219,7 @@ class Round:
             "blobReferenceForConsumption"
         ]
         where, _, signature = str(told["credential"]["sasUri"]).partition("?")
-        rest.Blob(rest.Rest("", "", None), f"{where}/code/live.py?{signature}").put(text.encode())
+        http.Blob(http.Rest("", "", None), f"{where}/code/live.py?{signature}").put(text.encode())
         uri = str(told["blobUri"]).rstrip("/") + "/code"
         made = self.place.arm.put(path, api=ARM, json={"properties": {"codeUri": uri, "isAnonymous": True}})
         return str((made.json or {})["id"])
@@ -304,10 +304,10 @@ class Round:
                 self._away(f"cluster {self.cluster}", self.of("computes.delete", name=self.cluster))
             with contextlib.suppress(Exception):
                 self.bills = self.call(self.of("billing.list"), 120.0)
-        from jupyter_amltrain.backends.azureml.link import close_of
+        from jupyter_amltrain.backends.azureml.client import close_client
 
         with contextlib.suppress(Exception):
-            self.loop.call(close_of(self.loop), 30)
+            self.loop.call(close_client(self.loop), 30)
         self.loop.close()
 
     async def _archived(self, job: str) -> None:

@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_amltrain.backends.azureml.curated import DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT
-from jupyter_amltrain.backends.azureml.process import history, rest
-from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE
-from jupyter_amltrain.backends.azureml.process.cloud import Workspace
+from jupyter_amltrain.backends.azureml.environments import DEFAULT_ENVIRONMENT, DEFAULT_GPU_ENVIRONMENT
+from jupyter_amltrain.backends.azureml.service import history, http
+from jupyter_amltrain.backends.azureml.service.auth import ARM_SCOPE
+from jupyter_amltrain.backends.azureml.service.cloud import Workspace
 from tools.azure_live.findings import ANY, Seen, attempt
 from tools.azure_live.signed import seconds_left
 
@@ -44,7 +44,7 @@ def look_before(place: Workspace) -> dict[str, Seen]:
 
 @before("challenge_tenant", "a request without a token")
 def _tenant(place: Workspace) -> Seen:
-    answer = rest.Rest(ARM_HOST, "", None).get(f"/subscriptions/{place.subscription}", api=rest.RESOURCES, ok=ANY)
+    answer = http.Rest(ARM_HOST, "", None).get(f"/subscriptions/{place.subscription}", api=http.RESOURCES, ok=ANY)
     told = "authorization_uri=" in answer.headers.get("www-authenticate", "")
     return answer.status == 401 and told, f"{answer.status}, the directory is {'named' if told else 'not named'}"
 
@@ -58,8 +58,8 @@ def _permissions(place: Workspace) -> Seen:
 
 @before("discovery", "GET discoveryUrl")
 def _discovery(place: Workspace) -> Seen:
-    found = (place.arm.get("", api=rest.ARM).json or {})["properties"]
-    answer = rest.Rest("", "", None).get(str(found["discoveryUrl"]), ok=ANY)
+    found = (place.arm.get("", api=http.ARM).json or {})["properties"]
+    answer = http.Rest("", "", None).get(str(found["discoveryUrl"]), ok=ANY)
     return bool((answer.json or {}).get("api")), f"{answer.status}, api {(answer.json or {}).get('api')}"
 
 
@@ -67,10 +67,10 @@ def _discovery(place: Workspace) -> Seen:
 def _audience(place: Workspace) -> Seen:
     said = {}
     for name, scope in (("ml", "https://ml.azure.com/.default"), ("arm", ARM_SCOPE)):
-        plain = rest.Rest(place.api, "", None)
+        plain = http.Rest(place.api, "", None)
         token = str(place.credential.get_token(scope).token)
         path = f"{place.history}/runs/amltrain-nobody/details"
-        said[name] = plain.get(path, api=rest.HISTORY, headers={"Authorization": f"Bearer {token}"}, ok=ANY).status
+        said[name] = plain.get(path, api=http.HISTORY, headers={"Authorization": f"Bearer {token}"}, ok=ANY).status
     return all(status != 401 for status in said.values()), ", ".join(f"{n}: {s}" for n, s in said.items())
 
 
@@ -79,12 +79,12 @@ _CURATED = tuple(f"environments/{name.partition('@')[0]}" for name in (DEFAULT_E
 
 def _container(place: Workspace, path: str) -> tuple[int, str]:
     """Status of a container, and the latest version that it names."""
-    answer = place.arm.get(path, api=rest.ARM, ok=ANY)
+    answer = place.arm.get(path, api=http.ARM, ok=ANY)
     return answer.status, str(((answer.json or {}).get("properties") or {}).get("latestVersion") or "")
 
 
 def _some_version(place: Workspace, path: str) -> str:
-    for found in place.arm.pages(f"{path}/versions", api=rest.ARM):
+    for found in place.arm.pages(f"{path}/versions", api=http.ARM):
         return str(found["name"])
     raise LookupError(f"{path} has no version")
 
@@ -102,7 +102,7 @@ _BEFORE["curated_container"] = _containers
 def _curated(place: Workspace) -> Seen:
     seen = []
     for path, version in ((path, _container(place, path)[1] or _some_version(place, path)) for path in _CURATED):
-        found = (place.arm.get(f"{path}/versions/{version}", api=rest.ARM).json or {})["properties"]
+        found = (place.arm.get(f"{path}/versions/{version}", api=http.ARM).json or {})["properties"]
         seen.append((path.rpartition("/")[2], version, bool(found.get("condaFile"))))
     said = (
         f"{name}:{version} {'with a conda file' if conda else 'is an image alone'}" for name, version, conda in seen
@@ -132,7 +132,7 @@ def _pool(place: Workspace) -> Seen:
 @before("delete_missing", "DELETE of a compute that is not there")
 def _missing(place: Workspace) -> Seen:
     params = {"underlyingResourceAction": "Delete"}
-    answer = place.arm.delete(f"computes/amlt-{uuid.uuid4().hex[:8]}", api=rest.ARM, params=params, ok=ANY)
+    answer = place.arm.delete(f"computes/amlt-{uuid.uuid4().hex[:8]}", api=http.ARM, params=params, ok=ANY)
     return answer.status == 204, f"{answer.status}"
 
 
@@ -141,9 +141,9 @@ def _envelope(place: Workspace) -> Seen:
     name = f"amlt-{uuid.uuid4().hex[:8]}"
     body = {"computeType": "AmlCompute", "properties": {"vmSize": "Standard_Nothing"}}
     whole = {"location": place.location, "properties": body}
-    answer = place.arm.put(f"computes/{name}", api=rest.ARM, json=whole, ok=ANY)
+    answer = place.arm.put(f"computes/{name}", api=http.ARM, json=whole, ok=ANY)
     if answer.status < 300:
-        place.arm.delete(f"computes/{name}", api=rest.ARM, params={"underlyingResourceAction": "Delete"}, ok=ANY)
+        place.arm.delete(f"computes/{name}", api=http.ARM, params={"underlyingResourceAction": "Delete"}, ok=ANY)
         return False, f"{answer.status}: it was accepted"
     names = set(answer.json or {})
     return {"error", "componentName"} <= names, f"{answer.status}, {', '.join(sorted(names)) or 'empty'}"
@@ -153,7 +153,7 @@ def _envelope(place: Workspace) -> Seen:
 def _secret(place: Workspace) -> Seen:
     wish = {"expirableSecret": True, "expireAfterHours": 1}
     path = "datastores/workspaceartifactstore/listSecrets"
-    answer = place.arm.post(path, api=rest.ARM_PREVIEW, json=wish, ok=ANY)
+    answer = place.arm.post(path, api=http.ARM_PREVIEW, json=wish, ok=ANY)
     kind = str((answer.json or {}).get("secretsType") or "none")
     return kind == "Sas", f"{answer.status}, {kind}"
 
@@ -161,7 +161,7 @@ def _secret(place: Workspace) -> Seen:
 @before("upload_sas_seconds", "the end of a signature of startPendingUpload")
 def _upload(place: Workspace) -> Seen:
     path = f"codes/{uuid.uuid4()}/versions/1/startPendingUpload"
-    found = place.arm.post(path, api=rest.ARM, json={"pendingUploadType": "TemporaryBlobReference"}).json or {}
+    found = place.arm.post(path, api=http.ARM, json={"pendingUploadType": "TemporaryBlobReference"}).json or {}
     signed = str(found["blobReferenceForConsumption"]["credential"]["sasUri"])
     seconds = seconds_left(signed)
     return seconds is not None and seconds > 600, f"holds for {seconds and seconds / 3600:.1f} hours"
@@ -169,7 +169,7 @@ def _upload(place: Workspace) -> Seen:
 
 def _location(place: Workspace, what: str) -> list[dict[str, Any]]:
     root = f"/subscriptions/{place.subscription}/providers/Microsoft.MachineLearningServices"
-    return list(place.arm.pages(f"{root}/locations/{place.location}/{what}", api=rest.ARM))
+    return list(place.arm.pages(f"{root}/locations/{place.location}/{what}", api=http.ARM))
 
 
 CHECKED["retry_after_header"] = CHECKED["long_poll_urls"] = "headers of a PATCH of the cluster; its poll url shortened"
@@ -190,7 +190,7 @@ def failure_found(instance: dict[str, Any]) -> Seen:
 def look_at_list(place: Workspace, most: int = 50) -> dict[str, Seen]:
     """Whether the list of jobs begins with the newest; of the first `most`."""
     times = []
-    for job in place.arm.pages("jobs", api=rest.ARM, params={"listViewType": "ActiveOnly"}):
+    for job in place.arm.pages("jobs", api=http.ARM, params={"listViewType": "ActiveOnly"}):
         times.append(history.unix((job.get("systemData") or {}).get("createdAt")))
         if len(times) >= most:
             break
@@ -204,9 +204,9 @@ def look_at_list(place: Workspace, most: int = 50) -> dict[str, Seen]:
 
 def look_at_cluster(place: Workspace, name: str) -> dict[str, Seen]:
     """Headers of a long operation that changes nothing, and its poll url with less."""
-    inner = (place.arm.get(f"computes/{name}", api=rest.ARM).json or {})["properties"]["properties"]
+    inner = (place.arm.get(f"computes/{name}", api=http.ARM).json or {})["properties"]["properties"]
     body = {"properties": {"properties": {"scaleSettings": inner["scaleSettings"]}}}
-    answer = place.arm.patch(f"computes/{name}", api=rest.ARM, json=body)
+    answer = place.arm.patch(f"computes/{name}", api=http.ARM, json=body)
     url = answer.headers.get("azure-asyncoperation", "")
     wait = answer.headers.get("retry-after") or answer.headers.get("x-ms-retry-after-ms")
     found: dict[str, Seen] = {"retry_after_header": (wait is None, f"Retry-After: {wait or 'none'}")}

@@ -1,1 +1,1 @@
-"""Azure Machine Learning: the kernel's side here, all that imports Azure's packages in :mod:`.process`."""
+"""Azure Machine Learning: the kernel's side here; what imports Azure's packages is in :mod:`.service`."""

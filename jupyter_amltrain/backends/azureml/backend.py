@@ -1,40 +1,175 @@
-"""Jobs on a compute of an Azure ML workspace. The kernel's half: it asks the Azure process and reads mirrors."""
+"""The backend of one compute of an Azure ML workspace: submits, reads and cancels its jobs.
+
+The kernel's half: it asks the service process and reads mirrors.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
 from jupyter_amltrain._version import __version__
-from jupyter_amltrain.backends.azureml import choice, job_rows, job_tags, mapping, mirror_reading, support, yaml_jobs
-from jupyter_amltrain.backends.azureml.environment_notes import EnvironmentNotes
-from jupyter_amltrain.backends.azureml.job_command import job_file
-from jupyter_amltrain.backends.azureml.job_environment import environment_of
-from jupyter_amltrain.backends.azureml.job_looks import PATIENCE, JobLooks
-from jupyter_amltrain.backends.azureml.lifecycle import SILENCE
-from jupyter_amltrain.backends.azureml.looks import Shared
-from jupyter_amltrain.backends.azureml.machine_watch import MachineWatch
-from jupyter_amltrain.backends.azureml.sending import sent
-from jupyter_amltrain.backends.base import Backend, Chunk, Plan, monitor_of, stream_of
+from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.backends import job_support
+from jupyter_amltrain.backends.azureml import environments, job_body, mirror_store
+from jupyter_amltrain.backends.azureml import status as azure_status
+from jupyter_amltrain.backends.azureml.client import Unanswered
+from jupyter_amltrain.backends.azureml.compute import OPERATION_TIMEOUT_S, AzureCompute
+from jupyter_amltrain.backends.azureml.environments import environment_body
+from jupyter_amltrain.backends.azureml.job_body import job_file
+from jupyter_amltrain.backends.azureml.job_tracker import SYNC_TIMEOUT_S, JobTracker
+from jupyter_amltrain.backends.azureml.polling import SingleFlight, poll_interval
+from jupyter_amltrain.backends.base import Backend, Chunk, Plan, RunChanges, monitor_of, stream_of
+from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
 from jupyter_amltrain.backends.run_files import output_of
-from jupyter_amltrain.errors import CommandError, SpecError, TargetError
+from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.snapshot import Snapshot
 from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 from jupyter_amltrain.spec.child_run import ChildRuns
+from jupyter_amltrain.spec.fields import Act
 from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
 from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
 from jupyter_amltrain.state import StateRoot
 
+#: A dry run waits no longer for the packages of an environment.
+ENVIRONMENT_TIMEOUT_S = 20.0
+
+
+async def submit_with_recovery(
+    ask: Callable[..., Awaitable[Any]], op: str, name: str, silence: float, **payload: Any
+) -> Any:
+    """Have the Azure process submit a job.
+
+    When that process ends in the middle, the service is asked by the next one whether it has the job: a job
+    that bills is never taken for one that was refused.
+
+    Parameters
+    ----------
+    ask
+        :meth:`.compute.AzureCompute.ask`.
+    name
+        Of the job, which no other has.
+    silence
+        Seconds without news until it is given up.
+
+    Raises
+    ------
+    TargetUnreachable
+        The process ended before the service had the job.
+    SubmitUnsure
+        Nobody answers within half a minute (``AMLTRAIN_AZURE_UNSURE``, seconds).
+    """
+    failpoints.hit("kernel_before_submit")
+    try:
+        made = await ask(op, None, silence, **payload)
+    except Unanswered as error:
+        made = await _found(ask, name, error)
+    failpoints.hit("kernel_after_submit")
+    return made
+
+
+async def _found(ask: Callable[..., Awaitable[Any]], name: str, error: Unanswered) -> dict[str, Any]:
+    until = time.monotonic() + float(os.environ.get("AMLTRAIN_AZURE_UNSURE") or 30)
+    absent = 0
+    while True:
+        try:
+            found = await ask("jobs.get", name=name)
+        except TargetError as silent:
+            if time.monotonic() > until:
+                raise SubmitUnsure(
+                    f"{error.message} Whether {name} was accepted is not known.",
+                    hint="When Azure answers again, %aml_runs lists it if it was; look there first.",
+                ) from silent
+        else:
+            if found is not None:
+                return {"name": name, "created": found["row"].get("created")}
+            absent += 1
+            if absent > 1:  # a request that was on its way when the process ended has arrived by now
+                raise TargetUnreachable(f"{error.message} {name} was not submitted.", hint="Submit it again.")
+        await asyncio.sleep(min(1.0, poll_interval()))
+
+
+#: Seconds that a monitor lives after the last call.
+MONITOR_LIFETIME_S = 30.0
+#: Poll intervals between two requests to Azure Monitor, which has one value a minute.
+MONITOR_POLL_INTERVALS = 15.0
+
+
+class _Watch:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked = time.monotonic()
+        self.read = -1e9
+        self.since = time.time() - 1800
+
+
+class MachineMonitors:
+    """Monitors of the machines of a compute without a run, from Azure Monitor: one value a minute."""
+
+    def __init__(self, compute: AzureCompute) -> None:
+        self._compute = compute
+        self._watches: dict[str, _Watch] = {}
+
+    async def begin(self, monitor_id: str, gpus: Sequence[int] | None) -> str:
+        """Watch, or go on doing so; the monitor's folder.
+
+        Raises
+        ------
+        CommandError
+            There is no such GPU in its machines.
+        """
+        compute = self._compute
+        size = compute.size()
+        there = range(int(size.gpus or 0)) if size is not None else range(16)
+        for index in gpus or ():
+            if index not in there:
+                listed = f"There are: {', '.join(map(str, there))}." if there else "There is none."
+                raise CommandError(f"There is no GPU {index} on this machine. {listed}")
+        watch = self._watches.get(monitor_id)
+        if watch is None or time.monotonic() - watch.asked > MONITOR_LIFETIME_S:
+            root, name = compute.root.path, compute.workspace().name
+            folder = mirror_store.folder_of(root, name, "monitors") / monitor_id
+            await compute.loop.offload(lambda: mirror_store.remove(folder))
+            watch = self._watches[monitor_id] = _Watch(folder)
+        watch.asked = time.monotonic()
+        return str(watch.folder)
+
+    async def fresh(self, monitor_id: str) -> Path | None:
+        """Return the folder of a monitor, up to date; ``None`` when it has ended."""
+        watch = self._watches.get(monitor_id)
+        if watch is None or time.monotonic() - watch.asked > MONITOR_LIFETIME_S:
+            self._watches.pop(monitor_id, None)
+            return None
+        if time.monotonic() - watch.read >= MONITOR_POLL_INTERVALS * poll_interval():
+            watch.read = time.monotonic()
+            found: dict[str, Any] = await self._compute.ask(
+                "monitor.metrics",
+                compute=self._compute.azure.compute_name,
+                since=watch.since,
+                folder=str(watch.folder),
+            )
+            watch.since = max(watch.since, float(found.get("until") or 0))
+        return watch.folder
+
+    async def stop(self, monitor_id: str) -> None:
+        """End one; no error when there is none."""
+        watch = self._watches.pop(monitor_id, None)
+        if watch is not None:
+            await self._compute.loop.offload(lambda: mirror_store.remove(watch.folder))
+
+
 _SURVIVES = {"answer": "yes", "why": "the job runs in Azure"}
 
 
-class AzureBackend(EnvironmentNotes, JobLooks, Backend):
+class AzureBackend(Backend, Provisioned):
     """One compute of a workspace."""
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
@@ -42,17 +177,28 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
     outlived: ClassVar[bool] = True
 
     def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
-        Backend.__init__(self, target)
-        self._look_by(loop, root)
-        self._machines = MachineWatch(self)
-        self._child_logs = Shared()
+        self.compute = AzureCompute(target, loop, root)
+        self.jobs = JobTracker(self.compute)
+        self._loop = loop
+        self._monitors = MachineMonitors(self.compute)
+        self._child_logs = SingleFlight()
+        super().__init__(target)
+
+    @property
+    def target(self) -> ComputeTarget:
+        """How the compute is stored; an operation on it may change that."""
+        return self.compute.target
+
+    @target.setter
+    def target(self, target: ComputeTarget) -> None:
+        self.compute.target = target
 
     # ---- what it is
 
-    def _place(self, arm_id: str) -> mapping.Place:
-        target, size = self.azure, self.size()
+    def _place(self, arm_id: str) -> job_body.Place:
+        target, size = self.compute.azure, self.compute.size()
         serverless = isinstance(target, ServerlessTarget)
-        return mapping.Place(
+        return job_body.Place(
             arm_id=arm_id,
             compute="" if serverless else target.compute_name,
             size=target.size if isinstance(target, ServerlessTarget) else "",
@@ -63,11 +209,11 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
 
     async def check(self) -> TargetInfo:
         """See :meth:`Backend.check`."""
-        target = self.azure
+        target = self.compute.azure
         state = await self.state()
         if state.state == "failed":
-            told = "%aml_" in state.detail  # what to type
-            raise TargetError(f"{target.name!r}: {state.detail}", hint="" if told else "See: %aml_compute list")
+            hint = "" if self.compute.is_missing else "See: %aml_compute list"  # its detail says what to type
+            raise TargetError(state.detail, hint=hint).about(repr(target.name))
         most = state.max_nodes or 1
         queued, running = await self._counted()
         gpus = int(state.gpus or 0)
@@ -76,7 +222,7 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
             slots["gpu"] = {"total": most * gpus, "free": max(0, most - running) * gpus}
         return TargetInfo(
             target=target.name,
-            kind=self.kind,
+            kind=self.compute.kind,
             cpus=state.cpus,
             memory=None if state.memory is None else int(state.memory),
             gpus=tuple({"index": i, "name": state.gpu_name, "uuid": ""} for i in range(gpus)),
@@ -84,13 +230,13 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
             queued=queued,
             running=running,
             survives=dict.fromkeys(("kernel", "server", "logout", "container"), _SURVIVES),
-            home=self.workspace().arm_id,
+            home=self.compute.workspace().arm_id,
             detail=state.detail or f"{state.size}, {state.state}",
         )
 
     async def _counted(self) -> tuple[int, int]:
-        found = await self._listed(())
-        words = [job_rows.status_of(job["row"]) for job in found["jobs"]]
+        found = await self.jobs.listed(())
+        words = [azure_status.status_of(job["row"]) for job in found["jobs"]]
         running = sum(status is not None and status.state is RunState.RUNNING for status in words)
         waiting = (RunState.QUEUED, RunState.PREPARING)
         return sum(status is not None and status.state in waiting for status in words), running
@@ -99,67 +245,93 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
 
     def completed(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.completed`: its environment, and what ``--env kernel`` means here."""
-        size = self.size(spec.resources.instance_type)
-        return choice.completed(spec, str(getattr(self.azure, "env", "")), bool(size and size.gpus))
+        size = self.compute.size(spec.resources.instance_type)
+        return environments.completed(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
 
     def refuses(self, spec: JobSpec) -> str:
         """See :meth:`Backend.refuses`."""
-        if spec.job_type:
-            return support.refusal_of_type(self.kind, spec.job_type) or self._too_many(spec)
-        asked = ["command"]
-        asked += ["gpu"] if spec.resources.gpus else []
-        asked += ["nodes"] if spec.resources.nodes > 1 else []
-        for what in asked:
-            if sentence := support.refusal(self.kind, what):
-                return sentence
         try:
-            mapping.check(spec, self._place(""))
+            self._check(spec)
         except SpecError as error:
             return str(error)
         return ""
 
-    def _too_many(self, spec: JobSpec) -> str:
-        return support.refusal(self.kind, "nodes") or "" if spec.resources.nodes > 1 else ""
+    def _check(self, spec: JobSpec) -> None:
+        """Raise :class:`SpecError` where this kind of compute cannot run a job."""
+        kind, resources = self.compute.kind, spec.resources
+        if spec.job_type:
+            reasons = [job_support.unsupported_type_reason(kind, spec.job_type)]
+        else:
+            kinds = ("command", *(["gpu"] if resources.gpus else []))
+            reasons = [job_support.unsupported_reason(kind, what) for what in kinds]
+        if resources.nodes > 1:
+            reasons.append(job_support.unsupported_reason(kind, "nodes"))
+        for reason in filter(None, reasons):
+            raise SpecError(reason, code="azure.unsupported", details={"kind": kind})
+        if not spec.job_type:
+            job_body.check(spec, self._place(""))
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
         """See :meth:`Backend.plan`."""
-        if sentence := self.refuses(spec):
-            raise SpecError(sentence)
+        self._check(spec)
         if spec.job_type:
             return await self._plan_yaml(spec, snapshot, run_id)
-        mapping.check_files(snapshot)
-        facts = self.workspace()
-        await self.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
+        job_body.check_files(snapshot)
+        facts = self.compute.workspace()
+        await self.compute.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
         place = self._place(facts.arm_id)
         sizes = await self._loop.offload(lambda: _sizes(snapshot))
-        request = mapping.request_of(spec, snapshot, place, mapping.job_name(run_id), self._tags(spec))
+        request = job_body.request_of(spec, snapshot, place, job_body.job_name(run_id), self._tags(spec))
         request["code"]["files"] = {name: sizes.get(name) for name in request["code"]["files"]}
         notes = await self.environment_notes(spec, snapshot, request["environment"])
         return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request}, notes=notes)
 
+    async def environment_notes(
+        self, spec: JobSpec, snapshot: Snapshot, environment: Mapping[str, str], conda: str = ""
+    ) -> tuple[str, ...]:
+        """See :func:`.environments.notes`."""
+
+        def judged() -> tuple[str, ...]:
+            return environments.notes(environments.wanted_of(spec, snapshot), spec.environment, environment, conda)
+
+        return await self._loop.offload(judged)
+
+    async def notes(self, plan: Plan) -> Sequence[str]:
+        """See :meth:`Backend.notes`: the service is asked what is in an environment of the workspace's own."""
+        environment = plan.request.get("environment")
+        if not isinstance(environment, Mapping) or not environments.unjudged(environment):
+            return plan.notes
+        try:
+            conda = await self.compute.ask("environments.conda", None, ENVIRONMENT_TIMEOUT_S, environment=environment)
+        except AmlTrainError:
+            return plan.notes
+        return await self.environment_notes(plan.spec, plan.snapshot, environment, str(conda))
+
     async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
-        place, name = self._place(self.workspace().arm_id), mapping.job_name(run_id)
-        payload = yaml_jobs.payload_of(spec, place, name, self._tags(spec))
-        await self.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
-        await self.ask("jobs.yaml_check", None, PATIENCE, job=payload)
-        request = yaml_jobs.request_of(spec, place, name, self._tags(spec))
+        place, name = self._place(self.compute.workspace().arm_id), job_body.job_name(run_id)
+        payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
+        await self.compute.hold(spec.resources.nodes, size=spec.resources.instance_type, now=False)
+        await self.compute.ask("jobs.yaml_check", None, SYNC_TIMEOUT_S, job=payload)
+        request = job_body.yaml_request_of(spec, place, name, self._tags(spec))
         return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
 
     def _tags(self, spec: JobSpec) -> dict[str, str]:
-        return job_tags.tags_of(spec, self.target.name, __version__)
+        return job_body.tags_of(spec, self.target.name, __version__)
 
     async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`. The submitter's environment does not travel to Azure."""
-        spec, name = plan.spec, mapping.job_name(plan.run_id)
-        place = self._place(self.workspace().arm_id)
+        spec, name = plan.spec, job_body.job_name(plan.run_id)
+        place = self._place(self.compute.workspace().arm_id)
         if spec.job_type:
-            payload = yaml_jobs.payload_of(spec, place, name, self._tags(spec))
-            return await self._launched(plan, await sent(self.ask, "jobs.yaml", name, SILENCE, job=payload))
-        body = mapping.body_of(spec, place, "")
+            payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
+            return await self._launched(
+                plan, await submit_with_recovery(self.compute.ask, "jobs.yaml", name, OPERATION_TIMEOUT_S, job=payload)
+            )
+        body = job_body.body_of(spec, place, "")
         del body["codeId"]
         body["tags"] = self._tags(spec)
-        body["properties"] = job_tags.properties_of(spec)
-        environment = environment_of(spec, place.gpus)
+        body["properties"] = job_body.properties_of(spec)
+        environment = environment_body(spec, place.gpus)
         job = {
             "name": name,
             "body": body,
@@ -171,7 +343,9 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
             },
             "git": spec.source or spec.notebook_dir,
         }
-        made = await sent(self.ask, "jobs.submit", name, SILENCE, job=job, files=plan.snapshot.files)
+        made = await submit_with_recovery(
+            self.compute.ask, "jobs.submit", name, OPERATION_TIMEOUT_S, job=job, files=plan.snapshot.files
+        )
         run = await self._launched(plan, made)
         notes = plan.notes
         if conda := str(made.get("conda") or ""):  # what the service says of it counts
@@ -181,37 +355,34 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
     async def _launched(self, plan: Plan, made: Mapping[str, Any]) -> Run:
         """The service has the job."""
         spec, name = plan.spec, str(made["name"])
-        self._young[name] = time.monotonic()
+        self.jobs.accepted(name)
         created = float(made.get("created") or time.time())
-        folder = self._folder(name)
+        folder = self.jobs.folder(name)
         digest = plan.snapshot.digest
-        await self._loop.offload(lambda: mirror_reading.begin(folder, name, spec, created, digest))
+        await self._loop.offload(lambda: mirror_store.begin(folder, name, spec, created, digest))
         page = ({"kind": "studio", "title": "Azure ML studio", "url": url} for url in [made.get("studio_url")] if url)
-        status = RunStatus(state=RunState.QUEUED, doors=job_rows.doors_of({"doors": list(page)}))
-        return self._run(name, spec, status, created, folder)
+        status = RunStatus(state=RunState.QUEUED, doors=azure_status.doors_of({"doors": list(page)}))
+        return self.jobs.make_run(name, spec, status, created, folder)
 
     # ---- acting
 
     async def cancel(self, run_id: str) -> None:
         """See :meth:`Backend.cancel`."""
-        await self.ask("jobs.cancel", name=run_id)
-        self._rows.pop(run_id, None)
+        await self.compute.ask("jobs.cancel", name=run_id)
+        self.jobs.refresh(run_id)
 
     async def delete(self, run_id: str) -> None:
         """See :meth:`Backend.delete`: the job is archived at the service, which deletes none."""
-        row = (await self.ask("jobs.poll", names=[run_id])).get(run_id)
+        row = (await self.compute.ask("jobs.poll", names=[run_id])).get(run_id)
         if row is not None:
-            status = job_rows.status_of(row)
+            status = azure_status.status_of(row)
             if status is None or not status.state.terminal:
                 handle = make_handle(self.target.name, run_id)
                 raise CommandError(f"{handle} has not ended.", hint=f"%aml_runs cancel {handle} first.")
-            await self.ask("jobs.archive", name=run_id)
-        folder = self._folder(run_id)
-        await self._loop.offload(lambda: mirror_reading.remove(folder))
-        for known in (self._rows, self._young, self._synced, self._logs, self._grown):
-            known.pop(run_id, None)
-        self._complete.discard(run_id)
-        self._guests.discard(run_id)
+            await self.compute.ask("jobs.archive", name=run_id)
+        folder = self.jobs.folder(run_id)
+        await self._loop.offload(lambda: mirror_store.remove(folder))
+        self.jobs.forget(run_id)
 
     # ---- reading
 
@@ -219,34 +390,36 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
         """See :meth:`Backend.read`."""
         stream_of(stream)
         if (watch := monitor_of(run_id)) is not None:
-            folder = await self._machines.fresh(watch)
+            folder = await self._monitors.fresh(watch)
             if folder is None:
                 return Chunk(b"", max(0, offset))
         else:
-            folder = self._folder(run_id)
+            folder = self.jobs.folder(run_id)
             if offset >= 0:  # what is here need not wait for what may follow
-                here = await self._loop.offload(lambda: mirror_reading.read(folder, stream, offset, limit))
+                here = await self._loop.offload(lambda: mirror_store.read(folder, stream, offset, limit))
                 if here[0]:
                     return Chunk(*here)
-            await self.fresh(run_id)
+            await self.jobs.fresh(run_id)
         there = folder
-        return Chunk(*await self._loop.offload(lambda: mirror_reading.read(there, stream, offset, limit)))
+        return Chunk(*await self._loop.offload(lambda: mirror_store.read(there, stream, offset, limit)))
 
     async def children(self, run_id: str) -> ChildRuns:
         """See :meth:`Backend.children`."""
-        folder = self._folder(run_id)
-        return await self._loop.offload(lambda: mirror_reading.children(folder))
+        folder = self.jobs.folder(run_id)
+        return await self._loop.offload(lambda: mirror_store.children(folder))
 
     async def read_child(self, run_id: str, child: str, offset: int, limit: int = 1 << 20) -> Chunk:
         """See :meth:`Backend.read_child`: its log is fetched when somebody reads it."""
         runs = (await self.children(run_id)).runs
-        if not any(run.id == child for run in runs) or not mapping.is_job_name(child):
+        if not any(run.id == child for run in runs) or not job_body.is_job_name(child):
             raise CommandError(f"{make_handle(self.target.name, run_id)} has no step or trial {child[:80]!r}.")
-        folder = self._folder(run_id) / mirror_reading.CHILD_LOGS / child
-        if not await self._loop.offload(lambda: mirror_reading.ended(folder)):
+        folder = self.jobs.folder(run_id) / mirror_store.CHILD_LOGS / child
+        if not await self._loop.offload(lambda: mirror_store.ended(folder)):
             payload = {"name": child, "folder": str(folder), "streams": ("log",), "only_log": True}
-            await self._child_logs.of(f"{run_id} {child}", lambda: self.ask("mirror.sync", None, PATIENCE, **payload))
-        return Chunk(*await self._loop.offload(lambda: mirror_reading.read(folder, "log", offset, limit)))
+            await self._child_logs.of(
+                f"{run_id} {child}", lambda: self.compute.ask("mirror.sync", None, SYNC_TIMEOUT_S, **payload)
+            )
+        return Chunk(*await self._loop.offload(lambda: mirror_store.read(folder, "log", offset, limit)))
 
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
         """See :meth:`Backend.local_copy`: of what has been fetched of a job."""
@@ -255,32 +428,116 @@ class AzureBackend(EnvironmentNotes, JobLooks, Backend):
 
     async def log_path(self, run_id: str) -> str:
         """See :meth:`Backend.log_path`."""
-        return str(self._folder(run_id) / "log" / "rank-0.txt")
+        return str(self.jobs.folder(run_id) / "log" / "rank-0.txt")
 
     async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
         """See :meth:`Backend.outputs`."""
-        await self.fresh(run_id)
-        folder, handle = self._folder(run_id), make_handle(self.target.name, run_id)
-        data = await self._loop.offload(lambda: [mirror_reading.output(folder, name) for name in names])
+        await self.jobs.fresh(run_id)
+        folder, handle = self.jobs.folder(run_id), make_handle(self.target.name, run_id)
+        data = await self._loop.offload(lambda: [mirror_store.output(folder, name) for name in names])
         return {name: output_of(name, found, handle) for name, found in zip(names, data, strict=True)}
 
     async def download(self, run_id: str, folder: str, progress: Any = None) -> Sequence[str]:
         """Fetch what a run left in ``./outputs``; the paths of the files."""
-        found = await self.ask("jobs.outputs", progress, SILENCE, name=run_id, folder=folder)
+        found = await self.compute.ask("jobs.outputs", progress, OPERATION_TIMEOUT_S, name=run_id, folder=folder)
         return [str(path) for path in found["files"]]
 
     async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
         """See :meth:`Backend.monitor`: one value a minute, some minutes late, as Azure Monitor has them."""
         monitor_of(f"monitors/{monitor_id}")
-        return await self._machines.begin(monitor_id, gpus)
+        return await self._monitors.begin(monitor_id, gpus)
 
     async def stop_monitor(self, monitor_id: str) -> None:
         """See :meth:`Backend.stop_monitor`."""
-        await self._machines.stop(monitor_id)
+        await self._monitors.stop(monitor_id)
 
     async def close(self) -> None:
         """See :meth:`Backend.close`. The process goes with the loop's link."""
-        self.watched.clear()
+        self.jobs.watched.clear()
+
+    # ---- its jobs: see JobTracker
+
+    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
+        """See :meth:`Backend.poll`."""
+        return await self.jobs.poll(run_ids)
+
+    async def find(self, run_id: str) -> Run | None:
+        """See :meth:`Backend.find`."""
+        return await self.jobs.find(run_id)
+
+    def holds(self, run: Run) -> bool:
+        """See :meth:`Backend.holds`."""
+        return self.jobs.holds(run)
+
+    async def list(self) -> Sequence[Run]:
+        """See :meth:`Backend.list`."""
+        return await self.jobs.list()
+
+    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+        """See :meth:`Backend.roster`."""
+        return await self.jobs.roster(known)
+
+    def lost(self, run: Run) -> str:
+        """See :meth:`Backend.lost`."""
+        return self.jobs.lost(run)
+
+    def changes(self) -> RunChanges:
+        """See :meth:`Backend.changes`."""
+        return self.jobs.changes()
+
+    # ---- its compute: see AzureCompute
+
+    def inherits(self, past: ComputeTarget) -> bool:
+        """See :meth:`Provisioned.inherits`."""
+        return self.compute.inherits(past)
+
+    async def state(self) -> ProvisionState:
+        """See :meth:`Provisioned.state`."""
+        return await self.compute.state()
+
+    async def is_gone(self) -> bool:
+        """See :meth:`Provisioned.is_gone`."""
+        return await self.compute.is_gone()
+
+    async def create(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.create`."""
+        await self.compute.create(progress)
+
+    async def remove(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.remove`."""
+        await self.compute.remove(progress)
+
+    async def start(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.start`."""
+        await self.compute.start(progress)
+
+    async def stop(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.stop`."""
+        await self.compute.stop(progress)
+
+    async def restart(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.restart`."""
+        await self.compute.restart(progress)
+
+    async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
+        """See :meth:`Provisioned.scale`."""
+        await self.compute.scale(settings, progress)
+
+    async def prepare(self) -> None:
+        """See :meth:`Provisioned.prepare`."""
+        await self.compute.prepare()
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`Provisioned.wrong`."""
+        return self.compute.wrong()
+
+    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
+        """See :meth:`Provisioned.asks`."""
+        return self.compute.asks(verb, values, running=running, queued=queued)
+
+    def acts(self, state: ProvisionState) -> tuple[Act, ...]:
+        """See :meth:`Provisioned.acts`."""
+        return self.compute.acts(state)
 
 
 def _sizes(snapshot: Snapshot) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jupyter_amltrain.errors import EnvironmentFailed
-from jupyter_amltrain.spec.yaml_limits import exceeded
+from jupyter_amltrain.spec.az_yaml import exceeded_limit
 
 #: azureml-mlflow -> which mlflow-skinny it takes. Source: `Requires-Dist` of the releases on PyPI, 2026-11.
 _TAKES = {
@@ -144,7 +144,7 @@ def _yaml() -> Any:
 def _read(conda: str) -> dict[str, Any]:
     yaml = _yaml()
     try:
-        if reason := exceeded(conda, yaml):
+        if reason := exceeded_limit(conda, yaml):
             raise EnvironmentFailed(f"The conda file cannot be read: {reason}.", hint="Shorten it.")
         data = yaml.safe_load(conda)
     except yaml.YAMLError as error:

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml import faults
-from jupyter_amltrain.backends.azureml.process import artifacts, history, mirror, rest
-from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
-from jupyter_amltrain.backends.azureml.process.ranges import Reader
+from jupyter_amltrain.backends.azureml import errors
+from jupyter_amltrain.backends.azureml.service import artifacts, history, http, mirror
+from jupyter_amltrain.backends.azureml.service.logs import Reader
+from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, TargetUnreachable
 
 
-def answer(data: bytes = b"", status: int = 200) -> rest.Answer:
-    return rest.Answer(status, {}, None, data)
+def answer(data: bytes = b"", status: int = 200) -> http.Answer:
+    return http.Answer(status, {}, None, data)
 
 
 def refused(status: int, code: str = "", text: str = "no") -> AmlTrainError:
-    return faults.refused(status, {"x-ms-error-code": code}, text.encode())
+    return errors.error_of_answer(status, {"x-ms-error-code": code}, text.encode())
 
 
 def sync(folder: Path, ended: bool = False) -> Any:
@@ -49,7 +49,7 @@ def test_many_threads_ask_once_for_new_addresses(tmp_path: Path, monkeypatch: py
     made.files = {name: f"https://x/{name}?old" for name in names}
     together = threading.Barrier(len(names))
 
-    def get(url: str, start: int, end: int) -> rest.Answer:
+    def get(url: str, start: int, end: int) -> http.Answer:
         if url.endswith("?old"):
             raise refused(403, "AuthenticationFailed")
         return answer(b"text")
@@ -91,7 +91,7 @@ class Storage:
         self.asked = 0
         self.arm = SimpleNamespace(get=self._facts, post=self._list)
         self.call: Any = SimpleNamespace(cloud=SimpleNamespace(blob=self._blob))
-        monkeypatch.setattr(rest, "Rest", lambda *_, **__: SimpleNamespace(get=lambda url, **_: self._mine(url)))
+        monkeypatch.setattr(http, "Rest", lambda *_, **__: SimpleNamespace(get=lambda url, **_: self._mine(url)))
 
     def _facts(self, path: str, **_: Any) -> Any:
         facts = {"accountName": "a", "containerName": "c", "credentials": {"credentialsType": self.kind}}
@@ -107,7 +107,7 @@ class Storage:
     def _blob(self, url: str) -> Any:
         return SimpleNamespace(get=lambda start, end: self.signed(url))
 
-    def _mine(self, url: str) -> rest.Answer:
+    def _mine(self, url: str) -> http.Answer:
         if isinstance(self.own, Exception):
             raise self.own
         assert url == "https://a.blob.core.windows.net/c/f.txt"
@@ -118,13 +118,13 @@ class Storage:
         return artifacts.Stored("f.txt", 3, container, "f.txt").read()
 
 
-def over(url: str) -> rest.Answer:
+def over(url: str) -> http.Answer:
     if "sig=1" in url:
         raise refused(403, "AuthenticationFailed")
     return answer(b"signed")
 
 
-def not_by_key(url: str) -> rest.Answer:
+def not_by_key(url: str) -> http.Answer:
     raise refused(403, "KeyBasedAuthenticationNotPermitted")
 
 
@@ -152,7 +152,7 @@ def test_storage_that_takes_no_signature_is_opened_by_who_we_are(
 
 def test_who_may_neither_is_told_what_the_service_said_first(monkeypatch: pytest.MonkeyPatch) -> None:
     first = AuthenticationError("You lack the permission listSecrets.")
-    first.told = faults.Told(status=403)  # type: ignore[attr-defined]
+    first.told = errors.ErrorDetails(status=403)  # type: ignore[attr-defined]
     with pytest.raises(AuthenticationError, match="lack the permission listSecrets"):
         Storage(monkeypatch, secrets=[first], own=refused(403)).read()
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.process import history
+from jupyter_amltrain.backends.azureml.service import history
 
 
 def test_the_answers_come_in_the_order_of_what_was_asked():

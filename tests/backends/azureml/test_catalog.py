@@ -7,20 +7,24 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.asked import check_size, gpu_text
 from jupyter_amltrain.backends.azureml.catalog import (
     GIB,
+    MORE,
     UNKNOWN,
+    Quotas,
     Size,
     choose,
     family_key,
     field,
     find,
     gpu_table,
+    largest,
+    quota_row,
+    refusal,
     size_row,
     sizes_of,
 )
-from jupyter_amltrain.backends.azureml.quotas import MORE, Quotas, largest, quota_row, refusal
+from jupyter_amltrain.backends.azureml.cost_prompts import check_size, gpu_text
 from jupyter_amltrain.commands.azure_sizes import gpu_memory, quota_text, sizes_text, support
 from jupyter_amltrain.errors import CapacityError, CommandError
 

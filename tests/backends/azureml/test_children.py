@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.backends.azureml import mirror_reading
-from jupyter_amltrain.backends.azureml.process import children
-from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
+from jupyter_amltrain.backends.azureml import mirror_store
+from jupyter_amltrain.backends.azureml.service import children
+from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import CommandError, TargetUnreachable
 from jupyter_amltrain.spec.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_telling
 from tests.azure.conftest import ROOT
@@ -75,7 +75,7 @@ def looked(
     place: Any = service
     children.take(mirror, place, "s", parent=parent, now=1e9, period=0.0, ended=ended)
     mirror.save()
-    return mirror_reading.children(folder).runs
+    return mirror_store.children(folder).runs
 
 
 def test_recorded_steps_say_their_names_and_why_they_failed(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_of_many_trials_the_best_and_the_newest_are_kept(tmp_path: Path) -> None
     many = [trial(0, createdUtc=f"2026-11-22T10:00:00.{n:07d}", runId=f"s_{n}") for n in range(300)]
     metrics = {f"s_{n}": [metric(1.0)] for n in range(300)}
     runs = looked(tmp_path, Service(many, metrics, sweep()), properties={"best_child_run_id": "s_7"})
-    kept = mirror_reading.children(tmp_path)
+    kept = mirror_store.children(tmp_path)
     assert len(runs) == MAX_CHILDREN and kept.hidden == 300 - MAX_CHILDREN
     assert runs[0].id == "s_7" and runs[0].best and runs[-1].id == "s_299"
 

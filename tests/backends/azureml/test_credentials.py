@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.process import credentials, sdk, sign_in
-from jupyter_amltrain.backends.azureml.process.account import ARM_SCOPE, DATA_SCOPE
+from jupyter_amltrain.backends.azureml.service import auth, sdk
+from jupyter_amltrain.backends.azureml.service.auth import ARM_SCOPE, DATA_SCOPE
 from jupyter_amltrain.errors import AuthenticationError
 
 
@@ -64,28 +64,28 @@ def test_a_managed_identity_is_looked_for_briefly(metadata, monkeypatch, answer,
     # An answer may take as long as a busy machine needs; none at all is waited for briefly.
     monkeypatch.setenv("AMLTRAIN_AZURE_IMDS", "0.3" if answer is None else "60")
     metadata(answer)
-    assert credentials._managed_identity() is there
+    assert auth._managed_identity() is there
 
 
 def test_nobody_is_found_out_soon_and_said_plainly(metadata, monkeypatch):
     monkeypatch.setenv("AMLTRAIN_AZURE_IMDS", "0.3")
     metadata(None)
     with pytest.raises(AuthenticationError, match=r"^Nobody is signed in to Azure here .*--sign-in device$"):
-        next(credentials.candidates())
+        next(auth.candidates())
 
 
 @pytest.mark.parametrize("name", ["SSH_CONNECTION", "JUPYTERHUB_USER", "KUBERNETES_SERVICE_HOST"])
 def test_a_browser_of_another_machine_is_of_no_use(monkeypatch, name):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv(name, "x")
-    assert sign_in.browser_here() is False
+    assert auth.browser_here() is False
 
 
 def test_without_a_screen_there_is_no_browser(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    assert sign_in.browser_here() is False
+    assert auth.browser_here() is False
 
 
 def test_both_spellings_of_the_sdk_are_read():
@@ -107,7 +107,7 @@ def test_az_is_not_started_for_every_request(tmp_path):
         """echo '{"accessToken": "secret", "expiresOn": "2099-01-01 00:00:00.000000", "expires_on": 4070908800}'\n"""
     )
     program.chmod(0o755)
-    account = next(credentials.candidates())
+    account = next(auth.candidates())
     assert account.how == "az login"
     for _ in range(5):
         assert account.get_token(ARM_SCOPE).token == "secret"

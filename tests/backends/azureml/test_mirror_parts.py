@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.process import elsewhere, logs, metrics, records
-from jupyter_amltrain.backends.azureml.process.mirror_files import MirrorFiles
-from jupyter_amltrain.backends.azureml.process.ranges import News, advance
+from jupyter_amltrain.backends.azureml.service import logs, metrics
+from jupyter_amltrain.backends.azureml.service.logs import FileDelta, advance
+from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.runs.series import MetricLog
 from jupyter_amltrain.runs.telemetry import NodeTelemetry
 
@@ -23,7 +23,7 @@ def text(folder: Path) -> str:
 def take(folder: Path, attempt: int = 1, ended: bool = False, **came: Any) -> None:
     """One sync; each call has its own object, as each call of the process has."""
     mirror = MirrorFiles(folder)
-    news = {name: data if isinstance(data, News) else News(data) for name, data in came.items()}
+    news = {name: data if isinstance(data, FileDelta) else FileDelta(data) for name, data in came.items()}
     logs.take(mirror, news, attempt=attempt, ended=ended)
     mirror.save()
 
@@ -64,7 +64,7 @@ def test_the_images_build_comes_first_and_is_marked(tmp_path: Path) -> None:
 
 def test_a_job_that_starts_again_is_marked_once(tmp_path: Path) -> None:
     take(tmp_path, **{STD: b"first, cut o"})
-    take(tmp_path, attempt=2, **{STD: News(b"again\n", restarted=True)})
+    take(tmp_path, attempt=2, **{STD: FileDelta(b"again\n", restarted=True)})
     take(tmp_path, attempt=2, **{STD: b"ends\n"})
     lines = text(tmp_path).splitlines()
     assert lines[0] == "first, cut o" and "attempt 2" in lines[1] and lines[2:] == ["again", "ends"]
@@ -75,11 +75,11 @@ def test_what_the_service_keeps_of_an_attempt(tmp_path: Path) -> None:
     assert logs.retried(names) == {1: {STD: names[0]}} and logs.wanted(names) == [STD]
     take(tmp_path, **{STD: b"live\n"})
     mirror = MirrorFiles(tmp_path)
-    logs.take(mirror, {STD: News(b"the rest\n")}, attempt=1, ended=True)
+    logs.take(mirror, {STD: FileDelta(b"the rest\n")}, attempt=1, ended=True)
     logs.over(mirror, 1)
     logs.over(mirror, 1)
     assert mirror.of(STD)["offset"] == 0
-    logs.take(mirror, {STD: News(b"again\n")}, attempt=2, ended=False)
+    logs.take(mirror, {STD: FileDelta(b"again\n")}, attempt=2, ended=False)
     mirror.save()
     lines = text(tmp_path).splitlines()
     assert lines[:2] == ["live", "the rest"] and "attempt 2" in lines[2] and lines[3:] == ["again"]
@@ -101,7 +101,7 @@ def test_labels(name: str, label: str) -> None:
 def test_what_was_appended_and_not_saved_is_as_if_it_had_not_been(tmp_path: Path) -> None:
     take(tmp_path, **{STD: b"saved\n"})
     mirror = MirrorFiles(tmp_path)
-    logs.take(mirror, {STD: News(b"lost with the process\n")}, attempt=1, ended=False)
+    logs.take(mirror, {STD: FileDelta(b"lost with the process\n")}, attempt=1, ended=False)
     take(tmp_path, **{STD: b"lost with the process\n"})
     assert text(tmp_path) == "saved\nlost with the process\n"
 
@@ -140,9 +140,9 @@ def numbers(folder: Path) -> list[tuple[int, float]]:
 
 def test_ticks_go_on_over_a_restart(tmp_path: Path) -> None:
     mirror = MirrorFiles(tmp_path)
-    records.take_ticks(mirror, 0, lines(HEADER, tick(0, 10), tick(1, 11)), False)
-    records.take_ticks(mirror, 0, lines(HEADER, tick(0, 20), {"seq": 1, "note": "x"}, tick(1, 21)), True)
-    records.take_ticks(mirror, 0, lines(tick(2, 22)), False)
+    metrics.take_ticks(mirror, 0, lines(HEADER, tick(0, 10), tick(1, 11)), False)
+    metrics.take_ticks(mirror, 0, lines(HEADER, tick(0, 20), {"seq": 1, "note": "x"}, tick(1, 21)), True)
+    metrics.take_ticks(mirror, 0, lines(tick(2, 22)), False)
     assert numbers(tmp_path) == [(0, 10), (1, 11), (2, 20), (3, 21), (4, 22)]
     node = NodeTelemetry(0)
     assert node.feed((tmp_path / "telemetry/node-0.jsonl").read_bytes()) == 5 and node.seq == 4
@@ -151,11 +151,11 @@ def test_ticks_go_on_over_a_restart(tmp_path: Path) -> None:
 def test_what_mlflow_told_is_not_told_again_by_the_file(tmp_path: Path) -> None:
     mirror = MirrorFiles(tmp_path)
     header = {**HEADER, "gpus": []}
-    records.add_ticks(mirror, 0, header, [[10.0, *tick(0, 0)[2:]], [20.0, *tick(0, 0)[2:]]])
-    records.add_ticks(mirror, 0, header, [[20.0, *tick(0, 0)[2:]], [30.0, *tick(0, 0)[2:]]])
+    metrics.add_ticks(mirror, 0, header, [[10.0, *tick(0, 0)[2:]], [20.0, *tick(0, 0)[2:]]])
+    metrics.add_ticks(mirror, 0, header, [[20.0, *tick(0, 0)[2:]], [30.0, *tick(0, 0)[2:]]])
     mirror.save()
     mirror = MirrorFiles(tmp_path)
-    records.take_ticks(mirror, 0, lines(HEADER, *[tick(i, i) for i in range(33)]), False)
+    metrics.take_ticks(mirror, 0, lines(HEADER, *[tick(i, i) for i in range(33)]), False)
     assert numbers(tmp_path) == [(0, 10), (1, 20), (2, 30), (3, 31), (4, 32)]
 
 
@@ -168,12 +168,12 @@ INIT = {"seq": 1, "t": 0, "op": "init", "b": {}, "a": {"id": "r", "exp_id": "0",
 
 
 def journal(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / records.JOURNAL).read_bytes().splitlines()]
+    return [json.loads(line) for line in (folder / metrics.JOURNAL).read_bytes().splitlines()]
 
 
 def test_a_journal_is_copied_as_it_is(tmp_path: Path) -> None:
     data = lines(INIT, record(2, "loss", 0))
-    records.take_journal(MirrorFiles(tmp_path), data, False)
+    metrics.take_journal(MirrorFiles(tmp_path), data, False)
     assert journal(tmp_path) == [INIT, record(2, "loss", 0)]
 
 
@@ -181,12 +181,12 @@ def test_points_that_mlflow_told_come_once(tmp_path: Path) -> None:
     mirror = MirrorFiles(tmp_path)
     points = [{"key": "loss", "value": float(i), "timestamp": i, "step": i} for i in range(2)]
     told = {"t": 1, "op": "runs/log-batch", "b": {"run_id": "r", "metrics": points}}
-    records.add_records(mirror, [told], INIT["a"])
-    records.take_journal(mirror, lines(INIT, *[record(i + 2, "loss", i) for i in range(4)]), False)
+    metrics.add_records(mirror, [told], INIT["a"])
+    metrics.take_journal(mirror, lines(INIT, *[record(i + 2, "loss", i) for i in range(4)]), False)
     found = journal(tmp_path)
     assert [r["seq"] for r in found] == [1, 2, 3, 4] and found[0]["op"] == "init"
     series = MetricLog()
-    series.feed((tmp_path / records.JOURNAL).read_bytes())
+    series.feed((tmp_path / metrics.JOURNAL).read_bytes())
     assert [p["step"] for r in found for p in r["b"].get("metrics", [r["b"]] if "key" in r["b"] else [])] == [
         0,
         1,
@@ -201,20 +201,20 @@ def test_answer_of_mlflow_that_comes_after_the_journal_adds_no_point(
     points = [{"key": "loss", "value": 1.0, "timestamp": 1000 + i, "step": i} for i in range(2)]
     asked: Future[metrics.Fetched] = Future()
     asked.set_result(metrics.Fetched({"loss": points}, [{"key": "lr", "value": "1"}], True))
-    monkeypatch.setitem(elsewhere._asked, str(tmp_path), asked)  # the question of a sync before this one
+    monkeypatch.setitem(metrics._asked, str(tmp_path), asked)  # the question of a sync before this one
     mirror = MirrorFiles(tmp_path)
     came = lines(record(1, "loss", 0), record(2, "loss", 1))
-    records.take_journal(mirror, came, False)
-    advance(mirror.of(elsewhere.AGENT + records.JOURNAL), came, False)
+    metrics.take_journal(mirror, came, False)
+    advance(mirror.of(metrics.AGENT + metrics.JOURNAL), came, False)
     nobody: Any = None
-    elsewhere.Elsewhere(nobody, nobody, "job", mirror, "Preparing", False).figures(True)
+    metrics.FallbackMetrics(nobody, nobody, "job", mirror, "Preparing", False).figures(True)
     assert [r["b"]["step"] for r in journal(tmp_path)] == [0, 1]
 
 
 def test_a_journal_that_begins_anew_goes_on(tmp_path: Path) -> None:
     mirror = MirrorFiles(tmp_path)
-    records.take_journal(mirror, lines(INIT, record(2, "loss", 0)), False)
-    records.take_journal(mirror, lines(INIT, record(2, "loss", 0), record(3, "loss", 1)), True)
+    metrics.take_journal(mirror, lines(INIT, record(2, "loss", 0)), False)
+    metrics.take_journal(mirror, lines(INIT, record(2, "loss", 0), record(3, "loss", 1)), True)
     assert [(r["seq"], r["op"]) for r in journal(tmp_path)] == [
         (1, "init"),
         (2, "runs/log-metric"),

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.backends.azureml.asked import asks
-from jupyter_amltrain.backends.azureml.catalog import find, sizes_of
-from jupyter_amltrain.backends.azureml.quotas import Quotas
-from jupyter_amltrain.backends.azureml.retirement import (
+from jupyter_amltrain.backends.azureml.catalog import (
+    Quotas,
+    find,
     is_retired,
     retirement_date,
     retirement_text,
     retirement_warning,
+    sizes_of,
 )
+from jupyter_amltrain.backends.azureml.cost_prompts import asks
 from jupyter_amltrain.commands.azure_sizes import sizes_text
 from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 

@@ -1,0 +1,168 @@
+"""The kernel's client of the Azure service process (:mod:`.service.operations`): one for each loop."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.rpc import child_process
+from jupyter_amltrain.rpc.client import RpcCancelled, RpcClient, RpcClosed, RpcEnded, RpcFault, RpcTimeout
+from jupyter_amltrain.state import StateRoot
+
+#: Seconds without an answer and without news of an operation.
+REQUEST_TIMEOUT_S = 120.0
+#: Seconds that the process may take to end.
+CLOSE_TIMEOUT_S = 1.0
+#: What Azure's packages read of the environment, by how the names begin.
+_READ = (
+    "AZURE",
+    "AMLTRAIN_AZURE",
+    "ARM_",
+    "IDENTITY_",
+    "MSI_",
+    "IMDS_",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "SSL_CERT_",
+)
+
+
+class Unanswered(TargetUnreachable):
+    """The process sent no answer for too long: the request may have been carried out."""
+
+
+class Ended(Unanswered):
+    """The process ended in the middle."""
+
+
+class ServiceClient:
+    """Requests to the Azure process, which is started by the first one and again after a crash.
+
+    Use it from one loop.
+
+    Parameters
+    ----------
+    root
+        The state root; the process' log is its ``logs/azure.txt``.
+    """
+
+    def __init__(self, root: StateRoot) -> None:
+        self._rpc = RpcClient(
+            "jupyter_amltrain.backends.azureml.service",
+            str(root.path),
+            log=root.logs / "azure.txt",
+            environment=_environment,
+            watched=_watched,
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return self._rpc.pid
+
+    async def request(
+        self,
+        op: str,
+        payload: Mapping[str, Any],
+        *,
+        progress: Callable[[str], None] | None = None,
+        signin: Callable[[dict[str, Any]], None] | None = None,
+        timeout: float = REQUEST_TIMEOUT_S,
+    ) -> Any:
+        """Run one operation; many may be under way. Canceling it asks the process to stop it.
+
+        Parameters
+        ----------
+        op
+            A key of :data:`.service.operations.OPERATIONS`.
+        payload
+            Its keywords, plain data.
+        progress
+            Takes a sentence about its progress, on the loop.
+        signin
+            Takes what a person must do to sign in: ``{"text", "url", "code"}``.
+        timeout
+            Seconds without an answer and without an event.
+
+        Raises
+        ------
+        AmlTrainError
+            As the operation raised it.
+        TargetUnreachable
+            The process ended, or there was no answer. The next request starts a new one.
+        """
+
+        def event(fields: dict[str, Any]) -> None:
+            if fields.get("kind") == "progress":
+                if progress is not None:
+                    progress(str(fields.get("text", "")))
+            elif signin is not None:
+                signin(fields)
+
+        log = self._rpc.log
+        try:
+            return await self._rpc.request(op, payload, event=event, timeout=timeout)
+        except RpcClosed:
+            raise TargetUnreachable("The connection to Azure has been closed.", hint="Restart the kernel.") from None
+        except RpcTimeout:
+            raise Unanswered(f"Azure gave no answer to {op} within {timeout:g} s.", hint="Try again.") from None
+        except RpcEnded as error:
+            ending = f" ({error.ending})" if error.ending else ""
+            raise Ended(
+                f"The process that talks to Azure ended{ending}.", hint=f"The next request starts it again. See {log}"
+            ) from error
+        except RpcCancelled as error:
+            raise AmlTrainError(str(error), code="azure.canceled") from error
+        except RpcFault as error:
+            raise AmlTrainError(
+                f"{op} failed (internal error): {error.kind}: {str(error).rstrip('.')}.",
+                hint=f"See {log}",
+                code="internal",
+                details={"operation": op, "kind": error.kind},
+            ) from error
+
+    async def close(self) -> None:
+        """End the process. What the service was asked to do goes on there."""
+        await self._rpc.close(kill_after=CLOSE_TIMEOUT_S)
+
+
+def _watched() -> dict[str, str]:
+    """Return what Azure's packages would read now; the process has another working folder, so paths are absolute."""
+    env = os.environ | child_process.absolute_paths(os.environ)
+    return {name: value for name, value in env.items() if name.startswith(_READ)}
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment that the process is started with: without telemetry of Azure's packages."""
+    quiet = {"AZURE_CORE_COLLECT_TELEMETRY": "false", "AZURE_TRACING_ENABLED": "false", "PYTHONUNBUFFERED": "1"}
+    return child_process.environment() | quiet
+
+
+_clients: weakref.WeakKeyDictionary[LoopThread, ServiceClient] = weakref.WeakKeyDictionary()
+
+
+def client_of(loop: LoopThread, root: StateRoot) -> ServiceClient:
+    """Return the client of a loop; its process is started by the first request."""
+    loop.check()
+    if loop not in _clients:
+        _clients[loop] = ServiceClient(root)
+    return _clients[loop]
+
+
+async def close_client(loop: LoopThread) -> None:
+    """Close the client of a loop, if it has one."""
+    client = _clients.pop(loop, None)
+    if client is not None:
+        await client.close()

@@ -1,0 +1,512 @@
+"""One compute of a workspace: its life, and what its workspace has for it (sizes, prices, quotas)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from jupyter_amltrain.backends.azureml import catalog, cost_prompts
+from jupyter_amltrain.backends.azureml.catalog import Quotas, Size, find, refusal, sizes_of
+from jupyter_amltrain.backends.azureml.client import Ended, Unanswered, client_of
+from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState, scaling, switching
+from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, CreateUnsure
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
+from jupyter_amltrain.spec.fields import Act
+from jupyter_amltrain.spec.target import ComputeTarget
+from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+
+#: What the service wants -> the field with the name of the variable that holds it.
+_SECRETS = {"password": "password_from", "token": "token_from"}
+
+
+def wrong_secrets(target: AzureTarget) -> dict[str, str]:
+    """A sentence for each field that names a secret or key that is not there."""
+    wrong: dict[str, str] = {}
+    for name in _SECRETS.values():
+        variable = str(getattr(target, name, "") or "")
+        if variable and not os.environ.get(variable):
+            wrong[name] = f"The environment variable {variable} is empty or not set. {_how_to_set(variable)}"
+    if file := str(getattr(target, "ssh_key_file", "") or ""):
+        try:
+            if target.attached:
+                key_file(file)
+            else:
+                public_key(file)
+        except CommandError as error:
+            wrong["ssh_key_file"] = str(error)
+    return wrong
+
+
+def _how_to_set(variable: str) -> str:
+    return f"Set it first: import os, getpass; os.environ[{variable!r}] = getpass.getpass()"
+
+
+def secrets_of(target: AzureTarget) -> dict[str, str]:
+    """What the environment variables hold that a target names, read now.
+
+    Raises
+    ------
+    CommandError
+        One of them is empty; names the variable, never its value.
+    """
+    found = {}
+    for key, name in _SECRETS.items():
+        variable = str(getattr(target, name, "") or "")
+        if not variable:
+            continue
+        value = os.environ.get(variable, "")
+        if not value:
+            raise CommandError(
+                f"the environment variable {variable} is empty or not set.", field=name, hint=_how_to_set(variable)
+            ).about(repr(target.name))
+        found[key] = value
+    return found
+
+
+def public_key(file: str) -> str:
+    """The text of a public key file.
+
+    Raises
+    ------
+    CommandError
+        It cannot be read, or holds something else; a private key is never repeated.
+    """
+    path = key_file(file)
+    text = path.read_text(encoding="utf-8", errors="replace").strip()
+    if "PRIVATE KEY" in text:
+        raise CommandError(
+            f"--ssh-key-file: {file} is a private key.", field="ssh_key_file", hint=f"Give the public one: {file}.pub"
+        )
+    if not text.startswith(("ssh-", "ecdsa-")) or "\n" in text:
+        raise CommandError(
+            f"--ssh-key-file: {file} is not a public key.",
+            field="ssh_key_file",
+            hint="ssh-keygen -t rsa makes one: id_rsa.pub",
+        )
+    return text
+
+
+def key_file(file: str) -> Path:
+    """The whole path of a key file.
+
+    Raises
+    ------
+    CommandError
+        There is none.
+    """
+    path = Path(file).expanduser().absolute()
+    if not path.is_file():
+        raise CommandError(f"--ssh-key-file: there is no file {file}.", field="ssh_key_file", hint="Check the path.")
+    return path
+
+
+#: Operations that are sent again when the process ended in the middle: they change nothing.
+_READS = frozenset(
+    ("computes.get", "computes.list", "sizes.list", "quota.list", "jobs.get", "jobs.poll", "jobs.list", "mirror.sync")
+)
+#: How long the price and quota of a row may take, beside its state.
+EXTRAS_TIMEOUT_S = 0.5
+#: Stored quotas are fetched again when machines have come or gone. The service's own count follows with a delay: they
+#: are fetched this often, for this long after the change.
+QUOTA_REFRESH_INTERVAL_S = 10.0
+QUOTA_FOLLOW_S = 60.0
+#: An operation has no time limit of ours but this long without news.
+OPERATION_TIMEOUT_S = 300.0
+
+
+class AzureCompute(Provisioned):
+    """One compute of a workspace: asks the service process, says what it costs, decides what is possible.
+
+    Parameters
+    ----------
+    target
+        How it is stored; an operation may change it (:class:`~jupyter_amltrain.backends.lifecycle.Provisioned`).
+    root
+        The state root.
+    """
+
+    outlived: ClassVar[bool] = True
+
+    def __init__(self, target: ComputeTarget, loop: LoopThread, root: StateRoot) -> None:
+        self.target, self.loop, self.root = target, loop, root
+        #: The service's last description of the compute, and its Unix time.
+        self._row: dict[str, Any] | None = None
+        self._seen_at = 0.0
+        #: Number of machines in it, when that changed, and when the quotas were fetched for it (monotonic).
+        self._nodes: int | None = None
+        self._moved_at = -1e9
+        self._counted_at = -1e9
+
+    @property
+    def azure(self) -> AzureTarget:
+        """The target, as what it is."""
+        assert isinstance(self.target, AzureTarget)
+        return self.target
+
+    @property
+    def kind(self) -> str:
+        """Its tag."""
+        return str(type(self.target).__struct_config__.tag)
+
+    @property
+    def low_priority(self) -> bool:
+        """Whether its machines may be taken away."""
+        return bool(getattr(self.target, "low_priority", False))
+
+    @property
+    def _type(self) -> str:
+        """The service's word for what its sizes must be for."""
+        return "ComputeInstance" if isinstance(self.target, InstanceTarget) else "AmlCompute"
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the service last answered that there is no such compute."""
+        return self._row is None and self._seen_at > 0
+
+    def workspace(self) -> WorkspaceFacts:
+        """The workspace it is in; the current one when its target names none. Reads one small file.
+
+        Raises
+        ------
+        CommandError
+            There is no such workspace.
+        """
+        return Workspaces(self.root).get(self.azure.workspace)
+
+    async def ask(self, op: str, progress: Progress | None = None, timeout: float = 120.0, **payload: Any) -> Any:
+        """Run an operation of the service process in the target's workspace."""
+        link = client_of(self.loop, self.root)
+        whole = {"workspace": self.workspace().name, **payload}
+        try:
+            return await link.request(op, whole, progress=progress, timeout=timeout)
+        except Ended:
+            if op not in _READS:
+                raise
+            return await link.request(op, whole, progress=progress, timeout=timeout)
+
+    # ---- sizes, prices, quotas
+
+    def _region(self) -> str:
+        return str(getattr(self.target, "region", "") or "")
+
+    async def sizes(self, *, region: str = "") -> tuple[Size, ...]:
+        """Fetch the sizes of its region."""
+        return sizes_of(await self.ask("sizes.list", location=region or self._region()))
+
+    async def quotas(self, *, fresh: bool = False) -> Quotas:
+        """Fetch the quotas of its region."""
+        return Quotas(await self.ask("quota.list", location=self._region(), fresh=fresh))
+
+    def known_sizes(self) -> tuple[Size, ...]:
+        """Return the sizes as last fetched. No network."""
+        found = self._kept("sizes")
+        return sizes_of(found) if found else ()
+
+    def known_quotas(self) -> Quotas:
+        """Return the quotas as last fetched. No network."""
+        return Quotas(self._kept("quota"))
+
+    def _kept(self, what: str) -> list[dict[str, Any]]:
+        try:
+            facts = self.workspace()
+        except AmlTrainError:
+            return []
+        found = catalog.read_region_rows(
+            catalog.region_file(self.root.path, what, facts.subscription, self._region() or facts.location)
+        )
+        return found[0] if found else []
+
+    def size(self, name: str = "") -> Size | None:
+        """Return a size by name, default the target's own, as far as it is known. No network."""
+        wanted = name or str(getattr(self.target, "size", "") or (self._row or {}).get("size") or "")
+        return find(self.known_sizes(), wanted) if wanted else None
+
+    async def prepare(self) -> None:
+        """Fetch prices and quotas; see ``Provisioned.prepare``.
+
+        Raises
+        ------
+        CommandError
+            The workspace is not connected.
+        """
+        self.workspace()
+        if getattr(self.target, "size", ""):
+            await asyncio.gather(self.sizes(), self.quotas(), return_exceptions=True)
+
+    async def hold(
+        self,
+        nodes: int,
+        *,
+        size: str = "",
+        low_priority: bool | None = None,
+        most: int | None = None,
+        now: bool = True,
+        fresh: bool = False,
+    ) -> None:
+        """Raise an error for machines that exceed the quota or the target; what is not known is allowed.
+
+        Parameters
+        ----------
+        nodes
+            Machines that are requested together.
+        size
+            Default the target's own.
+        most
+            Maximum number of nodes of the cluster, default the target's own.
+        now
+            Whether the machines of others count; else whether it is possible at all.
+        fresh
+            Fetch the quotas even if they are a minute old.
+
+        Raises
+        ------
+        QuotaExceeded, CapacityError
+        """
+        target = self.target
+        if isinstance(target, AmlComputeTarget) and nodes > (most := target.max_nodes if most is None else most):
+            raise CapacityError(
+                f"{target.name!r} has at most {most} machine{'' if most == 1 else 's'}, but {nodes} are requested.",
+                hint=f"Take fewer nodes, or raise the maximum: %aml_compute scale {target.name} --max-nodes {nodes}",
+            )
+        wanted = size or str(getattr(target, "size", ""))
+        if not wanted or (isinstance(target, InstanceTarget) and self._row is not None):
+            return  # it has its machine
+        try:
+            sizes, quotas = await asyncio.gather(self.sizes(), self.quotas(fresh=fresh))
+        except AmlTrainError:
+            return
+        there = find(sizes, wanted)
+        if there is None:
+            return
+        low = self.low_priority if low_priority is None else low_priority
+        mine = 0
+        if isinstance(target, AmlComputeTarget) and self._row is not None:
+            mine = int(self._row.get("nodes") or 0) * (there.cpus or 0)
+        refused = refusal(
+            there, nodes, quotas, sizes, low_priority=low, kind=self._type, mine=mine, now=now, who=target.name
+        )
+        if refused is not None and not fresh:  # others may have let go in the last minute
+            await self.hold(nodes, size=size, low_priority=low_priority, most=most, now=now, fresh=True)
+        elif refused is not None:
+            raise refused
+
+    async def possible(self) -> None:
+        """Raise an error for a size that is not available, before anything is sent."""
+        wanted = str(getattr(self.target, "size", ""))
+        try:
+            sizes = await self.sizes()
+        except AmlTrainError:
+            return
+        there = find(sizes, wanted)
+        cost_prompts.check_size(self.target.name, wanted, there, sizes, self._type, self.low_priority, self._where())
+
+    def _where(self) -> str:
+        with contextlib.suppress(AmlTrainError):
+            return self._region() or self.workspace().location
+        return self._region()
+
+    # ---- its life
+
+    def inherits(self, past: ComputeTarget) -> bool:
+        """See :meth:`Provisioned.inherits`: of the same workspace."""
+        return getattr(past, "workspace", None) == self.workspace().name
+
+    async def state(self) -> ProvisionState:
+        """See :meth:`Provisioned.state`."""
+        target = self.azure
+        beside = asyncio.gather(self.sizes(), self.quotas(), return_exceptions=True)
+        try:
+            if isinstance(target, ServerlessTarget):
+                await asyncio.shield(beside)
+                first = beside.result()[0]
+                if isinstance(first, AmlTrainError) and not self.known_sizes():
+                    raise first
+                return cost_prompts.state_of(target, None, self.size(), self.known_quotas(), created=False)
+            row = await self.ask("computes.get", name=target.compute_name)
+            self._row, self._seen_at = row, time.time()
+            if row is not None and row.get("size"):
+                if self._moved(row):
+                    beside.add_done_callback(_heard)
+                    beside = asyncio.gather(self.sizes(), self.quotas(fresh=True), return_exceptions=True)
+                await asyncio.wait([beside], timeout=EXTRAS_TIMEOUT_S)
+        finally:
+            beside.add_done_callback(_heard)
+        if row is None:
+            return ProvisionState(
+                state="failed",
+                detail=f"There is no compute {target.compute_name!r} in {self.workspace().name}: it was deleted at"
+                " Azure. Create it again under this name, or remove it from the list:"
+                f" %aml_compute delete {target.name}",
+            )
+        return cost_prompts.state_of(target, row, self.size(str(row.get("size") or "")), self.known_quotas())
+
+    def _moved(self, row: Mapping[str, Any]) -> bool:
+        """Whether machines have come or gone, of which what is kept of the quotas may know nothing."""
+        now, nodes, before = time.monotonic(), row.get("nodes"), self._nodes
+        self._nodes = nodes
+        if nodes != before and before is not None:
+            self._moved_at = now
+        elif now - self._counted_at < QUOTA_REFRESH_INTERVAL_S or not (
+            now - self._moved_at < QUOTA_FOLLOW_S or self._uncounted(row)
+        ):
+            return False
+        self._counted_at = now
+        return True
+
+    def _uncounted(self, row: Mapping[str, Any]) -> bool:
+        """Whether the quotas, as they are kept, count less than what this compute has on."""
+        size = self.size(str(row.get("size") or ""))
+        if size is None or not size.cpus or not row.get("nodes"):
+            return False
+        low = bool(row.get("low_priority", self.low_priority))
+        return any(quota.used < row["nodes"] * size.cpus for quota in self.known_quotas().binding(size, low))
+
+    def _settle(self) -> None:
+        """Name the workspace in the target: the current one may be another tomorrow."""
+        if not self.azure.workspace:
+            self.target = msgspec.structs.replace(self.azure, workspace=self.workspace().name)
+
+    async def is_gone(self) -> bool:
+        """See :meth:`Provisioned.is_gone`."""
+        if isinstance(self.azure, ServerlessTarget) or self.azure.attached:
+            return False
+        return await self.ask("computes.get", name=self.azure.compute_name) is None
+
+    async def create(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.create`; attaches what is there already."""
+        self._settle()
+        target = self.azure
+        if getattr(target, "size", ""):
+            await self.possible()
+        if isinstance(target, AmlComputeTarget):
+            there = self._row = await self.ask("computes.get", name=target.compute_name)
+            if there is None:  # one that is there has what it needs
+                await self.hold(target.max_nodes, now=False, fresh=True)
+                if target.min_nodes:
+                    await self.hold(target.min_nodes)
+        elif isinstance(target, InstanceTarget):
+            there = self._row = await self.ask("computes.get", name=target.compute_name)
+            if there is None:
+                await self.hold(1, fresh=True)
+        if isinstance(target, ServerlessTarget):
+            await self.hold(1, now=False)
+            return
+        settings = {k: v for k, v in msgspec.to_builtins(target).items() if k not in ("kind", "name", "workspace")}
+        payload: dict[str, Any] = {"kind": self.kind, "name": target.compute_name, "settings": settings}
+        if target.attached:
+            payload["secrets"] = secrets_of(target)
+            if settings.get("ssh_key_file"):
+                settings["ssh_key_file"] = str(key_file(settings["ssh_key_file"]))
+        elif settings.get("ssh_key_file"):
+            settings["ssh_key"] = public_key(settings["ssh_key_file"])
+        op = "computes.attach" if target.attached else "computes.create"
+        try:
+            self._row = await self.ask(op, progress, OPERATION_TIMEOUT_S, **payload)
+        except Unanswered as error:
+            raise CreateUnsure(
+                f"{error.message} {target.name!r} may still be created.", hint="%aml_compute list shows it then."
+            ) from error
+        self._seen_at = time.time()
+
+    async def remove(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.remove`."""
+        target = self.azure
+        if isinstance(target, ServerlessTarget):
+            return
+        op = "computes.detach" if target.attached else "computes.delete"
+        await self.ask(op, progress, OPERATION_TIMEOUT_S, name=target.compute_name)
+        self._row = None
+
+    async def start(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.start`."""
+        await self._power("start", progress)
+
+    async def stop(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.stop`."""
+        await self._power("stop", progress)
+
+    async def restart(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.restart`."""
+        await self._power("restart", progress)
+
+    async def _power(self, verb: str, progress: Progress) -> None:
+        if not isinstance(self.target, InstanceTarget):
+            raise self._cannot({"start": "started", "stop": "stopped", "restart": "restarted"}[verb])
+        self._row = await self.ask(f"computes.{verb}", progress, OPERATION_TIMEOUT_S, name=self.azure.compute_name)
+
+    async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
+        """See :meth:`Provisioned.scale`."""
+        target = self.target
+        if not isinstance(target, AmlComputeTarget):
+            raise self._cannot("scaled")
+        self._row = await self.ask("computes.get", name=target.compute_name)
+        existing = msgspec.structs.replace(target, **self._scale())  # somebody else may have changed it
+        wanted = msgspec.structs.replace(existing, **settings)
+        if wanted.max_nodes > existing.max_nodes:
+            await self.hold(wanted.max_nodes, most=wanted.max_nodes, now=False, fresh=True)
+        if wanted.min_nodes > existing.min_nodes:
+            await self.hold(wanted.min_nodes, most=wanted.max_nodes, fresh=True)
+        self._row = await self.ask(
+            "computes.update", progress, OPERATION_TIMEOUT_S, name=target.compute_name, settings=dict(settings)
+        )
+        self.target = wanted
+
+    def _scale(self) -> dict[str, Any]:
+        """The scale settings that the service last told."""
+        row = self._row or {}
+        idle = row.get("idle_seconds")
+        found = {"min_nodes": row.get("min_nodes"), "max_nodes": row.get("max_nodes")}
+        found["idle_minutes"] = None if idle is None else idle / 60
+        return {name: value for name, value in found.items() if value is not None}
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`Provisioned.wrong`."""
+        target, sizes = self.azure, self.known_sizes()
+        wanted = str(getattr(target, "size", ""))
+        try:
+            if wanted:
+                there = find(sizes, wanted)
+                cost_prompts.check_size("", wanted, there, sizes, self._type, self.low_priority, self._where())
+        except AmlTrainError as error:
+            return {"size": str(error)}
+        nodes = target.max_nodes if isinstance(target, AmlComputeTarget) else 1
+        if wanted and there is not None:
+            low, quotas = self.low_priority, self.known_quotas()
+            refused = refusal(there, nodes, quotas, sizes, low_priority=low, kind=self._type, now=False)
+            if refused is not None:
+                return {"max_nodes" if isinstance(target, AmlComputeTarget) else "size": str(refused)}
+        return wrong_secrets(target)
+
+    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
+        """See :meth:`Provisioned.asks`."""
+        size, quotas = self.size(), self.known_quotas()
+        return cost_prompts.asks(
+            self.azure, verb, values, running=running, queued=queued, size=size, quotas=quotas, kind=self._type
+        )
+
+    def acts(self, state: ProvisionState) -> tuple[Act, ...]:
+        """See :meth:`Provisioned.acts`."""
+        delete = Act(verb="delete")
+        target = self.target
+        if isinstance(target, AmlComputeTarget):
+            now = msgspec.structs.replace(target, **self._scale())
+            return (scaling(now.min_nodes, now.max_nodes, now.idle_minutes), delete)
+        if isinstance(target, InstanceTarget):
+            stopped = state.state == "stopped"
+            return (*switching(stopped), Act(verb="restart", why_not="It is stopped." if stopped else ""), delete)
+        return (delete,)
+
+
+def _heard(beside: asyncio.Future[Any]) -> None:
+    """Drop the answer of a request that nobody awaits any more; its result is stored on disk."""
+    if not beside.cancelled():
+        beside.exception()

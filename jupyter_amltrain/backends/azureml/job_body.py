@@ -1,0 +1,477 @@
+"""The request that makes a job of a :class:`~jupyter_amltrain.spec.job.JobSpec`. No I/O.
+
+The body has the shape of ``properties`` in ARM's ``PUT .../jobs/NAME`` (api 2024-10-01, schema ``CommandJob``).
+``--dry-run`` prints it, and the service process makes the SDK's object of it (:mod:`.service.sdk`), so that both
+say the same. A file of ``az ml`` is sent as text, and the SDK loads it there.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import shlex
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.backends.azureml.environments import environment_body, environment_shown
+from jupyter_amltrain.errors import CommandError, SpecError
+from jupyter_amltrain.launch import script_argv
+from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.spec import az_yaml, azure_terms
+from jupyter_amltrain.spec.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
+from jupyter_amltrain.spec.job import JobSpec
+
+#: Stands in a printed request where the service gives the id.
+CODE_OF = "(code asset with the content {})"
+
+#: The service's limit is later than the agent's by this: the agent lets the script end by itself and says why, the
+#: service kills what the agent could not stop.
+SERVICE_LIMIT_MARGIN_S = 60.0
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job goes.
+
+    Attributes
+    ----------
+    arm_id
+        Of the workspace.
+    compute
+        Name of the compute; empty for the service's own machines (serverless).
+    size
+        Of a machine, for serverless.
+    gpus
+        Of one machine; ``None`` when that is not known.
+    tier
+        As in :class:`~jupyter_amltrain.spec.job.JobSpec`, for serverless.
+    own_machines
+        Whether the size and the tier are the compute's (a cluster, an instance).
+    """
+
+    arm_id: str
+    compute: str = ""
+    size: str = ""
+    gpus: int | None = None
+    tier: str = ""
+    own_machines: bool = False
+
+
+def job_name(run_id: str) -> str:
+    """The job's name at the service: letters, digits, ``-`` and ``_``."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", run_id).lstrip("-_")[:255]
+    return name or "run"
+
+
+def is_job_name(text: str) -> bool:
+    """Whether a job of the service can have this name."""
+    return _JOB_NAME.fullmatch(text) is not None
+
+
+def tracking_id(name: str) -> str:
+    """MLflow run id (32 hex digits) of a job in the project's own store: the same from every kernel."""
+    return hashlib.sha256(f"amltrain:{name}".encode()).hexdigest()[:32]
+
+
+def body_of(spec: JobSpec, place: Place, code: str) -> dict[str, Any]:
+    """``properties`` of the job, without its environment (see :func:`.environments.environment_body`).
+
+    Parameters
+    ----------
+    code
+        Id of the code asset, or what is printed in its place.
+    """
+    body: dict[str, Any] = {
+        "jobType": "Command",
+        "displayName": spec.name,
+        "experimentName": spec.experiment,
+        "command": command_of(spec),
+        "codeId": code,
+        "environmentVariables": _environ(spec),
+        "inputs": {name: _input(given) for name, given in spec.inputs.items()},
+        "outputs": {name: _output(wanted) for name, wanted in spec.outputs.items()},
+        "resources": _resources(spec, place),
+        "tags": dict(spec.tags),
+    }
+    if place.compute:
+        body["computeId"] = f"{place.arm_id}/computes/{place.compute}"
+    optional = {
+        "distribution": _distribution(spec, place),
+        "limits": _limits(spec),
+        "queueSettings": _queue(spec, place),
+        "identity": _identity(spec.identity),
+        "services": {of.partition(":")[0]: _service(of) for of in spec.services} or None,
+    }
+    return body | {key: value for key, value in optional.items() if value}
+
+
+def check(spec: JobSpec, place: Place) -> None:
+    """Raise :class:`SpecError` for the first setting that a job there cannot have; it names the flag and the field.
+
+    Secrets are refused because the job's text holds its variables; data, folders and interpreters of this machine
+    because the job runs elsewhere.
+    """
+    for error in _unsupported(spec, place):
+        error.code = error.code or "azure.unsupported"
+        raise error
+
+
+def _unsupported(spec: JobSpec, place: Place) -> Iterator[SpecError]:
+    if spec.secrets:
+        yield SpecError(
+            "--secret is not supported on Azure ML: job variables are readable by everyone in the workspace.",
+            hint="Store the secret in the workspace's Key Vault, and read it in the script with"
+            " azure-keyvault-secrets and --identity managed.",
+            field="secrets",
+        )
+    if spec.gpu_ids:
+        yield SpecError(
+            f"--gpu-ids {spec.gpu_ids}: a job of Azure ML has all GPUs of its machine and addresses them by index.",
+            hint="Leave it out.",
+            field="gpu_ids",
+        )
+    for name, given in spec.inputs.items():
+        if given.local:
+            yield SpecError(
+                f"--input {name}={given.path}: the path exists only on this machine, but the job runs in Azure.",
+                hint=f"Upload the data once and give its address: --input {name}=azureml://datastores/"
+                "workspaceblobstore/paths/...; or send it with the code: --source FOLDER",
+                field="inputs",
+                details={"input": name},
+            )
+    if spec.python:
+        yield SpecError(
+            f"--python {spec.python}: a job of Azure ML runs the interpreter of its environment.",
+            hint="Leave it out, and choose an environment with: --env conda.yml",
+            field="python",
+        )
+    if spec.share_gpus:
+        yield SpecError(
+            "--share-gpus is not supported on Azure ML: a job does not share its GPUs.",
+            hint="Leave it out.",
+            field="share_gpus",
+        )
+    if place.own_machines and (spec.tier or spec.resources.instance_type):
+        flag = f"--tier {spec.tier}" if spec.tier else f"--instance-type {spec.resources.instance_type}"
+        yield SpecError(
+            f"{flag}: {place.compute} has machines of its own, chosen when it was created.",
+            hint="Leave it out, or submit to a serverless target.",
+            field="tier" if spec.tier else "resources.instance_type",
+        )
+    gpus = spec.resources.gpus
+    if gpus and place.gpus is not None and gpus > place.gpus:
+        what = f"{place.gpus} GPU{'s' * (place.gpus != 1)}" if place.gpus else "no GPU"
+        yield SpecError(
+            f"--gpus {gpus}: a machine of {place.compute or place.size} has {what}.",
+            hint="See: %aml_compute sizes --gpu",
+            field="resources.gpus",
+        )
+    if not place.compute and not (spec.resources.instance_type or place.size):
+        yield SpecError(
+            "--instance-type is missing: a serverless job needs the size of its machine.",
+            hint="Try: --instance-type Standard_DS3_v2 (%aml_compute sizes)",
+            field="resources.instance_type",
+        )
+
+
+def check_files(snapshot: Snapshot) -> None:
+    """Raise :class:`CommandError` where a file of the snapshot would take the place of one of ours."""
+    for name in snapshot.files:
+        if name.split("/")[0] == ".amltrain":
+            raise CommandError(
+                f"{name}: .amltrain/ is a reserved folder name.",
+                hint="Rename the folder, or leave it out.",
+                code="azure.reserved_folder",
+            )
+
+
+def request_of(spec: JobSpec, snapshot: Snapshot, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """The exact request, printable; `tags` are the job's own and ours."""
+    body = {**body_of(spec, place, CODE_OF.format(snapshot.digest[:16])), "tags": dict(tags)}
+    environment = environment_body(spec, place.gpus)
+    return {
+        "request": f"PUT {place.arm_id}/jobs/{name}",
+        "properties": body | {"environmentId": environment_shown(environment)},
+        "environment": environment,
+        "code": {
+            "digest": snapshot.digest,
+            "bytes": snapshot.bytes,
+            "files": {file: sized(snapshot.files[file]) for file in sorted(snapshot.files)[:200]},
+            "more": max(0, len(snapshot.files) - 200),
+            ".amltrain/job.json": job_file(spec),
+        },
+    }
+
+
+def sized(content: str | bytes) -> int | None:
+    """Bytes of a file of the snapshot, where that is known without a look."""
+    return len(content) if isinstance(content, bytes) else None
+
+
+def duration(seconds: float) -> str:
+    """ISO 8601 in whole seconds, as the SDK writes it: ``PT90S`` is ``PT1M30S``."""
+    rest = max(1, round(seconds))
+    days, rest = divmod(rest, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    time = "".join(f"{n}{unit}" for n, unit in ((hours, "H"), (minutes, "M"), (rest, "S")) if n)
+    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
+
+
+def _limits(spec: JobSpec) -> dict[str, Any] | None:
+    if not spec.timeout:
+        return None
+    return {"jobLimitsType": "Command", "timeout": duration(spec.timeout + SERVICE_LIMIT_MARGIN_S)}
+
+
+def _environ(spec: JobSpec) -> dict[str, str]:
+    literals = {
+        input_variable(name): literal_text(given.value)
+        for name, given in spec.inputs.items()
+        if given.type == "literal"
+    }
+    return {**literals, **spec.env}
+
+
+def _input(given: JobInput) -> dict[str, Any]:
+    if given.type == "literal":
+        return {"jobInputType": "literal", "value": literal_text(given.value)}
+    found = {"jobInputType": given.type, "uri": given.path}
+    return found | ({"mode": azure_terms.MODES.arm(given.mode)} if given.mode else {})
+
+
+def _output(wanted: JobOutput) -> dict[str, Any]:
+    found = {"jobOutputType": wanted.type}
+    found |= {"uri": wanted.path} if wanted.path else {}
+    return found | ({"mode": azure_terms.MODES.arm(wanted.mode)} if wanted.mode else {})
+
+
+def _resources(spec: JobSpec, place: Place) -> dict[str, Any]:
+    given = spec.resources
+    found: dict[str, Any] = {"instanceCount": given.nodes}
+    size = given.instance_type or ("" if place.compute else place.size)
+    found |= {"instanceType": size} if size else {}
+    found |= {"shmSize": given.shm_size} if given.shm_size else {}
+    return found | ({"dockerArgs": given.docker_args} if given.docker_args else {})
+
+
+def _distribution(spec: JobSpec, place: Place) -> dict[str, Any] | None:
+    given, nodes = spec.distribution, spec.resources.nodes
+    each = given.processes or spec.resources.gpus or place.gpus or 1
+    # Without a distribution several nodes would run the same, and none would know of the others.
+    kind = azure_terms.DISTRIBUTIONS.arm(given.kind or ("pytorch" if nodes > 1 else ""))
+    if given.kind == "tensorflow":
+        return {
+            "distributionType": kind,
+            "workerCount": given.processes or nodes,
+            "parameterServerCount": given.parameter_servers,
+        }
+    return {"distributionType": kind, "processCountPerInstance": each} if kind else None
+
+
+def _queue(spec: JobSpec, place: Place) -> dict[str, Any] | None:
+    tier = spec.tier or ("" if place.compute else place.tier)
+    found: dict[str, Any] = {"jobTier": azure_terms.TIERS.arm(tier)} if tier else {}
+    found |= {"priority": int(azure_terms.PRIORITIES.arm(spec.priority))} if spec.priority else {}
+    return found or None
+
+
+def _identity(word: str) -> dict[str, Any] | None:
+    kind, _, client = word.partition(":")
+    found = {"identityType": azure_terms.IDENTITIES.arm(kind)}
+    return found | ({"clientId": client} if client else {}) if kind else None
+
+
+def _service(text: str) -> dict[str, Any]:
+    kind, _, rest = text.partition(":")
+    found: dict[str, Any] = {"jobServiceType": azure_terms.SERVICES.arm(kind)}
+    if kind == "tensorboard":
+        found["properties"] = {"logDir": rest or "outputs/tensorboard"}
+    elif kind == "ssh":
+        found["properties"] = {"sshPublicKeys": rest}
+    return found
+
+
+_INTERPRETER = "@python"
+
+
+def command_of(spec: JobSpec) -> str:
+    """What the service starts, once for each process (POSIX sh).
+
+    The agent runs in the foreground and starts the script. An image without Python 3.8 runs the
+    script alone. Inputs and outputs are told by variables, so that both find them.
+    """
+    places = "".join(
+        f'export {variable}="${{{{{kind}.{name}}}}}"; '
+        for kind, variable, name in (
+            *(("inputs", input_variable(n), n) for n, given in spec.inputs.items() if given.type != "literal"),
+            *(("outputs", output_variable(n), n) for n in spec.outputs),
+        )
+    )
+    plain = shlex.join(["python" if word == _INTERPRETER else word for word in argv_of(spec)])
+    return (
+        f"{places}P=$(command -v python3 || command -v python); "
+        'if [ -n "$P" ] && "$P" -c \'import sys; sys.exit(sys.version_info < (3, 8))\'; then '
+        'exec "$P" .amltrain/agent.pyz rank .amltrain/job.json; fi; '
+        'echo "amltrain: no Python 3.8+ in this image: no telemetry"; '
+        'for F in .amltrain/*.tar.gz; do if [ -e "$F" ]; then tar -xzf "$F"; fi; done; '
+        f"exec {plain}"
+    )
+
+
+def argv_of(spec: JobSpec) -> list[str]:
+    """Program and arguments in the code folder; ``@python`` is the interpreter that is there.
+
+    References to inputs and outputs stay: the agent, or in the plain command the service, puts the paths in.
+    """
+    words = script_argv(spec, ".", spec.python or _INTERPRETER, {})
+    return [*words[:2], words[2].removeprefix("./"), *words[3:]]
+
+
+def job_file(spec: JobSpec) -> dict[str, Any]:
+    """``.amltrain/job.json``: what the agent has to know.
+
+    Nothing in it is of one run alone (id, name, experiment come from the service's variables), so that
+    the same code sent again is the same code asset.
+    """
+    return {
+        "schema": 1,
+        "run": "",
+        "name": "",
+        "argv": argv_of(spec),
+        "cwd": "",
+        "env": {},
+        "gpus": spec.resources.gpus,
+        "timeout": spec.timeout,
+        "require_gpu": spec.require_gpu,
+        "gpu_grace": spec.gpu_grace,
+        "out": list(spec.out),
+        "experiment": "",
+        "notebook_dir": "",
+        "project": "",
+        "tracking": {"run_id": "", "mode": spec.tracking},
+        "snapshot": {},
+        "spec": {"resources": {"nodes": spec.resources.nodes}},
+        "inputs": sorted(spec.inputs),
+        "outputs": sorted(spec.outputs),
+    }
+
+
+#: Characters of one value, and the number of values (the service takes 1,000 and 50; others want some too).
+PIECE, PIECES = 1000, 30
+SPEC = "amltrain.spec"
+#: Fields that are left out, one after the other, of a spec that is longer.
+_LONG_FIELDS = ("cell", "script", "params", "args", "env")
+_MAX_SPEC_BYTES = 16 << 20
+
+
+def tags_of(spec: JobSpec, target: str, version: str) -> dict[str, str]:
+    """Tags of a job: the user's, and ours."""
+    ours = {"amltrain.name": spec.name, "amltrain.target": target, "amltrain.version": version}
+    if spec.source_sha256:
+        ours["amltrain.source_sha256"] = spec.source_sha256
+    return {**spec.tags, **ours}
+
+
+def properties_of(spec: JobSpec) -> dict[str, str]:
+    """Properties of a job that hold its spec."""
+    fields = msgspec.to_builtins(spec)
+    cut: list[str] = []
+    for longest in ("", *_LONG_FIELDS):
+        if longest:
+            cut.append(longest)
+            fields.pop(longest, None)
+        packed = base64.b85encode(zlib.compress(msgspec.json.encode(fields), 9)).decode()
+        if len(packed) <= PIECE * PIECES:
+            break
+    else:
+        return {f"{SPEC}.cut": "all"}
+    found = {f"{SPEC}.{i // PIECE}": packed[i : i + PIECE] for i in range(0, len(packed), PIECE)}
+    return found | ({f"{SPEC}.cut": ",".join(cut)} if cut else {})
+
+
+def spec_from(properties: Mapping[str, Any]) -> JobSpec | None:
+    """The spec that :func:`properties_of` put there; ``None`` for a job that is not ours, or not readable."""
+    pieces: list[str] = []
+    while (piece := properties.get(f"{SPEC}.{len(pieces)}")) is not None:
+        pieces.append(str(piece))
+    if not pieces:
+        return None
+    try:
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(base64.b85decode("".join(pieces)), _MAX_SPEC_BYTES)
+        return msgspec.json.decode(data, type=JobSpec)
+    except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError):
+        return None
+
+
+def foreign(name: str, properties: Mapping[str, Any]) -> JobSpec:
+    """A spec for a job that somebody else submitted: what its JSON says.
+
+    Parameters
+    ----------
+    name
+        Of the job.
+    properties
+        ``properties`` of the job.
+    """
+    from jupyter_amltrain.spec.resources import Resources
+
+    resources = properties.get("resources") or {}
+    shown = "".join(c for c in str(properties.get("displayName") or name) if c.isprintable()).replace("/", "-")
+    env = {str(k): str(v) for k, v in (properties.get("environmentVariables") or {}).items()}
+    kind = {"Pipeline": "pipeline", "Sweep": "sweep", "AutoML": "automl", "Spark": "spark"}
+    return JobSpec(
+        job_type=kind.get(str(properties.get("jobType") or ""), ""),
+        name=shown[:64] or name[:64],
+        script=str(properties.get("command") or f"# a {properties.get('jobType', '')} job of Azure ML\n"),
+        script_name="command.sh",
+        experiment=str(properties.get("experimentName") or "Default")[:250],
+        env=env,
+        tags={str(k): str(v) for k, v in (properties.get("tags") or {}).items() if not str(k).startswith("_aml")},
+        resources=Resources(nodes=int(resources.get("instanceCount") or 1)),
+        tracking="direct",
+    )
+
+
+#: Property of a job that says on which of the workspace's computes it counts; ARM says it of command jobs alone.
+COMPUTE_PROPERTY = "amltrain.compute"
+
+
+def doc_of(spec: JobSpec, place: Place) -> dict[str, Any]:
+    """The file as it is sent: on the target's compute, with the line's parameters, named as the run."""
+    job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
+    doc = az_yaml.placed(az_yaml.with_params(job, spec.params), place.compute, place.size)
+    doc.pop("name", None)  # the run's id, which nobody else has
+    doc["display_name"] = spec.name
+    doc["experiment_name"] = spec.experiment
+    return doc
+
+
+def yaml_payload_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """``job`` of the operations ``jobs.yaml`` and ``jobs.yaml_check``."""
+    return {
+        "name": name,
+        "text": az_yaml.dumped(doc_of(spec, place)),
+        "said": spec.cell,
+        "file": spec.script_name,
+        "folder": spec.notebook_dir,
+        "tags": dict(tags),
+        "properties": {**properties_of(spec), COMPUTE_PROPERTY: place.compute},
+    }
+
+
+def yaml_request_of(spec: JobSpec, place: Place, name: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """What ``--dry-run`` prints."""
+    doc = doc_of(spec, place)
+    return {
+        "request": f"PUT {place.arm_id}/jobs/{name}",
+        "type": spec.job_type,
+        "job": {**doc, "tags": {**doc.get("tags", {}), **tags}},
+        "folder": spec.notebook_dir,
+    }

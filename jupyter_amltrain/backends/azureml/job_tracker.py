@@ -1,0 +1,333 @@
+"""The jobs of a compute: their status at a poll interval, their mirrors, and jobs that others submitted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jupyter_amltrain.backends.azureml import job_body, mirror_store
+from jupyter_amltrain.backends.azureml import status as azure_status
+from jupyter_amltrain.backends.azureml.compute import AzureCompute
+from jupyter_amltrain.backends.azureml.polling import (
+    GONE_AFTER_S,
+    UNVIEWED_POLL_FACTOR,
+    AzureEvents,
+    GoneDetector,
+    LogPollInterval,
+    SingleFlight,
+    poll_interval,
+)
+from jupyter_amltrain.backends.base import RunChanges
+from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, WorkspaceGone
+from jupyter_amltrain.naming import tilde
+from jupyter_amltrain.spec.azure_target import InstanceTarget, ServerlessTarget
+from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
+
+log = logging.getLogger(__name__)
+
+#: Run history may not know an accepted job for this long.
+YOUNG_JOB_S = 60.0
+#: Seconds without progress of one synchronization, of a long log, say.
+SYNC_TIMEOUT_S = 120.0
+_ENDED = ("Completed", "Failed", "Canceled")
+#: Seconds between two polls of an instance that jobs wait for.
+INSTANCE_STATE_INTERVAL_S = 5.0
+_WAITING = ("NotStarted", "Starting", "Queued", "Scheduled")
+
+
+class JobTracker:
+    """Finds and follows the jobs of one compute.
+
+    Attributes
+    ----------
+    watched
+        Runs that have viewers, by the consumer of their events.
+    """
+
+    def __init__(self, compute: AzureCompute) -> None:
+        self._compute = compute
+        self._loop = compute.loop
+        self.watched: dict[int, frozenset[str]] = {}
+        self._rows: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._young: dict[str, float] = {}
+        self._synced: dict[str, float] = {}
+        self._logs: dict[str, LogPollInterval] = {}
+        self._grown: dict[str, dict[str, int]] = {}
+        self._complete: set[str] = set()
+        self._guests: set[str] = set()
+        self._shared = SingleFlight()
+        self._gone = GoneDetector()
+        self._missing: dict[str, float] = {}
+        self._instance_at, self._instance_state = -1e9, ""
+
+    def folder(self, name: str) -> Path:
+        return mirror_store.folder_of(self._compute.root.path, self._compute.workspace().name, name)
+
+    def make_run(self, name: str, spec: JobSpec, status: RunStatus, created: float, folder: Path) -> Run:
+        return Run(
+            handle=make_handle(self._compute.target.name, name),
+            spec=spec,
+            status=status,
+            created=created,
+            seen_at=time.time(),
+            folder=str(folder),
+            project=spec.project,
+            tracking_id=job_body.tracking_id(name),
+        )
+
+    def _pace(self, run_id: str) -> float:
+        looked = any(run_id in runs for runs in self.watched.values())
+        return poll_interval() if looked else poll_interval() * UNVIEWED_POLL_FACTOR
+
+    async def rows(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return rows of runs; polls those that are older than their poll interval."""
+        now = time.monotonic()
+        due = [i for i in run_ids if now - self._rows.get(i, (-1e9, {}))[0] >= self._pace(i) and not self._over(i)]
+        if due:
+            key = "poll " + " ".join(sorted(due))
+            found = await self._shared.of(key, lambda: self._polled(due))
+            for run_id in due:
+                if run_id in found:
+                    self._rows[run_id] = time.monotonic(), found[run_id]
+                    self._missing.pop(run_id, None)
+                elif (
+                    time.monotonic() - self._missing.setdefault(run_id, time.monotonic()) >= GONE_AFTER_S
+                    or self._gone.sure
+                ):
+                    self._rows.pop(run_id, None)
+                elif run_id in self._rows:  # it existed a moment ago: keep the old row, and poll again
+                    self._rows[run_id] = -1e9, self._rows[run_id][1]
+        return {i: self._rows[i][1] for i in run_ids if i in self._rows}
+
+    def _is_gone(self, run_id: str) -> bool:
+        """Record an answer without a run; return whether the run is gone for good."""
+        since = self._missing.setdefault(run_id, time.monotonic())
+        return self._gone.sure or time.monotonic() - since >= GONE_AFTER_S
+
+    async def _polled(self, names: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+        """Poll jobs; of a workspace that is gone for good there are none."""
+        try:
+            found: Mapping[str, dict[str, Any]] = await self._compute.ask(
+                "jobs.poll", timeout=SYNC_TIMEOUT_S, names=names
+            )
+        except WorkspaceGone:
+            if not self._gone.seen():
+                raise
+            return {}
+        self._gone.refuted()
+        return await self._with_instance_state(found)
+
+    async def _with_instance_state(self, rows: Mapping[str, dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
+        """Return `rows` in which jobs that wait for a stopped instance say so, and how to start it."""
+        waiting = [name for name, row in rows.items() if str(row.get("status")) in _WAITING]
+        if not waiting or not isinstance(self._compute.target, InstanceTarget):
+            return rows
+        if time.monotonic() - self._instance_at >= INSTANCE_STATE_INTERVAL_S:
+            try:
+                compute = await self._compute.ask("computes.get", name=self._compute.azure.compute_name)
+            except AmlTrainError as error:  # the jobs were told all the same
+                log.info("state of %s: %s", self._compute.target.name, error)
+            else:
+                state = str(compute.get("state")) if compute is not None else "gone"
+                self._instance_at, self._instance_state = time.monotonic(), state
+        if not (reason := self._instance_reason()):
+            return rows
+        return {name: {**row, "why": reason} if name in waiting else row for name, row in rows.items()}
+
+    def _instance_reason(self) -> str:
+        """Return why jobs wait for an instance; empty while it runs."""
+        name = self._compute.target.name
+        return {
+            "stopped": f"the instance {name!r} is stopped. Start it: %aml_compute start {name}",
+            "stopping": f"the instance {name!r} is stopping. Start it again: %aml_compute start {name}",
+            "starting": f"the instance {name!r} is starting",
+            "failed": f"the instance {name!r} has failed. See: %aml_compute list",
+            "gone": f"the instance {name!r} was deleted at Azure. See: %aml_compute list",
+        }.get(self._instance_state, "")
+
+    def _over(self, run_id: str) -> bool:
+        return str(self._rows.get(run_id, (0, {}))[1].get("status")) in _ENDED
+
+    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
+        """See :meth:`Backend.poll`; a run has ended when its files are here."""
+        rows = await self.rows(run_ids)
+        found: dict[str, RunStatus] = {}
+        for run_id in run_ids:
+            row = rows.get(run_id)
+            if row is not None:
+                status = await self._status(run_id, row)
+                if status is not None:
+                    found[run_id] = status
+            elif not self._gone.sure and time.monotonic() - self._young.get(run_id, -1e9) < _young():
+                found[run_id] = RunStatus(state=RunState.QUEUED)
+        return found
+
+    async def _status(self, run_id: str, row: Mapping[str, Any]) -> RunStatus | None:
+        folder = self.folder(run_id)
+        over = str(row.get("status")) in _ENDED
+        if over and run_id not in self._complete and folder.is_dir():
+            await self._last(run_id)
+        agent = await self._loop.offload(lambda: mirror_store.agent_state(folder))
+        status = azure_status.status_of(row, agent)
+        if over and status is not None:
+            kept, ended = status, row.get("ended")
+            await self._loop.offload(lambda: mirror_store.end(folder, kept, ended))
+        return status
+
+    async def _last(self, run_id: str) -> None:
+        """Fetch all files of an ended run."""
+        try:
+            while run_id not in self._complete:
+                if not await self._sync(run_id, True):
+                    break
+        except TargetUnreachable:
+            raise
+        except AmlTrainError as error:  # the run has ended all the same
+            log.warning("files of %s: %s", run_id, error)
+
+    async def _sync(self, run_id: str, ended: bool, streams: Sequence[str] = ()) -> frozenset[str]:
+        async def work() -> frozenset[str]:
+            payload = {"name": run_id, "folder": str(self.folder(run_id)), "ended": ended, "streams": streams}
+            began = time.monotonic()
+            answer = await self._compute.ask("mirror.sync", None, SYNC_TIMEOUT_S, **payload)
+            if not streams:
+                self._synced[run_id] = time.monotonic()
+            self._pace_of(run_id).looked("log" in answer["grown"], time.monotonic() - began)
+            times = self._grown.setdefault(run_id, {})
+            for stream in answer["grown"]:
+                times[stream] = times.get(stream, 0) + 1
+            if answer["complete"]:
+                self._complete.add(run_id)
+            return frozenset(answer["grown"])
+
+        found: frozenset[str] = await self._shared.of(f"sync {run_id} {ended}", work)
+        return found
+
+    def _pace_of(self, run_id: str) -> LogPollInterval:
+        return self._logs.setdefault(run_id, LogPollInterval())
+
+    def grown(self, run_id: str) -> Mapping[str, int]:
+        """Return how often each stream of a run was found to have grown."""
+        return self._grown.get(run_id, {})
+
+    def due(self, run_ids: Sequence[str]) -> float:
+        """Return the seconds until the next poll of these viewed runs."""
+        waits = (self._pace_of(run_id).due() for run_id in run_ids if run_id not in self._complete)
+        return max(0.02, min((*waits, poll_interval() / 2)))
+
+    async def fresh(self, run_id: str) -> frozenset[str]:
+        """Synchronize a mirror unless that was done a moment ago; return the streams that grew."""
+        if run_id in self._complete:
+            return frozenset()
+        whole = time.monotonic() - self._synced.get(run_id, -1e9) >= poll_interval()
+        if not whole and self._pace_of(run_id).due():
+            return frozenset()
+        folder = self.folder(run_id)
+        if not await self._loop.offload(lambda: (folder / "job.json").exists()):
+            return frozenset()
+        return await self._sync(run_id, self._over(run_id), () if whole else ("log",))
+
+    def lost(self, run: Run) -> str:
+        """See :meth:`Backend.lost`."""
+        if self._gone.sure:
+            return (
+                f"the workspace {self._compute.workspace().workspace} was deleted at Azure. Its log as far as it was"
+                f" read is kept: %aml_runs logs {run.handle}. Another workspace: %aml_compute connect"
+            )
+        return f"the workspace {self._compute.workspace().workspace} no longer has the job {run.run_id}"
+
+    def accepted(self, name: str) -> None:
+        """The service has just accepted a job, which run history may not know yet."""
+        self._young[name] = time.monotonic()
+
+    def refresh(self, run_id: str) -> None:
+        """Forget the row of a run: the next poll asks the service."""
+        self._rows.pop(run_id, None)
+
+    def forget(self, run_id: str) -> None:
+        """Forget a run that is deleted."""
+        for known in (self._rows, self._young, self._synced, self._logs, self._grown):
+            known.pop(run_id, None)
+        self._complete.discard(run_id)
+        self._guests.discard(run_id)
+
+    def changes(self) -> RunChanges:
+        """See :meth:`Backend.changes`."""
+        return AzureEvents(self)
+
+    # ---- finding
+
+    async def find(self, run_id: str) -> Run | None:
+        """See :meth:`Backend.find`; also a job of another compute of the workspace, or that somebody else submitted."""
+        if not job_body.is_job_name(run_id):
+            return None
+        try:
+            found = await self._compute.ask("jobs.get", name=run_id)
+        except WorkspaceGone as error:
+            path = self.folder(run_id) / "log" / "rank-0.txt"
+            if not await self._loop.offload(path.exists):
+                raise
+            said = f"{error.message} The log of {run_id} as far as it was seen is kept: {tilde(str(path))}"
+            raise WorkspaceGone(said, hint=error.hint) from error
+        if found is None or found["row"].get("archived"):
+            return None
+        if not self._mine(found["row"]):
+            self._guests.add(run_id)
+        return await self._taken(found)
+
+    def _mine(self, row: Mapping[str, Any]) -> bool:
+        compute = str(row.get("compute") or "").lower()
+        compute = "" if compute == "serverless" else compute
+        return compute == (
+            "" if isinstance(self._compute.target, ServerlessTarget) else self._compute.azure.compute_name.lower()
+        )
+
+    def holds(self, run: Run) -> bool:
+        """See :meth:`Backend.holds`."""
+        return run.run_id not in self._guests
+
+    async def _taken(self, found: Mapping[str, Any]) -> Run:
+        row, job = found["row"], found["job"]
+        name = str(row["name"])
+        spec, _ = mirror_store.spec_of(name, job)
+        created = float(row.get("created") or time.time())
+        folder = self.folder(name)
+
+        def begun() -> dict[str, Any]:
+            mirror_store.begin(folder, name, spec, created)
+            return mirror_store.agent_state(folder)
+
+        agent = await self._loop.offload(begun)
+        status = azure_status.status_of(row, agent) or RunStatus(
+            state=RunState.QUEUED, detail="the service does not know its state"
+        )
+        self._rows[name] = time.monotonic(), dict(row)
+        if status.state.terminal:
+            await self._loop.offload(lambda: mirror_store.end(folder, status, row.get("ended")))
+        return self.make_run(name, spec, status, created, folder)
+
+    async def listed(self, known: Collection[str]) -> dict[str, Any]:
+        compute = "" if isinstance(self._compute.target, ServerlessTarget) else self._compute.azure.compute_name
+        found: dict[str, Any] = await self._compute.ask("jobs.list", compute=compute, known=sorted(known))
+        return found
+
+    async def list(self) -> Sequence[Run]:
+        """See :meth:`Backend.list`."""
+        return (await self.roster(()))[1]
+
+    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run]]:
+        """See :meth:`Backend.roster`."""
+        found = await self.listed(known)
+        runs = [await self._taken(job) for job in found["jobs"]]
+        # A list that was cut does not say what is behind its end.
+        unseen = () if found["whole"] else known
+        return frozenset([*found["names"], *self._guests, *unseen]), runs[::-1]
+
+
+def _young() -> float:
+    return float(os.environ.get("AMLTRAIN_AZURE_YOUNG") or YOUNG_JOB_S)

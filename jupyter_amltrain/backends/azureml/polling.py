@@ -1,0 +1,154 @@
+"""Poll intervals, coalescing of concurrent requests, and the events of runs that polling finds. Loop thread only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.backends.base import STATUS, News, RunChanges
+
+if TYPE_CHECKING:
+    from jupyter_amltrain.backends.azureml.job_tracker import JobTracker
+
+#: Poll interval multiplier for runs without viewers.
+UNVIEWED_POLL_FACTOR = 5.0
+
+
+def poll_interval() -> float:
+    """Return the seconds between two polls of a run with viewers: ``$AMLTRAIN_AZURE_POLL``, else 1."""
+    try:
+        return max(0.01, float(os.environ.get("AMLTRAIN_AZURE_POLL") or 1.0))
+    except ValueError:
+        return 1.0
+
+
+#: Poll interval of a growing log, as a part of that of a run; not more than ten times a second.
+LOG_POLL_FACTOR, MIN_LOG_POLL_INTERVAL_S = 0.2, 0.1
+#: After this many polls without a new line, each interval is longer than the one before by this factor.
+_QUIET_POLLS, _SLOWDOWN = 20, 1.3
+
+
+class LogPollInterval:
+    """Adaptive poll interval of a run's log: short while lines come, then longer up to that of the run.
+
+    One poll is one request to the storage for each process of the job, and none to the service. A poll that takes
+    long (many processes, a slow line) is followed by a longer pause.
+
+    Attributes
+    ----------
+    pause
+        Seconds from one poll to the next.
+    """
+
+    def __init__(self) -> None:
+        self.pause = poll_interval()
+        self._quiet = 0
+        self._next = 0.0
+
+    def due(self) -> float:
+        """Return the seconds until the next poll; 0 when it is due."""
+        return max(0.0, self._next - time.monotonic())
+
+    def looked(self, grown: bool, took: float = 0.0) -> None:
+        """Record a poll, which took `took` seconds and found new lines if `grown`."""
+        if grown:
+            self._quiet, self.pause = 0, max(MIN_LOG_POLL_INTERVAL_S, LOG_POLL_FACTOR * poll_interval())
+        else:
+            self._quiet += 1
+            self.pause *= _SLOWDOWN if self._quiet > _QUIET_POLLS else 1.0
+        self.pause = min(self.pause, poll_interval())
+        self._next = time.monotonic() + max(self.pause, min(2 * took, poll_interval()))
+
+
+#: Something is gone when every answer says so for this long, and at least this many of them.
+GONE_AFTER_S, GONE_MIN_ANSWERS = 10.0, 4
+
+
+class GoneDetector:
+    """Decides whether something is gone for good: one answer may come from a server that lags behind the others."""
+
+    def __init__(self) -> None:
+        self._since, self._times = 0.0, 0
+
+    def seen(self) -> bool:
+        """Record an answer that there is no such thing; return whether it is gone for good."""
+        self._since = self._since if self._times else time.monotonic()
+        self._times += 1
+        return self.sure
+
+    @property
+    def sure(self) -> bool:
+        """Whether every answer has said so for long enough."""
+        return self._times >= GONE_MIN_ANSWERS and time.monotonic() - self._since >= GONE_AFTER_S
+
+    def refuted(self) -> None:
+        """Record an answer that it exists."""
+        self._times = 0
+
+
+class SingleFlight:
+    """Coalesces concurrent calls with the same key (single flight)."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+
+    async def of(self, key: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the answer of `work`, which goes on when its caller is canceled."""
+        task = self._tasks.get(key)
+        if task is None:
+
+            async def run() -> Any:
+                return await work()
+
+            task = self._tasks[key] = asyncio.get_running_loop().create_task(run(), name=key)
+            task.add_done_callback(lambda done: self._over(key, done))
+        return await asyncio.shield(task)
+
+    def _over(self, key: str, task: asyncio.Task[Any]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+        if not task.cancelled():
+            task.exception()  # nobody may wait for it any more
+
+
+class AzureEvents(RunChanges):
+    """Events of runs, found by polling."""
+
+    def __init__(self, tracker: JobTracker) -> None:
+        self._tracker = tracker
+        self._told: dict[str, Any] = {}
+        self._seen: dict[str, dict[str, int]] = {}
+
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> News:
+        """See :meth:`RunChanges.wait`."""
+        until = time.monotonic() + timeout
+        tracker = self._tracker
+        tracker.watched[id(self)] = frozenset(looked_at)
+        while True:
+            news: dict[str, set[str]] = {}
+            # Concurrently: a new line must not wait for the state of the run.
+            rows, *_ = await asyncio.gather(tracker.rows(run_ids), *(tracker.fresh(run_id) for run_id in looked_at))
+            for run_id, row in rows.items():
+                if self._told.get(run_id) != row:
+                    self._told[run_id] = row
+                    news.setdefault(run_id, set()).add(STATUS)
+            for run_id in looked_at:
+                # Counted, because another consumer may have fetched the new lines.
+                now = tracker.grown(run_id)
+                seen = self._seen.get(run_id, {})
+                if grown := {stream for stream, times in now.items() if times != seen.get(stream, 0)}:
+                    self._seen[run_id] = dict(now)
+                    news.setdefault(run_id, set()).update(grown)
+            if news:
+                return news
+            left = until - time.monotonic()
+            if left <= 0:
+                return {}
+            await asyncio.sleep(min(left, tracker.due(looked_at)))
+
+    def close(self) -> None:
+        """See :meth:`RunChanges.close`."""
+        self._tracker.watched.pop(id(self), None)

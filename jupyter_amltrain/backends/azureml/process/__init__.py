@@ -1,4 +1,0 @@
-"""The one process that imports Azure's packages, so that the kernel need not.
-
-``python -m jupyter_amltrain.backends.azureml.process STATE_ROOT``; see :mod:`.serve`.
-"""

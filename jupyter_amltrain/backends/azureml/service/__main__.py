@@ -1,0 +1,6 @@
+"""Entry of the process."""
+
+from jupyter_amltrain.backends.azureml.service.operations import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The process that imports MLflow and Matplotlib, so that the kernel need not; and the kernel's client of it.
+
+``python -m jupyter_amltrain.tracking.worker`` serves :data:`OPERATIONS`, one at a time, so that only one writes the
+MLflow store. It ends when its input does and its last operation is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.rpc import child_process, client, server
+from jupyter_amltrain.state import StateRoot
+
+#: Operation -> "module:function", imported at first use. Names, not imports: layers
+#: above this one (the picture) are reached without depending on them.
+OPERATIONS = {
+    "ping": "jupyter_amltrain.tracking.worker:ping",
+    "warm": "jupyter_amltrain.tracking:warm",
+    "import_run": "jupyter_amltrain.tracking:import_run",
+    "model_register": "jupyter_amltrain.tracking.models:register",
+    "model_list": "jupyter_amltrain.tracking.models:list_models",
+    "model_download": "jupyter_amltrain.tracking.models:download",
+    "ui_start": "jupyter_amltrain.tracking:start_ui",
+    "ui_stop": "jupyter_amltrain.tracking:stop_ui",
+    "picture": "jupyter_amltrain.widgets.picture:draw",
+}
+#: A record of a long run takes minutes to write.
+REQUEST_TIMEOUT_S = 600.0
+
+
+class WorkerError(AmlTrainError):
+    """The worker process died, hung, or failed with a bug.
+
+    Attributes
+    ----------
+    kind
+        Name of the exception in the worker.
+    """
+
+    def __init__(self, message: str, *, kind: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint, code="worker.failed", details={"kind": kind})
+        self.kind = kind
+
+
+class Worker:
+    """Client of the worker: starts it at the first request and again after a crash.
+
+    Use it from one event loop.
+
+    Parameters
+    ----------
+    root
+        The state root; the process' standard error goes to its ``logs/worker.txt``.
+    """
+
+    def __init__(self, root: StateRoot) -> None:
+        module = "jupyter_amltrain.tracking.worker"
+        self._rpc = client.RpcClient(module, log=root.logs / "worker.txt", environment=_environment, serial=True)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return self._rpc.pid
+
+    async def request(self, op: str, payload: dict[str, Any], timeout: float = REQUEST_TIMEOUT_S) -> Any:
+        """Run one operation; requests are answered in their order.
+
+        Parameters
+        ----------
+        op
+            A key of :data:`OPERATIONS`.
+        payload
+            Its keyword arguments; plain data.
+        timeout
+            Seconds until the worker counts as hung and is killed.
+
+        Raises
+        ------
+        WorkerError
+            The process ended or hung in this request (the next one starts a new process), or the operation
+            failed by a bug: then `kind` is the exception's name.
+        AmlTrainError
+            The operation raised one of ours.
+        """
+        log = self._rpc.log
+        try:
+            return await self._rpc.request(op, payload, timeout=timeout)
+        except client.RpcClosed:
+            raise WorkerError("The worker process has been closed.") from None
+        except client.RpcTimeout:
+            raise WorkerError(
+                f"The worker process did not finish {op!r} within {timeout:g} s.",
+                kind="TimeoutError",
+                hint=f"See {log}",
+            ) from None
+        except client.RpcEnded as error:
+            ending = error.ending or "its answer was unreadable"
+            raise WorkerError(
+                f"The worker process ended during {op!r} ({ending}).",
+                kind="EOFError",
+                hint=f"The next request starts it again. See {log}",
+            ) from error
+        except client.RpcFault as error:
+            raise WorkerError(str(error), kind=error.kind) from error
+
+    async def close(self, last: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
+        """Let go of the process: it finishes what it is doing, then `last`, and ends.
+
+        Parameters
+        ----------
+        last
+            Operations and payloads whose answers nobody waits for.
+        """
+        await self._rpc.close(last)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of the worker: MLflow opens the project's store there and nothing else."""
+    return {
+        name: value for name, value in child_process.environment().items() if not name.startswith("MLFLOW_TRACKING_")
+    }
+
+
+def ping() -> dict[str, Any]:
+    """Return the process id and the version of Python."""
+    return {"pid": os.getpid(), "python": sys.version.split()[0]}
+
+
+def answer(op: str, payload: dict[str, Any]) -> Any:
+    """Run one operation; its payload is the function's keywords."""
+    return server.resolve_operation(OPERATIONS, op)(**payload)
+
+
+def main() -> None:
+    """Entry of the process."""
+    source, sink = server.own_process()
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    serving = server.RpcServer(source, sink, lambda call, op, payload: answer(op, payload))
+    serving.serve()
+    serving.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""The kernel's side of the Azure process, with the real process behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+import warnings
+
+import psutil
+import pytest
+
+from jupyter_amltrain.backends.azureml.client import client_of, close_client
+from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.state import StateRoot
+
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def loop():
+    loop = LoopThread("test-link")
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def root(tmp_path):
+    return StateRoot(tmp_path / "home")
+
+
+@pytest.fixture
+def ask(loop, root):
+    """Have one operation done, from this thread."""
+
+    async def request(op, payload, **rest):
+        return await client_of(loop, root).request(op, payload, **rest)
+
+    yield lambda op="process.ping", payload=None, **rest: loop.call(request(op, payload or {}, **rest), DEADLINE)
+    loop.call(close_client(loop), DEADLINE)
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + DEADLINE
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_it_starts_at_the_first_request_and_ends_with_close(ask, loop, root):
+    pid = ask()["pid"]
+    assert ask()["pid"] == pid != os.getpid()
+    assert ask()["home"] == str(root.path)
+    loop.call(close_client(loop), DEADLINE)
+    assert gone(pid)
+
+
+def test_many_requests_are_under_way_at_once_and_news_come_before_the_end(ask, loop, root):
+    news = []
+
+    async def all_of():
+        link = client_of(loop, root)
+        # None of them would end within this test: that all have begun shows that they are under way together.
+        waits = [
+            asyncio.ensure_future(link.request("process.ping", {"wait": 3600.0, "say": f"n{i}"}, progress=news.append))
+            for i in range(12)
+        ]
+        while len(news) < 12:
+            await asyncio.sleep(0.01)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        return await link.request("process.ping", {"say": "last"}, progress=news.append)
+
+    ask()
+    assert loop.call(all_of(), DEADLINE)["pid"]
+    assert sorted(news) == sorted(["last", *(f"n{i}" for i in range(12))])
+
+
+def test_an_error_comes_back_as_its_class_with_its_hint(ask):
+    with pytest.raises(CommandError) as caught:
+        ask("workspace.whoami", {"workspace": "nowhere"})
+    assert caught.value.message == "No workspace 'nowhere' is connected."
+    assert caught.value.hint == "%aml_compute connect"
+
+
+def test_a_bug_is_one_line_without_secrets_and_its_story_is_in_the_log(ask, root):
+    with pytest.raises(
+        AmlTrainError, match=r"LookupError: at https://x/y\?sig=\[redacted\]&se=1 .*azure\.txt"
+    ) as caught:
+        ask(payload={"fail": "at https://x/y?sig=aB%2Fc&se=1 with Bearer abcdefghijkl.mno"})
+    log = (root.logs / "azure.txt").read_text()
+    assert "Traceback" in log and "process.ping failed" in log
+    for text in (str(caught.value), log):
+        assert "aB%2Fc" not in text and "abcdefghijkl" not in text
+    assert oct((root.logs / "azure.txt").stat().st_mode & 0o777) == "0o600"
+    with pytest.raises(AmlTrainError, match="unknown operation 'no.such'"):
+        ask("no.such")
+
+
+def test_silence_is_not_waited_for_but_news_are(ask):
+    ask()
+    with pytest.raises(TargetUnreachable, match=r"no answer to process\.ping within 0\.3 s"):
+        ask(payload={"wait": 30.0}, timeout=0.3)
+    assert ask(timeout=5)["pid"]
+
+
+def test_who_gives_up_a_request_ends_the_operation(ask, loop, root):
+    async def give_up():
+        link = client_of(loop, root)
+        task = asyncio.ensure_future(
+            link.request("process.ping", {"wait": 60.0, "say": "begun"}, progress=begun.append)
+        )
+        while not begun:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        # all sixteen threads are free again: none waits the minute out
+        await asyncio.wait_for(asyncio.gather(*[link.request("process.ping", {"wait": 0.01}) for _ in range(32)]), 20)
+
+    begun: list[str] = []
+    loop.call(give_up(), DEADLINE)
+
+
+def test_a_process_that_dies_is_told_at_once_and_started_again(ask, loop, root):
+    pid = ask()["pid"]
+
+    async def killed():
+        task = asyncio.ensure_future(client_of(loop, root).request("process.ping", {"wait": 60.0}))
+        await asyncio.sleep(0.2)
+        os.kill(pid, signal.SIGKILL)
+        await task
+
+    with pytest.raises(TargetUnreachable, match=r"ended \(killed by signal 9\)\. .*logs.azure\.txt"):
+        loop.call(killed(), DEADLINE)
+    assert ask()["pid"] != pid
+
+
+def test_the_process_ends_with_its_kernel(root):
+    """Its input ends: also in the middle of an operation."""
+    import subprocess
+
+    code = (
+        "import asyncio,os,sys\n"
+        "from jupyter_amltrain.backends.azureml.client import client_of\n"
+        "from jupyter_amltrain.loop import LoopThread\n"
+        "from jupyter_amltrain.state import StateRoot\n"
+        "loop, root = LoopThread(), StateRoot(sys.argv[1])\n"
+        "async def go():\n"
+        "    link = client_of(loop, root)\n"
+        "    print((await link.request('process.ping', {}))['pid'], flush=True)\n"
+        "    await link.request('process.ping', {'wait': 60.0})\n"
+        "loop.call(go(), 60)\n"
+    )
+    kernel = subprocess.Popen([sys.executable, "-c", code, str(root.path)], stdout=subprocess.PIPE, text=True)
+    assert kernel.stdout is not None
+    pid = int(kernel.stdout.readline())
+    kernel.kill()
+    kernel.wait()
+    assert gone(pid)
+
+
+def test_a_forked_child_leaves_the_process_to_its_parent(ask, loop, root):
+    pid = ask()["pid"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:  # closes its copy of the pipe, and holds on for longer than the parent
+        time.sleep(5)
+        os._exit(0)
+    assert ask()["pid"] == pid
+    loop.call(close_client(loop), DEADLINE)
+    assert gone(pid)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_change_of_the_environment_reaches_a_process_that_runs(ask, loop, root, monkeypatch):
+    ask()
+    monkeypatch.setenv("AZURE_CLIENT_ID", "00000000-0000-4000-8000-000000000001")
+    ask()
+
+    async def of_process():
+        link = client_of(loop, root)
+        return link._rpc._sent["AZURE_CLIENT_ID"]
+
+    assert loop.call(of_process(), 10).endswith("0001")
+    monkeypatch.delenv("AZURE_CLIENT_ID")
+    assert ask()["pid"]
+
+
+def test_the_kernel_imports_nothing_of_azure(tmp_path):
+    import subprocess
+
+    code = (
+        "import sys\n"
+        "import jupyter_amltrain.controller, jupyter_amltrain.connections, jupyter_amltrain.commands.connect\n"
+        "import jupyter_amltrain.backends.azureml.client, jupyter_amltrain.backends.azureml.errors\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('azure', 'msal', 'mlflow', 'aiohttp', 'requests')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_requests_that_are_given_up_do_not_get_into_one_that_is_being_written(ask, loop, root):
+    large = "x" * (4 << 20)  # of which a pipe takes 64 KiB at once
+
+    async def given_up(after):
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(client_of(loop, root).request("process.ping", {"wait": 60}), after)
+
+    async def together():
+        link = client_of(loop, root)
+        whole = [link.request("process.ping", {"say": large}) for _ in range(2)]
+        return (await asyncio.gather(*whole, *(given_up(0.003 * n) for n in range(40))))[:2]
+
+    pids = {found["pid"] for _ in range(3) for found in loop.call(together(), DEADLINE)}
+    assert pids == {ask()["pid"]}

@@ -1,0 +1,34 @@
+"""What is sent is what its digest says."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_amltrain import snapshot
+from jupyter_amltrain.backends.azureml.service import code_upload
+from jupyter_amltrain.errors import SubmitError
+
+
+def test_a_tree_has_the_digest_of_its_snapshot(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "train.py").write_text("import deep.one\n")
+    (tmp_path / "deep" / "one.py").write_text("1\n")
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    taken = snapshot.take("cell.py", "print(1)\n", notebook_dir=tmp_path, source=tmp_path)
+    assert len(taken.files) == 4
+    assert code_upload.snapshot_of(code_upload.tree_of(taken.files)) == taken.digest
+    (tmp_path / "train.py").write_text("import deep.two\n")
+    assert code_upload.snapshot_of(code_upload.tree_of(taken.files)) != taken.digest
+
+
+def test_a_file_that_is_saved_while_it_is_sent_is_not_sent_half(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("one\n")
+    tree = code_upload.tree_of({"train.py": str(file)})
+    file.write_text("two\n")
+    with pytest.raises(SubmitError, match=r"train\.py was changed while it was being sent\. Submit again\."):
+        code_upload.packed(tree)
+    file.unlink()
+    with pytest.raises(SubmitError, match="Cannot read"):
+        tree["train.py"].read()

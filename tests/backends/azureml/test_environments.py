@@ -1,0 +1,250 @@
+"""Which environment a job gets, and what is said of it before a machine is paid for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_amltrain.backends.azureml import environments, mlflow_pins
+from jupyter_amltrain.backends.azureml.environments import environment_body
+from jupyter_amltrain.snapshot import Snapshot
+from jupyter_amltrain.spec.environment import Environment, check_environment
+from jupyter_amltrain.spec.job import JobSpec
+
+NOTEBOOK = Path(__file__).resolve().parents[3] / "notebooks" / "01_local_digits.ipynb"
+
+
+def digits() -> str:
+    """The cell of the first notebook, without its magic."""
+    cells = ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"]]
+    return next(text for text in cells if text.startswith("%%aml_submit")).partition("\n")[2]
+
+
+def job(text: str, **more: Any) -> JobSpec:
+    return JobSpec(name="n", script=text, cell=text, **more)
+
+
+def said(spec: JobSpec, conda: str = "") -> tuple[str, ...]:
+    return environments.notes(environments.wanted_of(spec), spec.environment, environment_body(spec, 0), conda)
+
+
+# ---- what is there
+
+
+@pytest.mark.parametrize(
+    ("reference", "known"),
+    [
+        ("AzureML-sklearn-1.5@latest", "sklearn-1.5"),
+        ("azureml:AzureML-ACPT-pytorch-2.8-cuda12.6:4", "acpt-pytorch-2.8-cuda12.6"),
+        ("azureml://registries/azureml/environments/sklearn-1.5/labels/latest", "sklearn-1.5"),
+        ("/subscriptions/S/x/environments/AzureML-lightgbm-3.3/versions/2", "lightgbm-3.3"),
+        ("sklearn-1.5@latest", None),  # the workspace's own: anything may be in it
+        ("azureml://registries/mine/environments/sklearn-1.5/labels/latest", None),
+        ("mine:3", None),
+    ],
+)
+def test_the_curated_ones_are_known_by_every_spelling(reference: str, known: str | None) -> None:
+    assert environments.find(reference) == (environments.KNOWN[known] if known else None)
+
+
+@pytest.mark.parametrize("name", environments.KNOWN)
+def test_each_can_be_written_as_a_conda_file_of_the_same_packages(name: str) -> None:
+    known = environments.KNOWN[name]
+    pins = mlflow_pins.pip_pins(environments.conda_of(known))
+    assert pins[0].startswith("python==3.") and set(environments.curated_pins_of(known)) <= {*pins}
+    assert mlflow_pins.judged(pins, name).logs is True
+
+
+def test_none_of_them_has_both_pytorch_and_scikit_learn() -> None:
+    """If this fails, the default with GPUs has become simpler."""
+    assert all(
+        environments.lacking(["torch", "sklearn"], environments.curated_pins_of(known))
+        for known in environments.KNOWN.values()
+    )
+
+
+# ---- what a script needs
+
+
+def test_what_a_script_imports_is_what_it_cannot_go_without() -> None:
+    text = b"import os, numpy as np\nimport sklearn.svm\nfrom PIL import Image\nfrom . import near\nimport helpers\n"
+    text += b"try:\n    import cupy\nexcept ImportError:\n    cupy = None\ndef later():\n    import pandas\n"
+    assert environments.required_modules(text, ["helpers"]) == ["numpy", "sklearn", "PIL"]
+    assert environments.required_modules(b"no python (") == []
+
+
+def test_a_model_of_scikit_learn_needs_skops_unless_it_says_how_it_is_saved() -> None:
+    log = "import mlflow\nmlflow.sklearn.log_model(model, name='m'{})\n"
+    assert environments.required_modules(log.format("").encode()) == ["mlflow", "skops"]
+    assert environments.required_modules(log.format(", serialization_format='cloudpickle'").encode()) == ["mlflow"]
+
+
+@pytest.mark.parametrize(
+    ("modules", "pins", "lacking"),
+    [
+        (["sklearn", "numpy"], ["scikit-learn~=1.5.0"], []),
+        (["mlflow", "yaml"], ["azureml-mlflow"], []),
+        (["mlflow", "skops", "pandas", "sklearn"], ["mlflow==3.17.2"], []),
+        (["torch", "torchvision"], ["torch>=2"], ["torchvision"]),
+        (["cv2"], ["conda-forge::opencv=4.9"], []),
+        (["something_new"], ["Something.New[extra]>=1"], []),
+        (["sklearn"], ["sklearn"], ["sklearn"]),
+    ],
+)
+def test_what_packages_do_not_name(modules: list[str], pins: list[str], lacking: list[str]) -> None:
+    assert environments.lacking(modules, pins) == lacking
+
+
+# ---- the default
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "name"),
+    [
+        ("print(1)", False, "AzureML-sklearn-1.5@latest"),
+        ("print(1)", True, "AzureML-acpt-pytorch-2.8-cuda12.6@latest"),
+        ("import torch", False, "AzureML-acpt-pytorch-2.8-cuda12.6@latest"),
+        ("import torch, mlflow, transformers", True, "AzureML-acpt-pytorch-2.8-cuda12.6@latest"),
+        ("import sklearn, pandas, mlflow", True, "AzureML-sklearn-1.5@latest"),
+        ("import lightgbm, sklearn", False, "AzureML-lightgbm-3.3@latest"),
+        ("import tensorflow", True, "AzureML-tensorflow-2.16-cuda12@latest"),
+    ],
+)
+def test_the_default_has_what_the_cell_imports(text: str, gpus: bool, name: str) -> None:
+    spec = environments.completed(job(text), "", gpus)
+    assert spec.environment == Environment(name=name) and said(spec) == ()
+
+
+@pytest.mark.parametrize("gpus", [False, True])
+def test_the_digits_cell_gets_an_environment_that_runs_it(gpus: bool) -> None:
+    """MLflow of the newest images saves models by skops, which none of the images has."""
+    spec = environments.completed(job(digits()), "", gpus)
+    check_environment(spec.environment)
+    names = {environments.name(pin) for pin in spec.environment.packages}
+    assert spec.environment.kernel and {"mlflow", "scikit-learn", "numpy", "matplotlib"} <= names
+    (note,) = said(spec)
+    assert "does not name skops" in note and "some minutes" in note
+    assert environments.completed(spec, "", gpus) == spec  # sent again
+
+
+def test_what_nobody_can_say_takes_what_lacks_least_and_says_so() -> None:
+    spec = environments.completed(job("import torch, nobody_has_this\n"), "", True)
+    assert spec.environment == Environment(name="AzureML-acpt-pytorch-2.8-cuda12.6@latest")
+    (note,) = said(spec)
+    assert note.startswith(
+        "The cell imports nobody_has_this; AzureML-acpt-pytorch-2.8-cuda12.6 does not name nobody-has-this: --env"
+    )
+
+
+def test_the_line_comes_before_the_target_and_the_target_before_the_choice(tmp_path: Path) -> None:
+    asked = job("import torch", environment=Environment(name="mine:3"))
+    assert environments.completed(asked, "other:2", True) == asked
+    assert environments.completed(job("import torch"), "other:2", True).environment == Environment(name="other:2")
+    configured = job("import torch", environment=Environment(name="all:1", chosen="%config"))
+    assert environments.completed(configured, "", True) == configured
+    assert environments.completed(configured, "other:2", True).environment == Environment(name="other:2")
+    taken = environments.completed(job("import numpy"), "kernel", False).environment
+    assert taken.kernel and not taken.chosen and taken.packages[0].startswith("numpy==")
+
+
+# ---- what is said
+
+
+def test_a_conda_file_is_judged(tmp_path: Path) -> None:
+    file = tmp_path / "conda.yml"
+    file.write_text("dependencies: [python=3.11, pip, {pip: [mlflow==3.17.2, azureml-mlflow==1.60.0.post1]}]")
+    spec = job("import mlflow, torch\n", environment=Environment(conda=str(file)))
+    pins, missing = said(spec)
+    assert pins.startswith("Environment conda.yml has") and "takes mlflow-skinny<3.0.0 only" in pins
+    assert "imports torch; conda.yml does not name torch" in missing
+    file.write_text("dependencies: [python=3.11, numpy]")
+    (nothing,) = said(job("import mlflow, numpy", environment=Environment(conda=str(file))))
+    assert "conda.yml has no MLflow" in nothing and "--derive-env" in nothing
+    assert said(job("import numpy", environment=Environment(conda=str(file)))) == ()
+    file.write_text("{")
+    assert said(spec) == ()  # who makes the environment says it
+
+
+def test_an_environment_of_the_workspace_is_judged_by_what_the_service_tells() -> None:
+    spec = job("import mlflow", environment=Environment(name="mine:3"))
+    assert environments.unjudged(environment_body(spec, 0)) and said(spec) == ()
+    (line,) = said(spec, json.dumps({"dependencies": ["python=3.8", {"pip": ["mlflow==1.30.1"]}]}))
+    assert line.startswith("Environment mine has mlflow==1.30.1: MLflow before 2.0.0 cannot log here.")
+
+
+def test_an_image_is_not_judged() -> None:
+    for environment in (
+        Environment(image="python:3.11"),
+        Environment(build="/x"),
+        Environment(derive=True, name="m:1"),
+    ):
+        assert said(job("import torch", environment=environment)) == ()
+
+
+def test_modules_that_travel_with_the_script_are_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("x = 1")
+    (tmp_path / "train.py").write_text("import mine, numpy\n")
+    spec = JobSpec(name="n", script_name="train.py", notebook_dir=str(tmp_path))
+    assert environments.wanted_of(spec) == (("numpy",), "train.py")
+    assert environments.wanted_of(JobSpec(name="n", script_name="gone.py", notebook_dir=str(tmp_path))).modules == ()
+
+
+def test_a_script_in_a_folder_of_its_source_has_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("import helper, common\n")
+    (tmp_path / "src" / "helper.py").write_text("import sklearn\n")
+    (tmp_path / "common.py").write_text("import numpy\n")
+    spec = JobSpec(name="n", script_name="src/train.py", source=str(tmp_path), notebook_dir=str(tmp_path))
+    wanted = environments.wanted_of(spec)
+    assert sorted(wanted.modules) == ["numpy", "sklearn"] and wanted.what == "src/train.py with its modules"
+    files: dict[str, str | bytes] = {
+        path.relative_to(tmp_path).as_posix(): str(path) for path in tmp_path.rglob("*.py")
+    }
+    assert environments.wanted_of(spec, Snapshot(files=files, digest="", bytes=0)) == wanted
+    kernel = msgspec.structs.replace(spec, environment=Environment(kernel=True))
+    pins = environments.completed(kernel, "", False).environment.packages
+    assert [pin.partition("==")[0] for pin in pins] == ["numpy", "scikit-learn"]
+
+
+def test_what_its_own_modules_import_counts(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "__init__.py").write_text("from .layers import Layer\nfrom . import __version__\n")
+    (tmp_path / "net" / "layers.py").write_text("import torch\ntry:\n    import cupy\nexcept ImportError:\n    pass\n")
+    (tmp_path / "net" / "unused.py").write_text("import tensorflow\n")
+    (tmp_path / "shown.py").write_text("import net\ndef show():\n    import plotly\n")
+    spec = job("import pandas\nfrom shown import show\n", notebook_dir=str(tmp_path))
+    assert environments.wanted_of(spec) == (("pandas", "torch"), "The cell with its modules")
+    taken = job("from shown import show\n", notebook_dir=str(tmp_path))
+    assert environments.completed(taken, "", False).environment.name.startswith("AzureML-acpt-pytorch")
+    (line,) = said(
+        job("import net", notebook_dir=str(tmp_path), environment=Environment(name="AzureML-sklearn-1.5@latest"))
+    )
+    assert line.startswith("The cell with its modules imports torch; AzureML-sklearn-1.5 does not name torch")
+
+
+def test_the_default_of_a_notebook_gives_way_to_the_line(tmp_path: Path) -> None:
+    from jupyter_amltrain.commands.submit import Defaults, understand
+
+    defaults = Defaults(environment="mine")
+    taken = understand([], "print(1)", defaults=defaults).spec.environment
+    assert taken.name == "mine@latest" and taken.chosen
+    assert understand(["--env", "other"], "print(1)", defaults=defaults).spec.environment == Environment(
+        name="other@latest"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("azureml:mine:3", "mine"),
+        ("AzureML-sklearn-1.5@latest", "AzureML-sklearn-1.5"),
+        ("azureml://registries/azureml/environments/sklearn-1.5/labels/latest", "sklearn-1.5"),
+        ("azureml://registries/azureml/environments/x/versions/3", "x"),
+    ],
+)
+def test_environment_in_a_sentence_has_its_own_name(name: str, shown: str) -> None:
+    assert environments.shown({"name": name}) == shown

@@ -1,0 +1,61 @@
+"""Addresses that are told hold nothing that could be a secret."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.azureml.service import links
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("https://lab-1.eastus.nodes.azureml.ms", "https://lab-1.eastus.nodes.azureml.ms"),
+        ("https://lab-1.eastus.nodes.azureml.ms:8888/lab/tree", "https://lab-1.eastus.nodes.azureml.ms:8888/lab/tree"),
+        ("https://lab.ms/lab?token=SECRET#SECRET", "https://lab.ms/lab"),
+        ("https://me:SECRET@lab.ms/", "https://lab.ms/"),
+        ("wss://ssh.ms", ""),
+        ("javascript:alert(1)", ""),
+        ("https://[", ""),
+        (None, ""),
+    ],
+)
+def test_addresses_are_plain(told: str | None, shown: str) -> None:
+    assert links.plain(told) == shown
+
+
+@pytest.mark.parametrize(
+    ("spelled", "kind"),
+    [
+        ("JupyterLab", "jupyterlab"),
+        ("jupyter_lab", "jupyterlab"),
+        ("VSCode", "vscode"),
+        ("vs_code", "vscode"),
+        ("Tensor Board", "tensorboard"),
+        ("SSH", "ssh"),
+        ("Studio", ""),
+        ("Tracking", ""),
+        ("Custom", "other"),
+        (None, ""),
+    ],
+)
+def test_kinds_in_every_spelling(spelled: str | None, kind: str) -> None:
+    assert links._kind(spelled) == kind
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ({"error": {"code": "UserError", "message": "The port\nis taken."}}, "not open: The port is taken."),
+        ({"code": "UserError", "message": "No node."}, "not open: No node."),
+        ({"error": {"code": "PortTaken"}}, "not open: PortTaken"),
+        ("The port is taken.", "not open: The port is taken."),
+    ],
+)
+def test_service_that_failed_says_the_message_of_its_error(error: Any, hint: str) -> None:
+    place: Any = SimpleNamespace(resource_group="g", workspace="w")
+    told = {"type": "JupyterLab", "error": error, "endpoint": None}
+    assert links._door(place, "job", "lab", told, "")["hint"] == hint

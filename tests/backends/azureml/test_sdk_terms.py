@@ -1,0 +1,28 @@
+"""Every setting of a job by its three names: ours, ARM's and the SDK's."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_amltrain.backends.azureml.service import sdk
+from jupyter_amltrain.spec import azure_terms
+
+OBJECTS = [
+    (terms, row)
+    for terms in (azure_terms.IDENTITIES, azure_terms.DISTRIBUTIONS, azure_terms.SERVICES)
+    for row in terms.rows
+]
+
+
+@pytest.mark.parametrize(("terms", "row"), OBJECTS, ids=[row.ours for _, row in OBJECTS])
+def test_term_with_class_of_sdk_is_made_and_has_the_same_name_in_yaml_and_arm(terms, row):
+    keywords = {"log_dir": "x"} if row.ours == "tensorboard" else {"ssh_public_keys": "k"} if row.ours == "ssh" else {}
+    made = sdk._made(terms, row.arm, **keywords)
+    assert type(made).__name__ == row.sdk
+    assert terms.of_yaml(str(made.type).lower()) is row or terms.of_yaml(row.yaml) is row
+    assert terms.arm(row.ours) == row.arm and terms.of_arm(row.arm) is row
+
+
+def test_term_that_is_unknown_is_empty():
+    assert azure_terms.TIERS.arm("") == "" and azure_terms.MODES.of_arm("?") is None
+    assert azure_terms.PRIORITIES.arm("high") == "3" and azure_terms.TIERS.arm("spot") == "Spot"

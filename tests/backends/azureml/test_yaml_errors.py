@@ -1,0 +1,125 @@
+"""What the SDK says of a bad file, in one line. The messages are those of azure-ai-ml 1.35.2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from azure.core.exceptions import AzureError
+
+from jupyter_amltrain.backends import job_support
+from jupyter_amltrain.backends.azureml import yaml_errors
+
+MISSING, UNKNOWN = ["Missing data for required field."], ["Unknown field."]
+WRAPPED = """Validation for CommandSchema failed:
+
+ {
+  "result": "Failed",
+  "errors": [
+    {
+      "message": "Validation for CommandJob failed:\\n\\n {\\n  \\"foo\\": [\\n    \\"Unknown field.\\"\\n  ]\\n}",
+      "path": "*",
+      "value": null
+    }
+  ]
+}
+
+ If you are trying to configure an entity that is not of type command, please specify the correct type.
+"""
+
+
+class ValidationError(Exception):
+    """As marshmallow's."""
+
+    def __init__(self, messages: Any, field_name: str = "") -> None:
+        super().__init__(str(messages))
+        self.messages, self.field_name = messages, field_name
+
+
+def told(error: Exception, text: str) -> str:
+    return str(yaml_errors.of_exception(error, text, "job.yml", "/home"))
+
+
+def test_what_is_wrapped_in_a_page_of_advice() -> None:
+    said = told(Exception(WRAPPED), "command: a\nfoo: 1\n")
+    assert said == "job.yml line 2, foo: the schema of type: command has no such key."
+
+
+def test_a_slip_of_the_pen_is_named_before_what_is_missing_by_it() -> None:
+    error = ValidationError({"environment": MISSING, "enviroment": UNKNOWN})
+    said = told(error, "command: a\nenviroment: b\n")
+    assert said.startswith("job.yml line 2, enviroment: ") and said.endswith("Did you mean environment?")
+
+
+def test_of_alternatives_the_one_that_was_meant() -> None:
+    sets = [{"type": [f"Value 'foo' passed is not in set ['{kind}']"]} for kind in ("pytorch", "mpi")]
+    text = "command: a\ndistribution:\n  type: foo\n"
+    said = told(ValidationError({"distribution": sets}), text)
+    assert said == "job.yml line 3, distribution.type: 'foo' is not among pytorch, mpi."
+    steps: list[Any] = [
+        {"component": MISSING},
+        {"command": MISSING, "comand": UNKNOWN},
+        {"source": MISSING, "output": MISSING, "environment": UNKNOWN, "comand": UNKNOWN},
+    ]
+    text = "type: pipeline\njobs:\n  a:\n    comand: b\n"
+    said = told(ValidationError({"jobs": {"a": {"value": steps}}}), text)
+    assert said.startswith("job.yml line 4, jobs.a.comand: ")
+    wrong = {"resources": {"instance_count": [{"_schema": ["Value passed is not a data binding string: two"]},
+                                              {"_schema": ["Not a valid integer."]}]}}  # fmt: skip
+    text = "type: pipeline\njobs:\n  a:\n    resources:\n      instance_count: two\n"
+    said = told(ValidationError({"jobs": {"a": {"value": [{"component": MISSING}, wrong]}}}), text)
+    assert said == "job.yml line 5, jobs.a.resources.instance_count: Not a valid integer."
+
+
+def test_an_error_of_one_field_or_of_a_sentence() -> None:
+    error = ValidationError(
+        ["Value passed is not a data binding string: x", "Value 'x' passed is not in set ['a', 'b']"], "instance_type"
+    )
+    text = "type: spark\nresources: {instance_type: x}\n"
+    assert told(error, text) == "job.yml line 2, resources.instance_type: 'x' is not among a, b."
+    binding = Exception("Failed to find top level definition for input binding ${{parent.inputs.no}}.")
+    text = "type: pipeline\njobs:\n  a:\n    inputs:\n      x: ${{parent.inputs.no}}\n"
+    assert told(binding, text).startswith("job.yml line 5, jobs.a.inputs.x: Failed to find")
+    assert told(Exception("Unsupported task type: sort"), "type: automl\ntask: sort\n").startswith(
+        "job.yml line 2, task"
+    )
+    assert "\n" not in told(Exception("a\n\nb" * 500), "command: a\n")
+
+
+def test_local_refusal_of_the_sdk_is_one_of_the_file() -> None:
+    class MlException(AzureError):
+        """As the SDK's own: every exception of azure-core is one of these."""
+
+    class AssetPathException(MlException):
+        pass
+
+    text = "\n\x1b[37m\n1) One or more files or folders do not exist.\n\x1b[39m\nDetails: \n\n\x1b[31m(x) No such file"
+    error = AssetPathException(
+        f"{text} or directory: /a/data\x1b[39m\n\nTo set up VS Code, visit https://example.com\n"
+    )
+    assert yaml_errors.is_validation(error) and not yaml_errors.is_validation(AzureError("no answer"))
+    assert told(error, "type: automl\n").endswith("No such file or directory: /a/data")
+
+
+@pytest.mark.parametrize("kind", ["hdinsight", "databricks", "datalake", "vm"])
+@pytest.mark.parametrize("job_type", ["command", "spark", "sweep", "pipeline", "automl", "import"])
+def test_computes_that_train_nothing_refuse_every_file(kind: str, job_type: str) -> None:
+    sentence = job_support.unsupported_type_reason(kind, job_type)
+    assert sentence and "\n" not in sentence
+
+
+def test_who_runs_which_file() -> None:
+    assert job_support.unsupported_type_reason("local", "command") is None
+    for job_type in ("spark", "sweep", "pipeline", "automl", "import"):
+        sentence = job_support.unsupported_type_reason("local", job_type)
+        assert sentence and "cannot run" in sentence
+    runs = {kind: {t for t in ("command", "spark", "sweep", "pipeline", "automl")
+                   if job_support.unsupported_type_reason(kind, t) is None}
+            for kind in ("amlcompute", "serverless", "instance", "kubernetes", "synapse-spark")}  # fmt: skip
+    assert runs == {
+        "amlcompute": {"command", "sweep", "pipeline", "automl"},
+        "serverless": {"command", "spark", "sweep", "pipeline", "automl"},
+        "instance": {"command", "sweep", "pipeline", "automl"},
+        "kubernetes": {"command", "sweep", "pipeline"},
+        "synapse-spark": {"spark", "pipeline"},
+    }

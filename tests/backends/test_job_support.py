@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from jupyter_amltrain.backends.job_support import WHAT, row, table, unsupported_reason, unsupported_type_reason
+from jupyter_amltrain.spec.azure_target import AZURE_KINDS
+
+
+def test_every_kind_has_a_row_with_every_answer() -> None:
+    assert table()["source"] and table()["date"]
+    columns = {"gpu", "tuning", "automl", "pipelines", *(column for column, _ in WHAT.values())}
+    for kind in AZURE_KINDS:
+        found = row(str(kind.__struct_config__.tag))
+        assert columns <= found.keys() and all(found[c] in ("yes", "no", "maybe", "pipeline") for c in columns)
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_a_cluster_runs_all_but_spark(what: str) -> None:
+    assert (unsupported_reason("amlcompute", what) is None) == (what != "spark")
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "sentence"),
+    [
+        ("vm", "command", "Azure ML v2 runs no job on a remote virtual machine."),
+        ("databricks", "pipeline", "Azure ML v2 runs no job on an Azure Databricks."),
+        ("datalake", "command", "Use a cluster"),
+        ("hdinsight", "spark", "attach a Synapse Spark pool"),
+        ("synapse-spark", "command", "A Synapse Spark pool cannot run a script or command"),
+        ("instance", "nodes", "An Azure ML compute instance is one machine"),
+        ("kubernetes", "automl", "A Kubernetes cluster cannot run an AutoML job"),
+        ("amlcompute", "spark", "--kind synapse-spark"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_what_can(kind: str, what: str, sentence: str) -> None:
+    said = unsupported_reason(kind, what)
+    assert said is not None and sentence in said and "\n" not in said and "  " not in said
+
+
+def test_what_runs() -> None:
+    assert unsupported_reason("synapse-spark", "spark") is None
+    assert unsupported_reason("serverless", "sweep") is None and unsupported_reason("serverless", "nodes") is None
+    assert unsupported_reason("instance", "gpu") is None and unsupported_reason("kubernetes", "gpu") is None
+    assert unsupported_reason("fake", "command") is None  # of others nothing is said
+
+
+def test_support_promises_for_this_machine_what_it_runs() -> None:
+    """Of files of az ml: the column says no where a submit is refused."""
+    columns = {
+        "command": "command",
+        "sweep": "sweep",
+        "automl": "automl_now",
+        "pipeline": "pipeline_now",
+        "spark": "spark",
+    }
+    for job_type, column in columns.items():
+        assert (unsupported_type_reason("local", job_type) is None) == (row("local")[column] == "yes"), job_type
