@@ -5,7 +5,7 @@ A driver that has no value answers with all bits set, or with rubbish while it i
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Tuple
 
 #: "No value" in 32 and in 64 bits (NVML_VALUE_NOT_AVAILABLE).
 ALL_ONES_32, ALL_ONES_64 = (1 << 32) - 1, (1 << 64) - 1
@@ -31,27 +31,20 @@ def percents(values: Any) -> List[Optional[int]]:
     return _up_to(MAX_PERCENT, values)
 
 
-def watts(values: Sequence[int]) -> List[Value]:
-    """Power from milliwatts; one decimal under 100 W."""
+def scaled(divisor: int, maximum: float, values: Any) -> List[Any]:
+    """Divide the numbers of an array; a result under 100 that is not whole gets one decimal."""
+    if divisor == 1:
+        return _up_to(maximum, values)
+    exact, half = 100 * divisor, divisor // 2
     return [
-        (value + 500) // 1000 if 100_000 <= value <= 1000 * MAX_WATTS
-        else round(value / 1000, 1) if value < 100_000
+        (value + half) // divisor if exact <= value <= maximum
+        else round(value / divisor, 1) if value < exact
         else None
         for value in values
     ]  # fmt: skip
 
 
-def celsius(values: Any) -> List[Optional[int]]:
-    """Temperatures, of an array."""
-    return _up_to(MAX_CELSIUS, values)
-
-
-def megahertz(values: Any) -> List[Optional[int]]:
-    """Clocks, of an array."""
-    return _up_to(MAX_MHZ, values)
-
-
-def _up_to(most: int, values: Any) -> List[Optional[int]]:
+def _up_to(most: float, values: Any) -> List[Optional[int]]:
     found: List[Optional[int]] = values.tolist()
     return found if max(values) <= most else [value if value <= most else None for value in values]
 

@@ -10,8 +10,6 @@ from .gpu_devices import OK
 from .gpu_readings import GpuReadings, Value
 from .gpu_refusals import Refusals
 
-#: Name and unit of each column.
-COLUMNS: Tuple[Tuple[str, str], ...] = (("throttled_power", "percent"), ("throttled_heat", "percent"))
 # nvml.h, nvmlPerfPolicyType_t: their counters are in nanoseconds.
 _POLICIES = (0, 1)
 # nvml.h, nvmlClocksEventReasons: software power cap, power brake; hardware slowdown, both thermal ones.
@@ -25,6 +23,9 @@ class Throttling:
 
     By the driver's violation counters; where it has none, by the reasons that hold at the moment.
     """
+
+    #: Columns that it reads, in their order here.
+    NAMES = ("throttled_power", "throttled_heat")
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
@@ -40,7 +41,7 @@ class Throttling:
         return [a or counter is not None for a, counter in zip(known, counters)]
 
     def read(self, i: int) -> List[Value]:
-        """Values of one GPU in the order of :data:`COLUMNS`."""
+        """Values of one GPU in the order of :attr:`NAMES`."""
         handle = self.readings.handle(i)
         counters = [self._counter(i, policy) for policy in _POLICIES]
         before, now = self._last.pop(i, None), clock.mono()

@@ -13,13 +13,16 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, O
 
 from . import clock, driver_state, failpoints, gpu_sharing, host, truth
 from .forked import wake_on
+from .gpu_columns import MEMORY, PEAK, TICKS, UTIL
+from .gpu_columns import TICK_WIDTH as WIDTH
 from .gpu_devices import Device, Driver, DriverError
 from .gpu_figures import GpuFigures
 from .gpu_incidents import GpuIncidents
-from .gpu_readings import COLUMNS, WIDTH, GpuReadings
+from .gpu_readings import GpuReadings
 from .gpu_seldom import Seldom
 from .gpu_slow import SlowReadings
 from .minutes import Minutes
+from .reduce import highest
 from .slots import usable_cpus
 from .summary import Summary
 from .telemetry_file import Telemetry, shortened
@@ -86,9 +89,8 @@ def find_gpus(
     first = readings.read()
     for i, gpu in enumerate(gpus):
         gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), slow.read(i)["power_limit"]
-        gpu["baseline"], gpu["reserved"] = first[WIDTH * i + 2], readings.reserved(i)
-        known_busy = [value for value in first[WIDTH * i : WIDTH * i + 2] if value is not None]
-        gpu["baseline_util"] = max(known_busy, default=None)
+        gpu["baseline"], gpu["reserved"] = first[WIDTH * i + MEMORY], readings.reserved(i)
+        gpu["baseline_util"] = highest((first[WIDTH * i + UTIL], first[WIDTH * i + PEAK]))
         energy = slow.energy(i)
         if energy is not None:
             gpu["energy"] = energy
@@ -181,8 +183,11 @@ class Sampler:
                 folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node, busy=busy
             )
         self.sharing = gpu_sharing.Sharing(self.readings.gpus) if self.truth is not None else None
-        per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
-        per_gpu += ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in self.figures.columns]
+        ticks, figures = [column.name for column in TICKS], [name for name, _ in self.figures.columns]
+        per_gpu = [
+            "gpu%s.%s" % (gpu["index"], name)
+            for names in (ticks, figures) for gpu in self.readings.gpus for name in names
+        ]  # fmt: skip
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
         self.summary = Summary(folder, self.file.header, self._figures)
         self._go_on()
@@ -194,8 +199,8 @@ class Sampler:
             host.header(self.every, usable_cpus()),
             node=self.node,
             host=socket.gethostname(),
-            gpu_columns=[name for name, _ in COLUMNS],
-            gpu_units=[unit for _, unit in COLUMNS],
+            gpu_columns=[column.name for column in TICKS],
+            gpu_units=[column.unit for column in TICKS],
             gpu_figures=[name for name, _ in self.figures.columns],
             gpu_figure_units=[unit for _, unit in self.figures.columns],
             gpus=self.readings.gpus,
@@ -253,7 +258,10 @@ class Sampler:
             if notes:
                 self.summary.note(t, notes)
         if self.truth is not None:
-            rows = [{"util": gpus[k], "peak": gpus[k + 1], "memory": gpus[k + 2]} for k in range(0, len(gpus), WIDTH)]
+            rows = [
+                {"util": gpus[k + UTIL], "peak": gpus[k + PEAK], "memory": gpus[k + MEMORY]}
+                for k in range(0, len(gpus), WIDTH)
+            ]
             self.truth.tick(clock.mono(), rows, self.seldom.values, members)
 
     def _tell_sharing(self, members: Collection[int]) -> None:

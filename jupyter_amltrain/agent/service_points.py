@@ -13,7 +13,9 @@ import sys
 from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from .gpu_columns import mlflow_name
 from .protocol import whole_lines
+from .reduce import mean
 
 #: Limits of the service (learn.microsoft.com/azure/machine-learning/resource-limits-capacity): lengths of
 #: a metric's name, a tag's key and value; it does not tell that of a parameter's value, MLflow 2 had 500.
@@ -25,7 +27,6 @@ CHUNK = 1 << 20
 #: Periods of telemetry that wait for a silent service.
 WAITING = 720
 
-_MEBI = 2**20 / 1e6  # MiB in MLflow's megabytes
 #: Column -> MLflow's name (mlflow/system_metrics) and factor.
 _HOST = {
     "host_cpu": ("cpu_utilization_percentage", 1.0),
@@ -33,11 +34,7 @@ _HOST = {
     "net_rx": ("network_receive_megabytes", 1e-6),
     "net_tx": ("network_transmit_megabytes", 1e-6),
 }
-_GPU = {
-    "util": ("utilization_percentage", 1.0),
-    "memory": ("memory_usage_megabytes", _MEBI),
-    "power": ("power_usage_watts", 1.0),
-}
+_GPU = {name: mlflow_name(name) for name in ("util", "memory", "power")}
 #: Sums since the machine came up: their last value counts, not their mean.
 _COUNTERS = ("net_rx", "net_tx")
 #: What is told of machines with ever more GPUs.
@@ -209,8 +206,8 @@ class Telemetry:
         items = []
         for column, name, factor, counter in self._names or ():
             known = [row[column] for row in rows if column < len(row) and row[column] is not None]
-            if known:
-                value = known[-1] if counter else sum(known) / len(known)
+            value = known[-1] if counter and known else mean(known)
+            if value is not None:
                 items.append(point(name, round(value * factor, 2), int(rows[-1][1] * 1000), self.step))
         self.waiting.append(Bucket(items, self.offset))
         self.step += 1

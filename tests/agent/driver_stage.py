@@ -109,7 +109,7 @@ def main() -> None:
         return list(values)
 
     one.readings.read = kept  # type: ignore[method-assign]
-    columns = [name for name, _ in sampler.COLUMNS]
+    columns = [column.name for column in sampler.TICKS]
     print(json.dumps({"gpus": one.readings.gpus}), flush=True)
     for line in sys.stdin:
         what = json.loads(line)
