@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .gpu_columns import BY_NAME, SUM
+from .gpu_columns import BY_NAME, SUM, TICKS
 from .gpu_sentinels import MAX_WATTS
 from .minutes import Tick
 from .protocol import SCHEMA, SUMMARY, AgentError, read_json, write_json
@@ -168,7 +168,7 @@ class Summary:
         self.header = header
         self.gpus: List[Dict[str, Any]] = list(header.get("gpus") or ())
         self.names = list(header["columns"])[2:]
-        self.gpu_columns: List[str] = list(header.get("gpu_columns") or ())
+        self.gpu_columns: List[str] = list(header.get("gpu_columns") or (column.name for column in TICKS))
         self.figures: List[str] = list(header.get("gpu_figures") or ())
         self.seq, self.offset = -1, 0
         self.began: Optional[float] = None
