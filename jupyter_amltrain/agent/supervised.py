@@ -16,7 +16,7 @@ from .heartbeat import Heartbeat
 from .processes import become_subreaper, identity
 from .protocol import AGENT_LOG
 from .shelf import Shelf
-from .supervisor import Supervisor
+from .supervisor import QueueHost, Supervisor
 
 
 def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: int, ready: int) -> None:
@@ -54,7 +54,7 @@ def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: 
         stdio_to(os.path.join(task.folder, AGENT_LOG))
         Shelf(os.path.join(task.queue, "slots")).hold(task.number)
         task.state["guardian"], task.state["supervisor"] = guardian, me
-        Supervisor(task, guarded, wakeup, heart).run()
+        Supervisor(task, QueueHost(task), wakeup, guarded, heart).run()
         heart.end()
     except BaseException:  # a forked child must never return into its parent's code
         traceback.print_exc()
