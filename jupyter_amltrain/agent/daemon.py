@@ -40,7 +40,7 @@ def detach(queue: str, home: str) -> int:
         if hasattr(sys.stdout, "reconfigure"):  # a path need not be UTF-8
             sys.stdout.reconfigure(errors="backslashreplace")
         code = _serve(queue, home, writer)
-    except BaseException:  # the body of a process: whatever it is goes to its diary
+    except BaseException:  # the body of a process: whatever it is goes to its log
         import traceback
 
         traceback.print_exc()

@@ -24,7 +24,7 @@ from .known_gpus import KnownGpus
 from .protocol import PROTOCOL, QUEUED, AgentError, run_folder
 from .scheduler import Scheduler
 from .shelf import Address
-from .tickets import Held, Queue
+from .tickets import PendingSecrets, Queue
 
 #: Seconds between looks at jobs whose end no signal tells us (adopted ones).
 ADOPTED_PERIOD = 1.0
@@ -125,8 +125,8 @@ class Dispatcher:
 
     def _pause(self) -> float:
         due = [item.until for item in self.after_probe]
-        if self.scheduler.spare_due is not None:
-            due.append(self.scheduler.spare_due)
+        if self.scheduler.prefork_due is not None:
+            due.append(self.scheduler.prefork_due)
         return min([self._idle_pause(), *(max(0.0, moment - clock.mono()) for moment in due)])
 
     def _idle_pause(self) -> float:
@@ -357,6 +357,6 @@ class Dispatcher:
                 self.queue.drop_ticket(number)
                 raise
         if number in self.queue.tickets:
-            self.queue.held[number] = Held(job.environ, job.secrets)
+            self.queue.held[number] = PendingSecrets(job.environ, job.secrets)
         client.answer({"run": run, "state": QUEUED, "folder": run_folder(home, run), "ticket": number or 0})
         self.scheduler.schedule()

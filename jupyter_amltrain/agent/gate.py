@@ -15,7 +15,7 @@ READY_PATIENCE = 3.0
 LOOK_PERIOD = 2.0
 
 
-class Gate:
+class GpuUsageGuard:
     """One run's gate.
 
     Parameters

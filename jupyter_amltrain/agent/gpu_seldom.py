@@ -8,7 +8,7 @@ from . import clock
 from .gpu_process_load import ProcessLoad
 from .gpu_processes import Owners
 from .gpu_readings import GpuReadings
-from .gpu_slow import SlowReadings
+from .gpu_slow import SlowReader
 from .process_names import command_of, user_of
 from .torch_memory import TORCH
 
@@ -19,7 +19,7 @@ SM_CHANGE = 5
 _MEMORIES = ("mine", "others", *TORCH)
 
 
-class Seldom:
+class SlowMetrics:
     """Keeps the seldom read values of GPUs, and knows which of them the file has.
 
     Attributes
@@ -30,7 +30,7 @@ class Seldom:
 
     def __init__(self, readings: GpuReadings, owners: Optional[Owners] = None) -> None:
         self.readings = readings
-        self.slow = SlowReadings(readings)
+        self.slow = SlowReader(readings)
         self.owners = owners or Owners()
         self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._energy: Dict[int, Optional[int]] = {}

@@ -39,7 +39,7 @@ class Sharing:
         Parameters
         ----------
         rows
-            Of each GPU, its processes as `Seldom` keeps them.
+            Of each GPU, its processes as `SlowMetrics` keeps them.
         members
             Pids of the run's processes now.
         """

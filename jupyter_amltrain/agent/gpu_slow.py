@@ -94,7 +94,7 @@ class NvmlGauges:
         return self._calls[i][at]
 
 
-class SlowReadings:
+class SlowReader:
     """Reads slow values of the GPUs of `readings`, a few GPUs in each tick."""
 
     def __init__(self, readings: GpuReadings) -> None:

@@ -10,7 +10,7 @@ import traceback
 from typing import Callable, Iterable, Optional
 
 from . import clock, failpoints
-from .forked import close_others, fresh_signals, note
+from .forked import close_others, fresh_signals, log_line
 from .processes import end_with_parent
 
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.05, 5.0
@@ -34,7 +34,7 @@ class Helper:
         try:
             self.pid = os.fork()
         except OSError as error:  # no processes left: later
-            note(folder, "supervisor: cannot fork the %s: %s" % (self.name, error))
+            log_line(folder, "supervisor: cannot fork the %s: %s" % (self.name, error))
             self.died()
             return
         if self.pid:

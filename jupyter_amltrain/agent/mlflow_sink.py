@@ -103,7 +103,7 @@ def serve(
     experiment_id: str = "0",
     version: str = VERSION,
     truncate: bool = True,
-    diary: Optional[str] = None,
+    log_path: Optional[str] = None,
     on_note: Optional[Callable[[str], None]] = None,
 ) -> int:
     """Serve until SIGTERM; the body of a forked process.
@@ -129,7 +129,7 @@ def serve(
         MLflow version to answer on ``/version``.
     truncate
         Cut over-long values like an MLflow server does; false refuses them.
-    diary
+    log_path
         File to which notes are appended (``log/agent.txt``).
     on_note
         Called with each note instead.
@@ -152,7 +152,7 @@ def serve(
         experiment_id=experiment_id,
         experiment_name=experiment_name,
         truncate=truncate,
-        on_note=on_note or _diary(diary),
+        on_note=on_note or _log_writer(log_path),
     )
     server = _Server(listening_socket, recorder, token, version)
     if threading.current_thread() is threading.main_thread():
@@ -180,8 +180,8 @@ def _stop(number: int, frame: Any) -> None:
     raise _Stop
 
 
-def _diary(path: Optional[str]) -> Callable[[str], None]:
-    """A function that appends lines to the supervisor's diary."""
+def _log_writer(path: Optional[str]) -> Callable[[str], None]:
+    """A function that appends lines to the agent's log of the run."""
 
     def note(text: str) -> None:
         if path is None:

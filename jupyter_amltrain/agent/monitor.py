@@ -20,7 +20,7 @@ import time
 from typing import Any, Dict, Optional
 
 from . import clock, contact, inherited
-from .contact import Here
+from .contact import AgentContext
 from .processes import alive, boot_id, node
 from .protocol import (
     MONITORS,
@@ -35,8 +35,8 @@ from .protocol import (
 
 Json = Dict[str, Any]
 
-#: In a monitor's folder: what was asked for, who keeps it, when somebody asked last, its diary.
-ASKED, RECORD, KEPT, DIARY = "asked.json", "monitor.json", "kept", "log/agent.txt"
+#: In a monitor's folder: what was asked for, who keeps it, when somebody asked last, its log.
+ASKED, RECORD, KEPT, LOG_FILE = "asked.json", "monitor.json", "kept", "log/agent.txt"
 #: Seconds that a monitor gets to come up (a driver may be slow), and to go.
 PATIENCE, FAREWELL = 30.0, 8.0
 #: Seconds after which the folder of a monitor that was killed and never asked for again is removed.
@@ -58,12 +58,12 @@ def bad(message: str) -> AgentError:
     return AgentError("CommandError", message)
 
 
-def serve(here: Here, payload: Json) -> Json:
+def serve(context: AgentContext, payload: Json) -> Json:
     """The call; see the module's docstring."""
     name, gpus, period = payload.get("id"), payload.get("gpus"), payload.get("period", 1.0)
     if not valid_run_id(name):
         raise bad("%r is not a monitor's id (letters, digits, '.', '_' and '-', at most 100)." % (name,))
-    folder = os.path.join(here.home, MONITORS, str(name))
+    folder = os.path.join(context.home, MONITORS, str(name))
     if payload.get("stop"):
         _stop(folder)
         return {"id": name}
@@ -78,7 +78,7 @@ def serve(here: Here, payload: Json) -> Json:
     while clock.mono() < until:
         pid = _kept(folder)
         if pid is None and _claimed(folder):
-            pid = _start(here, folder, {"schema": SCHEMA, "gpus": gpus, "period": period, "queue": here.queue})
+            pid = _start(context, folder, {"schema": SCHEMA, "gpus": gpus, "period": period, "queue": context.queue})
         if pid is not None:
             return {"id": name, "folder": folder, "pid": pid}
         time.sleep(0.02)
@@ -126,13 +126,13 @@ def _claimed(folder: str) -> bool:
     return False
 
 
-def _start(here: Here, folder: str, asked: Json) -> int:
+def _start(context: AgentContext, folder: str, asked: Json) -> int:
     try:
         for name in ("telemetry", "log"):
             os.makedirs(os.path.join(folder, name), mode=0o700, exist_ok=True)
         write_json(os.path.join(folder, ASKED), asked)
         os.close(os.open(os.path.join(folder, KEPT), os.O_CREAT | os.O_WRONLY, 0o600))
-        words = [sys.executable, "-I", "-S", here.agent or contact.zipapp(here.home), "monitor", folder]
+        words = [sys.executable, "-I", "-S", context.agent or contact.zipapp(context.home), "monitor", folder]
         done = subprocess.run(
             words,
             stdin=subprocess.DEVNULL,

@@ -19,8 +19,8 @@ from .gpu_devices import Device, Driver, DriverError
 from .gpu_figures import GpuFigures
 from .gpu_incidents import GpuIncidents
 from .gpu_readings import GpuReadings
-from .gpu_seldom import Seldom
-from .gpu_slow import SlowReadings
+from .gpu_seldom import SlowMetrics
+from .gpu_slow import SlowReader
 from .minutes import Minutes
 from .reduce import highest
 from .slots import usable_cpus
@@ -84,7 +84,7 @@ def find_gpus(
     if uuids is None and driver is not None:
         _add_lost(gpus, lost)
     readings = GpuReadings(driver, gpus, by_uuid)
-    slow = SlowReadings(readings)
+    slow = SlowReader(readings)
     readings.read()  # a function that this driver lacks is replaced by the next reading
     first = readings.read()
     for i, gpu in enumerate(gpus):
@@ -165,24 +165,24 @@ class Sampler:
         if not header:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
-        self.seldom = Seldom(self.readings)
+        self.seldom = SlowMetrics(self.readings)
         self._minutes_told = 0
         self.incidents = GpuIncidents(folder, self.readings, self.node)
         self.torch = TorchMemory(folder, self.readings.gpus)
-        self.truth: Optional[truth.Truth] = None
+        self.usage_check: Optional[truth.GpuUsageCheck] = None
         if root is not None and uuids:
             baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
             busy = [gpu.get("baseline_util") for gpu in self.readings.gpus]
-            self.truth = truth.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note, busy)
+            self.usage_check = truth.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note, busy)
         elif share and share.grace is not None and self.readings.gpus:
             # What is on them while a process of the run is there may be its own.
             free = not self.usage.members()
             baselines = [gpu.get("baseline") if free else None for gpu in self.readings.gpus]
             busy = [gpu.get("baseline_util") if free else None for gpu in self.readings.gpus]
-            self.truth = truth.Truth(
+            self.usage_check = truth.GpuUsageCheck(
                 folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node, busy=busy
             )
-        self.sharing = gpu_sharing.Sharing(self.readings.gpus) if self.truth is not None else None
+        self.sharing = gpu_sharing.Sharing(self.readings.gpus) if self.usage_check is not None else None
         ticks, figures = [column.name for column in TICKS], [name for name, _ in self.figures.columns]
         per_gpu = [
             "gpu%s.%s" % (gpu["index"], name)
@@ -257,20 +257,20 @@ class Sampler:
             notes = [one["note"] for one in told if "note" in one]
             if notes:
                 self.summary.note(t, notes)
-        if self.truth is not None:
+        if self.usage_check is not None:
             rows = [
                 {"util": gpus[k + UTIL], "peak": gpus[k + PEAK], "memory": gpus[k + MEMORY]}
                 for k in range(0, len(gpus), WIDTH)
             ]
-            self.truth.tick(clock.mono(), rows, self.seldom.values, members)
+            self.usage_check.tick(clock.mono(), rows, self.seldom.values, members)
 
     def _tell_sharing(self, members: Collection[int]) -> None:
         """Note that others have come to the run's GPUs, whatever is known of its own use of them."""
-        if self.sharing is None or self.truth is None:
+        if self.sharing is None or self.usage_check is None:
             return
         for at, text in self.sharing.look(self.seldom.processes, members).items():
             self.readings.notes.append(text)
-            self.truth.share(at)
+            self.usage_check.share(at)
 
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""
@@ -281,8 +281,8 @@ class Sampler:
         for i in range(len(self.readings.gpus)):
             self.summary.energy(i, clock.wall(), self.seldom.slow.energy(i))
         self.summary.save()
-        if self.truth is not None:
-            self.truth.close()
+        if self.usage_check is not None:
+            self.usage_check.close()
         if self.readings.driver is not None:
             self.readings.driver.stop()
 

@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from . import sampler, service_endpoint, service_forward, service_job, service_places
-from .forked import note
+from .forked import log_line
 from .guardian import Assignment
 from .helper import Helper, dismiss
 from .protocol import METRICS
@@ -48,7 +48,7 @@ class ServiceHelpers:
         try:
             return service_endpoint.of(os.environ)
         except Exception as error:  # a broken trust store is no reason not to train
-            note(self.task.folder, "forwarder: %s: %s" % (type(error).__name__, error))
+            log_line(self.task.folder, "forwarder: %s: %s" % (type(error).__name__, error))
             return None
 
     def open_sink(self) -> None:
@@ -116,7 +116,7 @@ class ServiceHelpers:
                     os.dup2(nowhere, number)
                 return body()
             except Exception as error:  # the job's log is not ours to fill
-                note(folder, "%s: %s: %s" % (name, type(error).__name__, error))
+                log_line(folder, "%s: %s: %s" % (name, type(error).__name__, error))
                 time.sleep(0.2)
                 return 70
 

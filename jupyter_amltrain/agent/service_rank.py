@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional
 
 from . import clock, service_job, service_packs, service_places
 from .forked import wake_on
-from .gate import Gate
+from .gate import GpuUsageGuard
 from .guardian import Assignment
 from .outcome import GPU_UNUSED
 from .processes import become_subreaper, identity
@@ -191,12 +191,12 @@ class ServiceRank:
 
     def tick(self, run: Supervisor) -> None:
         """Learn from the sampler's header which GPUs are here."""
-        if run.gate.devices or self.crew.grace is None or not self.crew.can_write:
+        if run.gpu_guard.devices or self.crew.grace is None or not self.crew.can_write:
             return
         header = self._header()
         devices = [str(gpu["uuid"]) for gpu in header.get("gpus") or ()]
         if devices:
-            run.gate = Gate(self.task.folder, devices, self.job, self.who.node)
+            run.gpu_guard = GpuUsageGuard(self.task.folder, devices, self.job, self.who.node)
             run.state["devices"] = devices
             run.save()
         elif header:

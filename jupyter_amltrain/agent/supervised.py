@@ -15,7 +15,7 @@ from .guardian import STARTED, receive
 from .heartbeat import Heartbeat
 from .processes import become_subreaper, identity
 from .protocol import AGENT_LOG
-from .shelf import Shelf
+from .shelf import NumberedJsonDir
 from .supervisor import QueueHost, Supervisor
 
 
@@ -52,7 +52,7 @@ def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: 
         heart = Heartbeat(life)
         heart.beat()
         stdio_to(os.path.join(task.folder, AGENT_LOG))
-        Shelf(os.path.join(task.queue, "slots")).hold(task.number)
+        NumberedJsonDir(os.path.join(task.queue, "slots")).hold(task.number)
         task.state["guardian"], task.state["supervisor"] = guardian, me
         Supervisor(task, QueueHost(task), wakeup, guarded, heart).run()
         heart.end()

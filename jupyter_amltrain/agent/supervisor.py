@@ -13,9 +13,9 @@ import subprocess
 from typing import Any, Dict, FrozenSet, List, Optional, Protocol
 
 from . import clock, failpoints, failure_cause, lifecycle, sampler
-from .bystanders import bystanders
-from .forked import drain, note
-from .gate import READY_PATIENCE, Gate, Ready
+from .bystanders import protected_pids
+from .forked import drain, log_line
+from .gate import READY_PATIENCE, GpuUsageGuard, Ready
 from .guardian import Assignment
 from .heartbeat import Heartbeat
 from .helper import Helper, dismiss
@@ -171,7 +171,7 @@ class QueueHost:
 
     def apart(self) -> FrozenSet[int]:
         """Processes of other runs and of the agent."""
-        return bystanders(self.task.queue, self.task.home, self.task.job["run"])
+        return protected_pids(self.task.queue, self.task.home, self.task.job["run"])
 
     def signaled(self, run: Supervisor, number: int) -> None:
         """SIGTERM ends the run."""
@@ -185,7 +185,7 @@ class QueueHost:
 
     def cannot_save(self, error: OSError) -> None:
         """Log it."""
-        note(self.task.folder, "supervisor: cannot write the state: %s" % error)
+        log_line(self.task.folder, "supervisor: cannot write the state: %s" % error)
 
     def save_last(self, run: Supervisor) -> None:
         """Write the final state, whatever time the disk takes; the guardian hears it first."""
@@ -199,7 +199,7 @@ def open_sink_place(folder: str) -> Optional[SinkPlace]:
     try:
         return SinkPlace()
     except OSError as error:
-        note(folder, "supervisor: no MLflow sink: %s" % error)
+        log_line(folder, "supervisor: no MLflow sink: %s" % error)
         return None
 
 
@@ -237,7 +237,7 @@ class Supervisor:
         self.rank: Optional[subprocess.Popen[bytes]] = None
         self.status: Optional[int] = None
         self.helpers = host.helpers
-        self.gate = Gate(task.folder, task.devices, task.job, host.node)
+        self.gpu_guard = GpuUsageGuard(task.folder, task.devices, task.job, host.node)
         self.began = 0.0
         self.stopped: Optional[str] = None
         self.unused: Optional[Dict[str, str]] = None
@@ -302,7 +302,7 @@ class Supervisor:
             except NoProcess as error:
                 why = "waits for a process: none can be started now (%s)" % error
             if self.state["detail"] != why:
-                note(self.task.folder, "supervisor: the job %s" % why)
+                log_line(self.task.folder, "supervisor: the job %s" % why)
                 self.state["detail"] = why
                 lifecycle.enter(self.state, QUEUED, clock.mono() - self.began)
                 self.save()
@@ -337,10 +337,10 @@ class Supervisor:
         self.poll.unregister(ready.reader)
         ready.close()
         if not came:
-            note(self.task.folder, "supervisor: what was on the GPUs before the run was not read in time")
+            log_line(self.task.folder, "supervisor: what was on the GPUs before the run was not read in time")
 
     def _wait(self) -> None:
-        deadlines = [clock.mono() + self.gate.period]
+        deadlines = [clock.mono() + self.gpu_guard.period]
         limit = self.task.job["timeout"]
         if limit is not None and self.stopped is None:
             deadlines.append(self.began + limit)
@@ -359,7 +359,7 @@ class Supervisor:
         self.host.heard(news)
         if self.guarded is not None and self.guarded in news:
             self.poll.unregister(self.guarded)
-            note(self.task.folder, "supervisor: the guardian was killed; going on without it")
+            log_line(self.task.folder, "supervisor: the guardian was killed; going on without it")
         return news
 
     def _act(self) -> None:
@@ -371,8 +371,8 @@ class Supervisor:
         resume(self.state["guardian"])
         changed = self.file.changed()
         if changed:
-            note(self.task.folder, "supervisor: state.json was changed by somebody else; writing it again")
-        if self.gate.look(self.state) or changed:
+            log_line(self.task.folder, "supervisor: state.json was changed by somebody else; writing it again")
+        if self.gpu_guard.look(self.state) or changed:
             self.save()
         limit = self.task.job["timeout"]
         if self.stopped is None:
@@ -380,8 +380,8 @@ class Supervisor:
                 self._stop(CANCELED)
             elif limit is not None and now >= self.began + limit:
                 self._stop("timeout")
-            elif self.gate.stops():
-                self.unused = self.gate.said
+            elif self.gpu_guard.stops():
+                self.unused = self.gpu_guard.said
                 self._stop(GPU_UNUSED)
         if self.kill_at is not None and now >= self.kill_at:
             send(self.members(), signal.SIGKILL)
@@ -438,7 +438,7 @@ class Supervisor:
             for helper in self.helpers.every:
                 if pid == helper.pid:
                     text = "supervisor: the %s ended (status %d); starting it again" % (helper.name, status)
-                    note(self.task.folder, text)
+                    log_line(self.task.folder, text)
                     helper.died()
 
     def members(self) -> List[Any]:
@@ -470,10 +470,10 @@ class Supervisor:
             tick()
         if not stuck and not lifecycle.reap():
             stuck = lifecycle.kill_all(self.task.mark, os.getpid(), None, self._ours(), 0.0, apart(), tick=tick)
-        self.gate.close(state)
+        self.gpu_guard.close(state)
         details = [outcome.detail]
         life = failure_cause.Life(self.began, finalizing, self.stopped)
-        cause = failure_cause.find_cause(self.task.folder, outcome, life, self.task.devices, self.gate.number)
+        cause = failure_cause.find_cause(self.task.folder, outcome, life, self.task.devices, self.gpu_guard.number)
         if cause is not None:
             state["cause"] = cause
             details.append(cause["text"])

@@ -39,7 +39,7 @@ NOTE_EVERY = 4.0
 Reading = Mapping[str, Optional[float]]
 
 
-class Truth:
+class GpuUsageCheck:
     """The verdict on one run on one machine, kept in ``telemetry/truth-<node>.json``.
 
     Parameters
@@ -319,7 +319,7 @@ def for_run(
     every: float,
     note: str = "",
     busy: Sequence[Optional[float]] = (),
-) -> Optional[Truth]:
+) -> Optional[GpuUsageCheck]:
     """The truth of the run in `folder`; ``None`` for a run that owns no GPU, and where no run is (a monitor).
 
     To be made when the baselines were just read, before the supervisor is told to go on.
@@ -350,7 +350,7 @@ def for_run(
     missing = "" if len(gpus) >= len(devices) else note or "%d of %d GPUs cannot be read" % (
         len(devices) - len(gpus), len(devices),
     )  # fmt: skip
-    return Truth(folder, gpus, grace, baselines, every, missing, busy=busy)
+    return GpuUsageCheck(folder, gpus, grace, baselines, every, missing, busy=busy)
 
 
 def read_truth(path: str) -> Dict[str, Any]:
