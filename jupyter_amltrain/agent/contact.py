@@ -14,15 +14,15 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar
 
 from . import claims, clock, inherited, place, submission
-from .client import LONGEST_REQUEST
+from .client import MAX_REQUEST_BYTES
 from .processes import alive, look, resume
 from .protocol import PROTOCOL, QUEUED, AgentError, read_json, run_folder
 from .shelf import LOCK, LOG_FILE, Address, NumberedJsonDir, open_queue
 
 #: Seconds that a dispatcher gets to come up, and to answer.
-PATIENCE = 30.0
+DISPATCHER_TIMEOUT_S = 30.0
 #: Tries of a call whose dispatcher dies over it.
-TRIES = 3
+MAX_TRIES = 3
 #: Seconds that a dispatcher which shows signs of life gets for an answer.
 ANSWER_TIMEOUT_S = 60.0
 #: Seconds between looks at a dispatcher that has not answered yet.
@@ -143,12 +143,12 @@ def exchange(
         ``SubmitError`` for a request longer than a dispatcher reads.
     """
     line = json.dumps(request).encode() + b"\n"
-    if len(line) > LONGEST_REQUEST:
+    if len(line) > MAX_REQUEST_BYTES:
         raise AgentError(
             "SubmitError",
             "Cannot submit the job: the request has %.1f MiB and the agent takes %d MiB (parameters, arguments and"
             " environment together). Put large data into a file that the script reads; files that travel with the"
-            " job are named by --source." % (len(line) / (1 << 20), LONGEST_REQUEST >> 20),
+            " job are named by --source." % (len(line) / (1 << 20), MAX_REQUEST_BYTES >> 20),
         )
     limit = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
     until = clock.mono() + limit
@@ -196,8 +196,8 @@ def ask(queue: str, home: str, agent: Optional[str], op: str, payload: Dict[str,
     """
     request = {"op": op, "payload": payload, "home": home, "protocol": PROTOCOL}
     missing = False
-    for attempt in range(TRIES + 1):
-        last = attempt == TRIES
+    for attempt in range(MAX_TRIES + 1):
+        last = attempt == MAX_TRIES
         try:
             if missing:
                 spawn(queue, home, agent)
@@ -313,7 +313,7 @@ def _same_version(queue: str) -> None:
             "An older agent (protocol %s) still has %s waiting jobs. Wait until they have started, or cancel them."
             % (number, answer.get("waiting", "some")),
         )
-    until = clock.mono() + PATIENCE
+    until = clock.mono() + DISPATCHER_TIMEOUT_S
     while alive(record) and clock.mono() < until:
         time.sleep(0.01)
     raise NoDispatcher("the older one has left")
@@ -388,11 +388,11 @@ def spawn(queue: str, home: str, agent: Optional[str]) -> None:
     finally:
         os.close(log)
     # The first process returns when its grandchild listens.
-    until = clock.mono() + PATIENCE
+    until = clock.mono() + DISPATCHER_TIMEOUT_S
     try:
-        started.wait(PATIENCE)
+        started.wait(DISPATCHER_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise _not_up(queue, "it did not come up within %g s" % PATIENCE) from None
+        raise _not_up(queue, "it did not come up within %g s" % DISPATCHER_TIMEOUT_S) from None
     if started.returncode not in (0, -9):
         raise _not_up(queue, "it ended with code %d" % started.returncode)
     pause = 0.001

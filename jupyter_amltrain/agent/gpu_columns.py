@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from typing import Dict, NamedTuple, Optional, Tuple
 
-from . import gpu_sentinels
+#: What no device exceeds; the largest boards of 2026 draw 3 kW.
+MAX_WATTS, MAX_CELSIUS, MAX_MHZ = 10_000, 250, 100_000
 
 #: Kinds of columns. A *tick* column is in every line of the telemetry file. A *figure* is read and written every
 #: few seconds, where the device has it, and has a history as well. A *slow* value is written when it changes.
@@ -129,19 +130,19 @@ GPU_COLUMNS: Tuple[GpuColumn, ...] = (
     ),
     GpuColumn(
         "power", "W", TICK, "GPU power",
-        nvml=NvmlCall(("nvmlDeviceGetPowerUsage",), (), 1000, 1000 * gpu_sentinels.MAX_WATTS),
+        nvml=NvmlCall(("nvmlDeviceGetPowerUsage",), (), 1000, 1000 * MAX_WATTS),
         mlflow="power_usage_watts", summary=(("power_mean", "power_usage_watts_mean"),),
         view="use", chart="GPU power (W)", heading="power",
     ),
     GpuColumn(
         "temperature", "C", TICK, "Temperature",
-        nvml=NvmlCall(("nvmlDeviceGetTemperature",), (0,), 1, gpu_sentinels.MAX_CELSIUS),
+        nvml=NvmlCall(("nvmlDeviceGetTemperature",), (0,), 1, MAX_CELSIUS),
         summary=(("temperature_max", "temperature_max_celsius"),),
         view="clocks", chart="Temperature (°C)", heading="temperature",
     ),
     GpuColumn(
         "sm_clock", "MHz", TICK, "SM clock",
-        nvml=NvmlCall(("nvmlDeviceGetClockInfo",), (1,), 1, gpu_sentinels.MAX_MHZ),
+        nvml=NvmlCall(("nvmlDeviceGetClockInfo",), (1,), 1, MAX_MHZ),
         view="clocks", chart="SM clock (MHz)", heading="SM clock",
     ),
     GpuColumn(
@@ -192,7 +193,7 @@ GPU_COLUMNS: Tuple[GpuColumn, ...] = (
     ),
     GpuColumn(
         "mem_clock", "MHz", SLOW, "Memory clock", LAST, heading="memory clock", mlflow="memory_clock_megahertz",
-        nvml=NvmlCall(("nvmlDeviceGetClockInfo",), (2,), 1, gpu_sentinels.MAX_MHZ),
+        nvml=NvmlCall(("nvmlDeviceGetClockInfo",), (2,), 1, MAX_MHZ),
     ),
     GpuColumn(
         "throttle", "bits", SLOW, "Throttle reasons", LAST, nvml=NvmlCall(_THROTTLE), mlflow="throttle_reasons",
@@ -204,7 +205,7 @@ GPU_COLUMNS: Tuple[GpuColumn, ...] = (
     ),
     GpuColumn(
         "power_limit", "W", SLOW, "Power limit", LAST,
-        nvml=NvmlCall(("nvmlDeviceGetEnforcedPowerLimit",), (), 1000, 1000 * gpu_sentinels.MAX_WATTS),
+        nvml=NvmlCall(("nvmlDeviceGetEnforcedPowerLimit",), (), 1000, 1000 * MAX_WATTS),
     ),
     GpuColumn("mine", "MiB", SLOW, "Memory of the run", LAST, mlflow="run_memory_megabytes"),
     GpuColumn("others", "MiB", SLOW, "Memory of other processes", LAST, mlflow="other_memory_megabytes"),

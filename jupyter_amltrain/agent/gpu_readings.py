@@ -24,11 +24,11 @@ _OLDER, _NEWER = MEMORY, -MEMORY
 #: Key of the call for the utilization now, and of the one for its samples.
 _NOW, _SAMPLES = UTIL, PEAK
 #: Seconds until what is away is tried again.
-RETRY = 5.0
+LOST_RETRY_S = 5.0
 #: Seconds in which each function that was refused is asked once more: MIG and permissions change.
 REFUSED_RETRY_S = 60.0
 #: Utilization samples taken at once: a driver keeps fewer (seconds to minutes).
-ROOM = 2048
+MAX_SAMPLES = 2048
 
 Value = Optional[float]
 
@@ -181,7 +181,7 @@ class GpuReadings:
         slots = array("I", bytes(8 * n))
         into = (ctypes.c_uint * (2 * n)).from_buffer(slots)
         self._now = slots
-        buffer = array("Q", bytes(16 * ROOM))
+        buffer = array("Q", bytes(16 * MAX_SAMPLES))
         self._times = memoryview(buffer)
         self._words = self._times.cast("B").cast("I")
         self._count = ctypes.c_uint(0)
@@ -240,7 +240,7 @@ class GpuReadings:
         if trouble:
             self._handle(trouble, out)
         if self._errors.open:
-            self._errors.close(clock.mono(), RETRY)
+            self._errors.close(clock.mono(), LOST_RETRY_S)
         return out
 
     def _sample(self, out: List[Any], trouble: List[Tuple[int, int, int]]) -> None:
@@ -250,9 +250,9 @@ class GpuReadings:
         count, words, times = self._count, self._words, self._times
         most, rubbish = gpu_sentinels.MAX_PERCENT, gpu_sentinels.ALL_ONES_64
         for i, since, take, ask in self._samplers:
-            count.value = ROOM
+            count.value = MAX_SAMPLES
             code = take()
-            k = 0 if code else min(count.value, ROOM)
+            k = 0 if code else min(count.value, MAX_SAMPLES)
             if k:
                 values = words[2 : 4 * k : 4].tolist()
                 at = times[0 : 2 * k : 2].tolist()
@@ -297,7 +297,7 @@ class GpuReadings:
                 self._handles[i] = None
                 self._errors.forget(i)
                 self.notes.append("%s %s" % (gpu_name(self.gpus[i]), lost_text(code)))
-                self._retry = clock.mono() + RETRY
+                self._retry = clock.mono() + LOST_RETRY_S
                 changed = True
             elif code in NEVER:
                 self._refused.add((i, key))
@@ -320,7 +320,7 @@ class GpuReadings:
         self._refused_calls[where] = call  # to the end of the line
         self._ask_refused_at = clock.mono() + REFUSED_RETRY_S / len(self._refused_calls)
         if where[1] == _SAMPLES:
-            self._count.value = ROOM
+            self._count.value = MAX_SAMPLES
         if call() in (OK, NOT_FOUND):
             self._refused.discard(where)
             self._bind()
@@ -331,12 +331,12 @@ class GpuReadings:
             self._unloaded = True
         self._handles = [None] * len(self.gpus)
         out[:] = self._blank
-        self._retry = clock.mono() + RETRY
+        self._retry = clock.mono() + LOST_RETRY_S
         self._bind()
 
     def _look_again(self) -> None:
         """Try to get back what is away."""
-        self._retry = clock.mono() + RETRY
+        self._retry = clock.mono() + LOST_RETRY_S
         all_away = not any(self._handles)
         try:
             if self.driver is None:

@@ -1,4 +1,4 @@
-"""What is told of the GPUs only when it changes: their slow values, processes and mishaps."""
+"""GPU values that are written only when they change: slow values, processes and notes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .process_names import command_of, user_of
 from .torch_memory import TORCH
 
 #: A memory that changed by less (share) is the same, and a longer list comes this rarely (seconds).
-SAME, PROCESSES_EVERY = 0.01, 5.0
+SAME_MEMORY_SHARE, PROCESSES_INTERVAL_S = 0.01, 5.0
 #: SM shares of processes are written when one changed by so much (percentage points).
-SM_CHANGE = 5
+MIN_SM_CHANGE = 5
 _MEMORIES = ("mine", "others", *TORCH)
 
 
 class SlowMetrics:
-    """Keeps the seldom read values of GPUs, and knows which of them the file has.
+    """Slow values of the GPUs, and which of them the telemetry file has.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class SlowMetrics:
             same = not any(share is not None for share in shares)
         else:
             same = all(
-                a is b if a is None or b is None else abs(a - b) < SM_CHANGE for a, b in zip(before, shares)
+                a is b if a is None or b is None else abs(a - b) < MIN_SM_CHANGE for a, b in zip(before, shares)
             )  # fmt: skip
         if same:
             return []
@@ -126,7 +126,8 @@ class SlowMetrics:
         return {
             key: value
             for key, value in self.values[i].items()
-            if key != "own" and not (key in told and _alike(told[key], value, SAME if key in _MEMORIES else 0.0))
+            if key != "own"
+            and not (key in told and _alike(told[key], value, SAME_MEMORY_SHARE if key in _MEMORIES else 0.0))
         }
 
     def _same(self, rows: List[List[Any]], now: float) -> bool:
@@ -135,8 +136,8 @@ class SlowMetrics:
             return not rows
         if [row[:3] for row in before] != [row[:3] for row in rows]:
             return False
-        alike = all(_alike(old[3], new[3], SAME) for old, new in zip(before, rows))
-        return alike or now - self._told_at < PROCESSES_EVERY
+        alike = all(_alike(old[3], new[3], SAME_MEMORY_SHARE) for old, new in zip(before, rows))
+        return alike or now - self._told_at < PROCESSES_INTERVAL_S
 
     def add(self, values: Sequence[Mapping[str, Any]]) -> None:
         """Add values of each GPU that are not the driver's; they are written like the others when they change."""

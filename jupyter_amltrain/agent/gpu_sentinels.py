@@ -10,8 +10,7 @@ from typing import Any, List, Optional, Tuple
 #: "No value" in 32 and in 64 bits (NVML_VALUE_NOT_AVAILABLE).
 ALL_ONES_32, ALL_ONES_64 = (1 << 32) - 1, (1 << 64) - 1
 NO_VALUE = frozenset({ALL_ONES_32, ALL_ONES_64})
-#: No device has more; the largest boards of 2026 draw 3 kW.
-MAX_PERCENT, MAX_WATTS, MAX_CELSIUS, MAX_MHZ = 100, 10_000, 250, 100_000
+MAX_PERCENT = 100
 #: A pebibyte.
 MAX_BYTES = 1 << 50
 

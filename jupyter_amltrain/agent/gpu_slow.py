@@ -14,8 +14,9 @@ from .gpu_sentinels import NO_VALUE
 from .process_lists import ProcessLists, by_pid
 
 #: Seconds in which every GPU is read once.
-SLOW = 5.0
-_COLUMNS = [(column.name, column.nvml) for column in SLOWS if column.nvml is not None]
+SLOW_INTERVAL_S = 5.0
+_NAMES = tuple(column.name for column in SLOWS if column.nvml is not None)
+_CALLS = [column.nvml for column in SLOWS if column.nvml is not None]
 _ENERGY = NvmlCall(("nvmlDeviceGetTotalEnergyConsumption",))
 
 Call = Optional[Callable[[], int]]
@@ -33,6 +34,7 @@ class NvmlGauges:
     def __init__(self, readings: GpuReadings, how: Sequence[NvmlCall]) -> None:
         self.readings = readings
         self._how = list(how)
+        self._scales = [(one.maximum, one.divisor) for one in how]
         #: When a function was refused for a GPU, monotonic seconds; one may give two numbers, by its constants.
         self._refused: Dict[Tuple[int, str, Tuple[int, ...]], float] = {}
         self._slot = ctypes.c_ulonglong(0)
@@ -45,17 +47,18 @@ class NvmlGauges:
         self._bind(i)
         found: List[Value] = []
         slot = self._slot
-        for at, how in enumerate(self._how):
-            call = self._calls[i][at]
+        calls = self._calls[i]
+        for at, (maximum, divisor) in enumerate(self._scales):
+            call = calls[at]
             slot.value = 0  # a function that fills half of it leaves the rest
             while call is not None:
                 code = call()
                 if code not in NEVER:
                     break
                 call = self._refuse(i, at)
+                calls = self._calls[i]
             value = slot.value if call is not None and code == OK else None
-            known = value is not None and value not in NO_VALUE and value <= how.maximum
-            found.append(value // how.divisor if known and value is not None else None)
+            found.append(None if value is None or value in NO_VALUE or value > maximum else value // divisor)
         return found
 
     def _bind(self, i: int) -> None:
@@ -99,7 +102,7 @@ class SlowReader:
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
-        self._gauges = NvmlGauges(readings, [how for _, how in _COLUMNS])
+        self._gauges = NvmlGauges(readings, _CALLS)
         self._energy = NvmlGauges(readings, [_ENERGY])
         self._turn, self._credit = 0, float(len(readings.gpus))
         self._lists = ProcessLists(self._function)
@@ -110,12 +113,12 @@ class SlowReader:
         self._credit = min(float(n), self._credit)
         now = [(self._turn + k) % n for k in range(int(self._credit))] if n else []
         self._turn = (self._turn + len(now)) % max(1, n)
-        self._credit += n * period / SLOW - len(now)
+        self._credit += n * period / SLOW_INTERVAL_S - len(now)
         return now
 
     def read(self, i: int) -> Dict[str, Value]:
         """Slow values of one GPU that are numbers of the driver's, by column."""
-        return dict(zip((name for name, _ in _COLUMNS), self._gauges.read(i)))
+        return dict(zip(_NAMES, self._gauges.read(i)))
 
     def energy(self, i: int) -> Optional[int]:
         """The counter of the energy that one GPU has used, mJ since the driver was loaded."""

@@ -15,7 +15,7 @@ _POLICIES = (0, 1)
 # nvml.h, nvmlClocksEventReasons: software power cap, power brake; hardware slowdown, both thermal ones.
 POWER_REASONS, HEAT_REASONS = 0x4 | 0x80, 0x8 | 0x20 | 0x40
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-_NONE = (1 << 64) - 1
+_NO_COUNT = (1 << 64) - 1
 
 
 class Throttling:
@@ -65,7 +65,7 @@ class Throttling:
             return None
         code = function(handle, policy, ctypes.byref(self._slots))
         self._refusals.note((i, policy), code)
-        return None if code != OK or self._slots[1] == _NONE else int(self._slots[1])
+        return None if code != OK or self._slots[1] == _NO_COUNT else int(self._slots[1])
 
     def _reasons(self, i: int) -> Optional[int]:
         handle, driver = self.readings.handle(i), self.readings.driver
@@ -74,7 +74,7 @@ class Throttling:
             return None
         code = function(handle, ctypes.byref(self._bits))
         self._refusals.note((i, "reasons"), code)
-        return int(self._bits.value) if code == OK and self._bits.value != _NONE else None
+        return int(self._bits.value) if code == OK and self._bits.value != _NO_COUNT else None
 
 
 def _share(old: Optional[int], new: Optional[int], seconds: float) -> Value:

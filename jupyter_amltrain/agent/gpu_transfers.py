@@ -17,7 +17,7 @@ from .gpu_refusals import Refusals
 _FIELDS = ((198, 0, 1.0), (197, 0, 1.0), (139, 0xFFFFFFFF, 1024.0), (138, 0xFFFFFFFF, 1024.0))
 #: No bus is faster (MiB/s): a counter that jumps so far was set anew.
 _MAX_RATE = 4 << 20
-_NONE = (0xFFFFFFFF, (1 << 64) - 1)
+_NO_COUNTS = (0xFFFFFFFF, (1 << 64) - 1)
 
 
 class Transfers:
@@ -71,7 +71,7 @@ def _counter(field: Any) -> Optional[int]:
     if field.nvmlReturn != OK or field.valueType not in (1, 2, 3, 4):  # unsigned ones, and a signed long long
         return None
     value = int(field.value.uiVal if field.valueType == 1 else field.value.ullVal)
-    return None if value in _NONE else value
+    return None if value in _NO_COUNTS else value
 
 
 def _rate(old: Optional[int], new: Optional[int], unit: float, seconds: float) -> Value:

@@ -15,7 +15,7 @@ from .processes import end_with_parent
 
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.05, 5.0
 #: Seconds that a helper gets to go after SIGKILL.
-INSISTED = 3.0
+KILL_TIMEOUT_S = 3.0
 
 
 class Helper:
@@ -77,5 +77,5 @@ def dismiss(pid: int, patience: float = 3.0) -> None:
             if number == signal.SIGKILL:
                 return
             number = signal.SIGKILL
-            until = clock.mono() + INSISTED
+            until = clock.mono() + KILL_TIMEOUT_S
         select.select([], [], [], 0.002)

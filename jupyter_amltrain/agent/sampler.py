@@ -29,7 +29,7 @@ from .telemetry_file import Telemetry, shortened
 from .torch_memory import TorchMemory
 
 #: What changes seldom is told again after so many closed minutes; readers of a long file begin an hour before its end.
-TOLD_AGAIN = 5
+REPEAT_MINUTES = 5
 
 
 def period() -> float:
@@ -239,7 +239,7 @@ class Sampler:
             self.summary.save()
             self.figures.forget()
             self._minutes_told += 1
-            if self._minutes_told % TOLD_AGAIN == 0:
+            if self._minutes_told % REPEAT_MINUTES == 0:
                 self.seldom.forget()
         for i, count in self.seldom.take_energy().items():
             self.summary.energy(i, t, count)

@@ -19,7 +19,7 @@ from .submission import gone
 from .tickets import Queue
 
 #: Seconds after a start until the next pair is forked: the job's own start goes first.
-SPARE_DELAY = 0.05
+PREFORK_DELAY_S = 0.05
 #: Seconds after which a start that is not confirmed is looked at: a stopped process is continued.
 START_CHECK_S = 1.0
 #: Seconds without a confirmation after which the job is given to another pair.
@@ -33,9 +33,9 @@ STOPPED_TIMEOUT_S = 15.0
 #: Seconds until another try where no process could be forked.
 FORK_RETRY_S = 1.0
 #: Seconds that a reading of the GPUs may be old when a job waits for one.
-GPU_AGE = 2.0
+MAX_GPU_AGE_S = 2.0
 #: Seconds until a ticket whose run cannot be read or written now is looked at again.
-ASIDE = 5.0
+ASIDE_RETRY_S = 5.0
 #: What becomes of a job whose environment only an earlier dispatcher had in memory.
 ENV_LOST = (
     "could not be started: the environment and the secrets that it was submitted with were lost with an earlier"
@@ -232,7 +232,7 @@ class Scheduler:
             return
         kinds = {False, True}
         if any(ticket["gpus"] for ticket in self.queue.tickets.values()):
-            self.gpus.refresh(GPU_AGE)
+            self.gpus.refresh(MAX_GPU_AGE_S)
             if self.gpus.probing:  # jobs for GPUs wait for the answer, others do not
                 kinds = {False}
         self._start(kinds)
@@ -343,7 +343,7 @@ class Scheduler:
         text = "set aside: %s" % (error if str(error) else repr(error))
         if self.aside.get(ticket["number"], (0.0, ""))[1] != text:
             self.say("run %s is %s" % (ticket["run"], text))
-        self.aside[ticket["number"]] = (clock.mono() + ASIDE, text)
+        self.aside[ticket["number"]] = (clock.mono() + ASIDE_RETRY_S, text)
 
     def _is_aside(self, ticket: Dict[str, Any]) -> bool:
         return clock.mono() < self.aside.get(ticket["number"], (0.0, ""))[0]
@@ -416,7 +416,7 @@ class Scheduler:
             "guardian": pair.identity, "supervisor": pair.supervisor, "boot": self.queue.boot, "node": node(),
             "mark": task.state["mark"],
         }  # fmt: skip
-        self.prefork_due = clock.mono() + SPARE_DELAY
+        self.prefork_due = clock.mono() + PREFORK_DELAY_S
         try:
             self.queue.put_record(record)
             failpoints.hit("after_slot_record")

@@ -21,11 +21,11 @@ from .reduce import mean
 #: a metric's name, a tag's key and value; it does not tell that of a parameter's value, MLflow 2 had 500.
 METRIC_NAME, TAG_KEY, TAG_VALUE, PARAM_VALUE = 255, 100, 1000, 500
 #: Metric names of a run are 50 there: so many of them are ours at most, over all nodes.
-NAMES = 40
+MAX_NAMES = 40
 #: Bytes of the journal read at once.
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 #: Periods of telemetry that wait for a silent service.
-WAITING = 720
+MAX_WAITING = 720
 
 #: Column -> MLflow's name (mlflow/system_metrics) and factor.
 _HOST = {
@@ -83,9 +83,9 @@ class Journal:
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
-                data = file.read(CHUNK)
+                data = file.read(CHUNK_BYTES)
                 while data and b"\n" not in data:
-                    more = file.read(CHUNK)
+                    more = file.read(CHUNK_BYTES)
                     if not more:
                         return []
                     data += more
@@ -164,7 +164,7 @@ class Telemetry:
     def __init__(self, path: str, node: int, nodes: int, period: float, offset: int = 0, step: int = 0) -> None:
         self.path, self.node, self.nodes, self.period = path, node, nodes, period
         self.offset, self.step = offset, step
-        self.waiting: Deque[Bucket] = deque(maxlen=WAITING)
+        self.waiting: Deque[Bucket] = deque(maxlen=MAX_WAITING)
         self._names: Optional[List[Tuple[int, str, float, bool]]] = None
         self._rows: List[List[Any]] = []
 
@@ -177,7 +177,7 @@ class Telemetry:
                     self.offset = max(self.offset, file.tell())
                 while True:
                     file.seek(self.offset)
-                    data = file.read(CHUNK)
+                    data = file.read(CHUNK_BYTES)
                     if b"\n" not in data:
                         break
                     for line in data[: data.rfind(b"\n") + 1].splitlines(True):
@@ -215,7 +215,7 @@ class Telemetry:
     def _columns(self, header: Dict[str, Any]) -> List[Tuple[int, str, float, bool]]:
         """Column, name, factor, and whether its last value counts, of each metric that is sent."""
         gpus = header.get("gpus") or []
-        fits = [level for level in _LEVELS if self.nodes * (len(level[0]) + len(gpus) * len(level[1])) <= NAMES]
+        fits = [level for level in _LEVELS if self.nodes * (len(level[0]) + len(gpus) * len(level[1])) <= MAX_NAMES]
         host, gpu = fits[0] if fits else _LEVELS[-1]
         prefix = "system/node_%d/" % self.node if self.node else "system/"
         columns = list(header["columns"])

@@ -8,20 +8,19 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .gpu_columns import BY_NAME, SUM, TICKS
-from .gpu_sentinels import MAX_WATTS
+from .gpu_columns import BY_NAME, MAX_WATTS, SUM, TICKS
 from .minutes import Tick
 from .protocol import SCHEMA, SUMMARY, AgentError, read_json, write_json
 from .reduce import Reducer, highest
 
 #: A longer pause between two ticks (seconds) is no time of the run: the machine slept.
-LONGEST = 60.0
+MAX_PAUSE_S = 60.0
 #: Percent under which a GPU counts as idle, and under which a busy CPU makes us look at the loader.
-IDLE, LOW = 10, 50.0
+IDLE_PERCENT, LOW_PERCENT = 10, 50.0
 #: MiB over the memory before the run that are use.
-SLACK = 64
+MEMORY_SLACK_MIB = 64
 #: Points of utilization over those before the run that are use.
-BUSY = 10
+BUSY_POINTS = 10
 #: Sentences about the GPUs that are kept; of more, the first and the last.
 MAX_NOTES = 100
 #: Joules that a power reading may sum to while the driver's counter stands still.
@@ -89,14 +88,14 @@ class _Gpu:
         self.hot = highest((self.hot, *columns["temperature"]))
         for i, watts in enumerate(columns["power"]):
             pause = t[i + 1] - t[i]
-            if watts is not None and self.power is not None and 0 < pause < LONGEST:
+            if watts is not None and self.power is not None and 0 < pause < MAX_PAUSE_S:
                 self.joules = (self.joules or 0.0) + (watts + self.power) / 2 * pause
                 self.powered += pause
             self.power = watts
         if self.first is None:
             for at, u, p, m in zip(t[1:], util, peak, memory):
-                grown = m is not None and before is not None and m > before + SLACK
-                if max(u or 0, p or 0) >= (busy + BUSY if busy else 1) or grown:
+                grown = m is not None and before is not None and m > before + MEMORY_SLACK_MIB
+                if max(u or 0, p or 0) >= (busy + BUSY_POINTS if busy else 1) or grown:
                     self.first = at
                     break
 
@@ -134,7 +133,7 @@ class _Gpu:
             "util_mean": round(util / count, 1) if count else None,
             "util_p50": self.percentile(0.5),
             "util_p95": self.percentile(0.95),
-            "idle_share": round(sum(self.bins[:IDLE]) / count, 4) if count else None,
+            "idle_share": round(sum(self.bins[:IDLE_PERCENT]) / count, 4) if count else None,
             "energy_wh": None if energy is None else round(energy, 4),
             "energy_source": source,
             "power_mean": round((self.joules or 0.0) / self.powered, 1) if self.powered else None,
@@ -200,7 +199,7 @@ class Summary:
         host = dict(zip(self.names, columns))
         # One time more than ticks: the pause before each.
         t = [self.last if self.last is not None else ticks[0].t] + [tick.t for tick in ticks]
-        pauses = [b - a if 0 < b - a < LONGEST else 0.0 for a, b in zip(t, t[1:])]
+        pauses = [b - a if 0 < b - a < MAX_PAUSE_S else 0.0 for a, b in zip(t, t[1:])]
         self.seconds += sum(pauses)
         if self.began is None:
             present = (tick.t for tick, count in zip(ticks, host["processes"]) if count)
@@ -282,7 +281,7 @@ def hint(utils: Sequence[Optional[float]], cpu: Optional[float], cpus: Optional[
     if not known or cpu is None or not cpus:
         return ""
     mean = sum(known) / len(known)
-    if not 1 <= mean < LOW:  # at 0 nobody waited for data
+    if not 1 <= mean < LOW_PERCENT:  # at 0 nobody waited for data
         return ""
     seen = "GPU utilization was %.0f %% on average while the run's processes used %.1f of %d CPU cores" % (
         mean, cpu / 100, cpus,

@@ -15,7 +15,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Protocol
 from . import clock, failpoints, failure_cause, lifecycle, sampler
 from .bystanders import protected_pids
 from .forked import drain, log_line
-from .gate import READY_PATIENCE, GpuUsageGuard, Ready
+from .gate import READY_TIMEOUT_S, GpuUsageGuard, Ready
 from .guardian import Assignment
 from .heartbeat import Heartbeat
 from .helper import Helper, dismiss
@@ -26,10 +26,10 @@ from .rank import LaunchFailed, NoProcess, SinkPlace, serve_sink, start
 from .run_state import StateFile
 
 #: Seconds that children get after their rank has ended in a cancel.
-LEFTOVER_GRACE = 1.0
+LEFTOVER_GRACE_S = 1.0
 
 #: The sampler and the sink are forked this long after the job (seconds).
-HELPERS_AFTER = 0.15
+HELPERS_DELAY_S = 0.15
 
 #: Seconds between tries to start a job while no process can be forked.
 FORK_RETRY_S = 1.0
@@ -286,7 +286,7 @@ class Supervisor:
         # time to its first line. The sink's socket listens already; who connects waits.
         for helper in self.helpers.first(self.poll):
             if not helper.pid:
-                helper.due = self.began + HELPERS_AFTER
+                helper.due = self.began + HELPERS_DELAY_S
         while self.status is None:
             self._wait()
             self._act()
@@ -319,7 +319,7 @@ class Supervisor:
     def _look_before(self) -> None:
         """Let a sampler read what is on our GPUs before us; a slow driver does not hold up a cancel."""
         if self.host.is_sampled() is not None:
-            until = clock.mono() + READY_PATIENCE
+            until = clock.mono() + READY_TIMEOUT_S
             while not self.host.is_sampled() and clock.mono() < until and not self.told_to_end:
                 self.listen(0.02)
             return
@@ -461,7 +461,7 @@ class Supervisor:
         finalizing = clock.mono()
         gentle = 0.0
         if self.kill_at is not None:
-            gentle = max(0.0, min(LEFTOVER_GRACE, self.kill_at - clock.mono()))
+            gentle = max(0.0, min(LEFTOVER_GRACE_S, self.kill_at - clock.mono()))
         tick = self.heart.beat
         # One look here: what it misses is our child, and no child may be left when the helpers are gone.
         stuck = lifecycle.kill_all(self.task.mark, os.getpid(), None, self._ours(), gentle, apart(), 1, tick)

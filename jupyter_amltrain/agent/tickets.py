@@ -12,7 +12,7 @@ from .shelf import WAITING, NumberedJsonDir
 from .submission import Strings, first_state, uncover
 
 #: Seconds in which a client whose dispatcher died sends its job to the next one.
-REPEAT_WAIT = 2.0
+REPEAT_TIMEOUT_S = 2.0
 
 
 class PendingSecrets(NamedTuple):
@@ -50,9 +50,9 @@ class Queue:
         A dispatcher that was killed between accepting a job and answering has a
         client that sends environment and secrets again; who got his answer does not.
         """
-        if ticket["number"] in self.held or self.waited(ticket) > 10 * REPEAT_WAIT:
+        if ticket["number"] in self.held or self.waited(ticket) > 10 * REPEAT_TIMEOUT_S:
             return True
-        return clock.mono() > self.opened + REPEAT_WAIT
+        return clock.mono() > self.opened + REPEAT_TIMEOUT_S
 
     def put_ticket(self, ticket: Dict[str, Any]) -> None:
         """Add a waiting job."""
