@@ -36,8 +36,9 @@ Value = Optional[float]
 class _Metric:
     """One function that is asked of several GPUs each tick."""
 
-    def __init__(self, column: int, read: Callable[[], List[Any]]) -> None:
-        self.column = column
+    def __init__(self, key: int, read: Callable[[], List[Any]]) -> None:
+        #: Among the refused calls, and where the values go.
+        self.key, self.column = key, MEMORY if key == _NEWER else key
         self.read = read
         self.who: List[int] = []
         self.calls: List[Callable[[], int]] = []
@@ -124,7 +125,7 @@ class GpuReadings:
         slots = array("I", bytes(4 * n))
         into = (ctypes.c_uint * n).from_buffer(slots)
         args = [ctypes.c_uint(constant) for constant in how.constants]
-        metric = _Metric(column, partial(gpu_sentinels.scaled, how.divisor, how.maximum, slots))
+        metric = _Metric(column, gpu_sentinels.converter(how.divisor, how.maximum, slots))
         for i in here:
             call = partial(function, self._handles[i], *args, ctypes.byref(into, 4 * i))
             if (i, column) in self._refused:
@@ -224,7 +225,7 @@ class GpuReadings:
         trouble: List[Tuple[int, int, int]] = []
         for metric in self._metrics:
             codes = [call() for call in metric.calls]
-            column = MEMORY if metric.column == _NEWER else metric.column
+            column = metric.column
             if len(codes) == n and not any(codes):
                 out[column::WIDTH] = metric.read()
             else:
@@ -233,7 +234,7 @@ class GpuReadings:
                     if code == OK:
                         out[WIDTH * i + column] = values[i]
                     else:
-                        trouble.append((i, metric.column, code))
+                        trouble.append((i, metric.key, code))
             if column == UTIL:
                 out[PEAK::WIDTH] = out[UTIL::WIDTH]
         self._sample(out, trouble)

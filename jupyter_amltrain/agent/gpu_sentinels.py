@@ -5,7 +5,8 @@ A driver that has no value answers with all bits set, or with rubbish while it i
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, List, Optional, Tuple
 
 #: "No value" in 32 and in 64 bits (NVML_VALUE_NOT_AVAILABLE).
 ALL_ONES_32, ALL_ONES_64 = (1 << 32) - 1, (1 << 64) - 1
@@ -30,10 +31,13 @@ def percents(values: Any) -> List[Optional[int]]:
     return _up_to(MAX_PERCENT, values)
 
 
-def scaled(divisor: int, maximum: float, values: Any) -> List[Any]:
-    """Divide the numbers of an array; a result under 100 that is not whole gets one decimal."""
-    if divisor == 1:
-        return _up_to(maximum, values)
+def converter(divisor: int, maximum: float, values: Any) -> Callable[[], List[Any]]:
+    """Return what divides the numbers of an array by `divisor` at each call; ``None`` for a sentinel."""
+    return partial(_up_to if divisor == 1 else partial(_scaled, divisor), maximum, values)
+
+
+def _scaled(divisor: int, maximum: float, values: Any) -> List[Any]:
+    """Divide; a result under 100 that is not whole gets one decimal."""
     exact, half = 100 * divisor, divisor // 2
     return [
         (value + half) // divisor if exact <= value <= maximum

@@ -102,8 +102,7 @@ class SlowReader:
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
-        self._gauges = NvmlGauges(readings, _CALLS)
-        self._energy = NvmlGauges(readings, [_ENERGY])
+        self._gauges = NvmlGauges(readings, [*_CALLS, _ENERGY])
         self._turn, self._credit = 0, float(len(readings.gpus))
         self._lists = ProcessLists(self._function)
 
@@ -116,14 +115,14 @@ class SlowReader:
         self._credit += n * period / SLOW_INTERVAL_S - len(now)
         return now
 
-    def read(self, i: int) -> Dict[str, Value]:
-        """Slow values of one GPU that are numbers of the driver's, by column."""
-        return dict(zip(_NAMES, self._gauges.read(i)))
+    def read(self, i: int) -> Tuple[Dict[str, Value], Optional[int]]:
+        """Slow values of one GPU that are numbers of the driver's, by column, and its energy counter.
 
-    def energy(self, i: int) -> Optional[int]:
-        """The counter of the energy that one GPU has used, mJ since the driver was loaded."""
-        count = self._energy.read(i)[0]
-        return None if count is None else int(count)
+        The counter is the energy that the GPU has used, mJ since the driver was loaded.
+        """
+        numbers = self._gauges.read(i)
+        energy: Any = numbers.pop()
+        return dict(zip(_NAMES, numbers)), energy
 
     def processes(self, i: int) -> Optional[List[Tuple[int, Optional[int]]]]:
         """Pid and MiB (``None``: not told) of each compute process."""

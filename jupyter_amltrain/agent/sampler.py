@@ -88,10 +88,10 @@ def find_gpus(
     readings.read()  # a function that this driver lacks is replaced by the next reading
     first = readings.read()
     for i, gpu in enumerate(gpus):
-        gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), slow.read(i)["power_limit"]
+        values, energy = slow.read(i)
+        gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), values["power_limit"]
         gpu["baseline"], gpu["reserved"] = first[WIDTH * i + MEMORY], readings.reserved(i)
         gpu["baseline_util"] = highest((first[WIDTH * i + UTIL], first[WIDTH * i + PEAK]))
-        energy = slow.energy(i)
         if energy is not None:
             gpu["energy"] = energy
     return readings, note
@@ -165,7 +165,7 @@ class Sampler:
         if not header:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
-        self.seldom = SlowMetrics(self.readings)
+        self.slow_metrics = SlowMetrics(self.readings)
         self._minutes_told = 0
         self.incidents = GpuIncidents(folder, self.readings, self.node)
         self.torch = TorchMemory(folder, self.readings.gpus)
@@ -227,10 +227,10 @@ class Sampler:
         gpus = self.readings.read()
         members = self.usage.rows
         if self.readings.gpus:
-            self.seldom.read(self.every, members)
-            self.incidents.after_reading([row for rows in self.seldom.processes for row in rows])
+            self.slow_metrics.read(self.every, members)
+            self.incidents.after_reading([row for rows in self.slow_metrics.processes for row in rows])
             self.torch.read(members)
-            self.seldom.add(self.torch.values)
+            self.slow_metrics.add(self.torch.values)
         self._tell_sharing(members)
         # To 10 ms: nobody sees more of a tick a second.
         t = round(clock.wall(), 2 if self.every >= 1 else 3)
@@ -240,17 +240,17 @@ class Sampler:
             self.figures.forget()
             self._minutes_told += 1
             if self._minutes_told % REPEAT_MINUTES == 0:
-                self.seldom.forget()
-        for i, count in self.seldom.take_energy().items():
+                self.slow_metrics.forget()
+        for i, count in self.slow_metrics.take_energy().items():
             self.summary.energy(i, t, count)
-        told, what = self.seldom.news()
+        told, what = self.slow_metrics.news()
         told = [dict(one, t=t) if "note" in one else one for one in told]
         figures = self.figures.read()
         if figures is not None:
             told.append({"figures": figures})
         tick = self.file.add(t, values, gpus, told, self.figures.held())
         if tick is not None:
-            self.seldom.written(what)
+            self.slow_metrics.written(what)
             if figures is not None:
                 self.figures.written(figures)
             self.minutes.add(tick)
@@ -262,13 +262,13 @@ class Sampler:
                 {"util": gpus[k + UTIL], "peak": gpus[k + PEAK], "memory": gpus[k + MEMORY]}
                 for k in range(0, len(gpus), WIDTH)
             ]
-            self.usage_check.tick(clock.mono(), rows, self.seldom.values, members)
+            self.usage_check.tick(clock.mono(), rows, self.slow_metrics.values, members)
 
     def _tell_sharing(self, members: Collection[int]) -> None:
         """Note that others have come to the run's GPUs, whatever is known of its own use of them."""
         if self.sharing is None or self.usage_check is None:
             return
-        for at, text in self.sharing.look(self.seldom.processes, members).items():
+        for at, text in self.sharing.look(self.slow_metrics.processes, members).items():
             self.readings.notes.append(text)
             self.usage_check.share(at)
 
@@ -279,7 +279,7 @@ class Sampler:
         self.torch.read((), final=True)
         self.summary.add(self.minutes.ticks)
         for i in range(len(self.readings.gpus)):
-            self.summary.energy(i, clock.wall(), self.seldom.slow.energy(i))
+            self.summary.energy(i, clock.wall(), self.slow_metrics.slow.read(i)[1])
         self.summary.save()
         if self.usage_check is not None:
             self.usage_check.close()
