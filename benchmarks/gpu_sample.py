@@ -76,13 +76,13 @@ def probe(count: int, clock: Path, folder: str) -> dict[str, Any]:
     from nvitop import Device
 
     from jupyter_amltrain.agent import sampler
-    from jupyter_amltrain.agent.gpu_seldom import Seldom
+    from jupyter_amltrain.agent.gpu_seldom import SlowMetrics
 
     uuids = UUIDS[:count]
     nvml.set_clock(clock, 1.0)
     readings, _ = sampler.find_gpus(uuids, None, None)
     each, _ = sampler.find_gpus(uuids, None, None)
-    seldom = Seldom(readings)
+    seldom = SlowMetrics(readings)
     devices = Device.all()
     whole = sampler.Sampler(folder, os.getpid(), 1.0, uuids)
     raw = plain(pynvml, count)

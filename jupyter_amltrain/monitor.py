@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from jupyter_amltrain.errors import TargetUnreachable, UnknownRun
-from jupyter_amltrain.runs.gpu_record import FIGURES, gpu_record
+from jupyter_amltrain.runs.gpu_record import TABLE_FIGURES, gpu_record
 from jupyter_amltrain.runs.painters import Paint
 from jupyter_amltrain.runs.record import record_of
 from jupyter_amltrain.runs.store import Entry
@@ -117,7 +117,7 @@ def _newest(entry: Entry) -> dict[str, Any]:
             "memory_total": None if gpu.memory_total is None else gpu.memory_total / MIB,
             "power_limit": gpu.power_limit,
             **{field: value(f"gpu{gpu.index}.{field}") for field in ("util", "memory", "power", "temperature")},
-            **{field: now[field] for field in FIGURES if field in now},
+            **{field: now[field] for field in TABLE_FIGURES if field in now},
             "throttle": now.get("throttle"),
         }
         for gpu, now in (zip(part.gpus, part.now, strict=False) if part is not None else ())

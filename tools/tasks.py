@@ -113,6 +113,7 @@ def check(arguments: list[str]) -> int:
         "import-linter": [BIN / "lint-imports", "--no-cache"],
         "vermin (agent: 3.8)": [BIN / "vermin", *vermin, "jupyter_amltrain/agent"],
         "protocol.ts is fresh": [PYTHON, "-m", "tools.protocol_types", "--check"],
+        "gpuColumns.ts is fresh (protocol)": [PYTHON, "-m", "tools.gpu_columns_types", "--check"],
         "tsc": [BIN / "jlpm", "run", "tsc", "-p", "labextension/tsconfig.json", "--noEmit"],
         "eslint": [BIN / "jlpm", "run", "eslint", "labextension"],
         "TypeScript tests": [BIN / "jlpm", "run", "test"],

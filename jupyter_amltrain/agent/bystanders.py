@@ -12,10 +12,10 @@ from typing import Any, FrozenSet, List, Mapping, Optional
 
 from .processes import alive
 from .protocol import AgentError, read_json, read_state, run_folder
-from .shelf import LOCK, Shelf
+from .shelf import LOCK, NumberedJsonDir
 
 
-def bystanders(queue: str, home: str, run: str) -> FrozenSet[int]:
+def protected_pids(queue: str, home: str, run: str) -> FrozenSet[int]:
     """Pids of a queue's dispatcher and of the guardians and supervisors of its other runs.
 
     Parameters
@@ -30,7 +30,7 @@ def bystanders(queue: str, home: str, run: str) -> FrozenSet[int]:
         found.append(read_json(os.path.join(queue, LOCK), "Queue folder"))
     except (OSError, AgentError):
         pass
-    for record in Shelf(os.path.join(queue, "slots")).load().values():
+    for record in NumberedJsonDir(os.path.join(queue, "slots")).load().values():
         if (record["home"], record["run"]) == (home, run):
             continue
         found += [record.get("guardian"), record.get("supervisor") or _stated_supervisor(record)]

@@ -88,7 +88,7 @@ import signal
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import contact, damage, lifecycle, monitor, ownership, place, queue_settings
-from .contact import Here
+from .contact import AgentContext
 from .damage import DamagedRun
 from .gpu_users import lineage
 from .processes import node, resume
@@ -105,7 +105,7 @@ from .protocol import (
     run_folder,
     valid_run_id,
 )
-from .shelf import Shelf, default_queue, open_queue
+from .shelf import NumberedJsonDir, default_queue, open_queue
 from .waiting import queued, state_of
 
 Json = Dict[str, Any]
@@ -135,8 +135,8 @@ def call(
             raise AgentError("ProtocolError", "The agent does not know the call %r." % (op,))
         if not os.path.isabs(home):
             raise AgentError("StateError", "The state root %r is not an absolute path." % home)
-        here = Here(os.path.abspath(home), os.path.abspath(queue or default_queue()), agent)
-        return work(here, dict(payload))
+        context = AgentContext(os.path.abspath(home), os.path.abspath(queue or default_queue()), agent)
+        return work(context, dict(payload))
     except AgentError as error:
         return error.answer()
     except OSError as error:
@@ -150,36 +150,36 @@ def _run_of(payload: Json) -> str:
     return run
 
 
-def _submit(here: Here, payload: Json) -> Json:
+def _submit(context: AgentContext, payload: Json) -> Json:
     # A dispatcher may die between accepting and answering; the repeat must not find a clash.
     payload.setdefault("submission", os.urandom(12).hex())
     # The queue knows the submitter by it where it is the one that holds the GPU.
     payload.setdefault("submitter", lineage(os.getpid()))
-    return contact.submit(here, payload)
+    return contact.submit(context, payload)
 
 
-def _state_now(here: Here, run: str) -> Json:
-    state = lifecycle.settle(here.home, run, state_of(here, run), queue=here.queue)
-    return ownership.check_ends(here.queue, here.home, {run: state}).get(run, state)
+def _state_now(context: AgentContext, run: str) -> Json:
+    state = lifecycle.settle(context.home, run, state_of(context, run), queue=context.queue)
+    return ownership.check_ends(context.queue, context.home, {run: state}).get(run, state)
 
 
-def _cancel(here: Here, payload: Json) -> Json:
+def _cancel(context: AgentContext, payload: Json) -> Json:
     run = _run_of(payload)
     try:
-        state = _state_now(here, run)
+        state = _state_now(context, run)
     except DamagedRun:
-        return _cancel_damaged(here, run)
+        return _cancel_damaged(context, run)
     if state["state"] in TERMINAL:
         return {"run": run, "state": state["state"]}
-    failed = _ask_by_file(here, run)
-    state = state_of(here, run)  # it may have started meanwhile
+    failed = _ask_by_file(context, run)
+    state = state_of(context, run)  # it may have started meanwhile
     told = False
     if state["state"] == QUEUED:
         # Where no file can be made the dispatcher remembers it.
-        here.ask("cancel" if failed else "wake", {"run": run})
-        told, state = True, state_of(here, run)
+        context.ask("cancel" if failed else "wake", {"run": run})
+        told, state = True, state_of(context, run)
     if state["state"] not in TERMINAL:
-        record = ownership.records(here.queue).get((here.home, run))
+        record = ownership.records(context.queue).get((context.home, run))
         for who in ownership.supervisors(record, state)[:1]:
             told = _signal(who) or told
     if failed is not None and not told:
@@ -187,9 +187,9 @@ def _cancel(here: Here, payload: Json) -> Json:
     return {"run": run, "state": state["state"]}
 
 
-def _ask_by_file(here: Here, run: str) -> Optional[AgentError]:
+def _ask_by_file(context: AgentContext, run: str) -> Optional[AgentError]:
     """Ask for a run's end by a file, which also reaches a supervisor that starts later; why it cannot be made."""
-    path = os.path.join(run_folder(here.home, run), CANCEL)
+    path = os.path.join(run_folder(context.home, run), CANCEL)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | getattr(os, "O_NONBLOCK", 0), 0o600))
     except OSError as error:  # no free inode, a disk that is full or read-only
@@ -206,7 +206,7 @@ def _signal(who: Mapping[str, Any]) -> bool:
     return True
 
 
-def _cancel_damaged(here: Here, run: str) -> Json:
+def _cancel_damaged(context: AgentContext, run: str) -> Json:
     """Ask for the end of a run whose files say nothing: by the file that its supervisor looks for."""
     if not damage.processes_of(run):
         raise AgentError(
@@ -214,47 +214,47 @@ def _cancel_damaged(here: Here, run: str) -> Json:
             "Run %r is damaged, and no process of it runs on this machine: there is nothing to cancel."
             " Remove it with: %%aml_runs delete --force %s" % (run, run),
         )
-    failed = _ask_by_file(here, run)
+    failed = _ask_by_file(context, run)
     if failed is not None:
         raise failed
     return {"run": run, "state": RUNNING}
 
 
-def _poll(here: Here, payload: Json) -> Json:
+def _poll(context: AgentContext, payload: Json) -> Json:
     runs: Json = {}
     errors: Json = {}
     for run in payload.get("run_ids") or []:
         if not valid_run_id(run):
             continue
         try:
-            state = damage.read_state(here.home, run)
+            state = damage.read_state(context.home, run)
             if state is not None:
-                runs[run] = _settled(here, run, state)
+                runs[run] = _settled(context, run, state)
         except AgentError as error:
-            errors[run] = _unread(here, run, error)
-    if any(_stray(here, state) for state in runs.values()) and not contact.running(here.queue):
-        here.ask("ping", {})  # who comes up looks after what an earlier life has left
+            errors[run] = _unread(context, run, error)
+    if any(_stray(context, state) for state in runs.values()) and not contact.running(context.queue):
+        context.ask("ping", {})  # who comes up looks after what an earlier life has left
         for run in list(runs):
             try:
-                runs[run] = state_of(here, run)
+                runs[run] = state_of(context, run)
             except AgentError:  # deleted or damaged meanwhile: the next call says so
                 del runs[run]
-    runs.update(ownership.check_ends(here.queue, here.home, runs))
+    runs.update(ownership.check_ends(context.queue, context.home, runs))
     waiting = {run: state for run, state in runs.items() if state["state"] == QUEUED}
     if waiting:
-        runs.update(queued(here, waiting))
+        runs.update(queued(context, waiting))
     return {"runs": runs, "errors": errors}
 
 
-def _settled(here: Here, run: str, state: Json) -> Json:
+def _settled(context: AgentContext, run: str, state: Json) -> Json:
     """`state` as it is now; of a live run also that its end could not be written."""
     try:
-        state = lifecycle.settle(here.home, run, state, queue=here.queue)
+        state = lifecycle.settle(context.home, run, state, queue=context.queue)
     except OSError as error:
         why = "its end cannot be written: %s" % (error.strerror or error)
         return dict(state, reason=NOT_WRITTEN, detail=why)
-    if state["state"] not in TERMINAL and _is_full(run_folder(here.home, run)):
-        why = "no space left on the disk of %s: its state may be older than what is shown" % here.home
+    if state["state"] not in TERMINAL and _is_full(run_folder(context.home, run)):
+        why = "no space left on the disk of %s: its state may be older than what is shown" % context.home
         return dict(state, reason=NOT_WRITTEN, detail=why)
     return state
 
@@ -269,38 +269,38 @@ def _is_full(folder: str) -> bool:
     return no_space or (disk.f_files > 0 and disk.f_favail == 0)
 
 
-def _unread(here: Here, run: str, error: AgentError) -> Json:
+def _unread(context: AgentContext, run: str, error: AgentError) -> Json:
     said: Json = dict(error.answer()["error"])
     if isinstance(error, DamagedRun):
         try:
-            said["changed"] = os.stat(run_folder(here.home, run)).st_mtime
+            said["changed"] = os.stat(run_folder(context.home, run)).st_mtime
         except OSError:
             said["changed"] = 0.0
     return said
 
 
-def _stray(here: Here, state: Json) -> bool:
+def _stray(context: AgentContext, state: Json) -> bool:
     """Whether a run of our queue was started where pids are others: before a container's restart, mostly."""
-    if state["state"] in TERMINAL or state.get("queue") != os.path.realpath(here.queue):
+    if state["state"] in TERMINAL or state.get("queue") != os.path.realpath(context.queue):
         return False
-    return state.get("node") != node() and any(Shelf(os.path.join(here.queue, "slots")).names())
+    return state.get("node") != node() and any(NumberedJsonDir(os.path.join(context.queue, "slots")).names())
 
 
-def _list(here: Here, payload: Json) -> Json:
+def _list(context: AgentContext, payload: Json) -> Json:
     wanted = payload.get("run_ids")
     try:
-        names = os.listdir(os.path.join(here.home, RUNS)) if wanted is None else list(wanted)
+        names = os.listdir(os.path.join(context.home, RUNS)) if wanted is None else list(wanted)
     except FileNotFoundError:
         names = []
     ids = [name for name in names if valid_run_id(name)]
     but = frozenset(payload.get("but") or ())
-    polled = _poll(here, {"run_ids": [name for name in ids if name not in but]})
+    polled = _poll(context, {"run_ids": [name for name in ids if name not in but]})
     rows: List[Json] = []
     for run, state in polled["runs"].items():
         try:
-            job = damage.read_job(here.home, run)
+            job = damage.read_job(context.home, run)
         except AgentError as error:
-            polled["errors"][run] = _unread(here, run, error)
+            polled["errors"][run] = _unread(context, run, error)
             continue
         if job is None:  # deleted meanwhile
             continue
@@ -314,30 +314,30 @@ def _list(here: Here, payload: Json) -> Json:
     return {"runs": rows, "errors": polled["errors"], "ids": ids}
 
 
-def _info(here: Here, payload: Json) -> Json:
-    open_queue(here.queue)
-    answer = here.ask("info", {})
+def _info(context: AgentContext, payload: Json) -> Json:
+    open_queue(context.queue)
+    answer = context.ask("info", {})
     if "error" not in answer:
-        answer.update(place.describe(answer["pid"]), home=here.home, queue=here.queue)
+        answer.update(place.describe(answer["pid"]), home=context.home, queue=context.queue)
     return answer
 
 
-def _delete(here: Here, payload: Json) -> Json:
+def _delete(context: AgentContext, payload: Json) -> Json:
     run = _run_of(payload)
     try:
-        state = _state_now(here, run)
+        state = _state_now(context, run)
     except DamagedRun:
         state = _end_of_damaged(run)
     if state["state"] not in TERMINAL:
         raise AgentError(
             "CommandError", "Run %r is %s. Cancel it first: %%aml_runs cancel %s" % (run, state["state"], run)
         )
-    folder = run_folder(here.home, run)
+    folder = run_folder(context.home, run)
     # Gone at once for all readers, also when the removal is cut short.
-    trash = os.path.join(here.home, RUNS, ".gone-%s-%s" % (run, os.urandom(4).hex()))
+    trash = os.path.join(context.home, RUNS, ".gone-%s-%s" % (run, os.urandom(4).hex()))
     os.rename(folder, trash)
     shutil.rmtree(trash, ignore_errors=True)
-    shutil.rmtree(os.path.join(here.home, STAGING, run), ignore_errors=True)
+    shutil.rmtree(os.path.join(context.home, STAGING, run), ignore_errors=True)
     return {"run": run, "deleted": True}
 
 
@@ -353,23 +353,23 @@ def _end_of_damaged(run: str) -> Json:
     )
 
 
-def _configure(here: Here, payload: Json) -> Json:
-    open_queue(here.queue)
-    settings = queue_settings.change(here.queue, payload)
-    if contact.running(here.queue):
-        here.ask("wake", {})  # it holds at once for those that wait
+def _configure(context: AgentContext, payload: Json) -> Json:
+    open_queue(context.queue)
+    settings = queue_settings.change(context.queue, payload)
+    if contact.running(context.queue):
+        context.ask("wake", {})  # it holds at once for those that wait
     return settings
 
 
-def _ping(here: Here, payload: Json) -> Json:
-    return here.ask("ping", {})
+def _ping(context: AgentContext, payload: Json) -> Json:
+    return context.ask("ping", {})
 
 
-def _monitor(here: Here, payload: Json) -> Json:
-    return monitor.serve(here, payload)
+def _monitor(context: AgentContext, payload: Json) -> Json:
+    return monitor.serve(context, payload)
 
 
-_CALLS: Dict[str, Callable[[Here, Json], Json]] = {
+_CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "submit": _submit,
     "cancel": _cancel,
     "poll": _poll,

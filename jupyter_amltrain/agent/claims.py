@@ -67,7 +67,7 @@ def forget(queue: str, submission: str) -> None:
         pass
 
 
-def sweep(queue: str) -> None:
+def sweep_claims(queue: str) -> None:
     """Remove all decisions. Only for a new dispatcher that has no socket yet: no earlier request reaches it."""
     folder = os.path.join(queue, CLAIMS)
     try:

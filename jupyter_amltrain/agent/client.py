@@ -9,9 +9,9 @@ from typing import Any, Dict
 from . import clock
 
 #: A request with a large environment; more is a mistake.
-LONGEST_REQUEST = 16 << 20
+MAX_REQUEST_BYTES = 16 << 20
 #: Seconds that a client gets to send its line.
-PATIENCE = 20.0
+REQUEST_TIMEOUT_S = 20.0
 
 
 class Client:
@@ -20,7 +20,7 @@ class Client:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.data = bytearray()
-        self.until = clock.mono() + PATIENCE
+        self.until = clock.mono() + REQUEST_TIMEOUT_S
 
     def answer(self, value: Dict[str, Any]) -> None:
         """Send the answer and close."""

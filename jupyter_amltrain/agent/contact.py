@@ -14,15 +14,15 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar
 
 from . import claims, clock, inherited, place, submission
-from .client import LONGEST_REQUEST
+from .client import MAX_REQUEST_BYTES
 from .processes import alive, look, resume
 from .protocol import PROTOCOL, QUEUED, AgentError, read_json, run_folder
-from .shelf import DIARY, LOCK, Address, Shelf, open_queue
+from .shelf import LOCK, LOG_FILE, Address, NumberedJsonDir, open_queue
 
 #: Seconds that a dispatcher gets to come up, and to answer.
-PATIENCE = 30.0
+DISPATCHER_TIMEOUT_S = 30.0
 #: Tries of a call whose dispatcher dies over it.
-TRIES = 3
+MAX_TRIES = 3
 #: Seconds that a dispatcher which shows signs of life gets for an answer.
 ANSWER_TIMEOUT_S = 60.0
 #: Seconds between looks at a dispatcher that has not answered yet.
@@ -88,7 +88,7 @@ class SilenceWatch:
             raise DispatcherHangs(record)
 
 
-class Here(NamedTuple):
+class AgentContext(NamedTuple):
     """Whom a call is for: state root, queue folder, and the zipapp that serves them."""
 
     home: str
@@ -143,12 +143,12 @@ def exchange(
         ``SubmitError`` for a request longer than a dispatcher reads.
     """
     line = json.dumps(request).encode() + b"\n"
-    if len(line) > LONGEST_REQUEST:
+    if len(line) > MAX_REQUEST_BYTES:
         raise AgentError(
             "SubmitError",
             "Cannot submit the job: the request has %.1f MiB and the agent takes %d MiB (parameters, arguments and"
             " environment together). Put large data into a file that the script reads; files that travel with the"
-            " job are named by --source." % (len(line) / (1 << 20), LONGEST_REQUEST >> 20),
+            " job are named by --source." % (len(line) / (1 << 20), MAX_REQUEST_BYTES >> 20),
         )
     limit = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
     until = clock.mono() + limit
@@ -196,8 +196,8 @@ def ask(queue: str, home: str, agent: Optional[str], op: str, payload: Dict[str,
     """
     request = {"op": op, "payload": payload, "home": home, "protocol": PROTOCOL}
     missing = False
-    for attempt in range(TRIES + 1):
-        last = attempt == TRIES
+    for attempt in range(MAX_TRIES + 1):
+        last = attempt == MAX_TRIES
         try:
             if missing:
                 spawn(queue, home, agent)
@@ -216,7 +216,7 @@ def ask(queue: str, home: str, agent: Optional[str], op: str, payload: Dict[str,
     raise AssertionError("the last try returns or raises")
 
 
-def submit(here: Here, payload: Dict[str, Any]) -> Dict[str, Any]:
+def submit(context: AgentContext, payload: Dict[str, Any]) -> Dict[str, Any]:
     """Hand in a job: the answer, or an error that says what is known.
 
     Parameters
@@ -232,14 +232,14 @@ def submit(here: Here, payload: Dict[str, Any]) -> Dict[str, Any]:
     """
     name, run = payload["submission"], payload.get("run", "")
     try:
-        answer = here.ask("submit", payload)
+        answer = context.ask("submit", payload)
     except AgentError as error:
         # The request may lie in the socket of a dispatcher that goes on later.
         try:
-            open_queue(here.queue)
-            decision = claims.decide(here.queue, name, claims.REVOKED)
+            open_queue(context.queue)
+            decision = claims.decide(context.queue, name, claims.REVOKED)
         except (AgentError, OSError) as failed:
-            if not running(here.queue):  # then nobody has the request
+            if not running(context.queue):  # then nobody has the request
                 raise error from None
             why = failed.message if isinstance(failed, AgentError) else "%s" % (failed.strerror or failed)
             raise AgentError(
@@ -248,11 +248,11 @@ def submit(here: Here, payload: Dict[str, Any]) -> Dict[str, Any]:
                 " minute before you submit it again." % (run, error.message, why),
             ) from error
         if decision == claims.ACCEPTED:
-            submission.show(here.home, run, name)
-        elif not submission.accepted(here.home, run, name):  # by an earlier dispatcher, whose claims are gone
+            submission.show(context.home, run, name)
+        elif not submission.accepted(context.home, run, name):  # by an earlier dispatcher, whose claims are gone
             raise
-        return {"run": run, "state": QUEUED, "folder": run_folder(here.home, run), "ticket": 0}
-    claims.forget(here.queue, name)
+        return {"run": run, "state": QUEUED, "folder": run_folder(context.home, run), "ticket": 0}
+    claims.forget(context.queue, name)
     return answer
 
 
@@ -264,7 +264,7 @@ def _end_hanging(queue: str, record: Mapping[str, Any], own: Optional[str]) -> b
     own
         Submission of the call that noticed: it is sent again to the next dispatcher.
     """
-    waiting = Shelf(os.path.join(queue, "tickets"))
+    waiting = NumberedJsonDir(os.path.join(queue, "tickets"))
     others = [ticket for ticket in waiting.load().values() if not own or ticket.get("submission") != own]
     if others or waiting.unreadable:  # their environments and secrets are in its memory only
         return False
@@ -283,14 +283,14 @@ def _end_hanging(queue: str, record: Mapping[str, Any], own: Optional[str]) -> b
 
 def _silent(queue: str, error: Unanswered) -> AgentError:
     record = read_json(os.path.join(queue, LOCK), "Queue folder") or {}
-    waiting = len(list(Shelf(os.path.join(queue, "tickets")).names()))
+    waiting = len(list(NumberedJsonDir(os.path.join(queue, "tickets")).names()))
     cost = ""
     if waiting:
         cost = " %d waiting %s would have to be submitted again." % (waiting, "run" if waiting == 1 else "runs")
     return AgentError(
         "StateError",
         "The agent does not answer: %s. Try again, or end it with: kill -9 %s.%s See %s"
-        % (error, record.get("pid", "?"), cost, os.path.join(queue, DIARY)),
+        % (error, record.get("pid", "?"), cost, os.path.join(queue, LOG_FILE)),
     )
 
 
@@ -313,7 +313,7 @@ def _same_version(queue: str) -> None:
             "An older agent (protocol %s) still has %s waiting jobs. Wait until they have started, or cancel them."
             % (number, answer.get("waiting", "some")),
         )
-    until = clock.mono() + PATIENCE
+    until = clock.mono() + DISPATCHER_TIMEOUT_S
     while alive(record) and clock.mono() < until:
         time.sleep(0.01)
     raise NoDispatcher("the older one has left")
@@ -372,13 +372,13 @@ def spawn(queue: str, home: str, agent: Optional[str]) -> None:
     open_queue(queue)
     resume(read_json(os.path.join(queue, LOCK), "Queue folder"))  # it may have been stopped before it listened
     _check_locks(queue)
-    diary = os.open(os.path.join(queue, DIARY), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    log = os.open(os.path.join(queue, LOG_FILE), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         started = subprocess.Popen(
             [*place.scope_prefix(), *command(queue, home, agent)],
             stdin=subprocess.DEVNULL,
-            stdout=diary,
-            stderr=diary,
+            stdout=log,
+            stderr=log,
             cwd="/",
             env=inherited.for_dispatcher(os.environ),
             start_new_session=True,
@@ -386,13 +386,13 @@ def spawn(queue: str, home: str, agent: Optional[str]) -> None:
     except OSError as error:
         raise AgentError("StateError", "Cannot start the agent: %s" % error) from error
     finally:
-        os.close(diary)
+        os.close(log)
     # The first process returns when its grandchild listens.
-    until = clock.mono() + PATIENCE
+    until = clock.mono() + DISPATCHER_TIMEOUT_S
     try:
-        started.wait(PATIENCE)
+        started.wait(DISPATCHER_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise _not_up(queue, "it did not come up within %g s" % PATIENCE) from None
+        raise _not_up(queue, "it did not come up within %g s" % DISPATCHER_TIMEOUT_S) from None
     if started.returncode not in (0, -9):
         raise _not_up(queue, "it ended with code %d" % started.returncode)
     pause = 0.001
@@ -409,11 +409,12 @@ def spawn(queue: str, home: str, agent: Optional[str]) -> None:
 
 def _not_up(queue: str, why: str) -> AgentError:
     try:
-        with open(os.path.join(queue, DIARY), "rb") as file:
+        with open(os.path.join(queue, LOG_FILE), "rb") as file:
             last = file.read()[-400:].decode("utf-8", "replace").strip().splitlines()[-1:]
     except OSError:
         last = []
     return AgentError(
         "StateError",
-        "The agent does not run: %s%s. See %s" % (why, " (%s)" % last[0] if last else "", os.path.join(queue, DIARY)),
+        "The agent does not run: %s%s. See %s"
+        % (why, " (%s)" % last[0] if last else "", os.path.join(queue, LOG_FILE)),
     )

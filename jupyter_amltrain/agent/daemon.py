@@ -13,7 +13,7 @@ from . import clock
 from .protocol import PROTOCOL, SCHEMA
 
 #: Seconds to wait for a leaving dispatcher's lock.
-PATIENCE = 20.0
+LOCK_TIMEOUT_S = 20.0
 _MODULES = ("guardian", "supervisor", "sampler", "rank", "lifecycle", "outcome", "host", "mlflow_sink")
 
 
@@ -40,7 +40,7 @@ def detach(queue: str, home: str) -> int:
         if hasattr(sys.stdout, "reconfigure"):  # a path need not be UTF-8
             sys.stdout.reconfigure(errors="backslashreplace")
         code = _serve(queue, home, writer)
-    except BaseException:  # the body of a process: whatever it is goes to its diary
+    except BaseException:  # the body of a process: whatever it is goes to its log
         import traceback
 
         traceback.print_exc()
@@ -56,7 +56,7 @@ def _serve(queue: str, home: str, ready: int) -> int:
 
     queue = open_queue(queue)
     lock = os.open(os.path.join(queue, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = clock.mono() + PATIENCE
+    until = clock.mono() + LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

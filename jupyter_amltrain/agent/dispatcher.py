@@ -17,19 +17,19 @@ import traceback
 from typing import Any, Callable, Dict, List, NamedTuple
 
 from . import claims, clock, driver_state, failpoints, queue_settings, slots, submission, visible_gpus
-from .client import LONGEST_REQUEST, Client
+from .client import MAX_REQUEST_BYTES, Client
 from .forked import drain, wake_on
 from .gpus import GpuWatch
 from .known_gpus import KnownGpus
 from .protocol import PROTOCOL, QUEUED, AgentError, run_folder
 from .scheduler import Scheduler
 from .shelf import Address
-from .tickets import Held, Queue
+from .tickets import PendingSecrets, Queue
 
 #: Seconds between looks at jobs whose end no signal tells us (adopted ones).
-ADOPTED_PERIOD = 1.0
+ADOPTED_CHECK_INTERVAL_S = 1.0
 #: Seconds that a new dispatcher waits for its first call.
-FIRST_WAIT = 10.0
+FIRST_CALL_TIMEOUT_S = 10.0
 #: Seconds that a submit waits for a reading of the GPUs where the last one found less than there may be.
 PROBE_WAIT_S = 0.2
 
@@ -77,8 +77,8 @@ class Dispatcher:
         self.next_look = 0.0
         self.queue.adopt(self.say)
         for one in {home} | {ticket["home"] for ticket in self.queue.tickets.values()}:
-            submission.sweep(one)
-        claims.sweep(queue)
+            submission.sweep_submissions(one)
+        claims.sweep_claims(queue)
         self.listen()
 
     def say(self, text: str) -> None:
@@ -125,19 +125,19 @@ class Dispatcher:
 
     def _pause(self) -> float:
         due = [item.until for item in self.after_probe]
-        if self.scheduler.spare_due is not None:
-            due.append(self.scheduler.spare_due)
+        if self.scheduler.prefork_due is not None:
+            due.append(self.scheduler.prefork_due)
         return min([self._idle_pause(), *(max(0.0, moment - clock.mono()) for moment in due)])
 
     def _idle_pause(self) -> float:
         busy = self.queue.tickets or self.queue.records or self.clients or self.gpus.probing
         if busy:
-            return ADOPTED_PERIOD
+            return ADOPTED_CHECK_INTERVAL_S
         return max(0.0, self.idle_since + self._patience() - clock.mono()) + 0.01
 
     def _patience(self) -> float:
         # Who started us has yet to come with his call, on a busy machine not at once.
-        return idle_limit() if self.asked else max(FIRST_WAIT, idle_limit())
+        return idle_limit() if self.asked else max(FIRST_CALL_TIMEOUT_S, idle_limit())
 
     def _regular(self) -> None:
         """What time alone brings: slow clients, ends and cancels that nobody told us."""
@@ -149,7 +149,7 @@ class Dispatcher:
         self.scheduler.make_spare()
         self.scheduler.check_starts()
         if now >= self.next_look:
-            self.next_look = now + ADOPTED_PERIOD
+            self.next_look = now + ADOPTED_CHECK_INTERVAL_S
             self._look_after()
         if self.queue.tickets or self.queue.records or self.clients:
             self.idle_since = now
@@ -229,7 +229,7 @@ class Dispatcher:
         try:
             while True:
                 piece = client.connection.recv(1 << 16)
-                if not piece or len(client.data) > LONGEST_REQUEST:
+                if not piece or len(client.data) > MAX_REQUEST_BYTES:
                     self._forget(client)
                     return
                 client.data += piece
@@ -357,6 +357,6 @@ class Dispatcher:
                 self.queue.drop_ticket(number)
                 raise
         if number in self.queue.tickets:
-            self.queue.held[number] = Held(job.environ, job.secrets)
+            self.queue.held[number] = PendingSecrets(job.environ, job.secrets)
         client.answer({"run": run, "state": QUEUED, "folder": run_folder(home, run), "ticket": number or 0})
         self.scheduler.schedule()

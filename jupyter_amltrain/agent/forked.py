@@ -1,4 +1,4 @@
-"""What each of our forked processes does first, and its diary."""
+"""What each of our forked processes does first, and the run's log of the agent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _OURS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
 
 
-def note(folder: str, text: str) -> None:
-    """Append a line to the run's diary ``log/agent.txt``; never secrets, never an error."""
+def log_line(folder: str, text: str) -> None:
+    """Append a line to ``log/agent.txt`` of a run; no secrets. Ignores failures."""
     try:
         handle = os.open(os.path.join(folder, AGENT_LOG), _APPEND, 0o600)
         try:

@@ -10,12 +10,12 @@ from .protocol import DEFAULT_GPU_GRACE, TRUTH
 from .truth import CANNOT_TELL, NOT_USED, read_truth
 
 #: Seconds that a run waits for its sampler's first look at the GPUs: what is on them before it starts.
-READY_PATIENCE = 3.0
+READY_TIMEOUT_S = 3.0
 #: Seconds between looks of a supervisor: also for a cancel whose signal did not reach it.
-LOOK_PERIOD = 2.0
+CHECK_INTERVAL_S = 2.0
 
 
-class Gate:
+class GpuUsageGuard:
     """One run's gate.
 
     Parameters
@@ -39,9 +39,9 @@ class Gate:
         self.number = number
         self.path = os.path.join(folder, TRUTH % number)
         self.devices, self.require = devices, job.get("require_gpu") or ""
-        self.period = LOOK_PERIOD
+        self.period = CHECK_INTERVAL_S
         if devices:
-            self.period = min(LOOK_PERIOD, max(0.05, (job.get("gpu_grace") or DEFAULT_GPU_GRACE) / 4))
+            self.period = min(CHECK_INTERVAL_S, max(0.05, (job.get("gpu_grace") or DEFAULT_GPU_GRACE) / 4))
         self.said: Dict[str, str] = {}
         self._seen: Optional[Tuple[int, int]] = None
 
@@ -88,7 +88,7 @@ class Ready:
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
-        self.until = clock.mono() + READY_PATIENCE
+        self.until = clock.mono() + READY_TIMEOUT_S
 
     def came(self) -> bool:
         """Whether the byte is there; to be asked when the reader is readable."""

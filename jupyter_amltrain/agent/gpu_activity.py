@@ -8,7 +8,7 @@ memory controller was busy.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from . import clock
 from .gpu_devices import INVALID, OK
@@ -16,13 +16,6 @@ from .gpu_readings import GpuReadings, Value
 from .gpu_refusals import Refusals
 from .nvml import attempt
 
-#: Name and unit of each column.
-COLUMNS: Tuple[Tuple[str, str], ...] = (
-    ("sm_activity", "percent"),
-    ("tensor_activity", "percent"),
-    ("dram_bandwidth", "percent"),
-    ("memory_busy", "percent"),
-)
 # nvml.h, nvmlGpmMetricId_t: SM_UTIL, ANY_TENSOR_UTIL, DRAM_BW_UTIL
 _METRICS = (2, 5, 10)
 _VERSION = 1
@@ -49,6 +42,9 @@ class _Pair:
 class Activity:
     """Activity of the GPUs of `readings`, since the last reading of each."""
 
+    #: Columns that it reads, in their order here.
+    NAMES = ("sm_activity", "tensor_activity", "dram_bandwidth", "memory_busy")
+
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
         self._refusals = Refusals()
@@ -63,7 +59,7 @@ class Activity:
         return [False, False, False, self._memory_busy(i) is not None]
 
     def read(self, i: int) -> List[Value]:
-        """Values of one GPU in the order of :data:`COLUMNS`."""
+        """Values of one GPU in the order of :attr:`NAMES`."""
         pair = self._pairs.get(i)
         before = None if pair is None else pair.at
         if self._take(i):

@@ -12,7 +12,7 @@ from .processes import LINUX
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: A run of many processes is told by its first ones.
-MOST_PROCESSES = 64
+MAX_PROCESSES = 64
 #: CUDA in a process: torch's own half, the runtime, the driver.
 _CUDA = ("libtorch_cuda", "libcudart", "libcuda.so", "libcublas", "libcudnn", "xla_cuda_plugin")
 #: Framework -> libraries that show that it was imported, and how to get one with CUDA.
@@ -60,7 +60,7 @@ def likely(pids: Collection[int], gpus: Sequence[Mapping[str, Any]], proc: str =
     """
     if not LINUX:
         return THREE
-    seen = [_look(pid, proc) for pid in sorted(pids)[:MOST_PROCESSES]]
+    seen = [_look(pid, proc) for pid in sorted(pids)[:MAX_PROCESSES]]
     frameworks = {pid: name for pid, name in ((one.pid, _framework(one.libraries)) for one in seen) if name}
     # Where a framework is loaded its processes matter, not the shell that started them.
     judged = [one for one in seen if one.pid in frameworks] or seen

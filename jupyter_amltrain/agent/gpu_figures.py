@@ -11,14 +11,31 @@ from __future__ import annotations
 from typing import Any, List, Optional, Sequence, Tuple
 
 from . import clock, gpu_activity, gpu_throttling, gpu_transfers
+from .gpu_columns import FIGURES, unit_of
 from .gpu_readings import GpuReadings, Value
+from .gpu_slow import NvmlGauges
 
 #: Seconds between two readings.
 FIGURES_PERIOD_S = 5.0
 #: Seconds from the start to the first reading.
 _FIRST_S = 1.0
-#: Name and unit of all columns; a file has those that its devices can tell.
-COLUMNS: Tuple[Tuple[str, str], ...] = gpu_activity.COLUMNS + gpu_transfers.COLUMNS + gpu_throttling.COLUMNS
+
+
+class _Gauges:
+    """Figures that one NVML function each returns."""
+
+    def __init__(self, readings: GpuReadings) -> None:
+        columns = [(column.name, column.nvml) for column in FIGURES if column.nvml is not None]
+        self.NAMES = tuple(name for name, _ in columns)
+        self._gauges = NvmlGauges(readings, [how for _, how in columns if how is not None])
+
+    def tells(self, i: int) -> List[bool]:
+        """Which columns a GPU can tell."""
+        return [value is not None for value in self.read(i)]
+
+    def read(self, i: int) -> List[Value]:
+        """Values of one GPU in the order of :attr:`NAMES`."""
+        return self._gauges.read(i) if self.NAMES else []
 
 
 class GpuFigures:
@@ -32,15 +49,17 @@ class GpuFigures:
 
     def __init__(self, readings: GpuReadings, columns: Optional[Sequence[str]] = None) -> None:
         self.readings = readings
-        names = [name for name, _ in COLUMNS]
         sources: List[Any] = [
             gpu_activity.Activity(readings), gpu_transfers.Transfers(readings), gpu_throttling.Throttling(readings),
+            _Gauges(readings),
         ]  # fmt: skip
+        names = [name for source in sources for name in source.NAMES]
         count = len(readings.gpus)
         told = [[told for source in sources for told in source.tells(i)] for i in range(count)]
         if columns is None:
-            columns = [name for at, name in enumerate(names) if any(row[at] for row in told)]
-        self.columns: List[Tuple[str, str]] = [(name, dict(COLUMNS).get(name, "1")) for name in columns]
+            known = {name for at, name in enumerate(names) if any(row[at] for row in told)}
+            columns = [column.name for column in FIGURES if column.name in known]
+        self.columns: List[Tuple[str, str]] = [(name, unit_of(name)) for name in columns]
         self._at = [names.index(name) if name in names else -1 for name in columns]
         self._sources = sources if self.columns else []
         self._due = clock.mono() + _FIRST_S

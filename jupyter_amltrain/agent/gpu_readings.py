@@ -13,26 +13,22 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from . import clock, gpu_sentinels
+from .gpu_columns import MEMORY, PEAK, TICKS, UTIL, NvmlCall
+from .gpu_columns import TICK_WIDTH as WIDTH
 from .gpu_devices import DOWN, LOST, NEVER, NOT_FOUND, OK, Device, Driver, DriverError
 from .gpu_names import gpu_name
 from .nvml_errors import ErrorNotes, lost_text
 
-#: Name and unit of each column of a GPU.
-COLUMNS: Tuple[Tuple[str, str], ...] = (
-    ("util", "percent"),
-    ("peak", "percent"),
-    ("memory", "MiB"),
-    ("power", "W"),
-    ("temperature", "C"),
-    ("sm_clock", "MHz"),
-)
-WIDTH = len(COLUMNS)
+#: Key of the first version of the memory's call among the refused ones, and of the second.
+_OLDER, _NEWER = MEMORY, -MEMORY
+#: Key of the call for the utilization now, and of the one for its samples.
+_NOW, _SAMPLES = UTIL, PEAK
 #: Seconds until what is away is tried again.
-RETRY = 5.0
+LOST_RETRY_S = 5.0
 #: Seconds in which each function that was refused is asked once more: MIG and permissions change.
 REFUSED_RETRY_S = 60.0
 #: Utilization samples taken at once: a driver keeps fewer (seconds to minutes).
-ROOM = 2048
+MAX_SAMPLES = 2048
 
 Value = Optional[float]
 
@@ -40,8 +36,9 @@ Value = Optional[float]
 class _Metric:
     """One function that is asked of several GPUs each tick."""
 
-    def __init__(self, column: int, read: Callable[[], List[Any]]) -> None:
-        self.column = column
+    def __init__(self, key: int, read: Callable[[], List[Any]]) -> None:
+        #: Among the refused calls, and where the values go.
+        self.key, self.column = key, MEMORY if key == _NEWER else key
         self.read = read
         self.who: List[int] = []
         self.calls: List[Callable[[], int]] = []
@@ -74,7 +71,7 @@ class GpuReadings:
         self._unloaded = False
         # A run that began with the first version of the memory's function stays with it: no jump.
         self._refused: Set[Tuple[int, int]] = {
-            (i, -2) for i, gpu in enumerate(gpus) if "reserved" in gpu and gpu["reserved"] is None
+            (i, _NEWER) for i, gpu in enumerate(gpus) if "reserved" in gpu and gpu["reserved"] is None
         }
         #: Calls that were refused, and when the next of them is asked again.
         self._refused_calls: Dict[Tuple[int, int], Callable[[], int]] = {}
@@ -116,20 +113,19 @@ class GpuReadings:
             return
         here = [i for i in range(n) if self._handles[i] is not None]
         self._bind_memory(driver, here, n)
-        self._bind_numbers(driver, here, n, 3, "nvmlDeviceGetPowerUsage", (), gpu_sentinels.watts)
-        zero, sm = (ctypes.c_uint(0),), (ctypes.c_uint(1),)
-        self._bind_numbers(driver, here, n, 4, "nvmlDeviceGetTemperature", zero, gpu_sentinels.celsius)
-        self._bind_numbers(driver, here, n, 5, "nvmlDeviceGetClockInfo", sm, gpu_sentinels.megahertz)
+        for at, column in enumerate(TICKS):
+            if column.nvml is not None:
+                self._bind_numbers(driver, here, n, at, column.nvml)
         self._bind_utilization(driver, here, n)
 
-    def _bind_numbers(self, driver: Driver, here: List[int], n: int, column: int, name: str, args: Any,
-                      convert: Optional[Callable[[Any], List[Any]]]) -> None:  # fmt: skip
-        function = driver.function(name)
+    def _bind_numbers(self, driver: Driver, here: List[int], n: int, column: int, how: NvmlCall) -> None:
+        function = driver.function(*how.functions)
         if function is None:
             return
         slots = array("I", bytes(4 * n))
         into = (ctypes.c_uint * n).from_buffer(slots)
-        metric = _Metric(column, slots.tolist if convert is None else partial(convert, slots))
+        args = [ctypes.c_uint(constant) for constant in how.constants]
+        metric = _Metric(column, gpu_sentinels.converter(how.divisor, how.maximum, slots))
         for i in here:
             call = partial(function, self._handles[i], *args, ctypes.byref(into, 4 * i))
             if (i, column) in self._refused:
@@ -142,7 +138,7 @@ class GpuReadings:
     def _bind_memory(self, driver: Driver, here: List[int], n: int) -> None:
         # The second version leaves out what the driver reserves, as nvidia-smi and CUDA do.
         newer, older = driver.function("nvmlDeviceGetMemoryInfo_v2"), driver.function("nvmlDeviceGetMemoryInfo")
-        for function, words, key in ((newer, 5, -2), (older, 3, 2)):
+        for function, words, key in ((newer, 5, _NEWER), (older, 3, _OLDER)):
             if function is None:
                 continue
             slots = array("Q", bytes(8 * words * n))
@@ -155,9 +151,9 @@ class GpuReadings:
                 call = partial(function, self._handles[i], ctypes.byref(into, 8 * words * i))
                 if (i, key) in self._refused:
                     # Who began with the first version stays with it, see above.
-                    if key != -2 or self._reserved[i] is not None:
+                    if key != _NEWER or self._reserved[i] is not None:
                         self._refused_calls[i, key] = call
-                elif words == 5 or newer is None or (i, -2) in self._refused:
+                elif words == 5 or newer is None or (i, _NEWER) in self._refused:
                     metric.who.append(i)
                     metric.calls.append(call)
             if metric.who:
@@ -186,19 +182,19 @@ class GpuReadings:
         slots = array("I", bytes(8 * n))
         into = (ctypes.c_uint * (2 * n)).from_buffer(slots)
         self._now = slots
-        buffer = array("Q", bytes(16 * ROOM))
+        buffer = array("Q", bytes(16 * MAX_SAMPLES))
         self._times = memoryview(buffer)
         self._words = self._times.cast("B").cast("I")
         self._count = ctypes.c_uint(0)
         kind, type_ = ctypes.c_uint(1), ctypes.c_uint(0)  # NVML_GPU_UTILIZATION_SAMPLES
         array_ = (ctypes.c_ulonglong * len(buffer)).from_buffer(buffer)
-        metric = _Metric(0, lambda: gpu_sentinels.percents(slots[0::2]))
+        metric = _Metric(UTIL, lambda: gpu_sentinels.percents(slots[0::2]))
         for i in here:
             ask = take = None
             if now is not None:
-                ask = self._unless_refused(i, 0, partial(now, self._handles[i], ctypes.byref(into, 8 * i)))
+                ask = self._unless_refused(i, _NOW, partial(now, self._handles[i], ctypes.byref(into, 8 * i)))
             if samples is not None:
-                take = self._unless_refused(i, 1, partial(
+                take = self._unless_refused(i, _SAMPLES, partial(
                     samples, self._handles[i], kind, self._since[i], ctypes.byref(type_),
                     ctypes.byref(self._count), ctypes.byref(array_),
                 ))  # fmt: skip
@@ -219,7 +215,7 @@ class GpuReadings:
     # -- a tick ----------------------------------------------------------------------
 
     def read(self) -> List[Value]:
-        """The values of every GPU in the order of :data:`COLUMNS`, one list; ``None`` for *cannot tell*."""
+        """The values of every GPU in the order of :data:`.gpu_columns.TICKS`, one list; ``None`` for *cannot tell*."""
         if self._retry is not None and clock.mono() >= self._retry:
             self._look_again()
         if self._refused_calls and clock.mono() >= self._ask_refused_at:
@@ -229,7 +225,7 @@ class GpuReadings:
         trouble: List[Tuple[int, int, int]] = []
         for metric in self._metrics:
             codes = [call() for call in metric.calls]
-            column = metric.column if metric.column >= 0 else 2
+            column = metric.column
             if len(codes) == n and not any(codes):
                 out[column::WIDTH] = metric.read()
             else:
@@ -238,14 +234,14 @@ class GpuReadings:
                     if code == OK:
                         out[WIDTH * i + column] = values[i]
                     else:
-                        trouble.append((i, metric.column, code))
-            if not column:
-                out[1::WIDTH] = out[0::WIDTH]
+                        trouble.append((i, metric.key, code))
+            if column == UTIL:
+                out[PEAK::WIDTH] = out[UTIL::WIDTH]
         self._sample(out, trouble)
         if trouble:
             self._handle(trouble, out)
         if self._errors.open:
-            self._errors.close(clock.mono(), RETRY)
+            self._errors.close(clock.mono(), LOST_RETRY_S)
         return out
 
     def _sample(self, out: List[Any], trouble: List[Tuple[int, int, int]]) -> None:
@@ -255,9 +251,9 @@ class GpuReadings:
         count, words, times = self._count, self._words, self._times
         most, rubbish = gpu_sentinels.MAX_PERCENT, gpu_sentinels.ALL_ONES_64
         for i, since, take, ask in self._samplers:
-            count.value = ROOM
+            count.value = MAX_SAMPLES
             code = take()
-            k = 0 if code else min(count.value, ROOM)
+            k = 0 if code else min(count.value, MAX_SAMPLES)
             if k:
                 values = words[2 : 4 * k : 4].tolist()
                 at = times[0 : 2 * k : 2].tolist()
@@ -274,19 +270,19 @@ class GpuReadings:
                 since.value = newest  # also back: the clock of the samples was set, or began anew
                 if values and seen:  # the first answer is of the time before us
                     k = len(values)
-                    out[WIDTH * i] = (2 * sum(values) + k) // (2 * k)
-                    out[WIDTH * i + 1] = highest
+                    out[WIDTH * i + UTIL] = (2 * sum(values) + k) // (2 * k)
+                    out[WIDTH * i + PEAK] = highest
                     continue
             elif code not in (OK, NOT_FOUND):
-                trouble.append((i, 1, code))
+                trouble.append((i, _SAMPLES, code))
             if ask is not None:
                 code = ask()
                 if code == OK:
-                    out[WIDTH * i] = out[WIDTH * i + 1] = gpu_sentinels.number(
+                    out[WIDTH * i + UTIL] = out[WIDTH * i + PEAK] = gpu_sentinels.number(
                         self._now[2 * i], gpu_sentinels.MAX_PERCENT
                     )
                 else:
-                    trouble.append((i, 0, code))
+                    trouble.append((i, _NOW, code))
 
     # -- trouble -----------------------------------------------------------------------
 
@@ -302,7 +298,7 @@ class GpuReadings:
                 self._handles[i] = None
                 self._errors.forget(i)
                 self.notes.append("%s %s" % (gpu_name(self.gpus[i]), lost_text(code)))
-                self._retry = clock.mono() + RETRY
+                self._retry = clock.mono() + LOST_RETRY_S
                 changed = True
             elif code in NEVER:
                 self._refused.add((i, key))
@@ -324,8 +320,8 @@ class GpuReadings:
         call = self._refused_calls.pop(where)
         self._refused_calls[where] = call  # to the end of the line
         self._ask_refused_at = clock.mono() + REFUSED_RETRY_S / len(self._refused_calls)
-        if where[1] == 1:
-            self._count.value = ROOM
+        if where[1] == _SAMPLES:
+            self._count.value = MAX_SAMPLES
         if call() in (OK, NOT_FOUND):
             self._refused.discard(where)
             self._bind()
@@ -336,12 +332,12 @@ class GpuReadings:
             self._unloaded = True
         self._handles = [None] * len(self.gpus)
         out[:] = self._blank
-        self._retry = clock.mono() + RETRY
+        self._retry = clock.mono() + LOST_RETRY_S
         self._bind()
 
     def _look_again(self) -> None:
         """Try to get back what is away."""
-        self._retry = clock.mono() + RETRY
+        self._retry = clock.mono() + LOST_RETRY_S
         all_away = not any(self._handles)
         try:
             if self.driver is None:
@@ -360,7 +356,7 @@ class GpuReadings:
         if back:
             # Another driver may have come back.
             self._refused = {
-                (i, key) for i, key in self._refused if i not in back or (key == -2 and self._reserved[i] is None)
+                (i, key) for i, key in self._refused if i not in back or (key == _NEWER and self._reserved[i] is None)
             }
             who = [gpu_name(self.gpus[i]) for i in back]
             gpus = ", ".join(who) + (" is" if len(who) == 1 else " are")
@@ -379,6 +375,6 @@ class GpuReadings:
 
 def _what(key: int) -> str:
     """What a key of a call reads, in words."""
-    if key in (-2, 2):
+    if key in (_NEWER, _OLDER):
         return "memory"
-    return "utilization" if key in (0, 1) or key >= WIDTH else COLUMNS[key][0].replace("_", " ")
+    return "utilization" if key in (_NOW, _SAMPLES) else TICKS[key].name.replace("_", " ")

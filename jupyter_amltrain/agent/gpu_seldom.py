@@ -1,4 +1,4 @@
-"""What is told of the GPUs only when it changes: their slow values, processes and mishaps."""
+"""GPU values that are written only when they change: slow values, processes and notes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from . import clock
 from .gpu_process_load import ProcessLoad
 from .gpu_processes import Owners
 from .gpu_readings import GpuReadings
-from .gpu_slow import SlowReadings
+from .gpu_slow import SlowReader
 from .process_names import command_of, user_of
 from .torch_memory import TORCH
 
 #: A memory that changed by less (share) is the same, and a longer list comes this rarely (seconds).
-SAME, PROCESSES_EVERY = 0.01, 5.0
+SAME_MEMORY_SHARE, PROCESSES_INTERVAL_S = 0.01, 5.0
 #: SM shares of processes are written when one changed by so much (percentage points).
-SM_CHANGE = 5
+MIN_SM_CHANGE = 5
 _MEMORIES = ("mine", "others", *TORCH)
 
 
-class Seldom:
-    """Keeps the seldom read values of GPUs, and knows which of them the file has.
+class SlowMetrics:
+    """Slow values of the GPUs, and which of them the telemetry file has.
 
     Attributes
     ----------
@@ -30,18 +30,18 @@ class Seldom:
 
     def __init__(self, readings: GpuReadings, owners: Optional[Owners] = None) -> None:
         self.readings = readings
-        self.slow = SlowReadings(readings)
+        self.slow = SlowReader(readings)
         self.owners = owners or Owners()
         self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
         self._energy: Dict[int, Optional[int]] = {}
         self.processes: List[List[Any]] = [[] for _ in readings.gpus]  #: index, pid, owner, MiB, command, user
-        self._told: List[Dict[str, Any]] = [{} for _ in readings.gpus]
-        self._told_processes: Optional[List[List[Any]]] = None
-        self._told_at = 0.0
+        self._in_file: List[Dict[str, Any]] = [{} for _ in readings.gpus]
+        self._processes_in_file: Optional[List[List[Any]]] = None
+        self._processes_at = 0.0
         self._names: Dict[int, Tuple[str, str]] = {}
         self._load = ProcessLoad(readings)
         self._shares: List[Dict[int, int]] = [{} for _ in readings.gpus]
-        self._told_shares: Optional[List[Optional[int]]] = None
+        self._shares_in_file: Optional[List[Optional[int]]] = None
 
     def read(self, period: float, members: Collection[int]) -> None:
         """Ask those GPUs whose turn it is.
@@ -54,8 +54,10 @@ class Seldom:
         for i in self.slow.due(period):
             listed = self.slow.processes(i)
             rows = self.owners.tell(listed, members) if listed else ([] if listed is not None else None)
-            self.values[i] = dict(self.slow.read(i), **self.owners.sums(rows), **self._lost(i))
-            self._energy[i] = self.slow.energy(i)
+            values, self._energy[i] = self.slow.read(i)
+            values.update(self.owners.sums(rows))
+            values.update(self._lost(i))
+            self.values[i] = values
             index = self.readings.gpus[i]["index"]
             self.processes[i] = [
                 [index, pid, owner, memory, *(self._name(pid) if owner != "unknown" else ("", ""))]
@@ -75,68 +77,69 @@ class Seldom:
 
     def forget(self) -> None:
         """Tell everything again: a reader may begin here."""
-        self._told = [{} for _ in self.values]
-        self._told_processes = None
-        self._told_shares = None
+        self._in_file = [{} for _ in self.values]
+        self._processes_in_file = None
+        self._shares_in_file = None
 
     def news(self) -> Tuple[List[Dict[str, Any]], Any]:
         """Objects for the file, and what to give to :meth:`written` once they are in it."""
-        told: List[Dict[str, Any]] = []
+        objects: List[Dict[str, Any]] = []
         changes = [(i, self._changed(i)) for i in range(len(self.values))]
         changes = [(i, change) for i, change in changes if change]
         if changes:
-            told.append({"gpu": [[i, change] for i, change in changes]})
+            objects.append({"gpu": [[i, change] for i, change in changes]})
         rows = [row for rows in self.processes for row in rows]
         now = clock.mono()
         if not self._same(rows, now):
-            told.append({"processes": rows})
-            self._told_shares = None  # those of the list before
-        told += self._share_news(rows)
+            objects.append({"processes": rows})
+            self._shares_in_file = None  # those of the list before
+        objects += self._share_news(rows)
         notes = list(self.readings.notes)
-        told += [{"note": note} for note in notes]
-        return told, (changes, rows if any("processes" in one for one in told) else None, len(notes), now)
+        objects += [{"note": note} for note in notes]
+        return objects, (changes, rows if any("processes" in one for one in objects) else None, len(notes), now)
 
     def written(self, what: Any) -> None:
         """What :meth:`news` gave is in the file."""
         changes, rows, notes, now = what
         for i, change in changes:
-            self._told[i].update(change)
+            self._in_file[i].update(change)
         if rows is not None:
-            self._told_processes, self._told_at = rows, now
+            self._processes_in_file, self._processes_at = rows, now
         del self.readings.notes[:notes]
 
     def _share_news(self, rows: List[List[Any]]) -> List[Dict[str, Any]]:
         """SM shares (percent) of the processes in the order of their list, when they have changed."""
         places = {gpu["index"]: i for i, gpu in enumerate(self.readings.gpus)}
         shares = [self._shares[places[row[0]]].get(row[1]) for row in rows]
-        before = self._told_shares
+        before = self._shares_in_file
         if before is None or len(before) != len(shares):
             same = not any(share is not None for share in shares)
         else:
             same = all(
-                a is b if a is None or b is None else abs(a - b) < SM_CHANGE for a, b in zip(before, shares)
+                a is b if a is None or b is None else abs(a - b) < MIN_SM_CHANGE for a, b in zip(before, shares)
             )  # fmt: skip
         if same:
             return []
-        self._told_shares = shares
+        self._shares_in_file = shares
         return [{"sm": shares}]
 
     def _changed(self, i: int) -> Dict[str, Any]:
-        told = self._told[i]
+        before = self._in_file[i]
         return {
             key: value
             for key, value in self.values[i].items()
-            if key != "own" and not (key in told and _alike(told[key], value, SAME if key in _MEMORIES else 0.0))
+            if key != "own"
+            and not (key in before and _alike(before[key], value, SAME_MEMORY_SHARE if key in _MEMORIES else 0.0))
         }
 
     def _same(self, rows: List[List[Any]], now: float) -> bool:
-        before = self._told_processes
+        before = self._processes_in_file
         if before is None:
             return not rows
         if [row[:3] for row in before] != [row[:3] for row in rows]:
             return False
-        alike = all(_alike(old[3], new[3], SAME) for old, new in zip(before, rows))
-        return alike or now - self._told_at < PROCESSES_EVERY
+        alike = all(_alike(old[3], new[3], SAME_MEMORY_SHARE) for old, new in zip(before, rows))
+        return alike or now - self._processes_at < PROCESSES_INTERVAL_S
 
     def add(self, values: Sequence[Mapping[str, Any]]) -> None:
         """Add values of each GPU that are not the driver's; they are written like the others when they change."""

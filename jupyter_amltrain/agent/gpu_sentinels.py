@@ -5,13 +5,13 @@ A driver that has no value answers with all bits set, or with rubbish while it i
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from functools import partial
+from typing import Any, Callable, List, Optional, Tuple
 
 #: "No value" in 32 and in 64 bits (NVML_VALUE_NOT_AVAILABLE).
 ALL_ONES_32, ALL_ONES_64 = (1 << 32) - 1, (1 << 64) - 1
 NO_VALUE = frozenset({ALL_ONES_32, ALL_ONES_64})
-#: No device has more; the largest boards of 2026 draw 3 kW.
-MAX_PERCENT, MAX_WATTS, MAX_CELSIUS, MAX_MHZ = 100, 10_000, 250, 100_000
+MAX_PERCENT = 100
 #: A pebibyte.
 MAX_BYTES = 1 << 50
 
@@ -31,27 +31,23 @@ def percents(values: Any) -> List[Optional[int]]:
     return _up_to(MAX_PERCENT, values)
 
 
-def watts(values: Sequence[int]) -> List[Value]:
-    """Power from milliwatts; one decimal under 100 W."""
+def converter(divisor: int, maximum: float, values: Any) -> Callable[[], List[Any]]:
+    """Return what divides the numbers of an array by `divisor` at each call; ``None`` for a sentinel."""
+    return partial(_up_to if divisor == 1 else partial(_scaled, divisor), maximum, values)
+
+
+def _scaled(divisor: int, maximum: float, values: Any) -> List[Any]:
+    """Divide; a result under 100 that is not whole gets one decimal."""
+    exact, half = 100 * divisor, divisor // 2
     return [
-        (value + 500) // 1000 if 100_000 <= value <= 1000 * MAX_WATTS
-        else round(value / 1000, 1) if value < 100_000
+        (value + half) // divisor if exact <= value <= maximum
+        else round(value / divisor, 1) if value < exact
         else None
         for value in values
     ]  # fmt: skip
 
 
-def celsius(values: Any) -> List[Optional[int]]:
-    """Temperatures, of an array."""
-    return _up_to(MAX_CELSIUS, values)
-
-
-def megahertz(values: Any) -> List[Optional[int]]:
-    """Clocks, of an array."""
-    return _up_to(MAX_MHZ, values)
-
-
-def _up_to(most: int, values: Any) -> List[Optional[int]]:
+def _up_to(most: float, values: Any) -> List[Optional[int]]:
     found: List[Optional[int]] = values.tolist()
     return found if max(values) <= most else [value if value <= most else None for value in values]
 

@@ -12,7 +12,7 @@ from .processes import look
 #: Notes of this kind at most: a GPU that is shared for days is not news.
 MAX_NOTES = 20
 #: Processes that a note names.
-NAMED = 3
+MAX_NAMED = 3
 
 
 class Sharing:
@@ -39,7 +39,7 @@ class Sharing:
         Parameters
         ----------
         rows
-            Of each GPU, its processes as `Seldom` keeps them.
+            Of each GPU, its processes as `SlowMetrics` keeps them.
         members
             Pids of the run's processes now.
         """
@@ -57,8 +57,8 @@ class Sharing:
 
 
 def _some(processes: Mapping[int, str]) -> str:
-    shown = ", ".join(_who(pid, name) for pid, name in sorted(processes.items())[:NAMED])
-    return shown if len(processes) <= NAMED else "%s and %d more" % (shown, len(processes) - NAMED)
+    shown = ", ".join(_who(pid, name) for pid, name in sorted(processes.items())[:MAX_NAMED])
+    return shown if len(processes) <= MAX_NAMED else "%s and %d more" % (shown, len(processes) - MAX_NAMED)
 
 
 def _who(pid: int, name: str) -> str:

@@ -10,14 +10,12 @@ from .gpu_devices import OK
 from .gpu_readings import GpuReadings, Value
 from .gpu_refusals import Refusals
 
-#: Name and unit of each column.
-COLUMNS: Tuple[Tuple[str, str], ...] = (("throttled_power", "percent"), ("throttled_heat", "percent"))
 # nvml.h, nvmlPerfPolicyType_t: their counters are in nanoseconds.
 _POLICIES = (0, 1)
 # nvml.h, nvmlClocksEventReasons: software power cap, power brake; hardware slowdown, both thermal ones.
 POWER_REASONS, HEAT_REASONS = 0x4 | 0x80, 0x8 | 0x20 | 0x40
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-_NONE = (1 << 64) - 1
+_NO_COUNT = (1 << 64) - 1
 
 
 class Throttling:
@@ -25,6 +23,9 @@ class Throttling:
 
     By the driver's violation counters; where it has none, by the reasons that hold at the moment.
     """
+
+    #: Columns that it reads, in their order here.
+    NAMES = ("throttled_power", "throttled_heat")
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
@@ -40,7 +41,7 @@ class Throttling:
         return [a or counter is not None for a, counter in zip(known, counters)]
 
     def read(self, i: int) -> List[Value]:
-        """Values of one GPU in the order of :data:`COLUMNS`."""
+        """Values of one GPU in the order of :attr:`NAMES`."""
         handle = self.readings.handle(i)
         counters = [self._counter(i, policy) for policy in _POLICIES]
         before, now = self._last.pop(i, None), clock.mono()
@@ -64,7 +65,7 @@ class Throttling:
             return None
         code = function(handle, policy, ctypes.byref(self._slots))
         self._refusals.note((i, policy), code)
-        return None if code != OK or self._slots[1] == _NONE else int(self._slots[1])
+        return None if code != OK or self._slots[1] == _NO_COUNT else int(self._slots[1])
 
     def _reasons(self, i: int) -> Optional[int]:
         handle, driver = self.readings.handle(i), self.readings.driver
@@ -73,7 +74,7 @@ class Throttling:
             return None
         code = function(handle, ctypes.byref(self._bits))
         self._refusals.note((i, "reasons"), code)
-        return int(self._bits.value) if code == OK and self._bits.value != _NONE else None
+        return int(self._bits.value) if code == OK and self._bits.value != _NO_COUNT else None
 
 
 def _share(old: Optional[int], new: Optional[int], seconds: float) -> Value:

@@ -13,22 +13,18 @@ from .gpu_devices import OK
 from .gpu_readings import GpuReadings, Value
 from .gpu_refusals import Refusals
 
-#: Name and unit of each column; received is what comes to the GPU.
-COLUMNS: Tuple[Tuple[str, str], ...] = (
-    ("pcie_rx", "MiB/s"),
-    ("pcie_tx", "MiB/s"),
-    ("nvlink_rx", "MiB/s"),
-    ("nvlink_tx", "MiB/s"),
-)
 # nvml.h: NVML_FI_DEV_PCIE_COUNT_RX_BYTES, .._TX_BYTES (bytes), NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, .._TX (KiB)
 _FIELDS = ((198, 0, 1.0), (197, 0, 1.0), (139, 0xFFFFFFFF, 1024.0), (138, 0xFFFFFFFF, 1024.0))
 #: No bus is faster (MiB/s): a counter that jumps so far was set anew.
 _MAX_RATE = 4 << 20
-_NONE = (0xFFFFFFFF, (1 << 64) - 1)
+_NO_COUNTS = (0xFFFFFFFF, (1 << 64) - 1)
 
 
 class Transfers:
     """Throughput of the GPUs of `readings`, since the last reading of each."""
+
+    #: Columns that it reads, in their order here; received is what comes to the GPU.
+    NAMES = ("pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx")
 
     def __init__(self, readings: GpuReadings) -> None:
         self.readings = readings
@@ -40,18 +36,18 @@ class Transfers:
     def tells(self, i: int) -> List[bool]:
         """Which columns a GPU can tell; its counters are read."""
         self.read(i)
-        counters = self._last[i][2] if i in self._last else [None] * len(COLUMNS)
+        counters = self._last[i][2] if i in self._last else [None] * len(self.NAMES)
         return [value is not None for value in counters]
 
     def read(self, i: int) -> List[Value]:
-        """Values of one GPU in the order of :data:`COLUMNS`."""
+        """Values of one GPU in the order of :attr:`NAMES`."""
         handle, counters = self.readings.handle(i), self._counters(i)
         before, now = self._last.pop(i, None), clock.mono()
         if counters is None:
-            return [None] * len(COLUMNS)
+            return [None] * len(self.NAMES)
         self._last[i] = (handle, now, counters)
         if before is None or before[0] is not handle or now <= before[1]:
-            return [None] * len(COLUMNS)
+            return [None] * len(self.NAMES)
         seconds = now - before[1]
         return [
             _rate(old, new, unit, seconds) for old, new, (_, _, unit) in zip(before[2], counters, _FIELDS)
@@ -75,7 +71,7 @@ def _counter(field: Any) -> Optional[int]:
     if field.nvmlReturn != OK or field.valueType not in (1, 2, 3, 4):  # unsigned ones, and a signed long long
         return None
     value = int(field.value.uiVal if field.valueType == 1 else field.value.ullVal)
-    return None if value in _NONE else value
+    return None if value in _NO_COUNTS else value
 
 
 def _rate(old: Optional[int], new: Optional[int], unit: float, seconds: float) -> Value:

@@ -1,6 +1,6 @@
 """The guardian: outlives a killed supervisor just long enough to clean up and say so.
 
-Guardian and supervisor are forked as a pair before there is a job (:class:`Pair`),
+Guardian and supervisor are forked as a pair before there is a job (:class:`PreforkedPair`),
 so that a job's start costs no fork of ours. A pair that is never given a job ends
 when its dispatcher does.
 """
@@ -20,14 +20,14 @@ import traceback
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from . import clock, failpoints, gpu_locks, lifecycle
-from .bystanders import bystanders
-from .forked import close_others, drain, fresh_signals, note, stdio_to, wake_on
+from .bystanders import protected_pids
+from .forked import close_others, drain, fresh_signals, log_line, stdio_to, wake_on
 from .heartbeat import BEAT_CHECK_S, STALL_TIMEOUT_S, Listener
 from .outcome import classify
 from .processes import alive, become_subreaper, identity, look, members, resume, send
 from .protocol import AGENT_LOG, CANCELED, LOST, TERMINAL
 from .run_state import StateFile
-from .shelf import Shelf
+from .shelf import NumberedJsonDir
 
 #: Seconds in which a new supervisor has to say who it is.
 INTRODUCTION_TIMEOUT_S = 1.0
@@ -65,7 +65,7 @@ class Assignment(NamedTuple):
         return "%s:%s" % (self.job["run"], self.state["mark"])
 
 
-class Pair:
+class PreforkedPair:
     """A guardian and its supervisor, forked and waiting for a job.
 
     Attributes
@@ -265,7 +265,7 @@ def _guard(own: int, supervisors: int, ready: int) -> None:
         if task is None:
             os._exit(0)
         stdio_to(os.path.join(task.folder, AGENT_LOG))
-        Shelf(os.path.join(task.queue, "slots")).hold(task.number)
+        NumberedJsonDir(os.path.join(task.queue, "slots")).hold(task.number)
         failpoints.hit("after_guardian_fork")
         os.write(guarded_end, b"g")
         _watch(task, child, wakeup, life)
@@ -319,9 +319,11 @@ def _overdue(task: Assignment, heard: Listener) -> Optional[str]:
 
 def _take_over(task: Assignment, child: int, state: Dict[str, Any], stopped: str) -> None:
     """End a run in the place of a supervisor that does nothing, and say how it ended."""
-    note(task.folder, "guardian: the supervisor stalls; ending it and the run (%s)" % (stopped or "the job has ended"))
+    log_line(
+        task.folder, "guardian: the supervisor stalls; ending it and the run (%s)" % (stopped or "the job has ended")
+    )
     file = StateFile(task.folder, str(task.job.get("submission") or ""))
-    apart = bystanders(task.queue, task.home, task.job["run"])
+    apart = protected_pids(task.queue, task.home, task.job["run"])
     rank, us = (state.get("rank") or {}).get("pid", 0), os.getpid()
     status: Optional[int] = state.pop("rank_status", None)
     try:
@@ -377,8 +379,8 @@ def _lost(task: Assignment, state: Dict[str, Any]) -> None:
     state
         What the supervisor wrote last, or was about to write. An end among it stands.
     """
-    note(task.folder, "guardian: the supervisor is gone; removing the run's processes")
-    apart = bystanders(task.queue, task.home, task.job["run"])
+    log_line(task.folder, "guardian: the supervisor is gone; removing the run's processes")
+    apart = protected_pids(task.queue, task.home, task.job["run"])
     stuck = lifecycle.kill_all(task.mark, os.getpid(), apart=apart)
     state.pop("rank_status", None)
     if state["state"] not in TERMINAL:

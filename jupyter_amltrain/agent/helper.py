@@ -10,12 +10,12 @@ import traceback
 from typing import Callable, Iterable, Optional
 
 from . import clock, failpoints
-from .forked import close_others, fresh_signals, note
+from .forked import close_others, fresh_signals, log_line
 from .processes import end_with_parent
 
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.05, 5.0
 #: Seconds that a helper gets to go after SIGKILL.
-INSISTED = 3.0
+KILL_TIMEOUT_S = 3.0
 
 
 class Helper:
@@ -34,7 +34,7 @@ class Helper:
         try:
             self.pid = os.fork()
         except OSError as error:  # no processes left: later
-            note(folder, "supervisor: cannot fork the %s: %s" % (self.name, error))
+            log_line(folder, "supervisor: cannot fork the %s: %s" % (self.name, error))
             self.died()
             return
         if self.pid:
@@ -77,5 +77,5 @@ def dismiss(pid: int, patience: float = 3.0) -> None:
             if number == signal.SIGKILL:
                 return
             number = signal.SIGKILL
-            until = clock.mono() + INSISTED
+            until = clock.mono() + KILL_TIMEOUT_S
         select.select([], [], [], 0.002)

@@ -28,7 +28,7 @@ COLUMNS: Tuple[Tuple[str, str], ...] = (
 Value = Optional[float]
 
 #: Looks at a process until it counts as none of a run's.
-LOOKS = 3
+MAX_LOOKS = 3
 
 
 def memory_total() -> Optional[int]:
@@ -141,7 +141,7 @@ class Usage:
         return {pid: rows[pid] for pid in found}
 
     def _marked(self, rows: Dict[int, Process]) -> Dict[int, Process]:
-        asked = [pid for pid, row in rows.items() if self._unmarked.get((pid, row.start), 0) < LOOKS]
+        asked = [pid for pid, row in rows.items() if self._unmarked.get((pid, row.start), 0) < MAX_LOOKS]
         found = marked(self.mark, asked, whole=False)
         self._unmarked = {
             (pid, row.start): self._unmarked.get((pid, row.start), 0) + 1

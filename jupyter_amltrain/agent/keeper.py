@@ -13,7 +13,7 @@ from . import clock, driver_state, nvml, sampler
 from .forked import drain, stdio_to, wake_on
 from .helper import Helper, dismiss
 from .known_gpus import KnownGpus
-from .monitor import ASKED, DIARY, KEPT, RECORD, bad, keep, remove
+from .monitor import ASKED, KEPT, LOG_FILE, RECORD, bad, keep, remove
 from .processes import boot_id, identity, node
 from .protocol import SCHEMA, AgentError, read_json, write_json
 
@@ -42,7 +42,7 @@ def detach(folder: str) -> int:
     code = 70
     try:
         code = _keep(folder, asked.get("gpus"), float(asked["period"]), writer, lost)
-    except BaseException:  # the body of a process: whatever it is goes to its diary
+    except BaseException:  # the body of a process: whatever it is goes to its log
         import traceback
 
         traceback.print_exc()
@@ -89,7 +89,7 @@ def _check(wanted: Sequence[int], found: Json, lost: Sequence[Json]) -> None:
 
 
 def _keep(folder: str, gpus: Optional[List[int]], period: float, ready: int, lost: List[Json]) -> int:
-    stdio_to(os.path.join(folder, DIARY))
+    stdio_to(os.path.join(folder, LOG_FILE))
     os.umask(0o077)
     wakeup, _ = wake_on(signal.SIGCHLD, signal.SIGTERM)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

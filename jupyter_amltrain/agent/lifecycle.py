@@ -24,7 +24,7 @@ from .protocol import (
 
 State = Dict[str, Any]
 #: Seconds given to processes that were sent SIGKILL before we report them as unkillable.
-KILL_PATIENCE = 20.0
+KILL_TIMEOUT_S = 20.0
 #: Looks at the process table that must find nobody, where nothing else proves that a run has no process left:
 #: one look misses a process whose parent forks it and leaves while the table is read.
 EMPTY_SCANS = 5
@@ -146,7 +146,7 @@ def kill_all(
         if not rows and (childless or (empty >= scans and not (root is not None and _has_child(spare | apart)))):
             return ""
         spent = clock.mono() - began
-        if spent > gentle + KILL_PATIENCE:
+        if spent > gentle + KILL_TIMEOUT_S:
             pids = [row.pid for row in rows] or [pid for pid in children(os.getpid()) if pid not in spare | apart]
             return "could not be killed: pid %s" % ", ".join(map(str, pids))
         if spent >= gentle:

@@ -1,4 +1,4 @@
-"""``telemetry/minutes-<node>.jsonl``: least, mean and most of every column, a line a minute.
+"""``telemetry/minutes-<node>.jsonl``: minimum, mean and maximum of every column, a line a minute.
 
 A reader of a day's run takes these instead of 86,400 ticks. The sum over a minute's
 ticks is taken when it closes, so a tick costs the same after a day as at the start.
@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, List, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Sequence
 
 from .protocol import cut_torn_tail
+from .reduce import Value, reduce
 
 MINUTES = "telemetry/minutes-%d.jsonl"
 #: Seconds.
 MINUTE = 60
-
-Value = Optional[float]
 
 
 class Tick(NamedTuple):
@@ -90,12 +89,10 @@ class Minutes:
         """End the minute: append its line, and return its ticks."""
         ticks, self.ticks = self.ticks, []
         if ticks and ticks[-1].seq > self.seq:
-            low, mean, high = [], [], []
-            for column in zip(*(tick.values for tick in ticks)):
-                known = [value for value in column if value is not None]
-                low.append(min(known) if known else None)
-                mean.append(short(sum(known) / len(known)) if known else None)
-                high.append(max(known) if known else None)
+            columns = [reduce(column) for column in zip(*(tick.values for tick in ticks))]
+            low = [column.low for column in columns]
+            mean = [None if column.mean is None else short(column.mean) for column in columns]
+            high = [column.high for column in columns]
             first, last = ticks[0], ticks[-1]
             self.seq, self.offset = last.seq, last.end
             stats = ",".join("[%s]" % ",".join(map(number, stat)) for stat in (low, mean, high))

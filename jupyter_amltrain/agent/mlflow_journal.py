@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 #: Bytes held in memory while the disk is full; above it the oldest lines are dropped.
-HELD_LIMIT = 64 << 20
+MAX_HELD_BYTES = 64 << 20
 
 Record = Dict[str, Any]
 
@@ -142,7 +142,7 @@ class Journal:
         self._held_bytes = 0
 
     def _bound(self) -> None:
-        while self._held_bytes > HELD_LIMIT and len(self._held) > 1:
+        while self._held_bytes > MAX_HELD_BYTES and len(self._held) > 1:
             self._held_bytes -= len(self._held.pop(0))
             self.dropped += 1
             self._note("the disk stayed full: the oldest waiting metrics were dropped")

@@ -42,7 +42,6 @@ class Recorder:
         self._on_note = on_note
         self._noted: Set[str] = set()
         self.lock = threading.Lock()
-        self._starting = threading.Lock()  #: held while a run is found to be the first, or not
         self._unanswered: List[Record] = []
         self.journal = Journal(journal, self.note_once)
         os.makedirs(artifacts, mode=0o700, exist_ok=True)
@@ -70,7 +69,7 @@ class Recorder:
         self._unanswered = [*self._unanswered[1 - _UNANSWERED :], record]
 
     def note_once(self, text: str) -> None:
-        """Tell the diary, once for each sentence."""
+        """Log a sentence, once."""
         if text not in self._noted and len(self._noted) < 1000:
             self._noted.add(text)
             self._on_note(text)
@@ -87,9 +86,13 @@ class Recorder:
 
     # -- changes
 
+    def fit(self, op: str, body: Body) -> Body:
+        """Return a change whose values are not longer than the store takes; see :func:`.mlflow_limits.fit`."""
+        return fit(op, body, self._truncate, self.note_once)
+
     def change(self, op: str, body: Body, added: Body) -> Body:
         """Check, journal and apply one change; the ids that it got, also when it is a repeat."""
-        body = fit(op, body, self._truncate, self.note_once)
+        body = self.fit(op, body)
         with self.lock:
             known = self.repeated(op, body)
             if known is not None:

@@ -4,12 +4,14 @@ import hashlib
 import json
 import os
 import re
+import threading
 import uuid
 from typing import Any, Callable, Dict, List, Tuple
 
 from .mlflow_journal import now_ms
-from .mlflow_limits import Body, Refusal, fit, missing
+from .mlflow_limits import Body, Refusal, missing
 from .mlflow_recorder import Recorder
+from .mlflow_state import State
 from .mlflow_views import model_view, run_view, search_models, search_runs
 
 #: Tags that MLflow's client sends with a new run.
@@ -33,8 +35,16 @@ _PLAIN = (
 )
 
 
-class Sink(Recorder):
-    """A recorder with MLflow's routes; thread-safe."""
+class Sink:
+    """MLflow's routes over a recorder; thread-safe."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._starting = threading.Lock()  #: held while a run is found to be the first, or not
+
+    @property
+    def _state(self) -> State:
+        return self.recorder.state
 
     def handle(self, method: str, path: str, body: Body, rank: Callable[[], str] = str) -> Any:
         """Answer one call.
@@ -57,20 +67,20 @@ class Sink(Recorder):
         if route is not None:
             return route(self, body)
         if op in _PLAIN and method != "GET":
-            self.change(op, body, {})
+            self.recorder.change(op, body, {})
             return {}
         if op.startswith("logged-models/"):
             return self._logged_model(method, op, body)
         if op.startswith("traces/"):
             return self._trace(method, op, body)
         if op.startswith(("registered-models/", "model-versions/")):
-            self.note_once("the script asked for the model registry, which a job does not reach")
+            self.recorder.note_once("the script asked for the model registry, which a job does not reach")
             raise Refusal(
                 "INVALID_PARAMETER_VALUE",
                 "The model registry is not reachable from inside a job. The model itself is saved: "
                 "drop registered_model_name, and register it from the notebook after the run.",
             )
-        self.note_once(f"unknown MLflow call {method} {path}; the script got an error, the run goes on")
+        self.recorder.note_once(f"unknown MLflow call {method} {path}; the script got an error, the run goes on")
         raise Refusal(
             "ENDPOINT_NOT_FOUND",
             f"{method} {path} is not available inside an amltrain job: its MLflow endpoint records "
@@ -81,24 +91,24 @@ class Sink(Recorder):
 
     def _experiment_by_name(self, body: Body) -> Body:
         name = body.get("experiment_name")
-        with self.lock:
-            for experiment in self.state.experiments.values():
+        with self.recorder.lock:
+            for experiment in self._state.experiments.values():
                 if experiment["name"] == name:
                     return {"experiment": experiment}
         if not name:
             raise missing("Could not find experiment with name ''")
         # set_experiment("any name") joins: the run keeps the experiment it was submitted to
-        self.note_once(f"the script named the experiment {name!r}; the run stays in its own")
-        return {"experiment": dict(self.state.experiment(self.state.experiment_id), name=name)}
+        self.recorder.note_once(f"the script named the experiment {name!r}; the run stays in its own")
+        return {"experiment": dict(self._state.experiment(self._state.experiment_id), name=name)}
 
     def _create_experiment(self, body: Body) -> Body:
         name = body.get("name")
         experiment_id = str(uuid.uuid5(uuid.NAMESPACE_URL, str(name)).int % 10**15)
-        with self.lock:
-            known = self.repeated("experiments/create", body)
-            if known is None and any(e["name"] == name for e in self.state.experiments.values()):
+        with self.recorder.lock:
+            known = self.recorder.repeated("experiments/create", body)
+            if known is None and any(e["name"] == name for e in self._state.experiments.values()):
                 raise Refusal("RESOURCE_ALREADY_EXISTS", f"Experiment(name={name}) already exists.")
-        added = known or self.change("experiments/create", body, {"id": experiment_id, "t": now_ms()})
+        added = known or self.recorder.change("experiments/create", body, {"id": experiment_id, "t": now_ms()})
         return {"experiment_id": added["id"]}
 
     def _create_run(self, body: Body, rank: Callable[[], str]) -> Body:
@@ -109,7 +119,7 @@ class Sink(Recorder):
         script's first: the ``log_metric`` behind it belongs to the job's run, too. In a
         distributed job each rank has a first.
         """
-        body = fit("runs/create", body, self._truncate, self.note_once)
+        body = self.recorder.fit("runs/create", body)
         tags = list(body.get("tags") or [])
         if all(tag["key"] != PARENT for tag in tags):
             kind = "autolog" if any(tag["key"] == AUTOLOGGING for tag in tags) else "script"
@@ -118,53 +128,53 @@ class Sink(Recorder):
             with self._starting:
                 if self._is_first(kind, number, request):
                     return {"run": self._join(body, {"joined": [kind, number], "request": request})}
-            body = dict(body, tags=[*tags, {"key": PARENT, "value": self.run_id}])
+            body = dict(body, tags=[*tags, {"key": PARENT, "value": self.recorder.run_id}])
         names = {tag["key"]: tag.get("value") for tag in tags}
         name = body.get("run_name") or names.get("mlflow.runName") or "run-" + uuid.uuid4().hex[:8]
-        added = self.change("runs/create", body, {"id": uuid.uuid4().hex, "name": name, "t": now_ms()})
+        added = self.recorder.change("runs/create", body, {"id": uuid.uuid4().hex, "name": name, "t": now_ms()})
         return {"run": self._view(added["id"])}
 
     def _is_first(self, kind: str, rank: str, request: str) -> bool:
-        joined = self.state.joined
+        joined = self._state.joined
         if rank:
             first = (kind, rank) not in joined
         else:
             first = all(known != kind for known, _ in joined)
-        return first or self.unanswered_join(request)
+        return first or self.recorder.unanswered_join(request)
 
     def _join(self, body: Body, added: Body) -> Body:
-        self.change("runs/update", {"run_id": self.run_id, "status": "RUNNING"}, added)
-        have = self.state.runs[self.run_id].tags
+        self.recorder.change("runs/update", {"run_id": self.recorder.run_id, "status": "RUNNING"}, added)
+        have = self._state.runs[self.recorder.run_id].tags
         tags = [tag for tag in body.get("tags") or [] if tag["key"] not in have]
         if body.get("run_name"):
             tags = [tag for tag in tags if tag["key"] != "mlflow.runName"]
             tags.append({"key": "mlflow.runName", "value": body["run_name"]})
         if tags:
-            self.change("runs/log-batch", {"run_id": self.run_id, "tags": tags}, {})
-        return self._view(self.run_id)
+            self.recorder.change("runs/log-batch", {"run_id": self.recorder.run_id, "tags": tags}, {})
+        return self._view(self.recorder.run_id)
 
     def _view(self, run_id: str) -> Body:
-        with self.lock:
-            return run_view(self.state, self.state.run({"run_id": run_id}))
+        with self.recorder.lock:
+            return run_view(self._state, self._state.run({"run_id": run_id}))
 
     def _update_run(self, body: Body) -> Body:
-        self.change("runs/update", body, {})
+        self.recorder.change("runs/update", body, {})
         return {"run_info": self._view(str(body.get("run_id") or body.get("run_uuid")))["info"]}
 
     def _search_runs(self, body: Body) -> Body:
-        with self.lock:
-            return search_runs(self.state, body)
+        with self.recorder.lock:
+            return search_runs(self._state, body)
 
     def _search_models(self, body: Body) -> Body:
-        with self.lock:
-            return search_models(self.state, body)
+        with self.recorder.lock:
+            return search_models(self._state, body)
 
     def _history(self, body: Body) -> Body:
         key = str(body.get("metric_key"))
-        with self.lock:
-            run_id = self.state.run(body).run_id
+        with self.recorder.lock:
+            run_id = self._state.run(body).run_id
         points = []
-        for point in self.journal.history(run_id, key):
+        for point in self.recorder.journal.history(run_id, key):
             points.append({name: point[name] for name in ("key", "value", "timestamp", "step") if name in point})
             points[-1].setdefault("step", 0)
         if not body.get("max_results"):
@@ -176,9 +186,9 @@ class Sink(Recorder):
         return answer
 
     def _artifacts(self, body: Body) -> Body:
-        with self.lock:
-            run_id = self.state.run(body).run_id
-        root = os.path.realpath(os.path.join(self.state.artifacts, "runs", run_id, "artifacts"))
+        with self.recorder.lock:
+            run_id = self._state.run(body).run_id
+        root = os.path.realpath(os.path.join(self._state.artifacts, "runs", run_id, "artifacts"))
         inside = str(body.get("path") or "").strip("/")
         folder = os.path.realpath(os.path.join(root, inside))
         files: List[Body] = []
@@ -191,39 +201,39 @@ class Sink(Recorder):
                 if not entry.is_dir():
                     file["file_size"] = entry.stat(follow_symlinks=False).st_size
                 files.append(file)
-        return {"root_uri": self.state.uri("runs", run_id, "artifacts"), "files": files}
+        return {"root_uri": self._state.uri("runs", run_id, "artifacts"), "files": files}
 
     def _create_model(self, body: Body) -> Body:
         added = {"id": "m-" + uuid.uuid4().hex, "name": body.get("name") or "model", "t": now_ms()}
-        body = dict(body, experiment_id=str(body.get("experiment_id") or self.state.experiment_id))
+        body = dict(body, experiment_id=str(body.get("experiment_id") or self._state.experiment_id))
         alone = not body.get("source_run_id")
         if alone:  # log_model of MLflow 3 starts no run; in a job the model is the job's
-            body["source_run_id"] = self.run_id
-        added = self.change("logged-models", body, added)
+            body["source_run_id"] = self.recorder.run_id
+        added = self.recorder.change("logged-models", body, added)
         if alone:
-            link = {"run_id": self.run_id, "models": [{"model_id": added["id"], "step": 0}]}
-            self.change("runs/outputs", link, {})
-        return {"model": model_view(self.state, added["id"])}
+            link = {"run_id": self.recorder.run_id, "models": [{"model_id": added["id"], "step": 0}]}
+            self.recorder.change("runs/outputs", link, {})
+        return {"model": model_view(self._state, added["id"])}
 
     def _logged_model(self, method: str, op: str, body: Body) -> Body:
         if method != "GET":
-            self.change(op, body, {"t": now_ms()})
-        with self.lock:
-            return {"model": model_view(self.state, op.split("/")[1])}
+            self.recorder.change(op, body, {"t": now_ms()})
+        with self.recorder.lock:
+            return {"model": model_view(self._state, op.split("/")[1])}
 
     def _create_trace(self, body: Body) -> Body:
         if "trace" in body:  # MLflow 3.x chose the id itself
             trace_id = body["trace"]["trace_info"]["trace_id"]
-            self.change("traces", body, {"id": trace_id, "t": now_ms()})
-            return {"trace": {"trace_info": self.state.traces[trace_id]}}
-        added = self.change("traces", body, {"id": uuid.uuid4().hex, "t": now_ms()})
-        return {"trace_info": self.state.traces[added["id"]]}
+            self.recorder.change("traces", body, {"id": trace_id, "t": now_ms()})
+            return {"trace": {"trace_info": self._state.traces[trace_id]}}
+        added = self.recorder.change("traces", body, {"id": uuid.uuid4().hex, "t": now_ms()})
+        return {"trace_info": self._state.traces[added["id"]]}
 
     def _trace(self, method: str, op: str, body: Body) -> Body:
         trace_id = op.split("/")[1]
         if method != "GET":
-            self.change(op, body, {"t": now_ms()})
-        trace = self.state.traces.get(trace_id)
+            self.recorder.change(op, body, {"t": now_ms()})
+        trace = self._state.traces.get(trace_id)
         if trace is None:
             raise missing(f"Trace with ID '{trace_id}' not found.")
         return {"trace_info": trace} if "request_id" in trace else {"trace": {"trace_info": trace}}
@@ -234,11 +244,11 @@ _ROUTES: Dict[Tuple[str, str], Callable[[Sink, Body], Any]] = {
         "store_type": "SqlStore",
         "workspaces_enabled": False,
     },
-    ("GET", "experiments/get"): lambda sink, body: {"experiment": sink.state.experiment(body.get("experiment_id"))},
+    ("GET", "experiments/get"): lambda sink, body: {"experiment": sink._state.experiment(body.get("experiment_id"))},
     ("GET", "experiments/get-by-name"): Sink._experiment_by_name,
     ("POST", "experiments/create"): Sink._create_experiment,
-    ("POST", "experiments/search"): lambda sink, body: {"experiments": list(sink.state.experiments.values())},
-    ("GET", "experiments/search"): lambda sink, body: {"experiments": list(sink.state.experiments.values())},
+    ("POST", "experiments/search"): lambda sink, body: {"experiments": list(sink._state.experiments.values())},
+    ("GET", "experiments/search"): lambda sink, body: {"experiments": list(sink._state.experiments.values())},
     ("GET", "runs/get"): lambda sink, body: {"run": sink._view(str(body.get("run_id") or body.get("run_uuid")))},
     ("POST", "runs/update"): Sink._update_run,
     ("POST", "runs/search"): Sink._search_runs,

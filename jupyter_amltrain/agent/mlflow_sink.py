@@ -29,6 +29,7 @@ from . import failpoints
 from .mlflow_connections import BACKLOG, IDLE_TIMEOUT_S, REQUEST_TIMEOUT_S, Connections
 from .mlflow_journal import clean
 from .mlflow_limits import Refusal
+from .mlflow_recorder import Recorder
 from .mlflow_routes import Sink
 from .tcp_owner import OwnerLookup, rank_of
 
@@ -102,7 +103,7 @@ def serve(
     experiment_id: str = "0",
     version: str = VERSION,
     truncate: bool = True,
-    diary: Optional[str] = None,
+    log_path: Optional[str] = None,
     on_note: Optional[Callable[[str], None]] = None,
 ) -> int:
     """Serve until SIGTERM; the body of a forked process.
@@ -128,7 +129,7 @@ def serve(
         MLflow version to answer on ``/version``.
     truncate
         Cut over-long values like an MLflow server does; false refuses them.
-    diary
+    log_path
         File to which notes are appended (``log/agent.txt``).
     on_note
         Called with each note instead.
@@ -143,7 +144,7 @@ def serve(
     OSError
         The journal cannot be opened.
     """
-    sink = Sink(
+    recorder = Recorder(
         journal=journal,
         artifacts=artifacts,
         run_id=run_id,
@@ -151,9 +152,9 @@ def serve(
         experiment_id=experiment_id,
         experiment_name=experiment_name,
         truncate=truncate,
-        on_note=on_note or _diary(diary),
+        on_note=on_note or _log_writer(log_path),
     )
-    server = _Server(listening_socket, sink, token, version)
+    server = _Server(listening_socket, recorder, token, version)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the job's, not ours
@@ -162,7 +163,7 @@ def serve(
         server.serve_forever(poll_interval=1.0)
     except _Stop:
         pass
-    sink.close()
+    recorder.close()
     return 0
 
 
@@ -179,8 +180,8 @@ def _stop(number: int, frame: Any) -> None:
     raise _Stop
 
 
-def _diary(path: Optional[str]) -> Callable[[str], None]:
-    """A function that appends lines to the supervisor's diary."""
+def _log_writer(path: Optional[str]) -> Callable[[str], None]:
+    """A function that appends lines to the agent's log of the run."""
 
     def note(text: str) -> None:
         if path is None:
@@ -204,7 +205,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, listening: socket.socket, sink: Sink, token: str, version: str) -> None:
+    def __init__(self, listening: socket.socket, recorder: Recorder, token: str, version: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         # A new object on the same descriptor: the parent's stays as it is.
@@ -212,10 +213,11 @@ class _Server(ThreadingHTTPServer):
         self.socket.settimeout(None)
         self.socket.listen(BACKLOG)
         self.server_address = self.socket.getsockname()
-        self.sink = sink
+        self.recorder = recorder
+        self.sink = Sink(recorder)
         self.version = version
         self.authorization = ("Bearer " + token).encode()
-        self.connections = Connections(sink.note_once)
+        self.connections = Connections(recorder.note_once)
 
     def get_request(self) -> Any:
         try:
@@ -234,7 +236,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        self.sink.flush()
+        self.recorder.flush()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no event."""
@@ -292,7 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
             code, answer = 400, {"error_code": "INVALID_PARAMETER_VALUE", "message": message}
         except Exception as error:  # a bug of ours: the job must neither wait nor die of a retry
             message = f"amltrain's sink failed: {type(error).__name__}: {error}"
-            self.server.sink.note_once(message)
+            self.server.recorder.note_once(message)
             code, answer = 400, {"error_code": "INTERNAL_ERROR", "message": message}
         text = isinstance(answer, str)
         data = (answer if text else json.dumps(answer)).encode()

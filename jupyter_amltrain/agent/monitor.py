@@ -20,7 +20,7 @@ import time
 from typing import Any, Dict, Optional
 
 from . import clock, contact, inherited
-from .contact import Here
+from .contact import AgentContext
 from .processes import alive, boot_id, node
 from .protocol import (
     MONITORS,
@@ -35,14 +35,14 @@ from .protocol import (
 
 Json = Dict[str, Any]
 
-#: In a monitor's folder: what was asked for, who keeps it, when somebody asked last, its diary.
-ASKED, RECORD, KEPT, DIARY = "asked.json", "monitor.json", "kept", "log/agent.txt"
+#: In a monitor's folder: what was asked for, who keeps it, when somebody asked last, its log.
+ASKED, RECORD, KEPT, LOG_FILE = "asked.json", "monitor.json", "kept", "log/agent.txt"
 #: Seconds that a monitor gets to come up (a driver may be slow), and to go.
-PATIENCE, FAREWELL = 30.0, 8.0
+START_TIMEOUT_S, STOP_TIMEOUT_S = 30.0, 8.0
 #: Seconds after which the folder of a monitor that was killed and never asked for again is removed.
-STALE = 3600.0
+STALE_AFTER_S = 3600.0
 #: Seconds between samples: from ten a second to one an hour.
-FASTEST, SLOWEST = 0.1, 3600.0
+MIN_PERIOD_S, MAX_PERIOD_S = 0.1, 3600.0
 
 
 def keep() -> float:
@@ -58,27 +58,29 @@ def bad(message: str) -> AgentError:
     return AgentError("CommandError", message)
 
 
-def serve(here: Here, payload: Json) -> Json:
+def serve(context: AgentContext, payload: Json) -> Json:
     """The call; see the module's docstring."""
     name, gpus, period = payload.get("id"), payload.get("gpus"), payload.get("period", 1.0)
     if not valid_run_id(name):
         raise bad("%r is not a monitor's id (letters, digits, '.', '_' and '-', at most 100)." % (name,))
-    folder = os.path.join(here.home, MONITORS, str(name))
+    folder = os.path.join(context.home, MONITORS, str(name))
     if payload.get("stop"):
         _stop(folder)
         return {"id": name}
     if gpus is not None and not (isinstance(gpus, list) and all(type(index) is int for index in gpus)):
         raise bad("%r is not a list of GPU indices. Try: --gpus 0,1" % (gpus,))
-    if type(period) not in (int, float) or not FASTEST <= period <= SLOWEST:
-        raise bad("A monitor's period is %g to %g seconds, not %r. Try: --rate 1" % (FASTEST, SLOWEST, period))
+    if type(period) not in (int, float) or not MIN_PERIOD_S <= period <= MAX_PERIOD_S:
+        raise bad(
+            "A monitor's period is %g to %g seconds, not %r. Try: --rate 1" % (MIN_PERIOD_S, MAX_PERIOD_S, period)
+        )
     private_folder(os.path.dirname(folder))
     if not os.path.isdir(folder):
         _sweep(os.path.dirname(folder))
-    until = clock.mono() + PATIENCE
+    until = clock.mono() + START_TIMEOUT_S
     while clock.mono() < until:
         pid = _kept(folder)
         if pid is None and _claimed(folder):
-            pid = _start(here, folder, {"schema": SCHEMA, "gpus": gpus, "period": period, "queue": here.queue})
+            pid = _start(context, folder, {"schema": SCHEMA, "gpus": gpus, "period": period, "queue": context.queue})
         if pid is not None:
             return {"id": name, "folder": folder, "pid": pid}
         time.sleep(0.02)
@@ -119,20 +121,20 @@ def _claimed(folder: str) -> bool:
             # Its keeper was killed. Its rows are kept: a reader goes on where it was.
             os.rename(os.path.join(folder, RECORD), os.path.join(folder, "%s.%s" % (RECORD, os.urandom(4).hex())))
             return True
-        if time.time() - os.stat(folder).st_mtime > PATIENCE:
+        if time.time() - os.stat(folder).st_mtime > START_TIMEOUT_S:
             remove(folder)  # who made it never came to start anything
     except OSError:  # another caller was faster
         pass
     return False
 
 
-def _start(here: Here, folder: str, asked: Json) -> int:
+def _start(context: AgentContext, folder: str, asked: Json) -> int:
     try:
         for name in ("telemetry", "log"):
             os.makedirs(os.path.join(folder, name), mode=0o700, exist_ok=True)
         write_json(os.path.join(folder, ASKED), asked)
         os.close(os.open(os.path.join(folder, KEPT), os.O_CREAT | os.O_WRONLY, 0o600))
-        words = [sys.executable, "-I", "-S", here.agent or contact.zipapp(here.home), "monitor", folder]
+        words = [sys.executable, "-I", "-S", context.agent or contact.zipapp(context.home), "monitor", folder]
         done = subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
@@ -141,7 +143,7 @@ def _start(here: Here, folder: str, asked: Json) -> int:
             cwd="/",
             env=inherited.for_dispatcher(os.environ),
             start_new_session=True,
-            timeout=PATIENCE,
+            timeout=START_TIMEOUT_S,
             check=False,
         )
         answer = json.loads(done.stdout.decode() or "{}")
@@ -167,7 +169,7 @@ def _stop(folder: str) -> None:
             os.kill(record["pid"], signal.SIGTERM)
         except OSError:
             pass
-        until = clock.mono() + FAREWELL
+        until = clock.mono() + STOP_TIMEOUT_S
         while _lives(record) and clock.mono() < until:
             time.sleep(0.01)
     remove(folder)
@@ -180,7 +182,7 @@ def _sweep(monitors: str) -> None:
         try:
             asked = os.path.join(path, KEPT)
             # A living one is touched twice a minute, on whatever machine it is.
-            if time.time() - os.stat(asked if os.path.exists(asked) else path).st_mtime < STALE:
+            if time.time() - os.stat(asked if os.path.exists(asked) else path).st_mtime < STALE_AFTER_S:
                 continue
         except OSError:
             continue

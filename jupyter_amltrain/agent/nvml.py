@@ -18,7 +18,7 @@ from .process_lists import ProcessLists, Row, by_pid
 
 LIBRARY = "libnvidia-ml.so.1"
 #: Seconds that a probe may take; a broken driver answers never.
-PATIENCE = 20.0
+PROBE_TIMEOUT_S = 20.0
 
 
 def probe_timeout_s() -> float:
@@ -26,7 +26,7 @@ def probe_timeout_s() -> float:
     try:
         return max(0.1, float(os.environ["AMLTRAIN_NVML_TIMEOUT"]))
     except (KeyError, ValueError):
-        return PATIENCE
+        return PROBE_TIMEOUT_S
 
 
 def attempt(call: Callable[..., Any], *args: Any) -> Any:
@@ -183,7 +183,7 @@ def start_probe() -> Tuple[int, int]:
         os._exit(0)
 
 
-def parse_probe(data: bytes, seconds: float = PATIENCE) -> Dict[str, Any]:
+def parse_probe(data: bytes, seconds: float = PROBE_TIMEOUT_S) -> Dict[str, Any]:
     """The answer of a probe; one that ended without is a driver that does not work.
 
     Parameters

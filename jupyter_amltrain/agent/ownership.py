@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from . import clock
 from .processes import alive, boot_id, node
 from .protocol import FINALIZING, RUNNING, TERMINAL
-from .shelf import Shelf
+from .shelf import NumberedJsonDir
 
 Json = Dict[str, Any]
 #: Seconds that a supervisor which has written the end of its run gets to leave.
@@ -18,7 +18,7 @@ LEAVE_TIMEOUT_S = 2.0
 
 def records(queue: str) -> Dict[Tuple[str, str], Json]:
     """Slot records of a queue by state root and run."""
-    found = Shelf(os.path.join(queue, "slots")).load()
+    found = NumberedJsonDir(os.path.join(queue, "slots")).load()
     return {(record["home"], record["run"]): record for record in found.values()}
 
 

@@ -171,5 +171,5 @@ def serve_sink(task: Assignment, place: SinkPlace, journal: str = METRICS, artif
         run_name=job["name"],
         experiment_name=job["experiment"],
         token=place.token,
-        diary=os.path.join(task.folder, "log", "agent.txt"),
+        log_path=os.path.join(task.folder, "log", "agent.txt"),
     )

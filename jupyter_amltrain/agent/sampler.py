@@ -13,20 +13,23 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, O
 
 from . import clock, driver_state, failpoints, gpu_sharing, host, truth
 from .forked import wake_on
+from .gpu_columns import MEMORY, PEAK, TICKS, UTIL
+from .gpu_columns import TICK_WIDTH as WIDTH
 from .gpu_devices import Device, Driver, DriverError
 from .gpu_figures import GpuFigures
 from .gpu_incidents import GpuIncidents
-from .gpu_readings import COLUMNS, WIDTH, GpuReadings
-from .gpu_seldom import Seldom
-from .gpu_slow import SlowReadings
+from .gpu_readings import GpuReadings
+from .gpu_seldom import SlowMetrics
+from .gpu_slow import SlowReader
 from .minutes import Minutes
+from .reduce import highest
 from .slots import usable_cpus
 from .summary import Summary
 from .telemetry_file import Telemetry, shortened
 from .torch_memory import TorchMemory
 
 #: What changes seldom is told again after so many closed minutes; readers of a long file begin an hour before its end.
-TOLD_AGAIN = 5
+REPEAT_MINUTES = 5
 
 
 def period() -> float:
@@ -81,15 +84,14 @@ def find_gpus(
     if uuids is None and driver is not None:
         _add_lost(gpus, lost)
     readings = GpuReadings(driver, gpus, by_uuid)
-    slow = SlowReadings(readings)
+    slow = SlowReader(readings)
     readings.read()  # a function that this driver lacks is replaced by the next reading
     first = readings.read()
     for i, gpu in enumerate(gpus):
-        gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), slow.read(i)["power_limit"]
-        gpu["baseline"], gpu["reserved"] = first[WIDTH * i + 2], readings.reserved(i)
-        known_busy = [value for value in first[WIDTH * i : WIDTH * i + 2] if value is not None]
-        gpu["baseline_util"] = max(known_busy, default=None)
-        energy = slow.energy(i)
+        values, energy = slow.read(i)
+        gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), values["power_limit"]
+        gpu["baseline"], gpu["reserved"] = first[WIDTH * i + MEMORY], readings.reserved(i)
+        gpu["baseline_util"] = highest((first[WIDTH * i + UTIL], first[WIDTH * i + PEAK]))
         if energy is not None:
             gpu["energy"] = energy
     return readings, note
@@ -163,26 +165,29 @@ class Sampler:
         if not header:
             self.file.begin(self._header(note))
         self.names = [name for name, _ in host.COLUMNS]
-        self.seldom = Seldom(self.readings)
+        self.slow_metrics = SlowMetrics(self.readings)
         self._minutes_told = 0
         self.incidents = GpuIncidents(folder, self.readings, self.node)
         self.torch = TorchMemory(folder, self.readings.gpus)
-        self.truth: Optional[truth.Truth] = None
+        self.usage_check: Optional[truth.GpuUsageCheck] = None
         if root is not None and uuids:
             baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
             busy = [gpu.get("baseline_util") for gpu in self.readings.gpus]
-            self.truth = truth.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note, busy)
+            self.usage_check = truth.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note, busy)
         elif share and share.grace is not None and self.readings.gpus:
             # What is on them while a process of the run is there may be its own.
             free = not self.usage.members()
             baselines = [gpu.get("baseline") if free else None for gpu in self.readings.gpus]
             busy = [gpu.get("baseline_util") if free else None for gpu in self.readings.gpus]
-            self.truth = truth.Truth(
+            self.usage_check = truth.GpuUsageCheck(
                 folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node, busy=busy
             )
-        self.sharing = gpu_sharing.Sharing(self.readings.gpus) if self.truth is not None else None
-        per_gpu = ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in COLUMNS]
-        per_gpu += ["gpu%s.%s" % (gpu["index"], name) for gpu in self.readings.gpus for name, _ in self.figures.columns]
+        self.sharing = gpu_sharing.Sharing(self.readings.gpus) if self.usage_check is not None else None
+        ticks, figures = [column.name for column in TICKS], [name for name, _ in self.figures.columns]
+        per_gpu = [
+            "gpu%s.%s" % (gpu["index"], name)
+            for names in (ticks, figures) for gpu in self.readings.gpus for name in names
+        ]  # fmt: skip
         self.minutes = Minutes(folder, self.names + per_gpu, self.node)
         self.summary = Summary(folder, self.file.header, self._figures)
         self._go_on()
@@ -194,8 +199,8 @@ class Sampler:
             host.header(self.every, usable_cpus()),
             node=self.node,
             host=socket.gethostname(),
-            gpu_columns=[name for name, _ in COLUMNS],
-            gpu_units=[unit for _, unit in COLUMNS],
+            gpu_columns=[column.name for column in TICKS],
+            gpu_units=[column.unit for column in TICKS],
             gpu_figures=[name for name, _ in self.figures.columns],
             gpu_figure_units=[unit for _, unit in self.figures.columns],
             gpus=self.readings.gpus,
@@ -222,10 +227,10 @@ class Sampler:
         gpus = self.readings.read()
         members = self.usage.rows
         if self.readings.gpus:
-            self.seldom.read(self.every, members)
-            self.incidents.after_reading([row for rows in self.seldom.processes for row in rows])
+            self.slow_metrics.read(self.every, members)
+            self.incidents.after_reading([row for rows in self.slow_metrics.processes for row in rows])
             self.torch.read(members)
-            self.seldom.add(self.torch.values)
+            self.slow_metrics.add(self.torch.values)
         self._tell_sharing(members)
         # To 10 ms: nobody sees more of a tick a second.
         t = round(clock.wall(), 2 if self.every >= 1 else 3)
@@ -234,35 +239,38 @@ class Sampler:
             self.summary.save()
             self.figures.forget()
             self._minutes_told += 1
-            if self._minutes_told % TOLD_AGAIN == 0:
-                self.seldom.forget()
-        for i, count in self.seldom.take_energy().items():
+            if self._minutes_told % REPEAT_MINUTES == 0:
+                self.slow_metrics.forget()
+        for i, count in self.slow_metrics.take_energy().items():
             self.summary.energy(i, t, count)
-        told, what = self.seldom.news()
+        told, what = self.slow_metrics.news()
         told = [dict(one, t=t) if "note" in one else one for one in told]
         figures = self.figures.read()
         if figures is not None:
             told.append({"figures": figures})
         tick = self.file.add(t, values, gpus, told, self.figures.held())
         if tick is not None:
-            self.seldom.written(what)
+            self.slow_metrics.written(what)
             if figures is not None:
                 self.figures.written(figures)
             self.minutes.add(tick)
             notes = [one["note"] for one in told if "note" in one]
             if notes:
                 self.summary.note(t, notes)
-        if self.truth is not None:
-            rows = [{"util": gpus[k], "peak": gpus[k + 1], "memory": gpus[k + 2]} for k in range(0, len(gpus), WIDTH)]
-            self.truth.tick(clock.mono(), rows, self.seldom.values, members)
+        if self.usage_check is not None:
+            rows = [
+                {"util": gpus[k + UTIL], "peak": gpus[k + PEAK], "memory": gpus[k + MEMORY]}
+                for k in range(0, len(gpus), WIDTH)
+            ]
+            self.usage_check.tick(clock.mono(), rows, self.slow_metrics.values, members)
 
     def _tell_sharing(self, members: Collection[int]) -> None:
         """Note that others have come to the run's GPUs, whatever is known of its own use of them."""
-        if self.sharing is None or self.truth is None:
+        if self.sharing is None or self.usage_check is None:
             return
-        for at, text in self.sharing.look(self.seldom.processes, members).items():
+        for at, text in self.sharing.look(self.slow_metrics.processes, members).items():
             self.readings.notes.append(text)
-            self.truth.share(at)
+            self.usage_check.share(at)
 
     def close(self) -> None:
         """The last figures; the minute that is not over stays open for one who goes on."""
@@ -271,10 +279,10 @@ class Sampler:
         self.torch.read((), final=True)
         self.summary.add(self.minutes.ticks)
         for i in range(len(self.readings.gpus)):
-            self.summary.energy(i, clock.wall(), self.seldom.slow.energy(i))
+            self.summary.energy(i, clock.wall(), self.slow_metrics.slow.read(i)[1])
         self.summary.save()
-        if self.truth is not None:
-            self.truth.close()
+        if self.usage_check is not None:
+            self.usage_check.close()
         if self.readings.driver is not None:
             self.readings.driver.stop()
 

@@ -12,14 +12,14 @@ from . import clock, driver_state, failpoints, gpu_locks, lifecycle, queue_setti
 from .gpu_names import gpu_name
 from .gpu_users import describe, strangers
 from .gpus import GpuWatch
-from .guardian import Assignment, Pair
+from .guardian import Assignment, PreforkedPair
 from .processes import alive, descendants, node, resume, table
 from .protocol import CANCEL, JOB, QUEUED, SCHEMA, STATE, AgentError, read_json, run_folder
 from .submission import gone
 from .tickets import Queue
 
 #: Seconds after a start until the next pair is forked: the job's own start goes first.
-SPARE_DELAY = 0.05
+PREFORK_DELAY_S = 0.05
 #: Seconds after which a start that is not confirmed is looked at: a stopped process is continued.
 START_CHECK_S = 1.0
 #: Seconds without a confirmation after which the job is given to another pair.
@@ -33,9 +33,9 @@ STOPPED_TIMEOUT_S = 15.0
 #: Seconds until another try where no process could be forked.
 FORK_RETRY_S = 1.0
 #: Seconds that a reading of the GPUs may be old when a job waits for one.
-GPU_AGE = 2.0
+MAX_GPU_AGE_S = 2.0
 #: Seconds until a ticket whose run cannot be read or written now is looked at again.
-ASIDE = 5.0
+ASIDE_RETRY_S = 5.0
 #: What becomes of a job whose environment only an earlier dispatcher had in memory.
 ENV_LOST = (
     "could not be started: the environment and the secrets that it was submitted with were lost with an earlier"
@@ -46,7 +46,7 @@ ENV_LOST = (
 class Start(NamedTuple):
     """A job that was handed to a pair which has not confirmed it yet."""
 
-    pair: Pair
+    pair: PreforkedPair
     ticket: Dict[str, Any]
     since: float
 
@@ -61,7 +61,7 @@ class Scheduler:
     gpus
         What is known of the GPUs.
     say
-        Takes a line for the diary.
+        Takes a line for the log.
     selector
         The dispatcher's.
     """
@@ -73,8 +73,8 @@ class Scheduler:
         self.selector = selector
         self.gpus = gpus
         self.say = say
-        self.spare: Optional[Pair] = None
-        self.spare_due: Optional[float] = clock.mono()
+        self.preforked: Optional[PreforkedPair] = None
+        self.prefork_due: Optional[float] = clock.mono()
         self.aside: Dict[int, Tuple[float, str]] = {}  #: until when, and the detail
         self.starting: Dict[int, Start] = {}
         self.failed_starts: Dict[int, int] = {}
@@ -87,13 +87,13 @@ class Scheduler:
 
     def make_spare(self) -> None:
         """Fork the next pair when its time has come."""
-        if self.spare is not None or self.spare_due is None or clock.mono() < self.spare_due:
+        if self.preforked is not None or self.prefork_due is None or clock.mono() < self.prefork_due:
             return
-        self.spare_due = None
+        self.prefork_due = None
         gc.collect()
         gc.freeze()  # a collection in a child would copy every page
         try:
-            self.spare = Pair()
+            self.preforked = PreforkedPair()
         except OSError as error:
             self._cannot_fork(error.strerror or str(error))
 
@@ -101,27 +101,27 @@ class Scheduler:
         if self.no_process != why:
             self.say("cannot fork: %s" % why)
         self.no_process = why
-        self.spare_due = clock.mono() + FORK_RETRY_S
+        self.prefork_due = clock.mono() + FORK_RETRY_S
 
     def ended(self, pid: int) -> None:
         """A child of ours ended."""
         for number, start in list(self.starting.items()):
             if start.pair.pid == pid:
                 self._heard(number)
-        if self.spare is not None and self.spare.pid == pid:
-            pair, self.spare = self.spare, None
+        if self.preforked is not None and self.preforked.pid == pid:
+            pair, self.preforked = self.preforked, None
             pair.news()
-            self.spare_due = clock.mono() + FORK_RETRY_S
+            self.prefork_due = clock.mono() + FORK_RETRY_S
             if pair.failure:
                 self._cannot_fork(pair.failure)
             pair.dismiss()
 
     def close(self) -> None:
         """Let the waiting pair go."""
-        if self.spare is not None:
-            self.spare.dismiss()
-            self.spare = None
-        self.spare_due = None
+        if self.preforked is not None:
+            self.preforked.dismiss()
+            self.preforked = None
+        self.prefork_due = None
 
     # -- starts that are under way -------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Scheduler:
             return
         kinds = {False, True}
         if any(ticket["gpus"] for ticket in self.queue.tickets.values()):
-            self.gpus.refresh(GPU_AGE)
+            self.gpus.refresh(MAX_GPU_AGE_S)
             if self.gpus.probing:  # jobs for GPUs wait for the answer, others do not
                 kinds = {False}
         self._start(kinds)
@@ -343,7 +343,7 @@ class Scheduler:
         text = "set aside: %s" % (error if str(error) else repr(error))
         if self.aside.get(ticket["number"], (0.0, ""))[1] != text:
             self.say("run %s is %s" % (ticket["run"], text))
-        self.aside[ticket["number"]] = (clock.mono() + ASIDE, text)
+        self.aside[ticket["number"]] = (clock.mono() + ASIDE_RETRY_S, text)
 
     def _is_aside(self, ticket: Dict[str, Any]) -> bool:
         return clock.mono() < self.aside.get(ticket["number"], (0.0, ""))[0]
@@ -399,10 +399,10 @@ class Scheduler:
         if notes:
             task.state["notes"] = [*task.state.get("notes", ()), *notes]
         number = ticket["number"]
-        if self.spare is None:
-            self.spare_due = clock.mono()
+        if self.preforked is None:
+            self.prefork_due = clock.mono()
             self.make_spare()
-        pair, self.spare = self.spare, None
+        pair, self.preforked = self.preforked, None
         if pair is None:
             return False  # no process can be forked now; the job waits on
         pair.wait_for_supervisor()
@@ -416,7 +416,7 @@ class Scheduler:
             "guardian": pair.identity, "supervisor": pair.supervisor, "boot": self.queue.boot, "node": node(),
             "mark": task.state["mark"],
         }  # fmt: skip
-        self.spare_due = clock.mono() + SPARE_DELAY
+        self.prefork_due = clock.mono() + PREFORK_DELAY_S
         try:
             self.queue.put_record(record)
             failpoints.hit("after_slot_record")

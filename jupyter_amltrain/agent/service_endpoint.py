@@ -16,7 +16,7 @@ import urllib.request
 from typing import Any, Dict, List, Mapping, Optional
 
 #: Seconds for one request, and the longest pause that an answer may ask for.
-TIMEOUT, LONGEST_PAUSE = 10.0, 60.0
+REQUEST_TIMEOUT_S, MAX_PAUSE_S = 10.0, 60.0
 _VERSIONS = ("/mlflow/v1.0/", "/mlflow/v2.0/")
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -57,7 +57,7 @@ class Endpoint:
         self._other_version = False
         self._opener: Optional[urllib.request.OpenerDirector] = None
 
-    def log_batch(self, batch: Mapping[str, List[Dict[str, Any]]], timeout: float = TIMEOUT) -> None:
+    def log_batch(self, batch: Mapping[str, List[Dict[str, Any]]], timeout: float = REQUEST_TIMEOUT_S) -> None:
         """Send one batch.
 
         Raises
@@ -94,7 +94,7 @@ class Endpoint:
         if code in (401, 403):
             raise Closed("it does not accept the job's token (%d)" % code) from None
         if code in (408, 425, 429) or code >= 500:
-            raise Later("it answers %d" % code, _seconds(error.headers.get("Retry-After"))) from None
+            raise Later("it answers %d" % code, _retry_after(error.headers.get("Retry-After"))) from None
         if code == 404:
             # Both versions of the service's door are in use; the run is behind both.
             if not self._other_version and any(version in self.url for version in _VERSIONS):
@@ -164,8 +164,8 @@ def _message(error: urllib.error.HTTPError) -> str:
     return " ".join(str(text).split())[:200]
 
 
-def _seconds(text: Optional[str]) -> float:
+def _retry_after(text: Optional[str]) -> float:
     try:
-        return min(LONGEST_PAUSE, max(0.0, float(text or 0)))
+        return min(MAX_PAUSE_S, max(0.0, float(text or 0)))
     except ValueError:  # a date
         return 0.0

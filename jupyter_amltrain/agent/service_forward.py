@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 from . import clock, failpoints
 from .forked import wake_on
 from .protocol import TELEMETRY, AgentError, read_json, write_json
-from .service_endpoint import TIMEOUT, Closed, Endpoint, Later, Refused
+from .service_endpoint import REQUEST_TIMEOUT_S, Closed, Endpoint, Later, Refused
 from .service_points import Item, Journal, Telemetry, behind
 
 #: Where a forwarder goes on that was killed.
@@ -23,9 +23,9 @@ CURSOR = "telemetry/forwarded-%d.json"
 #: Items of one batch. The service takes 250 metrics, MLflow 100 parameters and 100 tags.
 LIMITS = {"metrics": 250, "params": 100, "tags": 100}
 #: The same name refused so often is not sent again; so many refusals in all are enough.
-REFUSED_NAME, REFUSED_ALL = 3, 300
+MAX_REFUSED_OF_NAME, MAX_REFUSED = 3, 300
 #: Longest pause between two tries, in periods.
-PATIENCE = 30.0
+MAX_PAUSE_PERIODS = 30.0
 
 
 def period() -> float:
@@ -155,18 +155,18 @@ class Forwarder:
 
     def _deliver(self, items: List[Item]) -> None:
         """Send a batch; of one that is refused, all but what is not taken."""
-        items = [item for item in items if self.refused.get((item.kind, item.body["key"]), 0) < REFUSED_NAME]
+        items = [item for item in items if self.refused.get((item.kind, item.body["key"]), 0) < MAX_REFUSED_OF_NAME]
         if not items:
             return
         batch: Dict[str, List[Dict[str, Any]]] = {"metrics": [], "params": [], "tags": []}
         for item in items:
             batch[item.kind].append(item.body)
-        left = TIMEOUT if self.deadline is None else self.deadline - clock.mono()
+        left = REQUEST_TIMEOUT_S if self.deadline is None else self.deadline - clock.mono()
         if left <= 0:
             raise Later("the job has ended")
         try:
             failpoints.hit("forward_batch")
-            self.endpoint.log_batch(batch, min(TIMEOUT, left))
+            self.endpoint.log_batch(batch, min(REQUEST_TIMEOUT_S, left))
         except Refused as error:
             if len(items) > 1:
                 middle = len(items) // 2
@@ -177,7 +177,7 @@ class Forwarder:
             if not self.refused:
                 self.speak("the service's MLflow does not take %r: %s" % (key[1], error))
             self.refused[key] = self.refused.get(key, 0) + 1
-            if sum(self.refused.values()) >= REFUSED_ALL:
+            if sum(self.refused.values()) >= MAX_REFUSED:
                 raise Closed("it has refused too much") from None
 
     def left(self) -> bool:
@@ -219,7 +219,7 @@ def run(task: Task, endpoint: Endpoint, last: bool = False) -> int:
             pause, failures = every, 0
         except Later as error:
             failures += 1
-            pause = max(error.pause, min(every * 2 ** (failures - 1), every * PATIENCE))
+            pause = max(error.pause, min(every * 2 ** (failures - 1), every * MAX_PAUSE_PERIODS))
             if failures == 3 and not forwarder.told:
                 forwarder.told = True
                 where = _where(task.folder)

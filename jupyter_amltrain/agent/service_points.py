@@ -13,19 +13,20 @@ import sys
 from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from .gpu_columns import mlflow_name
 from .protocol import whole_lines
+from .reduce import mean
 
 #: Limits of the service (learn.microsoft.com/azure/machine-learning/resource-limits-capacity): lengths of
 #: a metric's name, a tag's key and value; it does not tell that of a parameter's value, MLflow 2 had 500.
 METRIC_NAME, TAG_KEY, TAG_VALUE, PARAM_VALUE = 255, 100, 1000, 500
 #: Metric names of a run are 50 there: so many of them are ours at most, over all nodes.
-NAMES = 40
+MAX_NAMES = 40
 #: Bytes of the journal read at once.
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 #: Periods of telemetry that wait for a silent service.
-WAITING = 720
+MAX_WAITING = 720
 
-_MEBI = 2**20 / 1e6  # MiB in MLflow's megabytes
 #: Column -> MLflow's name (mlflow/system_metrics) and factor.
 _HOST = {
     "host_cpu": ("cpu_utilization_percentage", 1.0),
@@ -33,11 +34,7 @@ _HOST = {
     "net_rx": ("network_receive_megabytes", 1e-6),
     "net_tx": ("network_transmit_megabytes", 1e-6),
 }
-_GPU = {
-    "util": ("utilization_percentage", 1.0),
-    "memory": ("memory_usage_megabytes", _MEBI),
-    "power": ("power_usage_watts", 1.0),
-}
+_GPU = {name: mlflow_name(name) for name in ("util", "memory", "power")}
 #: Sums since the machine came up: their last value counts, not their mean.
 _COUNTERS = ("net_rx", "net_tx")
 #: What is told of machines with ever more GPUs.
@@ -86,9 +83,9 @@ class Journal:
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
-                data = file.read(CHUNK)
+                data = file.read(CHUNK_BYTES)
                 while data and b"\n" not in data:
-                    more = file.read(CHUNK)
+                    more = file.read(CHUNK_BYTES)
                     if not more:
                         return []
                     data += more
@@ -167,7 +164,7 @@ class Telemetry:
     def __init__(self, path: str, node: int, nodes: int, period: float, offset: int = 0, step: int = 0) -> None:
         self.path, self.node, self.nodes, self.period = path, node, nodes, period
         self.offset, self.step = offset, step
-        self.waiting: Deque[Bucket] = deque(maxlen=WAITING)
+        self.waiting: Deque[Bucket] = deque(maxlen=MAX_WAITING)
         self._names: Optional[List[Tuple[int, str, float, bool]]] = None
         self._rows: List[List[Any]] = []
 
@@ -180,7 +177,7 @@ class Telemetry:
                     self.offset = max(self.offset, file.tell())
                 while True:
                     file.seek(self.offset)
-                    data = file.read(CHUNK)
+                    data = file.read(CHUNK_BYTES)
                     if b"\n" not in data:
                         break
                     for line in data[: data.rfind(b"\n") + 1].splitlines(True):
@@ -209,8 +206,8 @@ class Telemetry:
         items = []
         for column, name, factor, counter in self._names or ():
             known = [row[column] for row in rows if column < len(row) and row[column] is not None]
-            if known:
-                value = known[-1] if counter else sum(known) / len(known)
+            value = known[-1] if counter and known else mean(known)
+            if value is not None:
                 items.append(point(name, round(value * factor, 2), int(rows[-1][1] * 1000), self.step))
         self.waiting.append(Bucket(items, self.offset))
         self.step += 1
@@ -218,7 +215,7 @@ class Telemetry:
     def _columns(self, header: Dict[str, Any]) -> List[Tuple[int, str, float, bool]]:
         """Column, name, factor, and whether its last value counts, of each metric that is sent."""
         gpus = header.get("gpus") or []
-        fits = [level for level in _LEVELS if self.nodes * (len(level[0]) + len(gpus) * len(level[1])) <= NAMES]
+        fits = [level for level in _LEVELS if self.nodes * (len(level[0]) + len(gpus) * len(level[1])) <= MAX_NAMES]
         host, gpu = fits[0] if fits else _LEVELS[-1]
         prefix = "system/node_%d/" % self.node if self.node else "system/"
         columns = list(header["columns"])

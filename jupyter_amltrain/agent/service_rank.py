@@ -12,27 +12,29 @@ what the script logs to the service's MLflow. Nothing of that may fail the train
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from typing import Any, Callable, Dict, FrozenSet, List, Optional
 
-from . import clock, service_forward, service_job, service_packs, service_places
-from .forked import drain, wake_on
+from . import clock, service_job, service_packs, service_places
+from .forked import wake_on
+from .gate import GpuUsageGuard
 from .guardian import Assignment
-from .helper import dismiss
-from .outcome import GPU_UNUSED, Outcome
+from .outcome import GPU_UNUSED
 from .processes import become_subreaper, identity
-from .protocol import STATE, write_json
+from .protocol import STATE, TELEMETRY, write_json
 from .rank import environment, spawn
-from .service_crew import Crew
+from .service_crew import ServiceHelpers
 from .service_forward import say
 from .service_identity import Identity
 from .service_identity import of as identity_of
 from .service_job import BadJob
 from .service_places import Places
 from .submission import first_state
+from .supervisor import Helpers, Supervisor
 
 #: Signals that go on to the job's process group; the first two ask it to end.
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -74,16 +76,22 @@ def _task(job: Dict[str, Any], who: Identity, folder: str) -> Assignment:
     return Assignment(folder, folder, job, state, dict(os.environ), {}, [], None, False, 0.0, now, folder, 0)
 
 
-class ServiceRank(Crew):
-    """One process of a job, with the duties of its place in it."""
+class ServiceRank:
+    """One process of a job, with the duties of its place in it; the host of its own supervisor."""
 
-    TOLD = "the service told it to end"
+    told_detail = "the service told it to end"
 
     def __init__(self, job: Dict[str, Any], who: Identity, places: Places, wakeup: int) -> None:
-        super().__init__(_task(job, who, places.folder), job, who, places, wakeup)
+        self.job, self.who, self.places = job, who, places
+        self.task = _task(job, who, places.folder)
+        self.crew = ServiceHelpers(self.task, job, who, places)
+        self.helpers: Helpers = self.crew
+        self.node = who.node
+        self.keeps_state = who.leads and self.crew.can_write
+        self.run = Supervisor(self.task, self, wakeup)
+        #: The signal that the service sent us, and that goes on to the job.
         self.asked = signal.SIGTERM
-        self.outcome: Optional[Outcome] = None
-        self._unsaid = True
+        self._save_error_said = False
 
     def serve(self) -> int:
         """From the start of the command to its exit code.
@@ -93,137 +101,153 @@ class ServiceRank(Crew):
         Exception
             A fault of ours before the job was started.
         """
+        run = self.run
         try:
             become_subreaper()
-            self.run()
+            run.run()
+            self.crew.finish(run.status is not None)
         except Exception as error:  # a fault of ours must not end a training that runs
-            if self.rank is None:
+            if run.rank is None:
                 raise
             say("%s: %s; the training goes on without telemetry" % (type(error).__name__, error))
-            while self.status is None:
-                self._listen(60.0)
-                self._reap()
-        code = _exit_code(self.status)
-        if self.outcome is None:
+            while run.status is None:
+                run.listen(60.0)
+                run.reap()
+        code = _exit_code(run.status)
+        if run.outcome is None:
             return code
-        if self.outcome.reason == "launch":
-            say("the job " + self.outcome.detail)
+        if run.outcome.reason == "launch":
+            say("the job " + run.outcome.detail)
             return _NOT_FOUND
-        if self.outcome.reason == "timeout":
+        if run.outcome.reason == "timeout":
             return _TIMEOUT  # whatever the command made of the signal: readers know the limit by it
-        if self.status is None:
+        if run.status is None:
             return 128 + self.asked
-        return 1 if code == 0 and self.stopped == GPU_UNUSED else code
+        return 1 if code == 0 and run.stopped == GPU_UNUSED else code
 
     # -- the job's process --------------------------------------------------------
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        env = environment(self.task, self.place)
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the command with our own output."""
+        env = environment(self.task, self.helpers.place)
         env["AML_OUTPUT_DIR"] = self.places.outputs
-        self._make(self.places.outputs)
+        try:
+            os.makedirs(self.places.outputs, exist_ok=True)
+        except OSError:
+            pass
         sys.stdout.flush()
         sys.stderr.flush()
         # What the service left open for the command is open for the command.
-        return spawn(self.job["argv"], self.job["cwd"], env, close_fds=False, preexec_fn=self._die_with_us())
+        return spawn(self.job["argv"], self.job["cwd"], env, close_fds=False, preexec_fn=_die_with_us())
 
-    def _die_with_us(self) -> Optional[Callable[[], None]]:
-        """Let the command be killed when we are: nobody else would end it."""
-        if not sys.platform.startswith("linux"):
-            return None
-        try:
-            import ctypes
-
-            prctl = ctypes.CDLL(None).prctl
-        except (ImportError, OSError, AttributeError):  # a Python or a C library without it
-            return None
-        us = os.getpid()
-
-        def ours() -> None:
-            prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG of linux/prctl.h: for a death from now on
-            if os.getppid() != us:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        return ours
-
-    def _make(self, folder: str) -> None:
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except OSError:
-            pass
-
-    def _ask(self) -> None:
-        if self.stopped in ("timeout", GPU_UNUSED):
-            why = "the time limit of %g s is reached" % self.job["timeout"] if self.stopped == "timeout" else (
+    def ask(self, run: Supervisor) -> None:
+        """Send the job's process group the signal that the service sent us, or SIGTERM for a reason of ours."""
+        if run.stopped in ("timeout", GPU_UNUSED):
+            why = "the time limit of %g s is reached" % self.job["timeout"] if run.stopped == "timeout" else (
                 "the job does not use its GPUs: %s; likely cause: %s" % (
-                    (self.unused or {}).get("detail"), (self.unused or {}).get("cause") or "not known"
+                    (run.unused or {}).get("detail"), (run.unused or {}).get("cause") or "not known"
                 )
             )  # fmt: skip
             say("%s; it is asked to end and killed after %g s" % (why, self.job["grace"]))
-        self._pass_on(self.asked if self.told_to_end else signal.SIGTERM)
+        self._pass_on(self.asked if run.told_to_end else signal.SIGTERM)
         self._pass_on(signal.SIGCONT)
 
     def _pass_on(self, number: int) -> None:
-        if self.rank is not None:
+        if self.run.rank is not None:
             try:
-                os.killpg(self.rank.pid, number)
+                os.killpg(self.run.rank.pid, number)
             except OSError:
                 pass
 
-    def _cancel_asked(self) -> bool:
-        return False  # by signals only: nobody else reaches this machine
+    def cancel_requested(self, run: Supervisor) -> bool:
+        """By signals only: nobody else reaches this machine."""
+        return False
 
-    def _apart(self) -> FrozenSet[int]:
+    def apart(self) -> FrozenSet[int]:
+        """The machine is the job's alone."""
         return frozenset()
 
-    # -- waiting --------------------------------------------------------------------
+    def signaled(self, run: Supervisor, number: int) -> None:
+        """The first signal that asks for an end ends the run; others go on to the job."""
+        if number in _ENDING and not run.told_to_end:
+            run.told_to_end, self.asked = True, signal.Signals(number)
+        elif number in _PASSED:
+            self._pass_on(number)
 
-    def _listen(self, pause: float) -> List[int]:
-        news = [handle for handle, _ in self.poll.poll(pause * 1000 + 1)]
-        if self.wakeup in news:
-            for number in drain(self.wakeup):
-                if number in _ENDING and not self.told_to_end:
-                    self.told_to_end, self.asked = True, signal.Signals(number)
-                elif number in _PASSED:
-                    self._pass_on(number)
-        if self.place is not None and self.place.socket.fileno() in news:
-            self._listen_for_mlflow(False)
-            self.sink.due = clock.mono()
-        return news
+    def heard(self, handles: List[int]) -> None:
+        """Fork the sink when it is called for the first time."""
+        if self.crew.is_called(handles):
+            self.crew.sink.due = clock.mono()
 
-    def _act(self) -> None:
-        if not self.gate.devices and self.grace is not None and self.can_write:
-            self._learn_devices()
-        super()._act()
+    # -- GPUs -------------------------------------------------------------------------
 
-    # -- the end ------------------------------------------------------------------------
+    def has_gpus(self) -> bool:
+        """Whether there may be some; the sampler finds them."""
+        return self.crew.can_write
 
-    def _end(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        super()._end(outcome)
-        if self.endpoint is not None and not self.forwarder.pid and self.status is not None:
-            self._fork(self.forwarder)  # the job was shorter than our patience
-        dismiss(self.forwarder.pid, service_forward.farewell() + 1.0)
+    def is_sampled(self) -> Optional[bool]:
+        """The first process of a node samples it; the others wait for its header."""
+        return None if self.who.leads_node else bool(self._header())
 
-    def _save(self) -> None:
-        if not self.who.leads or not self.can_write:
+    def tick(self, run: Supervisor) -> None:
+        """Learn from the sampler's header which GPUs are here."""
+        if run.gpu_guard.devices or self.crew.grace is None or not self.crew.can_write:
             return
-        try:
-            self.file.save(self.state)
-            self.unsaved = None
-        except OSError as error:
-            if self._unsaid:
-                self._unsaid = False
-                say("cannot write %s: %s; trying again, the training goes on" % (STATE, error.strerror or error))
-            self.unsaved = clock.mono() + 1.0
+        header = self._header()
+        devices = [str(gpu["uuid"]) for gpu in header.get("gpus") or ()]
+        if devices:
+            run.gpu_guard = GpuUsageGuard(self.task.folder, devices, self.job, self.who.node)
+            run.state["devices"] = devices
+            run.save()
+        elif header:
+            self.crew.grace = None
 
-    def _save_last(self) -> None:
-        if self.who.leads and self.can_write:
-            self.state["version"] += 1
-            self.state["changed"] = clock.wall()
+    def _header(self) -> Dict[str, Any]:
+        """The sampler's header, once it has read the GPUs."""
+        try:
+            with open(os.path.join(self.task.folder, TELEMETRY % self.who.node), "rb") as file:
+                header = json.loads(file.readline().decode())
+        except (OSError, ValueError):
+            return {}
+        return header if isinstance(header, dict) else {}
+
+    # -- the run's state ----------------------------------------------------------------
+
+    def cannot_save(self, error: OSError) -> None:
+        """Say it once, in the job's log."""
+        if not self._save_error_said:
+            self._save_error_said = True
+            say("cannot write %s: %s; trying again, the training goes on" % (STATE, error.strerror or error))
+
+    def save_last(self, run: Supervisor) -> None:
+        """Write the final state if we keep it."""
+        if self.keeps_state:
+            run.state["version"] += 1
+            run.state["changed"] = clock.wall()
             try:
-                write_json(os.path.join(self.task.folder, STATE), self.state)
+                write_json(os.path.join(self.task.folder, STATE), run.state)
             except OSError:  # said before, or nobody reads it: the service knows how the job ended
                 pass
+
+
+def _die_with_us() -> Optional[Callable[[], None]]:
+    """Let the command be killed when we are: nobody else would end it."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):  # a Python or a C library without it
+        return None
+    us = os.getpid()
+
+    def ours() -> None:
+        prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG of linux/prctl.h: for a death from now on
+        if os.getppid() != us:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return ours
 
 
 def _exit_code(status: Optional[int]) -> int:

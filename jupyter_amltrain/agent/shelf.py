@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from .protocol import AgentError, read_json, valid_run_id, write_json
 
-LOCK, SOCKET, DIARY, WAITING = "dispatcher.lock", "agent.sock", "dispatcher.txt", "waiting.json"
+LOCK, SOCKET, LOG_FILE, WAITING = "dispatcher.lock", "agent.sock", "dispatcher.txt", "waiting.json"
 # sun_path holds 108 bytes on Linux, 104 on BSD, with the closing zero.
 _LONGEST = 100
 
@@ -94,7 +94,7 @@ class Address:
             self._handle = None
 
 
-class Shelf:
+class NumberedJsonDir:
     """A folder of ``<number>.json``; only the dispatcher writes it.
 
     Parameters

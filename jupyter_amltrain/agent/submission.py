@@ -306,7 +306,7 @@ def gone(folder: str) -> bool:
         return True
 
 
-def sweep(home: str) -> None:
+def sweep_submissions(home: str) -> None:
     """Remove half-made run folders that nobody came back for."""
     runs = os.path.join(home, RUNS)
     try:

@@ -8,24 +8,23 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import gpu_figure_sums
-from .gpu_sentinels import MAX_WATTS
+from .gpu_columns import BY_NAME, MAX_WATTS, SUM, TICKS
 from .minutes import Tick
 from .protocol import SCHEMA, SUMMARY, AgentError, read_json, write_json
+from .reduce import Reducer, highest
 
 #: A longer pause between two ticks (seconds) is no time of the run: the machine slept.
-LONGEST = 60.0
+MAX_PAUSE_S = 60.0
 #: Percent under which a GPU counts as idle, and under which a busy CPU makes us look at the loader.
-IDLE, LOW = 10, 50.0
+IDLE_PERCENT, LOW_PERCENT = 10, 50.0
 #: MiB over the memory before the run that are use.
-SLACK = 64
+MEMORY_SLACK_MIB = 64
 #: Points of utilization over those before the run that are use.
-BUSY = 10
+BUSY_POINTS = 10
 #: Sentences about the GPUs that are kept; of more, the first and the last.
 MAX_NOTES = 100
 #: Joules that a power reading may sum to while the driver's counter stands still.
 STILL_J = 60.0
-_WIDTH = 6  # columns of a GPU: util, peak, memory, power, temperature, sm_clock
 
 
 class _Gpu:
@@ -33,7 +32,7 @@ class _Gpu:
 
     def __init__(self, state: Optional[Mapping[str, Any]] = None) -> None:
         self.bins = [0] * 101
-        self.memory = [0, 0, 0]  # sum, count, most
+        self.memory = Reducer()
         self.joules: Optional[float] = None
         self.powered = 0.0  # seconds with a power reading
         self.power: Optional[float] = None  # of the last tick
@@ -41,9 +40,17 @@ class _Gpu:
         self.first: Optional[float] = None
         #: The driver's counter of energy: first and last mJ, unix seconds of the last, whether it only grew.
         self.counter: Optional[List[Any]] = None
-        self.figures_sums: gpu_figure_sums.Sums = {}
+        #: Of each figure its value x seconds.
+        self.figures_sums: Dict[str, Reducer] = {}
         if state:
             self.__dict__.update(state)
+            self.memory = Reducer(*state["memory"])
+            self.figures_sums = {name: Reducer(*sums[:2]) for name, sums in state["figures_sums"].items()}
+
+    def state(self) -> Dict[str, Any]:
+        """What to keep in the file, for another one to go on."""
+        figures = {name: sums.state()[:2] for name, sums in self.figures_sums.items()}
+        return dict(self.__dict__, memory=self.memory.state(), figures_sums=figures)
 
     def count(self, t: float, count: Optional[int], begin: Optional[int]) -> None:
         """Take the driver's counter (mJ); `begin`: where it stood when the file was begun."""
@@ -68,30 +75,44 @@ class _Gpu:
     def add(
         self,
         t: Sequence[float],
-        columns: Sequence[Sequence[Any]],
+        columns: Mapping[str, Sequence[Any]],
         before: Optional[float],
         busy: Optional[float] = None,
     ) -> None:
-        util, peak, memory, power, temperature, _ = columns
+        """Take ticks: `columns` by name, `t` has one time more, that before the first."""
+        util, peak, memory = columns["util"], columns["peak"], columns["memory"]
         for value in util:
             if value is not None:
                 self.bins[min(100, max(0, int(value)))] += 1
-        known = [value for value in memory if value is not None]
-        if known:
-            self.memory = [self.memory[0] + sum(known), self.memory[1] + len(known), max(self.memory[2], *known)]
-        self.hot = max((x for x in (self.hot, *temperature) if x is not None), default=None)
-        for i, watts in enumerate(power):
+        self.memory.add_all(memory)
+        self.hot = highest((self.hot, *columns["temperature"]))
+        for i, watts in enumerate(columns["power"]):
             pause = t[i + 1] - t[i]
-            if watts is not None and self.power is not None and 0 < pause < LONGEST:
+            if watts is not None and self.power is not None and 0 < pause < MAX_PAUSE_S:
                 self.joules = (self.joules or 0.0) + (watts + self.power) / 2 * pause
                 self.powered += pause
             self.power = watts
         if self.first is None:
             for at, u, p, m in zip(t[1:], util, peak, memory):
-                grown = m is not None and before is not None and m > before + SLACK
-                if max(u or 0, p or 0) >= (busy + BUSY if busy else 1) or grown:
+                grown = m is not None and before is not None and m > before + MEMORY_SLACK_MIB
+                if max(u or 0, p or 0) >= (busy + BUSY_POINTS if busy else 1) or grown:
                     self.first = at
                     break
+
+    def add_figures(self, pauses: Sequence[float], columns: Mapping[str, Sequence[Any]]) -> None:
+        """Take figures of ticks: `columns` by name, weighted by the seconds of each tick (0: stands for no time)."""
+        for name, values in columns.items():
+            self.figures_sums.setdefault(name, Reducer()).add_all(values, pauses)
+
+    def figure_results(self) -> Dict[str, Any]:
+        """``<figure>_mean``; of a share of time ``<figure>_s``, seconds. ``None``: never known."""
+        results: Dict[str, Any] = {}
+        for name, sums in self.figures_sums.items():
+            if name in BY_NAME and BY_NAME[name].reducer == SUM:
+                results[name + "_s"] = round(sums.total / 100, 1) if sums.weight else None
+            else:
+                results[name + "_mean"] = sums.mean(1)
+        return results
 
     def percentile(self, share: float) -> Optional[int]:
         """Least utilization that this share of ticks does not exceed."""
@@ -107,18 +128,18 @@ class _Gpu:
         util = sum(i * x for i, x in enumerate(self.bins))
         energy, source = self.energy()
         return {
-            "memory_peak": self.memory[2] if self.memory[1] else None,
-            "memory_mean": round(self.memory[0] / self.memory[1], 1) if self.memory[1] else None,
+            "memory_peak": self.memory.high,
+            "memory_mean": self.memory.mean(1),
             "util_mean": round(util / count, 1) if count else None,
             "util_p50": self.percentile(0.5),
             "util_p95": self.percentile(0.95),
-            "idle_share": round(sum(self.bins[:IDLE]) / count, 4) if count else None,
+            "idle_share": round(sum(self.bins[:IDLE_PERCENT]) / count, 4) if count else None,
             "energy_wh": None if energy is None else round(energy, 4),
             "energy_source": source,
             "power_mean": round((self.joules or 0.0) / self.powered, 1) if self.powered else None,
             "first_use": None if self.first is None or began is None else round(max(0.0, self.first - began), 1),
             "temperature_max": self.hot,
-            **gpu_figure_sums.results(self.figures_sums),
+            **self.figure_results(),
         }
 
 
@@ -146,12 +167,13 @@ class Summary:
         self.header = header
         self.gpus: List[Dict[str, Any]] = list(header.get("gpus") or ())
         self.names = list(header["columns"])[2:]
+        self.gpu_columns: List[str] = list(header.get("gpu_columns") or (column.name for column in TICKS))
         self.figures: List[str] = list(header.get("gpu_figures") or ())
         self.seq, self.offset = -1, 0
         self.began: Optional[float] = None
         self.last: Optional[float] = None
         self.seconds = 0.0
-        self.cpu: List[Any] = [0.0, 0, None]  # sum, count, most
+        self.cpu = Reducer()
         self.memory: Optional[float] = None
         self.sums = [_Gpu() for _ in self.gpus]
         self.notes: List[List[Any]] = []  #: unix seconds and sentence
@@ -166,6 +188,7 @@ class Summary:
         if isinstance(state, dict) and len(state.get("sums", ())) == len(self.gpus):
             self.sums = [_Gpu(one) for one in state.pop("sums")]
             self.__dict__.update(state)
+            self.cpu = Reducer(*state["cpu"])
 
     def add(self, ticks: Sequence[Tick]) -> None:
         """Take the ticks of a closed minute; those that are in the figures already are left out."""
@@ -176,21 +199,20 @@ class Summary:
         host = dict(zip(self.names, columns))
         # One time more than ticks: the pause before each.
         t = [self.last if self.last is not None else ticks[0].t] + [tick.t for tick in ticks]
-        pauses = [b - a if 0 < b - a < LONGEST else 0.0 for a, b in zip(t, t[1:])]
+        pauses = [b - a if 0 < b - a < MAX_PAUSE_S else 0.0 for a, b in zip(t, t[1:])]
         self.seconds += sum(pauses)
         if self.began is None:
             present = (tick.t for tick, count in zip(ticks, host["processes"]) if count)
             self.began = next(present, None)
-        cpu = [value for value in host["cpu"] if value is not None]
-        if cpu:
-            self.cpu = [self.cpu[0] + sum(cpu), self.cpu[1] + len(cpu), max([*cpu, self.cpu[2] or 0.0])]
-        self.memory = max((x for x in (self.memory, *host["memory"]) if x is not None), default=None)
+        self.cpu.add_all(host["cpu"])
+        self.memory = highest((self.memory, *host["memory"]))
+        width = len(self.gpu_columns)
         for i, gpu in enumerate(self.gpus):
-            start = len(self.names) + _WIDTH * i
-            mine = columns[start : start + _WIDTH]
-            self.sums[i].add(t, mine, gpu.get("baseline"), gpu.get("baseline_util"))
-            start = len(self.names) + _WIDTH * len(self.gpus) + len(self.figures) * i
-            gpu_figure_sums.add(self.sums[i].figures_sums, pauses, dict(zip(self.figures, columns[start:])))
+            start = len(self.names) + width * i
+            own = dict(zip(self.gpu_columns, columns[start : start + width]))
+            self.sums[i].add(t, own, gpu.get("baseline"), gpu.get("baseline_util"))
+            start = len(self.names) + width * len(self.gpus) + len(self.figures) * i
+            self.sums[i].add_figures(pauses, dict(zip(self.figures, columns[start:])))
         self.seq, self.offset, self.last = ticks[-1].seq, ticks[-1].end, ticks[-1].t
 
     def energy(self, i: int, t: float, count: Optional[int]) -> None:
@@ -217,21 +239,22 @@ class Summary:
             )
             for i, (gpu, x) in enumerate(zip(self.gpus, self.sums))
         ]
-        cpu_mean = round(self.cpu[0] / self.cpu[1], 1) if self.cpu[1] else None
-        kept = ("seq", "offset", "began", "last", "seconds", "cpu", "memory")
+        cpu_mean = self.cpu.mean(1)
+        state = {key: getattr(self, key) for key in ("seq", "offset", "began", "last", "seconds", "memory")}
+        state.update(cpu=self.cpu.state(), sums=[one.state() for one in self.sums])
         return {
             "schema": SCHEMA,
             "seq": self.seq,
             "seconds": round(self.seconds, 1),
             "gpus": gpus,
             "cpu_mean": cpu_mean,
-            "cpu_peak": self.cpu[2],
+            "cpu_peak": self.cpu.high,
             "memory_peak": self.memory,
             "cpus": self.header.get("cpus"),
             "hint": hint([gpu["util_mean"] for gpu in gpus], cpu_mean, self.header.get("cpus")),
             "notes": self.notes,
             "notes_left_out": self.notes_left_out,
-            "state": dict({key: getattr(self, key) for key in kept}, sums=[one.__dict__ for one in self.sums]),
+            "state": state,
         }
 
     def save(self) -> None:
@@ -258,7 +281,7 @@ def hint(utils: Sequence[Optional[float]], cpu: Optional[float], cpus: Optional[
     if not known or cpu is None or not cpus:
         return ""
     mean = sum(known) / len(known)
-    if not 1 <= mean < LOW:  # at 0 nobody waited for data
+    if not 1 <= mean < LOW_PERCENT:  # at 0 nobody waited for data
         return ""
     seen = "GPU utilization was %.0f %% on average while the run's processes used %.1f of %d CPU cores" % (
         mean, cpu / 100, cpus,

@@ -15,8 +15,8 @@ from .guardian import STARTED, receive
 from .heartbeat import Heartbeat
 from .processes import become_subreaper, identity
 from .protocol import AGENT_LOG
-from .shelf import Shelf
-from .supervisor import Supervisor
+from .shelf import NumberedJsonDir
+from .supervisor import QueueHost, Supervisor
 
 
 def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: int, ready: int) -> None:
@@ -52,9 +52,9 @@ def main(guardian: Optional[Dict[str, Any]], assigned: int, life: int, guarded: 
         heart = Heartbeat(life)
         heart.beat()
         stdio_to(os.path.join(task.folder, AGENT_LOG))
-        Shelf(os.path.join(task.queue, "slots")).hold(task.number)
+        NumberedJsonDir(os.path.join(task.queue, "slots")).hold(task.number)
         task.state["guardian"], task.state["supervisor"] = guardian, me
-        Supervisor(task, guarded, wakeup, heart).run()
+        Supervisor(task, QueueHost(task), wakeup, guarded, heart).run()
         heart.end()
     except BaseException:  # a forked child must never return into its parent's code
         traceback.print_exc()

@@ -11,8 +11,9 @@ import os
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from .gpu_held import HeldFigures
-from .minutes import Tick, Value, number
+from .minutes import Tick, number
 from .protocol import TELEMETRY, cut_torn_tail
+from .reduce import Value
 
 #: Digits that are kept of amounts and of counters: a line is short, and a rate still right.
 _DIGITS = {

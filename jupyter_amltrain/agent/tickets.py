@@ -8,14 +8,14 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Set
 from . import clock, lifecycle
 from .processes import alive, boot_id, node
 from .protocol import QUEUED, RUNNING, TERMINAL, AgentError, read_state, run_folder, write_json
-from .shelf import WAITING, Shelf
+from .shelf import WAITING, NumberedJsonDir
 from .submission import Strings, first_state, uncover
 
 #: Seconds in which a client whose dispatcher died sends its job to the next one.
-REPEAT_WAIT = 2.0
+REPEAT_TIMEOUT_S = 2.0
 
 
-class Held(NamedTuple):
+class PendingSecrets(NamedTuple):
     """What only memory holds of a waiting job."""
 
     environ: Strings
@@ -29,11 +29,11 @@ class Queue:
         self.folder = queue
         self.boot = boot_id()
         self.opened = clock.mono()
-        self._tickets = Shelf(os.path.join(queue, "tickets"))
-        self._slots = Shelf(os.path.join(queue, "slots"))
+        self._tickets = NumberedJsonDir(os.path.join(queue, "tickets"))
+        self._slots = NumberedJsonDir(os.path.join(queue, "slots"))
         self.tickets: Dict[int, Dict[str, Any]] = self._tickets.load()
         self.records: Dict[int, Dict[str, Any]] = self._slots.load()
-        self.held: Dict[int, Held] = {}
+        self.held: Dict[int, PendingSecrets] = {}
         self._next = max(self._tickets.last(), self._slots.last()) + 1
         self._written: Any = None
 
@@ -50,9 +50,9 @@ class Queue:
         A dispatcher that was killed between accepting a job and answering has a
         client that sends environment and secrets again; who got his answer does not.
         """
-        if ticket["number"] in self.held or self.waited(ticket) > 10 * REPEAT_WAIT:
+        if ticket["number"] in self.held or self.waited(ticket) > 10 * REPEAT_TIMEOUT_S:
             return True
-        return clock.mono() > self.opened + REPEAT_WAIT
+        return clock.mono() > self.opened + REPEAT_TIMEOUT_S
 
     def put_ticket(self, ticket: Dict[str, Any]) -> None:
         """Add a waiting job."""
@@ -67,8 +67,8 @@ class Queue:
 
     def number_of(self, home: str, run: str) -> Optional[int]:
         """Ticket number of a job that waits or runs."""
-        for shelf in (self.tickets, self.records):
-            for number, item in shelf.items():
+        for folder in (self.tickets, self.records):
+            for number, item in folder.items():
                 if item["run"] == run and item["home"] == home:
                     return number
         return None
@@ -114,7 +114,7 @@ class Queue:
         return found - {0}
 
     def adopt(self, say: Callable[[str], None]) -> None:
-        """Take over what an earlier dispatcher left; `say` takes lines for the diary."""
+        """Take over what an earlier dispatcher left; `say` takes lines for the log."""
         for line in [*self._tickets.unreadable, *self._slots.unreadable]:
             say(line)
         for record in list(self.records.values()):

@@ -24,22 +24,22 @@ from .protocol import DEFAULT_GPU_GRACE, JOB, SCHEMA, TRUTH, AgentError, read_js
 USED, NOT_USED, CANNOT_TELL = "used", "not used", "cannot tell"
 
 #: Below this utilization (percent) a device computes nothing.
-UTILIZATION = 1.0
+MIN_UTILIZATION = 1.0
 #: Points over the utilization before the run that prove use, and the ticks in a row that they need.
 RISE, RISE_TICKS = 10.0, 2
 #: Seconds in which a driver that was just initialized may be busy with itself.
 SETTLE_S = 10.0
 #: MiB over the memory before the run that are no evidence: less than any CUDA context takes.
-SLACK = 64.0
+MEMORY_SLACK_MIB = 64.0
 #: A pause between two ticks that is longer than this many periods, and seconds, is a hole.
 HOLE_PERIODS, HOLE_SECONDS = 5.0, 5.0
 #: Seconds between the notes on disk of how far we watched; less than a hole.
-NOTE_EVERY = 4.0
+NOTE_INTERVAL_S = 4.0
 
 Reading = Mapping[str, Optional[float]]
 
 
-class Truth:
+class GpuUsageCheck:
     """The verdict on one run on one machine, kept in ``telemetry/truth-<node>.json``.
 
     Parameters
@@ -135,7 +135,7 @@ class Truth:
                 self._say(CANNOT_TELL, self.doubt)
             else:
                 self._say(NOT_USED, self._idle_sentence(), self.why(list(members), self.gpus))
-        elif not self.verdict and t - (self._noted or 0.0) >= NOTE_EVERY:
+        elif not self.verdict and t - (self._noted or 0.0) >= NOTE_INTERVAL_S:
             self._dirty = True
         if self._dirty:
             self._save()
@@ -195,7 +195,7 @@ class Truth:
             before = self.baselines[at]
             rise = None if memory is None or before is None else memory - before
             if not self._shared[at]:
-                if rise is not None and rise > SLACK:
+                if rise is not None and rise > MEMORY_SLACK_MIB:
                     return "%s was used (%.0f MiB more than before the run)" % (name, rise), t
                 if self._rises(t, at, busy, rise is not None):
                     return "%s was used (utilization %.0f %%)" % (name, busy or 0.0), self._above_since[at]
@@ -207,7 +207,7 @@ class Truth:
                 self._doubt("the memory of %s before the run is not known" % name)
             else:
                 self._most[1] = max(self._most[1], abs(rise))
-                if rise < -SLACK:  # somebody else left: the rest of the change may be ours
+                if rise < -MEMORY_SLACK_MIB:  # somebody else left: the rest of the change may be ours
                     self._doubt("%s lost %.0f MiB meanwhile, so others were on it" % (name, -rise))
         return None
 
@@ -236,7 +236,7 @@ class Truth:
             self._doubt("%s was busy already before the run (%.0f %%)" % (name, usual))
         if busy - usual < RISE:
             self._ticks_above[at] = 0
-            if busy - usual >= UTILIZATION:
+            if busy - usual >= MIN_UTILIZATION:
                 self._doubt("%s was at %.0f %% utilization, too little to tell whose" % (name, busy))
             return False
         self._ticks_above[at] += 1
@@ -259,7 +259,7 @@ class Truth:
         one = len(self.gpus) == 1
         who = _name(self.gpus[0], 0) if one else "each of %d GPUs" % len(self.gpus)
         absent = all(self._absent)
-        at = "" if absent and self._most[0] >= UTILIZATION else "at %.0f %% utilization and " % self._most[0]
+        at = "" if absent and self._most[0] >= MIN_UTILIZATION else "at %.0f %% utilization and " % self._most[0]
         return "%s stayed %swithin %.0f MiB of its memory before the run%s, for %g s" % (
             who, at, max(1.0, self._most[1]), " and had no process of this run" if absent else "", self.grace,
         )  # fmt: skip
@@ -319,7 +319,7 @@ def for_run(
     every: float,
     note: str = "",
     busy: Sequence[Optional[float]] = (),
-) -> Optional[Truth]:
+) -> Optional[GpuUsageCheck]:
     """The truth of the run in `folder`; ``None`` for a run that owns no GPU, and where no run is (a monitor).
 
     To be made when the baselines were just read, before the supervisor is told to go on.
@@ -350,7 +350,7 @@ def for_run(
     missing = "" if len(gpus) >= len(devices) else note or "%d of %d GPUs cannot be read" % (
         len(devices) - len(gpus), len(devices),
     )  # fmt: skip
-    return Truth(folder, gpus, grace, baselines, every, missing, busy=busy)
+    return GpuUsageCheck(folder, gpus, grace, baselines, every, missing, busy=busy)
 
 
 def read_truth(path: str) -> Dict[str, Any]:

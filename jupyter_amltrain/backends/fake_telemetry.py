@@ -7,28 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-HOST_COLUMNS = (
-    ("cpu", "percent of one core"),
-    ("memory", "bytes"),
-    ("processes", "1"),
-    ("host_cpu", "percent of all cores"),
-    ("host_memory", "bytes"),
-    ("read_bytes", "bytes"),
-    ("write_bytes", "bytes"),
-    ("net_rx", "bytes"),
-    ("net_tx", "bytes"),
-)
-GPU_COLUMNS = (
-    ("util", "percent"),
-    ("peak", "percent"),
-    ("memory", "MiB"),
-    ("power", "W"),
-    ("temperature", "C"),
-    ("sm_clock", "MHz"),
-)
+from jupyter_amltrain.agent.gpu_columns import TICKS
+from jupyter_amltrain.agent.host import COLUMNS as HOST_COLUMNS
+from jupyter_amltrain.agent.reduce import Reducer, reduce
+
 #: What each fake GPU is.
 NAME, SIZE, LIMIT, BASELINE = "Fake H100 80GB", 81_920, 700, 512
 CPUS, MEMORY = 8, 32 << 30
@@ -40,19 +25,27 @@ def uuid_of(node: int, index: int) -> str:
     return f"GPU-fa4e{node:04x}-0000-0000-0000-{index:012x}"
 
 
-def gpu_values(node: int, index: int, seconds: float, idle: bool = False, size: int = SIZE) -> list[float]:
-    """Values of :data:`GPU_COLUMNS` `seconds` after the first tick.
+def gpu_values(node: int, index: int, seconds: float, idle: bool = False, size: int = SIZE) -> dict[str, float]:
+    """Values of tick columns `seconds` after the first tick.
 
     A GPU in use loads for two seconds, then works in a slow wave, each in its own phase; `size` is its memory in MiB.
     """
     if idle:
-        return [0, 0, BASELINE, 68.5, 31, 345]
+        return _reading(0, 0, BASELINE, 68.5, 31, 345)
     if seconds < 2:
-        return [0, 0, BASELINE + 400, 92.0, 33, 1980]
+        return _reading(0, 0, BASELINE + 400, 92.0, 33, 1980)
     util = round(75 + 20 * math.sin(seconds / 40 + index + 3 * node))
     grown = round(size / SIZE * 40_000 * (1 - math.exp(-seconds / 10)))
     memory = min(size - 4096, BASELINE + 400 + grown + 256 * index)
-    return [util, min(100, util + 5), memory, 150 + 5 * util, 40 + util // 4 + index % 4, 1980]
+    return _reading(util, min(100, util + 5), memory, 150 + 5 * util, 40 + util // 4 + index % 4, 1980)
+
+
+def _reading(
+    util: float, peak: float, memory: float, power: float, temperature: float, sm_clock: float
+) -> dict[str, float]:
+    return {
+        "util": util, "peak": peak, "memory": memory, "power": power, "temperature": temperature, "sm_clock": sm_clock,
+    }  # fmt: skip
 
 
 def host_values(node: int, seconds: float, gpus: int) -> list[float]:
@@ -94,12 +87,13 @@ class FakeNode:
         self.ticks = 0
         self.raw = bytearray(_line(self._header()))
         names = [name for name, _ in HOST_COLUMNS]
-        names += [f"gpu{index}.{name}" for index in self.gpus for name, _ in GPU_COLUMNS]
+        names += [f"gpu{index}.{column.name}" for index in self.gpus for column in TICKS]
         self.minutes = bytearray(_line({"schema": 1, "columns": names, "period": 60}))
-        self._open: list[list[float]] = []  # ticks of the minute that is not over
+        self._open: list[list[Any]] = []  # ticks of the minute that is not over
         self._after = 0
-        self._sums: dict[str, Any] = {"util": [[0] * 101 for _ in gpus], "cpu": 0.0, "cpu_peak": 0.0, "memory": 0.0}
-        self._sums |= {name: [0.0] * len(self.gpus) for name in ("memory_peak", "memory_sum", "power", "hottest")}
+        self._cpu, self._memory = Reducer(), Reducer()
+        self._gpu_sums = [{column.name: Reducer() for column in TICKS} for _ in gpus]
+        self._utils = [[0] * 101 for _ in gpus]  # ticks by utilization
         self._first: list[float | None] = [None] * len(self.gpus)
 
     def upto(self, seconds: float) -> FakeNode:
@@ -117,16 +111,16 @@ class FakeNode:
         gpu_rows = [gpu_values(self.node, index, seconds, self.idle, self.size) for index in self.gpus]
         if self.gpus and (boundary or seq == 0):
             self._slow(seq, gpu_rows)
-        row = [seq, t, *host_values(self.node, seconds, len(self.gpus))]
-        row += [value for values in gpu_rows for value in values]
+        row: list[Any] = [seq, t, *host_values(self.node, seconds, len(self.gpus))]
+        row += [values.get(column.name) for values in gpu_rows for column in TICKS]
         self.raw += _line(row)
         self._after = len(self.raw)
         self._open.append(row)
         self._add(seconds, row, gpu_rows)
         self.ticks += 1
 
-    def _slow(self, seq: int, gpu_rows: Sequence[Sequence[float]]) -> None:
-        used = [0 if self.idle else round(values[2]) - BASELINE for values in gpu_rows]
+    def _slow(self, seq: int, gpu_rows: Sequence[Mapping[str, float]]) -> None:
+        used = [0 if self.idle else round(values["memory"]) - BASELINE for values in gpu_rows]
         slow = {"mem_clock": 2619, "throttle": 0, "ecc": 0, "power_limit": LIMIT}
         rows = [[i, {**slow, "mine": mine, "others": 0}] for i, mine in zip(self.gpus, used, strict=True)]
         self.raw += _line({"seq": seq, "gpu": rows})
@@ -136,28 +130,25 @@ class FakeNode:
 
     def _close_minute(self) -> None:
         rows = self._open
-        columns = list(zip(*(row[2:] for row in rows), strict=True))
-        row = [rows[-1][0], rows[0][1], rows[-1][1], len(rows), self._after, [min(c) for c in columns]]
-        self.minutes += _line([*row, [round(sum(c) / len(c), 3) for c in columns], [max(c) for c in columns]])
+        columns = [reduce(column) for column in zip(*(row[2:] for row in rows), strict=True)]
+        means = [None if column.mean is None else round(column.mean, 3) for column in columns]
+        row = [rows[-1][0], rows[0][1], rows[-1][1], len(rows), self._after]
+        self.minutes += _line([*row, [column.low for column in columns], means, [column.high for column in columns]])
         self._open = []
 
-    def _add(self, seconds: float, row: Sequence[float], gpu_rows: Sequence[Sequence[float]]) -> None:
-        sums = self._sums
-        sums["cpu"] += row[2]
-        sums["cpu_peak"] = max(sums["cpu_peak"], row[2])
-        sums["memory"] = max(sums["memory"], row[3])
-        for at, (util, _, memory, power, temperature, _) in enumerate(gpu_rows):
-            sums["util"][at][int(util)] += 1
-            sums["memory_peak"][at] = max(sums["memory_peak"][at], memory)
-            sums["memory_sum"][at] += memory
-            sums["power"][at] += power
-            sums["hottest"][at] = max(sums["hottest"][at], temperature)
-            if self._first[at] is None and util >= 1:
+    def _add(self, seconds: float, row: Sequence[float], gpu_rows: Sequence[Mapping[str, float]]) -> None:
+        self._cpu.add(row[2])
+        self._memory.add(row[3])
+        for at, values in enumerate(gpu_rows):
+            self._utils[at][int(values["util"])] += 1
+            for name, value in values.items():
+                self._gpu_sums[at][name].add(value)
+            if self._first[at] is None and values["util"] >= 1:
                 self._first[at] = seconds
 
     def summary(self) -> bytes:
         """``summary-N.json`` of what there is."""
-        n, sums = self.ticks, self._sums
+        n = self.ticks
         if not n:
             return b""
         value = {
@@ -165,9 +156,9 @@ class FakeNode:
             "seq": n - 1,
             "seconds": round(n * self.period, 3),
             "gpus": [self._gpu_summary(at, index) for at, index in enumerate(self.gpus)],
-            "cpu_mean": round(sums["cpu"] / n, 1),
-            "cpu_peak": sums["cpu_peak"],
-            "memory_peak": sums["memory"],
+            "cpu_mean": self._cpu.mean(1),
+            "cpu_peak": self._cpu.high,
+            "memory_peak": self._memory.high,
             "cpus": CPUS,
             "hint": "",
             "state": {},
@@ -175,21 +166,21 @@ class FakeNode:
         return _line(value)
 
     def _gpu_summary(self, at: int, index: int) -> dict[str, Any]:
-        n, sums, counts = self.ticks, self._sums, self._sums["util"][at]
+        sums, counts = self._gpu_sums[at], self._utils[at]
         return {
             "index": index,
             "name": self.name,
             "memory_total": self.size,
-            "memory_peak": sums["memory_peak"][at],
-            "memory_mean": round(sums["memory_sum"][at] / n, 1),
-            "util_mean": round(sum(value * count for value, count in enumerate(counts)) / n, 1),
+            "memory_peak": sums["memory"].high,
+            "memory_mean": sums["memory"].mean(1),
+            "util_mean": sums["util"].mean(1),
             "util_p50": _percentile(counts, 0.5),
             "util_p95": _percentile(counts, 0.95),
-            "idle_share": round(sum(counts[:10]) / n, 4),
-            "energy_wh": round(sums["power"][at] * self.period / 3600, 3),
-            "power_mean": round(sums["power"][at] / n, 1),
+            "idle_share": round(sum(counts[:10]) / self.ticks, 4),
+            "energy_wh": round(sums["power"].total * self.period / 3600, 3),
+            "power_mean": sums["power"].mean(1),
             "first_use": self._first[at],
-            "temperature_max": sums["hottest"][at],
+            "temperature_max": sums["temperature"].high,
         }
 
     def _header(self) -> dict[str, Any]:
@@ -202,8 +193,8 @@ class FakeNode:
             "period": self.period,
             "node": self.node,
             "host": f"fake-{self.node}",
-            "gpu_columns": [name for name, _ in GPU_COLUMNS],
-            "gpu_units": [unit for _, unit in GPU_COLUMNS],
+            "gpu_columns": [column.name for column in TICKS],
+            "gpu_units": [column.unit for column in TICKS],
             "gpus": [
                 {
                     "index": index,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.agent.gpu_slow import UNITS as SLOW_UNITS
+from jupyter_amltrain.agent.gpu_columns import BY_NAME, SLOWS
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, MissingDependency
 from jupyter_amltrain.runs.lines import decode_line
@@ -92,7 +92,7 @@ class _Stretch:
         return pandas.DataFrame(parts)
 
     def _unit(self, name: str) -> str:
-        units = {"memory": "MiB"}  # a header of a job may leave it out
+        units = {"memory": BY_NAME["memory"].unit}  # a header of a job may leave it out
         units.update(zip(self.header.get("gpu_columns", ()), self.header.get("gpu_units", ()), strict=False))
         return units.get(name.partition(".")[2], "")
 
@@ -140,9 +140,9 @@ def _units(header: Mapping[str, Any], columns: Iterable[str]) -> dict[str, str]:
         known = zip(header.get("gpu_columns", ()), header.get("gpu_units", ()), strict=False)
         for column, unit in (*known, *figures):
             units[f"{name}_{column}"] = "bytes" if unit == "MiB" else unit
-        for column, unit in SLOW_UNITS.items():
-            if f"{name}_{column}" in columns:
-                units[f"{name}_{column}"] = "bytes" if unit == "MiB" else unit
+        for slow in SLOWS:
+            if f"{name}_{slow.name}" in columns:
+                units[f"{name}_{slow.name}"] = "bytes" if slow.unit == "MiB" else slow.unit
     return units
 
 

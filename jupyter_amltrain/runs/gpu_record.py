@@ -6,7 +6,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.agent.gpu_columns import ACTIVITY, BY_NAME, FIGURES, LAST, MAX, MIN
 from jupyter_amltrain.agent.gpu_names import gpu_name
+from jupyter_amltrain.agent.torch_memory import TORCH
+from jupyter_amltrain.runs.pyramid import known_mean
 from jupyter_amltrain.runs.stretches import grid, on_grid
 from jupyter_amltrain.runs.telemetry import MIB, NodeTelemetry, RunTelemetry, known
 from jupyter_amltrain.spec.record import GpuBand, GpuHeat, GpuProcess, GpuSeries, GpuTelemetry
@@ -17,19 +20,16 @@ if TYPE_CHECKING:
 
     Float32 = NDArray[np.float32]
 
-#: What is drawn beside the utilization.
-ACTIVITY = "sm_activity"
-#: Newest figures that the table shows, where the device tells them.
-FIGURES = (
-    ACTIVITY, "tensor_activity", "dram_bandwidth", "memory_busy", "pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx",
-)  # fmt: skip
+#: Figures whose newest values the table shows, where the device has them.
+TABLE_FIGURES = tuple(column.name for column in FIGURES if column.heading)
+#: Series of a record and how each is written down: decimals and factor.
+_SERIES = {"util": (1, 1.0), "peak": (0, 1.0), "memory": (0, MIB), "power": (1, 1.0), ACTIVITY: (0, 1.0)}
+#: Rows of a table of minimum, mean and maximum.
+_ROWS = {MIN: 0, MAX: 2, LAST: 2}
 #: GPUs that are drawn as lines of their own.
 LINES = 8
 #: Points of a series, columns of the heat map, rows of the process table.
 POINTS, HEAT_COLUMNS, PROCESSES = 150, 75, 20
-
-#: Memory of PyTorch's allocator (MiB), where a run's processes tell it.
-_TORCH = ("torch_allocated", "torch_reserved", "torch_allocated_peak", "torch_reserved_peak")
 
 # nvml.h, nvmlClocksEventReasons, in words; 0x1 is a GPU that idles.
 _THROTTLE = {
@@ -71,7 +71,7 @@ def gpu_record(telemetry: RunTelemetry, ended: bool) -> GpuTelemetry | None:
     if not gpus:
         return GpuTelemetry(**common)
     begins = grid(nodes, POINTS)
-    tables = {field: _table(nodes, field, begins) for field in ("util", "peak", "memory", "power", ACTIVITY)}
+    tables = {field: _table(nodes, field, begins) for field in _SERIES}
     times = tuple(round(float(t), 2) for t in begins)
     if len(gpus) <= LINES:
         return GpuTelemetry(t=times, gpus=tuple(_with_series(f, k, tables) for k, f in enumerate(facts)), **common)
@@ -132,15 +132,13 @@ def _with_series(facts: GpuSeries, k: int, tables: dict[str, Float32]) -> GpuSer
     import msgspec
     import numpy as np
 
-    activity = tables[ACTIVITY][1, k]
-    peak = tables["peak"][2, k]
+    series = {name: (tables[name][_ROWS.get(BY_NAME[name].reducer, 1), k], how) for name, how in _SERIES.items()}
     return msgspec.structs.replace(
         facts,
-        util=_tuple(tables["util"][1, k], 1),
-        peak=_tuple(peak, 0),
-        memory=_tuple(tables["memory"][2, k], 0, MIB),
-        power=_tuple(tables["power"][1, k], 1),
-        sm_activity=() if np.isnan(activity).all() else _tuple(activity, 0),
+        **{
+            name: () if name == ACTIVITY and np.isnan(values).all() else _tuple(values, *how)
+            for name, (values, how) in series.items()
+        },
     )
 
 
@@ -152,11 +150,8 @@ def _band(table: Float32, scale: float = 1.0, high: Float32 | None = None) -> Gp
     import numpy as np
 
     top = table[2] if high is None else np.fmax(table[2], high[2])
-    known_ = ~np.isnan(table[1])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(known_.any(axis=0), np.where(known_, table[1], 0).sum(axis=0) / known_.sum(axis=0), np.nan)
     return GpuBand(
-        mean=_tuple(mean, 1, scale),
+        mean=_tuple(known_mean(table[1]), 1, scale),
         low=_tuple(np.fmin.reduce(table[0]), 1, scale),
         high=_tuple(np.fmax.reduce(top), 1, scale),
     )
@@ -208,7 +203,7 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
         return None if column is None or newest is None else known(node.ring[column, newest])
 
     mask = known(slow.get("throttle"))
-    figures = {name: value for name in FIGURES if (value := reading(name)) is not None}
+    figures = {name: value for name in TABLE_FIGURES if (value := reading(name)) is not None}
     return {
         "util": reading("util"),
         "memory": _bytes(reading("memory")),
@@ -221,7 +216,7 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
         "ecc": known(slow.get("ecc")),
         "mine": _bytes(slow.get("mine")),
         "others": _bytes(slow.get("others")),
-        **{name: value for name in _TORCH if (value := known(slow.get(name))) is not None},
+        **{name: value for name in TORCH if (value := known(slow.get(name))) is not None},
     }
 
 

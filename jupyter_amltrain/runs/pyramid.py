@@ -1,10 +1,10 @@
 """History at constant cost: buckets of ticks that are merged in pairs when all are used.
 
-The page does the same with the ticks that it gets (``labextension/src/widgets/pyramid.ts``);
-both follow this text. A bucket holds up to `width` ticks. A tick that does not fit into the
-last bucket opens a new one; when all are used, neighbours are merged (least of the least,
-most of the most, mean weighted by the values behind it) and the width doubles. So a tick
-costs O(columns) whatever the length of the run, and no spike is lost.
+The page does the same with the ticks that it gets (``labextension/src/widgets/pyramid.ts``); both follow
+this text and the rule of :mod:`jupyter_amltrain.agent.reduce`. A bucket holds up to `width` ticks. A tick
+that does not fit into the last bucket opens a new one; when all are used, neighbors are merged (minimum
+of the minima, maximum of the maxima, mean weighted by the values behind it) and the width doubles. So a
+tick costs O(columns) whatever the length of the run, and no spike is lost.
 """
 
 from __future__ import annotations
@@ -146,6 +146,16 @@ def known_mean(rows: Float32) -> Float32:
     known = ~np.isnan(rows)
     number = known.sum(axis=0)
     total = np.where(known, rows, 0).sum(axis=0, dtype=np.float64)
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan).astype(np.float32)
+
+
+def known_mean_at(values: Float32, starts: NDArray[np.int64]) -> Float32:
+    """Mean of the known values of each row in the stretches that begin at `starts`: ``(rows, stretches)``."""
+    import numpy as np
+
+    known = ~np.isnan(values)
+    total = np.add.reduceat(np.where(known, values, 0), starts, axis=1)
+    number = np.add.reduceat(known.astype(np.float32), starts, axis=1)
     return np.where(number > 0, total / np.maximum(number, 1), np.nan).astype(np.float32)
 
 

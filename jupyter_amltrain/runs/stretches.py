@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jupyter_amltrain.runs.pyramid import known_mean_at
 from jupyter_amltrain.runs.telemetry import NodeTelemetry
 
 if TYPE_CHECKING:
@@ -61,9 +62,5 @@ def on_grid(node: NodeTelemetry, begins: Float64, columns: Sequence[int]) -> Flo
     values = node.pyramid.values[:, list(columns), :count]
     out[0][:, used] = np.fmin.reduceat(values[0], starts, axis=1)
     out[2][:, used] = np.fmax.reduceat(values[2], starts, axis=1)
-    known = ~np.isnan(values[1])
-    total = np.add.reduceat(np.where(known, values[1], 0), starts, axis=1)
-    number = np.add.reduceat(known.astype(np.float32), starts, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        out[1][:, used] = np.where(number > 0, total / number, np.nan)
+    out[1][:, used] = known_mean_at(values[1], starts)
     return out

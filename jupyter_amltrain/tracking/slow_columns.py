@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.agent.gpu_slow import UNITS
+from jupyter_amltrain.agent.gpu_columns import SLOWS
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 MIB = 1024.0 * 1024.0
+_UNITS = {column.name: column.unit for column in SLOWS}
 #: Names of columns that are believed: a file of a job may say anything.
 MAX_NAMES = 200
 
@@ -77,7 +78,7 @@ class SlowColumns:
             values = [value for _, value in changes]
             plain = all(value is None or isinstance(value, (bool, int, float)) for value in values)
             if plain:
-                scale = MIB if UNITS.get(name.partition("_")[2]) == "MiB" else 1.0
+                scale = MIB if _UNITS.get(name.partition("_")[2]) == "MiB" else 1.0
                 table: Any = np.array([np.nan, *(scale * _number(value) for value in values)])
             else:
                 table = np.array(

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.agent.gpu_slow import UNITS as SLOW_UNITS
+from jupyter_amltrain.agent.gpu_columns import BY_NAME, GPU_COLUMNS, SLOW, mlflow_name, summary_names
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.tracking.rows import Replay
 from jupyter_amltrain.tracking.telemetry_points import NodeTable, tables
@@ -29,8 +29,6 @@ MAX_TAG_CHARS = 5000
 #: Points that wait in memory for their insertion.
 CHUNK = 20_000
 
-_MEBI = 2**20 / 1e6  # MiB in MLflow's megabytes
-
 #: Host column -> MLflow's name and factor. MLflow has no names for the run's own share.
 _HOST = {
     "host_cpu": ("cpu_utilization_percentage", 1.0),
@@ -38,48 +36,14 @@ _HOST = {
     "cpu": ("run_cpu_utilization_percentage", 1.0),
     "memory": ("run_memory_usage_megabytes", 1e-6),
 }
-#: What a GPU records -> what follows ``gpu_<i>_``, and factor. The first three are MLflow's own names.
-_GPU = {
-    "util": ("utilization_percentage", 1.0),
-    "memory": ("memory_usage_megabytes", _MEBI),
-    "power": ("power_usage_watts", 1.0),
-    "peak": ("peak_utilization_percentage", 1.0),
-    "temperature": ("temperature_celsius", 1.0),
-    "sm_clock": ("sm_clock_megahertz", 1.0),
-    "mem_clock": ("memory_clock_megahertz", 1.0),
-    "throttle": ("throttle_reasons", 1.0),
-    "ecc": ("uncorrected_ecc_errors", 1.0),
-    "power_limit": ("power_limit_watts", 1.0),
-    "mine": ("run_memory_megabytes", 1e-6),
-    "others": ("other_memory_megabytes", 1e-6),
-    "processes": ("processes", 1.0),
-}
-#: Unit of any other column -> end of its name, and factor.
-_UNIT_NAMES = {
-    "percent": ("_percentage", 1.0), "MiB": ("_megabytes", _MEBI), "bytes": ("_megabytes", 1e-6), "W": ("_watts", 1.0),
-    "C": ("_celsius", 1.0), "MHz": ("_megahertz", 1.0), "s": ("_seconds", 1.0),
-    "MiB/s": ("_megabytes_per_second", _MEBI), "MB/s": ("_megabytes_per_second", 1.0),
-}  # fmt: skip
 #: Tag with what happened to the GPUs.
 NOTES = "amltrain.gpu_notes"
 #: Value of a GPU's summary -> what follows ``gpu_<i>_``, and factor.
 _GPU_SUMMARY = {
-    "util_mean": ("utilization_percentage_mean", 1.0),
-    "util_p50": ("utilization_percentage_p50", 1.0),
-    "util_p95": ("utilization_percentage_p95", 1.0),
-    "memory_peak": ("memory_peak_megabytes", _MEBI),
-    "memory_mean": ("memory_mean_megabytes", _MEBI),
-    "power_mean": ("power_usage_watts_mean", 1.0),
     "energy_wh": ("energy_wh", 1.0),
     "idle_share": ("idle_share", 1.0),
     "first_use": ("first_use_seconds", 1.0),
-    "temperature_max": ("temperature_max_celsius", 1.0),
-    "sm_activity_mean": ("sm_activity_percentage_mean", 1.0),
-    "tensor_activity_mean": ("tensor_activity_percentage_mean", 1.0),
-    "dram_bandwidth_mean": ("dram_bandwidth_percentage_mean", 1.0),
-    "memory_busy_mean": ("memory_busy_percentage_mean", 1.0),
-    "throttled_power_s": ("throttled_by_power_seconds", 1.0),
-    "throttled_heat_s": ("throttled_by_heat_seconds", 1.0),
+    **{key: (name, mlflow_name(column.name)[1]) for column in GPU_COLUMNS for key, name in summary_names(column)},
 }
 _HOST_SUMMARY = {
     "cpu_mean": ("run_cpu_utilization_percentage_mean", 1.0),
@@ -228,7 +192,7 @@ def _series(table: NodeTable) -> Iterator[tuple[str, str, float]]:
         columns = [name.partition(".") for name in (*table.names, *table.slow)]
         names = [name for place, dot, name in columns if dot and place == f"gpu{index}"]
         for name in dict.fromkeys(names):
-            own, factor = _GPU.get(name) or _named(name, units.get(name) or SLOW_UNITS.get(name, ""))
+            own, factor = mlflow_name(name, _unit(name, units.get(name, "")))
             yield f"gpu_{index}_{own}", f"gpu{index}.{name}", factor
         if size:
             yield f"gpu_{index}_memory_usage_percentage", f"gpu{index}.memory", 100 / size
@@ -236,12 +200,13 @@ def _series(table: NodeTable) -> Iterator[tuple[str, str, float]]:
             yield f"gpu_{index}_power_usage_percentage", f"gpu{index}.power", 100 / limit
 
 
-def _named(name: str, unit: str) -> tuple[str, float]:
-    """Name and factor of a column that MLflow has no name for; one that names its unit keeps its name."""
-    end, factor = _UNIT_NAMES.get(unit, ("", 1.0))
-    if unit == "MiB" and name in SLOW_UNITS:  # SlowColumns gives bytes
-        factor = 1e-6
-    return (name if name.endswith(end) else name + end), factor
+def _unit(name: str, unit: str) -> str:
+    """The unit of a column's values in a table; `unit` is the header's, for a column that we do not know."""
+    column = BY_NAME.get(name)
+    if column is None:
+        return unit
+    # SlowColumns converts MiB to bytes.
+    return "bytes" if column.kind == SLOW and column.unit == "MiB" else column.unit
 
 
 def _summary(summary: dict[str, Any]) -> Iterator[tuple[str, float]]:

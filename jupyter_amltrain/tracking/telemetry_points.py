@@ -16,6 +16,7 @@ from typing import Any
 
 from jupyter_amltrain.agent.gpu_held import HeldFigures
 from jupyter_amltrain.agent.protocol import open_regular
+from jupyter_amltrain.agent.reduce import Reducer, mean
 from jupyter_amltrain.tracking.slow_columns import SlowColumns
 
 #: Runs of fewer closed minutes are read raw.
@@ -63,8 +64,7 @@ class NodeTable:
         self.seqs: list[int] = []
         self.slow: dict[str, Values] = {}
         self._given: list[int] = []
-        self._sums: list[list[float]] = []
-        self._counts: list[list[int]] = []
+        self._rows: list[list[Reducer]] = []
 
     def add(self, t: float, values: Values, ticks: int = 1, seq: int = -1) -> None:
         """Take a row that ends at `t` with tick `seq` and stands for `ticks` samples."""
@@ -74,23 +74,18 @@ class NodeTable:
             self.times.append(t)
             self.seqs.append(seq)
             self._given.append(0)
-            self._sums.append([0.0] * len(self.names))
-            self._counts.append([0] * len(self.names))
+            self._rows.append([Reducer() for _ in self.names])
         self.times[-1], self.seqs[-1] = t, seq
         self._given[-1] += 1
-        sums, counts = self._sums[-1], self._counts[-1]
-        for i, value in enumerate(values[: len(sums)]):
-            if value is not None:
-                sums[i] += value * ticks
-                counts[i] += ticks
+        for cell, value in zip(self._rows[-1], values, strict=False):
+            cell.add(value, ticks)
 
     def _join(self) -> None:
         pairs = range(0, self.limit, 2)
         self.times = [self.times[i + 1] for i in pairs]
         self.seqs = [self.seqs[i + 1] for i in pairs]
         self._given = [self._given[i] + self._given[i + 1] for i in pairs]
-        self._sums = [[a + b for a, b in zip(self._sums[i], self._sums[i + 1], strict=True)] for i in pairs]
-        self._counts = [[a + b for a, b in zip(self._counts[i], self._counts[i + 1], strict=True)] for i in pairs]
+        self._rows = [[a.merge(b) for a, b in zip(self._rows[i], self._rows[i + 1], strict=True)] for i in pairs]
         self.width *= 2
 
     def whole(self) -> int:
@@ -102,7 +97,7 @@ class NodeTable:
         if name not in self.names:
             return self.slow.get(name) or [None] * len(self.times)
         i = self.names.index(name)
-        return [s[i] / c[i] if c[i] else None for s, c in zip(self._sums, self._counts, strict=True)]
+        return [row[i].mean() for row in self._rows]
 
 
 def tables(folder: Path, ended: bool) -> tuple[str, list[NodeTable]]:
@@ -160,7 +155,7 @@ def _rest(path: Path, header: dict[str, Any], offset: int, table: NodeTable) -> 
     ticks = list(_ticks(path, header, offset))
     if ticks:
         columns = zip(_names(header), itertools.zip_longest(*(values for _, _, values in ticks)), strict=False)
-        means = {name: _mean([v for v in column if v is not None]) for name, column in columns}
+        means = {name: mean(column) for name, column in columns}
         seq, t, _ = ticks[-1]
         table.add(t, [means.get(name) for name in table.names], len(ticks), seq)
 
@@ -180,10 +175,6 @@ def _add_slow(path: Path, table: NodeTable) -> None:
         if column.dtype != object:
             gpu, _, rest = name.partition("_")
             table.slow[f"{gpu}.{rest}"] = [None if x != x else x for x in column.tolist()]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _header(path: Path) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
-from jupyter_amltrain.widgets.gpu_views import ACTIVITY, USE, GpuChart
+from jupyter_amltrain.agent.gpu_columns import ACTIVITY, BY_NAME
+from jupyter_amltrain.widgets.gpu_views import USE, GpuChart
 from jupyter_amltrain.widgets.layout import Gpu, Layout
 from jupyter_amltrain.widgets.palette import GPUS as COLOURS
 
@@ -174,13 +175,6 @@ def _bytes(value: float) -> str:
     return f"{value:g} {name}"
 
 
-#: What a second line of a chart is called, behind its GPU.
-_SUFFIXES = {
-    "peak": " peak", ACTIVITY: " SM activity", "throttled_heat": " heat", "throttled_power": " power",
-    "pcie_rx": " in", "pcie_tx": " out", "nvlink_rx": " in", "nvlink_tx": " out",
-}  # fmt: skip
-
-
 def _per_node(chart: Chart, layout: Layout, field: str, **style: Any) -> None:
     for node in layout.nodes:
         gpus = [(k, gpu) for k, gpu in enumerate(layout.gpus) if gpu.node == node]
@@ -189,7 +183,7 @@ def _per_node(chart: Chart, layout: Layout, field: str, **style: Any) -> None:
         chart.lines(
             {"kind": "lines", "node": node, "columns": [layout.column(node, f"gpu{g.index}.{field}") for _, g in gpus]},
             [COLOURS[k % len(COLOURS)] for k, _ in gpus],
-            [gpu.label + _SUFFIXES.get(field, "") for _, gpu in gpus],
+            [gpu.label + BY_NAME[field].legend for _, gpu in gpus],
             **style,
         )
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from jupyter_amltrain.agent import gpu_columns
+from jupyter_amltrain.agent.gpu_columns import GPU_COLUMNS, SLOW, GpuColumn, symbol
+
 
 class GpuChart(NamedTuple):
     """One chart of a view.
@@ -38,54 +41,19 @@ class GpuView(NamedTuple):
 
 #: Drawn by hand: it has sizes, limits and peaks.
 USE = "use"
-#: Column that the first view draws beside the utilization, where there is one.
-ACTIVITY = "sm_activity"
-VIEWS = (
-    GpuView(
-        USE,
-        "Utilization, memory, power",
-        (
-            GpuChart("GPU utilization (%)", "util", "peak", percent=True),
-            GpuChart("GPU memory", "memory"),
-            GpuChart("GPU power (W)", "power"),
-        ),
-    ),
-    GpuView(
-        "activity",
-        "SM, tensor cores, DRAM",
-        (
-            GpuChart("SM activity (%)", "sm_activity", percent=True),
-            GpuChart("Tensor core activity (%)", "tensor_activity", percent=True),
-            GpuChart("DRAM bandwidth (%)", "dram_bandwidth", percent=True),
-            GpuChart("Memory controller busy (%)", "memory_busy", percent=True),
-        ),
-    ),
-    GpuView(
-        "clocks",
-        "Temperature, clocks, throttling",
-        (
-            GpuChart("Temperature (°C)", "temperature"),
-            GpuChart("SM clock (MHz)", "sm_clock"),
-            GpuChart(
-                "Throttled by heat, thin: by power (% of time)", "throttled_heat", "throttled_power", percent=True
-            ),
-        ),
-    ),
-    GpuView(
-        "transfers",
-        "PCIe, NVLink",
-        (
-            GpuChart("PCIe to the GPU, thin: from it (MiB/s)", "pcie_rx", "pcie_tx"),
-            GpuChart("NVLink to the GPU, thin: from it (MiB/s)", "nvlink_rx", "nvlink_tx"),
-        ),
-    ),
+
+
+def _chart(column: GpuColumn) -> GpuChart:
+    thin = next((other.name for other in GPU_COLUMNS if other.beside == column.name), "")
+    return GpuChart(column.chart, column.name, thin, percent=column.maximum == 100)
+
+
+VIEWS = tuple(
+    GpuView(name, label, tuple(_chart(column) for column in GPU_COLUMNS if column.view == name))
+    for name, label in gpu_columns.VIEWS
 )
-UNITS = {
-    **dict.fromkeys(("util", "peak", "sm_activity", "tensor_activity", "dram_bandwidth", "memory_busy"), "%"),
-    **dict.fromkeys(("throttled_heat", "throttled_power"), "%"),
-    **dict.fromkeys(("pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx"), "MiB/s"),
-    "memory": "MiB", "power": "W", "temperature": "°C", "sm_clock": "MHz",
-}  # fmt: skip
+#: Unit of each series of a GPU, as charts write it.
+UNITS = {column.name: symbol(column.unit) for column in GPU_COLUMNS if column.kind != SLOW}
 
 
 def available(fields: Sequence[str]) -> tuple[GpuView, ...]:

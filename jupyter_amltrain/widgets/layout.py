@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.gpu_columns import ACTIVITY
 from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.runs.gpu_record import LINES
 from jupyter_amltrain.runs.store import Entry
 from jupyter_amltrain.runs.telemetry import NodeTelemetry
-from jupyter_amltrain.widgets.gpu_views import ACTIVITY, UNITS, USE, GpuView, available
+from jupyter_amltrain.widgets.gpu_views import UNITS, USE, GpuView, available
 
 #: Series of each node's host that a page gets.
 HOST = ("cpu", "memory")

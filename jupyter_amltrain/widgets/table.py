@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
+from jupyter_amltrain.agent.gpu_columns import FIGURES, GPU_COLUMNS, symbol
 from jupyter_amltrain.agent.gpu_names import gpu_name
 from jupyter_amltrain.runs.text import bytes_text
 from jupyter_amltrain.spec.record import GpuProcess, GpuSeries, GpuTelemetry
@@ -72,32 +73,24 @@ def table_html(part: GpuTelemetry | None, run: bool = True) -> str:
     return "".join(tables)
 
 
-#: Title, readings and unit of figures that not every device tells.
-_FIGURES = (
-    ("SM activity", ("sm_activity",), " %"),
-    ("tensor", ("tensor_activity",), " %"),
-    ("DRAM", ("dram_bandwidth",), " %"),
-    ("memory busy", ("memory_busy",), " %"),
-    ("PCIe in, out", ("pcie_rx", "pcie_tx"), " MiB/s"),
-    ("NVLink in, out", ("nvlink_rx", "nvlink_tx"), " MiB/s"),
+#: Title, readings and unit of figures that not every device has.
+_FIGURES = tuple(
+    (
+        heading,
+        tuple(column.name for column in FIGURES if column.heading == heading),
+        " " + next(symbol(column.unit) for column in FIGURES if column.heading == heading),
+    )
+    for heading in dict.fromkeys(column.heading for column in FIGURES if column.heading)
 )
 #: What a column means, shown when the pointer rests on its title.
 _MEANINGS = {
-    "utilization": "Share of the time in which any kernel ran. One small kernel makes it 100 %.",
-    "SM activity": "Share of the streaming multiprocessors that were working, averaged over time.",
-    "tensor": "Share of the time in which the tensor cores worked: mixed-precision matrix products.",
-    "DRAM": "Share of the memory bandwidth that was used. Near 80 % the memory is the limit.",
-    "memory busy": "Share of the time in which the memory was read or written, however little.",
-    "PCIe in, out": "Data that came over PCIe from the host, and went to it.",
-    "NVLink in, out": "Data that came from other GPUs over NVLink, and went to them.",
-    "throttled by": "What keeps the clocks below their highest value now.",
+    **{column.heading: column.meaning for column in GPU_COLUMNS if column.meaning},
     "SM": "Share of the streaming multiprocessors' time that the process uses, as the driver samples it.",
 }
 #: Columns of numbers, which are set flush right.
 _NUMBERS = frozenset(
-    {title for title, _, _ in _FIGURES}
-    | {"utilization", "memory", "power", "temperature", "SM clock", "memory clock", "ECC errors", "pid", "SM"}
-    | {"this run", "others", "in processes", "GPU memory"}
+    {column.heading for column in GPU_COLUMNS if column.unit != "bits"}
+    | {"pid", "SM", "this run", "others", "in processes", "GPU memory"}
 )
 _OWNERS = {"mine": "this run", "other": "others", "unknown": "cannot tell"}
 

@@ -94,7 +94,7 @@ def main() -> None:
     members = {int(pid): None for pid in start["members"]}
     now[0] = start["t"]
     one = sampler.Sampler(start["folder"], None, 1.0, start["uuids"])
-    one.seldom.owners = Owners(true=start["true"])
+    one.slow_metrics.owners = Owners(true=start["true"])
 
     def usage() -> list[Any]:
         one.usage.rows = members  # type: ignore[assignment]
@@ -109,7 +109,7 @@ def main() -> None:
         return list(values)
 
     one.readings.read = kept  # type: ignore[method-assign]
-    columns = [name for name, _ in sampler.COLUMNS]
+    columns = [column.name for column in sampler.TICKS]
     print(json.dumps({"gpus": one.readings.gpus}), flush=True)
     for line in sys.stdin:
         what = json.loads(line)
@@ -132,7 +132,7 @@ def main() -> None:
         width = len(columns)
         gpus = [
             dict(zip(columns, values[width * i : width * (i + 1)], strict=True), **slow, processes=listed)
-            for i, (slow, listed) in enumerate(zip(one.seldom.values, one.seldom.processes, strict=True))
+            for i, (slow, listed) in enumerate(zip(one.slow_metrics.values, one.slow_metrics.processes, strict=True))
         ]
         print(json.dumps({"gpus": gpus}), flush=True)
 

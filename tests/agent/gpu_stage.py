@@ -82,7 +82,7 @@ def main() -> None:
     how = json.load(sys.stdin)
     from jupyter_amltrain.agent import clock, sampler
     from jupyter_amltrain.agent.gpu_processes import Owners
-    from jupyter_amltrain.agent.gpu_seldom import Seldom
+    from jupyter_amltrain.agent.gpu_seldom import SlowMetrics
 
     now = [0.0]
     path = Path(how["clock"])
@@ -109,7 +109,7 @@ def main() -> None:
             one.close()
         return
     readings, note = sampler.find_gpus(how.get("uuids"), how.get("indices"), how.get("known"))
-    seldom = Seldom(readings, Owners(true=how.get("true", True)))
+    seldom = SlowMetrics(readings, Owners(true=how.get("true", True)))
     found: dict[str, Any] = {"gpus": readings.gpus, "note": note, "rows": [], "notes": [], "slow": [], "told": []}
     for seconds in how["times"]:
         at(seconds)

@@ -26,7 +26,7 @@ def fork(listening: socket.socket, folder: str, token: str, run_id: str) -> int:
                 run_name="digits",
                 experiment_name="numbers",
                 token=token,
-                diary=os.path.join(folder, "log", "agent.txt"),
+                log_path=os.path.join(folder, "log", "agent.txt"),
             )
         finally:
             os._exit(code)

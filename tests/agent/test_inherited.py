@@ -76,14 +76,14 @@ def test_a_kernels_own_settings_do_not_reach_the_job(agent: Agent) -> None:
 
 
 def test_a_request_that_is_too_long_says_so(agent: Agent) -> None:
-    answer = agent("submit", run="x", argv=["x"], env={"DATA": "d" * client.LONGEST_REQUEST})
+    answer = agent("submit", run="x", argv=["x"], env={"DATA": "d" * client.MAX_REQUEST_BYTES})
     assert answer["error"]["type"] == "SubmitError"
     assert "16.0 MiB" in answer["error"]["message"] and "--source" in answer["error"]["message"]
     spare = 1000  # for the other fields
     fits = {
         "run": "fits",
         "argv": [sys.executable, "-S", "-c", "pass"],
-        "spec": {"x": "d" * (client.LONGEST_REQUEST - spare)},
+        "spec": {"x": "d" * (client.MAX_REQUEST_BYTES - spare)},
     }
     answer = call("submit", fits, agent.home, agent.queue, agent.zipapp)
     assert answer.get("state") == "queued", answer

@@ -344,7 +344,7 @@ def test_a_full_disk_costs_nothing_that_fits_in_memory(tmp_path, monkeypatch):
 
 
 def test_what_waits_for_the_disk_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(mlflow_journal, "HELD_LIMIT", 1000)
+    monkeypatch.setattr(mlflow_journal, "MAX_HELD_BYTES", 1000)
     journal = mlflow_journal.Journal(str(tmp_path / "j.jsonl"), lambda note: None)
 
     def full(fd, data, offset):

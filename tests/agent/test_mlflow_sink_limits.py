@@ -16,7 +16,7 @@ import time
 import pytest
 
 from jupyter_amltrain.agent import mlflow_connections, mlflow_sink, tcp_owner
-from jupyter_amltrain.agent.mlflow_routes import Sink
+from jupyter_amltrain.agent.mlflow_recorder import Recorder
 from tests.agent.mlflow_jobs import RUN_ID, TOKEN, Host, points, until
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
 
@@ -135,7 +135,7 @@ def test_owner_of_an_ipv6_socket_with_an_ipv4_address_is_found():
 def server(tmp_path, monkeypatch):
     """A sink of this process on a system that does not tell owners."""
     monkeypatch.setattr(tcp_owner.OwnerLookup, "owner", lambda self, connection: None)
-    sink = Sink(
+    recorder = Recorder(
         journal=str(tmp_path / "metrics/rank-0.jsonl"),
         artifacts=str(tmp_path / "artifacts"),
         run_id=RUN_ID,
@@ -146,7 +146,7 @@ def server(tmp_path, monkeypatch):
         on_note=lambda text: None,
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = mlflow_sink._Server(listening, sink, TOKEN, mlflow_sink.VERSION)
+        server = mlflow_sink._Server(listening, recorder, TOKEN, mlflow_sink.VERSION)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield server

@@ -19,10 +19,10 @@ MIB = 1 << 20
 LOOK = """
 import json, sys
 from jupyter_amltrain.agent import nvml, sampler
-from jupyter_amltrain.agent.gpu_slow import SlowReadings
+from jupyter_amltrain.agent.gpu_slow import SlowReader
 probe = nvml.read_gpus()
 readings, _ = sampler.find_gpus(None, None, None)
-slow = SlowReadings(readings)
+slow = SlowReader(readings)
 listed = {gpu["uuid"]: slow.processes(i) for i, gpu in enumerate(readings.gpus)}
 json.dump({"probe": probe, "listed": listed, "header": readings.gpus}, sys.stdout)
 """

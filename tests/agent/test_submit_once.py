@@ -126,7 +126,7 @@ def test_claim_of_many_at_once_has_one_winner(tmp_path: Path) -> None:
         results = list(pool.map(decide, both * 4))
     for answers in zip(*results, strict=True):
         assert len(set(answers)) == 1
-    claims.sweep(str(tmp_path))
+    claims.sweep_claims(str(tmp_path))
     assert not list((tmp_path / claims.CLAIMS).iterdir())
 
 

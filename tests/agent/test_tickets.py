@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.agent import dispatcher, processes, shelf, tickets
-from jupyter_amltrain.agent.bystanders import bystanders
+from jupyter_amltrain.agent.bystanders import protected_pids
 from jupyter_amltrain.agent.calls import call
 
 from .conftest import Agent, alive, until
@@ -202,7 +202,7 @@ def test_queue_files_that_cannot_be_read_stop_no_dispatcher(agent: Agent) -> Non
     run = agent.submit("print('fine')")
     assert agent.wait(run)["state"] == "completed"
     assert diary(agent).count("left alone") == 3
-    found = shelf.Shelf(str(tickets))
+    found = shelf.NumberedJsonDir(str(tickets))
     assert found.load() == {} and found.last() == 9 and len(found.unreadable) == 3
 
 
@@ -260,10 +260,10 @@ def test_what_a_job_names_as_its_processes_disturbs_no_other_run(tmp_path: Path,
     me = processes.identity(os.getpid())
     record = {"schema": 1, "number": 1, "run": "bad-1", "home": home, "devices": [], "cpu_slot": 0}
     record |= {"guardian": me, "boot": processes.boot_id(), "node": processes.node()}
-    slots = shelf.Shelf(os.path.join(folder, "slots"))
+    slots = shelf.NumberedJsonDir(os.path.join(folder, "slots"))
     for supervisor in (me, None):  # None: of an older dispatcher
         slots.put(1, {**record, "supervisor": supervisor})
-        assert bystanders(folder, home, "good-1") == {os.getpid()}
+        assert protected_pids(folder, home, "good-1") == {os.getpid()}
     gone = {"pid": 2**22 + 1, "start": 1}
     slots.put(1, {**record, "guardian": gone, "supervisor": None})
     queue = tickets.Queue(folder)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.agent.gpu_cause import THREE, likely
-from jupyter_amltrain.agent.truth import Truth, for_run, read_truth
+from jupyter_amltrain.agent.truth import GpuUsageCheck, for_run, read_truth
 
 GPUS = [{"index": 0, "uuid": "GPU-a"}, {"index": 1, "uuid": "GPU-b"}]
 IDLE = {"util": 0, "peak": 0, "memory": 600}
@@ -36,12 +36,12 @@ class Watch:
         self.asked: list[list[int]] = []
         self.truth = self.made(baseline, **more)
 
-    def made(self, baseline: float | None = 600, **more: Any) -> Truth:
+    def made(self, baseline: float | None = 600, **more: Any) -> GpuUsageCheck:
         def why(pids: Any, gpus: Any) -> str:
             self.asked.append(list(pids))
             return "because"
 
-        return Truth(str(self.folder), GPUS[: self.count], GRACE, [baseline] * self.count, why=why, **more)
+        return GpuUsageCheck(str(self.folder), GPUS[: self.count], GRACE, [baseline] * self.count, why=why, **more)
 
     def run(self, seconds: float, *readings: dict[str, Any], slow: Rows = (), members: bool = True) -> Watch:
         """Tick for some seconds, the last reading for all further GPUs."""

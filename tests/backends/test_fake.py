@@ -97,12 +97,3 @@ def test_a_target_that_does_not_answer(loop: LoopThread, tmp_path: Path) -> None
     backend = FakeBackend(FakeTarget(name="far", unreachable=True), loop, StateRoot(tmp_path))
     with pytest.raises(TargetUnreachable, match=r"far.*%aml_compute test far"):
         loop.call(backend.check())
-
-
-def test_its_telemetry_has_the_columns_of_the_agents() -> None:
-    """A copy, because its values stand in this order; it may not drift."""
-    from jupyter_amltrain.agent import gpu_readings, host
-    from jupyter_amltrain.backends import fake_telemetry
-
-    assert fake_telemetry.HOST_COLUMNS == host.COLUMNS
-    assert fake_telemetry.GPU_COLUMNS == gpu_readings.COLUMNS

@@ -157,7 +157,7 @@ def test_values_are_those_of_the_target(panel: PanelPage, notebook: NotebookPage
     handle = submitted(notebook, "brief", "curve")
     show(panel, handle)
     expect(panel.gpus).to_contain_text("It has ended", timeout=MS)
-    rows = [[round(gpu_values(0, g, s)[0]) for g in range(8)] for s in range(7)]
+    rows = [[round(gpu_values(0, g, s)["util"]) for g in range(8)] for s in range(7)]
     for back, expected in enumerate(reversed(rows)):
         _, highest, mean, lowest = read(panel, "Utilization", "End", *["ArrowLeft"] * back)
         assert highest == f"highest {max(expected)} %" and lowest == f"lowest {min(expected)} %"

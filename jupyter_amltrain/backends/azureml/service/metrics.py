@@ -13,6 +13,8 @@ from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jupyter_amltrain.agent.gpu_columns import TICKS, mlflow_name
+from jupyter_amltrain.agent.host import COLUMNS as HOST_COLUMNS
 from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.backends.azureml.job_body import tracking_id
 from jupyter_amltrain.backends.azureml.service import artifacts, history
@@ -33,17 +35,13 @@ _HOST = {
     "run_cpu_utilization_percentage": ("cpu", 1.0),
     "run_memory_usage_megabytes": ("memory", 1e6),
 }
-_GPU = {
-    "utilization_percentage": ("util", 1.0),
-    "memory_usage_megabytes": ("memory", 1e6 / 2**20),
-    "power_usage_watts": ("power", 1.0),
-}
+_GPU = {mlflow_name(name)[0]: (name, 1 / mlflow_name(name)[1]) for name in ("util", "memory", "power")}
 _SYSTEM = re.compile(r"system/(?:node_(?P<node>\d+)/)?(?:gpu_(?P<gpu>\d+)_)?(?P<name>\w+)")
-#: As the agent writes them (``agent/host.py``, ``agent/gpu_readings.py``), so that both are one file.
-_COLUMNS = ("cpu", "memory", "processes", "host_cpu", "host_memory", "read_bytes", "write_bytes", "net_rx", "net_tx")
-_UNITS = ("percent of one core", "bytes", "1", "percent of all cores", "bytes", "bytes", "bytes", "bytes", "bytes")
-_GPU_COLUMNS = ("util", "peak", "memory", "power", "temperature", "sm_clock")
-_GPU_UNITS = ("percent", "percent", "MiB", "W", "C", "MHz")
+#: As the agent writes them, so that both are one file.
+_COLUMNS = tuple(name for name, _ in HOST_COLUMNS)
+_UNITS = tuple(unit for _, unit in HOST_COLUMNS)
+_GPU_COLUMNS = tuple(column.name for column in TICKS)
+_GPU_UNITS = tuple(column.unit for column in TICKS)
 #: Points of one record.
 _BATCH = 500
 #: Points within this (ms) are one tick.
