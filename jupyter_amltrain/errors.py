@@ -2,7 +2,7 @@
 
 ::
 
-    AmlTrainError                      .hint: what to type next
+    AmlTrainError                      .hint: what to type next  .code  .field  .details: for programs
      ├ CommandError                    a bad magic line or spec
      │   ├ UnknownTarget  UnknownRun  UnknownModel  SpecError  MissingDependency  PreflightError
      │   ├ ConfirmationNeeded          it costs or loses something: a question
@@ -27,7 +27,8 @@ not an ``AmlTrainError`` is a bug of ours and keeps its traceback.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 __all__ = [
     "AmlTrainError",
@@ -72,16 +73,33 @@ class AmlTrainError(Exception):
         What happened and where, one sentence.
     hint
         What to type next; appended to the message.
+    code
+        What happened, for programs: ``"azure.no_compute"``. Nothing may parse the message instead.
+    field
+        The field that is wrong, as its Struct spells it: ``"resources.gpus"``.
+    details
+        Plain data about it (what a service answered, a line number); never a secret.
     """
 
     #: ``%config AMLTrain.short_errors = False`` turns tracebacks back on.
     short = True
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        code: str = "",
+        field: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
         # A path may hold bytes that are not UTF-8: no terminal and no notebook takes those.
         message, hint = (text.encode("utf-8", "replace").decode() for text in (message, hint))
         self.message = message
         self.hint = hint
+        self.code = code
+        self.field = field
+        self.details: dict[str, Any] = dict(details or {})
         super().__init__(f"{message} {hint}" if hint else message)
 
     def _render_traceback_(self) -> list[str]:
