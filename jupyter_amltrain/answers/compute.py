@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from jupyter_amltrain.answers.connect import disconnect
 from jupyter_amltrain.backends.registry import forms
-from jupyter_amltrain.commands.compute_lines import line_of
-from jupyter_amltrain.commands.connect_lines import connect_fields
+from jupyter_amltrain.commands.compute import line_of
+from jupyter_amltrain.commands.connect import connect_fields
 from jupyter_amltrain.commands.forms import submit_fields
 from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.errors import CommandError

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.commands.connect_lines import compose
-from jupyter_amltrain.commands.quoting import quote
+from jupyter_amltrain.commands.connect import compose
+from jupyter_amltrain.commands.magic_line import quote
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import ActReply, ConnectReply, Reply

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.commands.again import again
-from jupyter_amltrain.commands.runs import NAMED, lost_text, not_ended
+from jupyter_amltrain.commands.runs import MAX_NAMED, lost_text, not_ended, resubmit
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.panel import protocol
 from jupyter_amltrain.panel.protocol import (
@@ -112,7 +111,7 @@ class RunAnswers:
             except AmlTrainError as error:
                 errors[name] = str(error)
         if not asked.confirmed:
-            sizes = [(run, await self._log_size(run) if i < NAMED else 0) for i, run in enumerate(runs)]
+            sizes = [(run, await self._log_size(run) if i < MAX_NAMED else 0) for i, run in enumerate(runs)]
             unrecorded = await self._unrecorded(runs)
             ask = lost_text(sizes, unrecorded) if sizes else ""
             return DeleteReply(ask=ask, unrecorded=tuple(unrecorded), errors=errors)
@@ -159,7 +158,7 @@ class RunAnswers:
         """Submit a run's job once more; the environment is the kernel's."""
         controller = self._controller
         run = await controller.load(await controller.find(asked.handle))
-        spec, secrets = await controller.loop.offload(again, run)
+        spec, secrets = await controller.loop.offload(resubmit, run)
         return AgainReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
 
     async def _run(self, record: RunRecord) -> RunReply:

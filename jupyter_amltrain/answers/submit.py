@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.commands.compose import compose
-from jupyter_amltrain.commands.lexing import left_over
+from jupyter_amltrain.commands.forms import compose
+from jupyter_amltrain.commands.magic_line import unexpanded
 from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.errors import UnknownTarget
 from jupyter_amltrain.panel import protocol
@@ -40,7 +40,7 @@ class SubmitAnswers:
         defaults = self._defaults()
         made = compose(asked.old, asked.values, cell=asked.cell, script=asked.script, defaults=defaults)
         target = made.values.get("target") or defaults.target
-        if target and "target" not in made.errors and not left_over([target]):
+        if target and "target" not in made.errors and not unexpanded([target]):
             try:
                 self._controller.targets.get(target)
             except UnknownTarget as error:

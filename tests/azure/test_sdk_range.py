@@ -80,4 +80,4 @@ def test_a_day(version: str, azure_env: Azure, home: Path, tmp_path: Path) -> No
     assert [path.read_text() for path in (tmp_path / "net").rglob("*.txt")] == ["21"]
     for name in ("cpus", "desk"):
         amltrain("compute", "delete", name, "--yes")
-    assert "Nothing bills in lab" in amltrain("compute", "billing")
+    assert "Nothing in lab is costing money" in amltrain("compute", "billing")

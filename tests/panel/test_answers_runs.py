@@ -117,7 +117,7 @@ def test_delete_says_what_would_be_lost_and_then_does_it(house: House) -> None:
     live = house.api.submit("pass", target="endless")
     asked = (run.handle, live.handle, "local/none-22222")
     reply = house.ask(protocol.DeleteRuns(handles=asked))
-    assert reply.deleted == () and "This would be lost for good" in reply.ask and "MLflow's record stays" in reply.ask
+    assert reply.deleted == () and "permanently deletes" in reply.ask and "MLflow record is kept" in reply.ask
     assert f"{run.handle}: log (5 B), outputs, files in {folder}" in reply.ask
     assert (
         "only ended runs can be deleted" in reply.errors[live.handle] and "No run" in reply.errors["local/none-22222"]

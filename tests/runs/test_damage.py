@@ -331,9 +331,9 @@ def result(place: Place, handle: str) -> None:
 
 
 def resubmit(place: Place, handle: str) -> None:
-    from jupyter_amltrain.commands.again import again
+    from jupyter_amltrain.commands import runs
 
-    again(place.api.attach(handle).run)
+    runs.resubmit(place.api.attach(handle).run)
 
 
 def register(place: Place, handle: str) -> None:
@@ -341,9 +341,9 @@ def register(place: Place, handle: str) -> None:
 
 
 def known(place: Place, handle: str) -> None:
-    from jupyter_amltrain.commands.known import Known
+    from jupyter_amltrain.commands.completion import CompletionNames
 
-    Known().look(60.0).runs()
+    CompletionNames().refresh(60.0).runs()
 
 
 def _questions() -> Any:

@@ -21,7 +21,7 @@ from jupyter_amltrain.backends.azureml.catalog import (
     sizes_of,
 )
 from jupyter_amltrain.backends.azureml.quotas import MORE, Quotas, largest, quota_row, refusal
-from jupyter_amltrain.commands.azure_sizes import gpu_memory, quota_text, sizes_text, support
+from jupyter_amltrain.commands.azure import gpu_memory, quota_text, sizes_text, support
 from jupyter_amltrain.errors import CapacityError, CommandError
 
 DATA = Path(__file__).resolve().parents[3] / "azureml_emulator" / "data" / "recordings"

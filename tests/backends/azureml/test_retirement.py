@@ -17,7 +17,7 @@ from jupyter_amltrain.backends.azureml.retirement import (
     retirement_text,
     retirement_warning,
 )
-from jupyter_amltrain.commands.azure_sizes import sizes_text
+from jupyter_amltrain.commands.azure import sizes_text
 from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 
 ROOT = Path(__file__).resolve().parents[3]
