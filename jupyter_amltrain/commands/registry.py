@@ -105,7 +105,7 @@ class Context:
     prog: str
     cell: str | None = None
     defaults: Defaults = Defaults()
-    write: Callable[[str], Any] = sys.stdout.write
+    write: Callable[[str], Any] = lambda text: sys.stdout.write(text)
     notify: Callable[[str], Any] = print
     rewrite_line: Callable[[str], Any] | None = None
     sign_in: Callable[[dict[str, Any]], None] = lambda _: None
