@@ -1,8 +1,7 @@
-"""What people write for a job's data, environment and doors: flags, functions and forms are read here."""
+"""Values of flags about data, environments and services, as text or as Python values, and what they stand for."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -22,7 +21,10 @@ from jupyter_amltrain.spec.inputs import (
     is_address,
 )
 from jupyter_amltrain.spec.resources import Distribution
+from jupyter_amltrain.text import close_matches, did_you_mean
 
+#: Fields of a job that the flags read here are.
+_FIELDS = {"--input": "inputs", "--output": "outputs"}
 _WORD = re.compile(r"[a-z]+_?[a-z]+")
 #: What the service calls a reference to an environment; everything else with a slash is an image or a folder.
 _NAMED = ("azureml:", "azureml://", "/subscriptions/")
@@ -38,23 +40,33 @@ def input_pair(text: str) -> tuple[str, JobInput]:
     Raises
     ------
     SpecError
-        There is no ``=``, or a word after a comma is a misspelled one.
+        There is no ``=``, or a word after a comma is misspelled.
     """
     name, equals, rest = text.partition("=")
     if not equals or not name.strip():
-        raise SpecError(f"--input {text[:80]!r} has no '='.", hint="Write: --input data=data/train.csv")
+        raise SpecError(
+            f"--input {text[:80]!r} has no '='.",
+            hint="Example: --input data=data/train.csv",
+            code="flag.value",
+            field="inputs",
+        )
     return name.strip(), input_of(rest, name.strip())
 
 
 def input_of(text: str, name: str = "NAME") -> JobInput:
     """``URI[,mode][,type]`` of an input; see :func:`input_pair`."""
-    place, said = _split(text, "type", INPUT_TYPES, "mode", INPUT_MODES, f"--input {name}")
-    if said.get("type") == "literal":
-        return JobInput(type="literal", value=_literal(place), mode=said.get("mode", ""))
+    place, words = _split(text, "type", INPUT_TYPES, "mode", INPUT_MODES, f"--input {name}")
+    if words.get("type") == "literal":
+        return JobInput(type="literal", value=_literal(place), mode=words.get("mode", ""))
     if not place:
-        raise SpecError(f"--input {name}: where is it?", hint=f"Try: --input {name}=data/ or {name}=azureml:NAME:1")
+        raise SpecError(
+            f"--input {name}: the path is missing.",
+            hint=f"Example: --input {name}=data/ or {name}=azureml:NAME:1",
+            code="flag.value",
+            field="inputs",
+        )
     path = place if is_address(place) else _absolute(place)
-    return JobInput(type=said.get("type") or _type(path), path=path, mode=said.get("mode", ""))
+    return JobInput(type=words.get("type") or _type(path), path=path, mode=words.get("mode", ""))
 
 
 def output_pair(text: str) -> tuple[str, JobOutput]:
@@ -63,7 +75,7 @@ def output_pair(text: str) -> tuple[str, JobOutput]:
     Raises
     ------
     SpecError
-        A word after a comma is a misspelled one.
+        A word after a comma is misspelled.
     """
     name, equals, rest = text.partition("=")
     if not equals:
@@ -74,8 +86,8 @@ def output_pair(text: str) -> tuple[str, JobOutput]:
 
 def output_of(text: str, name: str = "NAME") -> JobOutput:
     """``[URI][,mode][,type]`` of an output."""
-    place, said = _split(text, "type", OUTPUT_TYPES, "mode", OUTPUT_MODES, f"--output {name}")
-    return JobOutput(type=said.get("type", "uri_folder"), path=place, mode=said.get("mode", ""))
+    place, words = _split(text, "type", OUTPUT_TYPES, "mode", OUTPUT_MODES, f"--output {name}")
+    return JobOutput(type=words.get("type", "uri_folder"), path=place, mode=words.get("mode", ""))
 
 
 def inputs_of(given: Mapping[str, Any]) -> dict[str, JobInput]:
@@ -120,8 +132,10 @@ def environment_of(text: str, derive: bool = False) -> Environment:
             (True, False),
         ]:
             raise SpecError(
-                f"--env {text[:200]}: with a comma it is {KERNEL} or a conda file, and the image that it is built on.",
-                hint="Try: --env conda.yml,mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
+                f"--env {text[:200]}: expected {KERNEL} or a conda file, a comma, and the image to build on.",
+                hint="Example: --env conda.yml,mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
+                code="flag.value",
+                field="environment",
             )
         return Environment(
             conda=parts[0].conda or parts[1].conda,
@@ -139,26 +153,33 @@ def environment_of(text: str, derive: bool = False) -> Environment:
     return Environment(name=text if ":" in text or "@" in text else f"{text}@latest", derive=derive)
 
 
-def environment_word(text: str) -> str:
+def parse_environment(text: str) -> str:
     """The text of ``--env`` as it is, unless it is a variable's."""
     if re.match(r"[A-Za-z_]\w*=", text):
         name = text.partition("=")[0]  # the value may be a secret
-        raise SpecError(f"--env {name}=...: an environment is wanted.", hint=f"Did you mean --env-var {name}=...?")
+        raise SpecError(
+            f"--env {name}=...: expected an environment, got an environment variable.",
+            hint=f"Did you mean --env-var {name}=...?",
+            code="flag.value",
+            field="environment",
+        )
     return text
 
 
-def distribution_word(text: str) -> Distribution:
+def parse_distribution(text: str) -> Distribution:
     """``pytorch``, ``mpi``, ``tensorflow`` or ``tensorflow:2`` (with two parameter servers)."""
     kind, colon, servers = text.partition(":")
     if colon and not (kind == "tensorflow" and servers.isascii() and servers.isdigit()):
         raise SpecError(
-            f"--distribution {text[:80]!r}: a number of parameter servers follows 'tensorflow:' only.",
-            hint="Try: --distribution tensorflow:1",
+            f"--distribution {text[:80]!r}: only 'tensorflow:' takes a number of parameter servers.",
+            hint="Example: --distribution tensorflow:1",
+            code="flag.value",
+            field="distribution.kind",
         )
     return Distribution(kind=kind, parameter_servers=int(servers or 0))
 
 
-def door(text: str) -> str:
+def parse_service(text: str) -> str:
     """A service as the job keeps it: ``ssh:FILE`` becomes the public key in the file."""
     kind, _, rest = text.partition(":")
     if kind != "ssh" or not rest or rest.startswith(("ssh-", "ecdsa-", "sk-")):
@@ -168,7 +189,10 @@ def door(text: str) -> str:
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         raise SpecError(
-            f"--service ssh:{rest}: there is no such public key.", hint="Make one: ssh-keygen -t ed25519"
+            f"--service ssh:{rest}: the public key cannot be read.",
+            hint="To make one: ssh-keygen -t ed25519",
+            code="flag.value",
+            field="services",
         ) from None
     return f"ssh:{key}"  # a private key is refused by the spec, and not repeated
 
@@ -176,21 +200,31 @@ def door(text: str) -> str:
 def _split(
     text: str, one: str, ones: tuple[str, ...], other: str, others: tuple[str, ...], flag: str
 ) -> tuple[str, dict[str, str]]:
-    """What stands before the words at the end of `text`, and the words by what they are."""
-    said: dict[str, str] = {}
+    """The part of `text` before the words at its end, and those words by kind."""
+    words: dict[str, str] = {}
     while "," in text:
         rest, _, word = text.rpartition(",")
         word = word.strip()
         what = one if word in ones else other if word in others else ""
         if not what:
-            near = difflib.get_close_matches(word, (*ones, *others), 1, 0.7) if _WORD.fullmatch(word) else []
+            near = close_matches(word, (*ones, *others), 1, 0.7) if _WORD.fullmatch(word) else []
             if near:
-                raise SpecError(f"{flag}: {word!r} is no {one} or {other}.", hint=f"Did you mean {near[0]}?")
+                raise SpecError(
+                    f"{flag}: unknown {one} or {other} {word!r}.",
+                    hint=did_you_mean(near),
+                    code="flag.value",
+                    field=_FIELDS[flag.partition(" ")[0]],
+                )
             break  # a comma of the path
-        if what in said:
-            raise SpecError(f"{flag}: it has two words for its {what}, {word} and {said[what]}.")
-        said[what], text = word, rest
-    return text.strip(), said
+        if what in words:
+            raise SpecError(
+                f"{flag}: two values for its {what}: {word} and {words[what]}.",
+                hint="Keep one of them.",
+                code="flag.twice",
+                field=_FIELDS[flag.partition(" ")[0]],
+            )
+        words[what], text = word, rest
+    return text.strip(), words
 
 
 def _type(path: str) -> str:

@@ -55,8 +55,13 @@ class _Checker:
         self.where = where
 
     def error(self, lineno: int, what: str, hint: str) -> PreflightError:
-        place = f"{self.where} {lineno + self.first_line - 1}"
-        return PreflightError(f"{place}, {_shown(self.line(lineno))}: {what}", hint=hint)
+        number = lineno + self.first_line - 1
+        return PreflightError(
+            f"{self.where} {number}, {_shown(self.line(lineno))}: {what}",
+            hint=hint,
+            code="preflight.code",
+            details={"line": number},
+        )
 
     def line(self, lineno: int) -> str:
         return self.lines[lineno - 1] if 0 < lineno <= len(self.lines) else ""

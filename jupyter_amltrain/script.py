@@ -70,6 +70,7 @@ def from_cell(
     magic_line: str = "%%aml_submit",
     params: Mapping[str, Any] | None = None,
     out: Sequence[str] = (),
+    first_line: int = 2,
 ) -> Script:
     """Make the script of a cell.
 
@@ -83,7 +84,10 @@ def from_cell(
         Assigned on line 1; JSON values. An assignment of a literal that would override one gets
         its value, and says so in a comment.
     out
-        Names of variables whose value comes home.
+        Names of variables whose value is returned.
+    first_line
+        Number that messages give to the first line of `cell`: 2 below the line of a magic. Without a
+        magic's line it is 1.
 
     Raises
     ------
@@ -99,14 +103,16 @@ def from_cell(
         raise CommandError(
             f"{magic}: the cell is empty, there is nothing to run.",
             hint=f"Write Python below the line, or submit a file: %{magic.lstrip('%')} train.py",
+            code="submit.empty_cell",
         )
     # Plain text has no magic above it: its first line is line 1.
-    first_line, where = (2, "Cell line") if magic_line else (1, "Line")
+    first_line, where = (first_line, "Cell line") if magic_line else (1, "Line")
     tree = preflight.check(cell, first_line=first_line, where=where)
     if not tree.body:
         raise CommandError(
             f"{magic}: the cell holds comments only, there is nothing to run.",
             hint=f"Write Python below the line, or submit a file: %{magic.lstrip('%')} train.py",
+            code="submit.empty_cell",
         )
     digest = hashlib.sha256(cell.encode()).hexdigest()
     assignments = [f"{_variable('--param', k)} = {literal(v)}" for k, v in (params or {}).items()]
@@ -115,7 +121,7 @@ def from_cell(
     if assignments:
         if (doc := ast.get_docstring(tree, clean=False)) is not None:
             assignments.insert(0, f"__doc__ = {doc!r}")
-        futures, edits = _futures(tree)
+        futures, edits = _futures(tree, first_line, where)
         try:
             changes, notes = _Parameters(tree, cell, first_line, where).checked(params or {}, out)
         except RecursionError:
@@ -183,7 +189,9 @@ def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequen
     given, path = str(path), Path(path).expanduser()
     root = Path(source).expanduser().resolve() if source is not None else None
     if root is not None and not root.is_dir():
-        raise CommandError(f"--source {source}: no such folder.", hint=f"The working folder is {Path.cwd()}.")
+        raise CommandError(
+            f"--source {source}: no such folder.", hint=f"The working folder is {Path.cwd()}.", field="source"
+        )
     if root is not None and not path.is_absolute() and not path.exists():
         path = root / path
     path = path.absolute()
@@ -251,12 +259,16 @@ def json_names(names: Sequence[str]) -> str:
 
 
 def _variable(flag: str, name: str) -> str:
+    field = "params" if flag == "--param" else "out"
     if name.startswith("__"):
-        raise CommandError(f"{flag} {name}: that name is Python's own.", hint="Take another one.")
+        raise CommandError(
+            f"{flag} {name}: names starting with '__' are reserved.", hint="Choose another name.", field=field
+        )
     if not name.isidentifier() or keyword.iskeyword(name):
         raise CommandError(
             f"{flag} {name!r} is not a variable name.",
             hint=f"Try: {flag} {_slug(name)}=..." if flag == "--param" else f"Try: {flag} {_slug(name)}",
+            field=field,
         )
     return name
 
@@ -287,6 +299,8 @@ def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], params: Mapping
             raise PreflightError(
                 f"--out {name}: nothing in the cell assigns {name}.",
                 hint=near or f"Assign it at the top level of the cell, or leave out --out {name}.",
+                code="preflight.out_not_assigned",
+                field="out",
             )
         notes.append(f"--out {name}: no line of the cell assigns {name} by its name.")
     return notes
@@ -316,7 +330,7 @@ def _edited(cell: str, edits: Sequence[_Edit]) -> str:
     return b"\n".join(lines).decode()
 
 
-def _futures(tree: ast.Module) -> tuple[list[str], list[_Edit]]:
+def _futures(tree: ast.Module, first_line: int, where: str) -> tuple[list[str], list[_Edit]]:
     """``from __future__`` imports for line 1, and edits that put ``pass`` in their places."""
     names: list[str] = []
     edits: list[_Edit] = []
@@ -325,8 +339,10 @@ def _futures(tree: ast.Module) -> tuple[list[str], list[_Edit]]:
             continue
         if any(alias.asname for alias in node.names):
             raise PreflightError(
-                f"Cell line {node.lineno + 1}: 'from __future__ import ... as' cannot move to line 1.",
+                f"{where} {node.lineno + first_line - 1}: 'from __future__ import ... as' cannot move to line 1.",
                 hint="Remove the 'as'.",
+                code="preflight.future_as",
+                details={"line": node.lineno + first_line - 1},
             )
         names += [alias.name for alias in node.names if alias.name not in names]
         lines = (node.end_lineno or node.lineno) - node.lineno
@@ -362,6 +378,9 @@ class _Parameters:
                     f"--param {name}: {self._place(found.other)} assigns {name} before anything reads it,"
                     " so the value would not be used.",
                     hint=f"Delete that line, or leave out --param {name}.",
+                    code="preflight.param_overridden",
+                    field="params",
+                    details={"line": getattr(found.other, "lineno", 1) + self._above},
                 )
             for node in found.literals:
                 edits[node] = self._replacement(node, name, value)

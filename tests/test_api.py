@@ -128,7 +128,7 @@ def test_param_that_code_assigns_is_what_runs(api: Any) -> None:
 
 @pytest.mark.parametrize("name", ["mine.ipynb", "wine.csv", "job.yml", "notes.txt", "run.sh", "model.bin"])
 def test_file_that_is_no_python_is_refused_with_what_to_do(api: Any, name: str) -> None:
-    from jupyter_amltrain.commands.submit import understand
+    from jupyter_amltrain.commands.submit import parse_submit
 
     path = Path(name)
     path.write_text("x = 1\n")
@@ -139,7 +139,7 @@ def test_file_that_is_no_python_is_refused_with_what_to_do(api: Any, name: str) 
         with pytest.raises(CommandError, match="is not a Python file"):
             api.submit(name)
         with pytest.raises(CommandError, match="is not a Python file"):
-            understand([name])
+            parse_submit([name])
 
 
 def test_experiment_of_a_call_in_a_notebook_is_the_notebooks_name(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:

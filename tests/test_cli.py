@@ -52,7 +52,7 @@ def test_submit_returns_when_the_target_has_it() -> None:
     assert follow.stdout.readline() == "go\n"
     follow.send_signal(signal.SIGINT)
     _, said = follow.communicate(timeout=60)
-    assert follow.returncode == 130 and said == "amltrain: interrupted; runs go on.\n"
+    assert follow.returncode == 130 and said == "amltrain: interrupted; runs continue.\n"
     assert "cancel requested" in amltrain("runs", "cancel", handle).stdout
     assert "was canceled" in amltrain("runs", "wait", handle, code=1).stderr
 
@@ -176,9 +176,9 @@ def test_monitor(home: Path) -> None:
 def test_export() -> None:
     Path("train.py").write_text("import time; time.sleep(0.5)")
     amltrain("submit", "train.py", "--wait")
-    assert "Telemetry of local/train-" in amltrain("runs", "export", "last", "run.csv").stdout
+    assert "telemetry of local/train-" in amltrain("runs", "export", "last", "run.csv").stdout
     assert Path("run.csv").read_text().count("\n") >= 3
-    assert "Try: run.csv" in amltrain("runs", "export", "last", "run.cvs", code=2).stderr
+    assert "example run.csv" in amltrain("runs", "export", "last", "run.cvs", code=2).stderr
 
 
 def test_submit_of_a_notebook_names_the_cell_magic() -> None:

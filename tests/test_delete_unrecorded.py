@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.commands import runs
-from jupyter_amltrain.commands.parsers import parser_of
+from jupyter_amltrain.commands.registry import parser_of
 from jupyter_amltrain.errors import CommandError, UnrecordedRun
 
 from .places import api_of
@@ -52,7 +52,7 @@ def test_delete_of_a_run_without_a_record_says_what_would_be_lost(api: Any, stor
     with pytest.raises(CommandError) as asks:
         delete(run.handle)
     assert "MLflow has no record" in str(asks.value) and "metrics" in str(asks.value)
-    assert "record stays" not in str(asks.value)
+    assert "record is kept" not in str(asks.value)
     assert str(asks.value).endswith(f"delete --force --without-mlflow {run.handle}")
     for flag in ("--force", "--yes"):
         with pytest.raises(UnrecordedRun, match="metrics, parameters, artifacts and models would be lost") as refuses:
@@ -67,7 +67,7 @@ def test_delete_tries_the_import_again_at_once(api: Any, store: Path) -> None:
     with pytest.raises(UnrecordedRun):
         delete(f"--force {run.handle}")
     store.rmdir()  # the user has made room
-    with pytest.raises(CommandError, match="MLflow's record stays"):
+    with pytest.raises(CommandError, match="MLflow record is kept"):
         delete(run.handle)
     assert delete(f"--force {run.handle}") == [f"{run.handle} deleted."]
     assert ("loss", 0.5) in metrics(store)

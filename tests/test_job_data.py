@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.commands import lexing, submit
-from jupyter_amltrain.commands.again import again
+from jupyter_amltrain.commands import magic_line, submit
+from jupyter_amltrain.commands.runs import resubmit
 from jupyter_amltrain.errors import SpecError
 
 from .places import api_of
@@ -40,13 +40,13 @@ def test_a_script_finds_its_data_by_name(api: Any) -> None:
     assert run.state == "completed" and run.result("lines") == ["1", "2", "3"] and run.result("rate") == "0.5"
     made = Path(run.run.folder) / "outputs" / "model"
     assert (made / "weights.txt").read_text() == "learned" and made.stat().st_mode & 0o777 == 0o700
-    spec, _ = again(run.run, run.files)
+    spec, _ = resubmit(run.run, run.files)
     assert spec == run.run.spec and spec.inputs["data"].path == str(Path("train data.txt").resolve())
 
 
 def test_the_flags_say_the_same_as_the_function(api: Any) -> None:
     line = '--gpus 0 --input "data=train data.txt" --input rate=0.5,literal --output model --out lines --wait'
-    asked = submit.understand(lexing.split(line), CODE)
+    asked = submit.parse_submit(magic_line.split(line), CODE)
     run = submit.send(asked).wait(60)
     assert run.state == "completed" and run.result("lines") == ["1", "2", "3"]
 

@@ -1,4 +1,4 @@
-"""Words for data, environments and doors, and what they become."""
+"""Words for data, environments and services, and what they become."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.job_words import (
-    distribution_word,
-    door,
     environment_of,
-    environment_word,
     input_pair,
     inputs_of,
     output_pair,
     outputs_of,
+    parse_distribution,
+    parse_environment,
+    parse_service,
 )
 from jupyter_amltrain.spec.environment import Environment
 from jupyter_amltrain.spec.inputs import JobInput, JobOutput
@@ -83,16 +83,16 @@ def test_outputs(text: str, expected: JobOutput) -> None:
     ("read", "text", "said"),
     [
         (input_pair, "data", "has no '='"),
-        (input_pair, "data=", "where is it"),
+        (input_pair, "data=", "path is missing"),
         (input_pair, "data=x,downlaod", "Did you mean download?"),
         (input_pair, "data=x,uri_fil", "Did you mean uri_file?"),
-        (input_pair, "data=x,download,direct", "two words for its mode"),
+        (input_pair, "data=x,download,direct", "two values for its mode"),
         (output_pair, "model,uplod", "Did you mean upload?"),
-        (distribution_word, "pytorch:2", "tensorflow:"),
-        (distribution_word, "tensorflow:x", "tensorflow:"),
-        (environment_word, "TOKEN=TELLTALE", "--env-var TOKEN=..."),
-        (environment_of, "a.yml,b.yml", "with a comma it is kernel or a conda file, and the image"),
-        (door, "ssh:not-there.pub", "ssh-keygen"),
+        (parse_distribution, "pytorch:2", "tensorflow:"),
+        (parse_distribution, "tensorflow:x", "tensorflow:"),
+        (parse_environment, "TOKEN=TELLTALE", "--env-var TOKEN=..."),
+        (environment_of, "a.yml,b.yml", "the image to build on"),
+        (parse_service, "ssh:not-there.pub", "ssh-keygen"),
     ],
 )
 def test_what_is_misspelled_is_named(read: object, text: str, said: str) -> None:
@@ -122,14 +122,15 @@ def test_environments(here: Path) -> None:
         "./not-there": Environment(build=str(here / "not-there")),
     }.items():
         assert environment_of(text) == expected, text
-        assert environment_word(text) == text
+        assert parse_environment(text) == text
     assert environment_of("e", derive=True) == Environment(name="e@latest", derive=True)
 
 
 def test_a_key_is_taken_from_its_file(here: Path) -> None:
     (here / "id.pub").write_text("ssh-ed25519 AAAA me@here\n")
-    assert door("ssh:id.pub") == "ssh:ssh-ed25519 AAAA me@here" == door("ssh:ssh-ed25519 AAAA me@here")
-    assert door("jupyterlab") == "jupyterlab"
+    key = "ssh:ssh-ed25519 AAAA me@here"
+    assert parse_service("ssh:id.pub") == key == parse_service(key)
+    assert parse_service("jupyterlab") == "jupyterlab"
 
 
 def test_what_functions_take() -> None:
@@ -144,4 +145,4 @@ def test_what_functions_take() -> None:
     assert outputs_of({"a": "", "b": "azureml://x,upload", "c": JobOutput()}) == {
         "a": JobOutput(), "b": JobOutput(path="azureml://x", mode="upload"), "c": JobOutput(),
     }  # fmt: skip
-    assert distribution_word("tensorflow:2") == Distribution(kind="tensorflow", parameter_servers=2)
+    assert parse_distribution("tensorflow:2") == Distribution(kind="tensorflow", parameter_servers=2)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.commands.model import carry_out
-from jupyter_amltrain.commands.parsers import parser_of
+from jupyter_amltrain.commands.registry import Context
+from jupyter_amltrain.commands.registry import run as run_command
 from jupyter_amltrain.errors import CommandError, UnknownModel
 from jupyter_amltrain.models import checked_name, name_and_version
 
@@ -46,12 +46,12 @@ def run(api: Any) -> Any:
 
 
 def line(text: str) -> str:
-    return carry_out(parser_of("model", "%aml_model").parse(shlex.split(text)))[0]
+    return run_command("model", shlex.split(text), Context(prog="%aml_model")).text
 
 
 def test_an_output_is_registered_listed_and_copied_out(api: Any, run: Any, tmp_path: Path) -> None:
     said = line(f"register digits --run {run.handle} --description 'the first' --tag stage=trial")
-    assert said.startswith(f"digits:1 is registered (files as they are), of {run.handle}.")
+    assert said.startswith(f"Registered digits:1 from {run.handle}.")
     row = api.register_model("digits", run=run.handle, path="outputs/model", type="custom_model")
     assert (row.version, row.type, row.run) == ("2", "custom_model", run.handle)
     # It outlives the run's folder.
@@ -66,7 +66,7 @@ def test_an_output_is_registered_listed_and_copied_out(api: Any, run: Any, tmp_p
     assert (tmp_path / "here" / "weights.bin").read_bytes() == b"12345"
     with pytest.raises(CommandError, match="nothing is overwritten"):
         line(f"download digits --to {tmp_path / 'here'}")
-    assert "digits:2 is in" in line("download digits")
+    assert "Downloaded digits:2 to" in line("download digits")
     assert Path("digits-2/weights.bin").read_bytes() == b"12345" and not list(Path.cwd().glob(".*.part"))
 
 

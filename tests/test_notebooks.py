@@ -107,8 +107,8 @@ def azure_cluster_is_right(notebook: Any) -> None:
     assert trained["handle"].startswith("cpu-cluster/digits-") and not trained["truth"]
     assert stopped["handle"].startswith("gpu-cluster/on-purpose-") and stopped["gpu"]["gpus"]
     assert (stopped["reason"], stopped["truth"]["verdict"]) == ("gpu-unused", "not used")
-    assert any("digits:1 is registered (an MLflow model)" in one for one in said), said
-    assert said[-1].startswith("Nothing bills in digits-lab"), said[-1]
+    assert any("digits:1" in one and "MLflow model" in one for one in said), said
+    assert "Nothing" in said[-1] and "digits-lab" in said[-1], said[-1]
     assert not SECRETS.search(json.dumps(notebook).encode())
 
 

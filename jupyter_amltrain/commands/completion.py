@@ -1,34 +1,33 @@
-"""What may stand at the end of a command's unfinished line; no IPython here.
+"""What may come at the end of a command's unfinished line, for Tab; no IPython here.
 
-Flags, commands and their order come from the parsers, so that nothing is offered that
-would be refused, and nothing new needs a second list.
+Flags, verbs and their order come from the registry's parsers, and names (targets, runs, GPUs) from files of this
+machine and from the process' controller if there is one: completion makes no network calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import glob
+import json
 import os
 import re
+import sys
+import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from jupyter_amltrain.commands.known import Known
-from jupyter_amltrain.commands.parsers import parser_of
-from jupyter_amltrain.commands.parsing import Parser
+from jupyter_amltrain.commands.parser import Parser
+from jupyter_amltrain.commands.registry import parser_of
 
+#: A read of the names ends after this time; pressing Tab must feel like typing (seconds).
+READ_TIMEOUT_S = 0.15
+#: Names of one kind that are offered.
+MAX_NAMES = 200
+_ENDED = frozenset({"completed", "failed", "canceled", "lost"})
 _WORD = re.compile(r"""(?:\\.|"[^"]*"?|'[^']*'?|[^\s"'\\])+""")
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)[ \t]*(?::[^=\n]*)?=[^=]", re.MULTILINE)
-#: Values that show how such a value is written.
-_SAMPLES = {
-    "timeout": ("30m", "2h", "1d"),
-    "gpu_grace": ("60s", "5m"),
-    "window": ("10m", "1h", "all"),
-    "rate": ("0.5", "1", "2"),
-    "tail": ("50", "200"),
-    "limit": ("20", "100", "0"),
-    "nodes": ("2", "4"),
-    "shm_size": ("2g", "8g"),
-}
 
 
 class Offer(NamedTuple):
@@ -45,17 +44,17 @@ class Offers(NamedTuple):
     offers: list[Offer]
 
 
-def complete(command: str, line: str, known: Known, cell: str = "", prog: str = "") -> Offers:
+def complete(command: str, line: str, names: CompletionNames, cell: str = "", prog: str = "") -> Offers:
     """What may come at the end of `line`.
 
     Parameters
     ----------
     command
-        One of :data:`~jupyter_amltrain.commands.parsers.COMMANDS`.
+        A noun of :data:`~jupyter_amltrain.commands.registry.NOUNS`.
     line
         What stands between the command's name and the cursor.
-    known
-        Asked (:meth:`Known.look`) only when a name is wanted.
+    names
+        Refreshed (:meth:`CompletionNames.refresh`) only when a name is wanted.
     cell
         The body of the cell below; its variables are offered for ``--out``.
     """
@@ -70,7 +69,7 @@ def complete(command: str, line: str, known: Known, cell: str = "", prog: str = 
         if verb not in parser.verbs:
             return Offers(fragment, [])
         parser = parser.verbs[verb]
-    return _Place(parser, words, known, cell).complete(fragment)
+    return _Line(parser, words, names, cell).complete(fragment)
 
 
 def _split(line: str) -> tuple[list[str], str]:
@@ -88,11 +87,11 @@ def _matching(fragment: str, offers: Iterable[Offer]) -> Offers:
     return Offers(fragment, [offer for offer in offers if offer.text.startswith(fragment)])
 
 
-class _Place:
+class _Line:
     """The words before the cursor, as one parser understands them."""
 
-    def __init__(self, parser: Parser, words: Sequence[str], known: Known, cell: str) -> None:
-        self.known, self.cell = known, cell
+    def __init__(self, parser: Parser, words: Sequence[str], names: CompletionNames, cell: str) -> None:
+        self.names, self.cell = names, cell
         self.verb = parser.prog.rpartition(" ")[2]
         self.flags: dict[str, argparse.Action] = {}
         self.arguments: list[argparse.Action] = []
@@ -101,7 +100,7 @@ class _Place:
             if not action.option_strings:
                 self.arguments.append(action)
         self.used: list[argparse.Action] = []  #: flags that have been given
-        self.given: list[str] = []  #: words that are no flags and no flag's value
+        self.arguments_given: list[str] = []  #: words that are no flags and no flag's value
         self.values: list[str] = []  #: values of flags
         self.pending: argparse.Action | None = None  #: the flag whose value comes next
         for word in words:
@@ -116,7 +115,7 @@ class _Place:
         action = self.flags.get(name)
         if action is None:
             if not word.startswith("-"):
-                self.given.append(word)
+                self.arguments_given.append(word)
             return
         self.used.append(action)
         if equals:
@@ -134,21 +133,21 @@ class _Place:
                 return self._value(action, value) if action is not None and action.nargs != 0 else Offers(value, [])
             return _matching(fragment, self._flags())
         argument = self._argument()
-        found = self._value(argument, fragment) if argument is not None else Offers(fragment, [])
-        if found.offers or fragment:
-            return found
+        offers = self._value(argument, fragment) if argument is not None else Offers(fragment, [])
+        if offers.offers or fragment:
+            return offers
         # Nothing has been typed and no name is needed: then the flags are what one looks for.
         return Offers(fragment, [flag for flag in self._flags() if flag.text != "--help"])
 
     def _flags(self) -> Iterable[Offer]:
-        again = [a for a in self.used if not isinstance(a, argparse._AppendAction)]
-        flags = [f for f, a in self.flags.items() if a not in again and f.startswith("--")]
+        used = [a for a in self.used if not isinstance(a, argparse._AppendAction)]
+        flags = [f for f, a in self.flags.items() if a not in used and f.startswith("--")]
         return (Offer(flag, "flag") for flag in sorted(flags, key="--help".__eq__))
 
     def _argument(self) -> argparse.Action | None:
         """The argument without a flag that comes next."""
-        if len(self.given) < len(self.arguments):
-            return self.arguments[len(self.given)]
+        if len(self.arguments_given) < len(self.arguments):
+            return self.arguments[len(self.arguments_given)]
         last = self.arguments[-1] if self.arguments else None
         return last if last is not None and last.nargs == "+" else None
 
@@ -173,31 +172,31 @@ class _Place:
             names = dict.fromkeys(n for n in _ASSIGNED.findall(self.cell) if n not in taken)
             return _matching(typed, [Offer(name, "variable") for name in reversed(names)])
         if action.dest == "target":
-            there = self.known.look().targets()
+            targets = self.names.refresh().targets()
             if self.verb in ("start", "stop", "scale", "delete"):  # this machine stays as it is
-                there.remove("local")
-            return _matching(fragment, [Offer(name, "target") for name in there])
+                targets.remove("local")
+            return _matching(fragment, [Offer(name, "target") for name in targets])
         if action.dest == "run":
             return self._runs(fragment)
         if "|" in (choices := str(action.metavar or "")) and choices.islower():
             return _matching(fragment, [Offer(choice, "value") for choice in choices.split("|")])
-        return _matching(fragment, [Offer(text, "value") for text in _SAMPLES.get(action.dest, ())])
+        return _matching(fragment, [Offer(text, "value") for text in getattr(action, "samples", ())])
 
     def _runs(self, fragment: str) -> Offers:
         ended = {"cancel": False, "delete": True}.get(self.verb)
-        handles = [h for h in self.known.look().runs(ended=ended) if h not in self.given]
-        last = [] if ended is not None or self.given else ["last"]
+        handles = [h for h in self.names.refresh().runs(ended=ended) if h not in self.arguments_given]
+        last = [] if ended is not None or self.arguments_given else ["last"]
         found = _matching(fragment, [Offer(name, "run") for name in [*handles[:1], *last, *handles[1:]]])
         if found.offers or "/" in fragment:
             return found
         return _matching(fragment, [Offer(handle.partition("/")[2], "run") for handle in handles])
 
     def _gpus(self, action: argparse.Action, fragment: str) -> Offers:
-        there = self.known.gpus()
+        gpus = self.names.gpus()
         if action.metavar == "N":  # how many, not which
-            return _matching(fragment, [Offer(str(n), "value") for n in range(max(len(there), 1) + 1)])
+            return _matching(fragment, [Offer(str(n), "value") for n in range(max(len(gpus), 1) + 1)])
         done, _, typed = fragment.rpartition(",")
-        return _matching(typed, [Offer(str(n), "GPU") for n in there if str(n) not in done.split(",")])
+        return _matching(typed, [Offer(str(n), "GPU") for n in gpus if str(n) not in done.split(",")])
 
 
 def _paths(fragment: str, endings: Sequence[str]) -> Iterable[Offer]:
@@ -219,3 +218,93 @@ def _paths(fragment: str, endings: Sequence[str]) -> Iterable[Offer]:
             continue
         shown = name if opened else re.sub(r"""([\s"'\\$(){}\[\]])""", r"\\\1", name)
         yield Offer(opened + typed + shown + ("" if is_file else "/"), "path")
+
+
+class CompletionNames:
+    """Names of targets, runs and GPUs, the newest run first; filled by one reader thread.
+
+    Nothing here makes a controller, starts a process or talks to a target.
+    """
+
+    def __init__(self) -> None:
+        self._targets: list[str] = ["local"]
+        self._runs: dict[str, tuple[float, str]] = {}  # handle -> unix seconds of its submit, state or ""
+        self._reader: threading.Thread | None = None
+
+    def targets(self) -> list[str]:
+        """Names of compute targets, ``local`` first."""
+        return list(self._targets)
+
+    def runs(self, *, ended: bool | None = None) -> list[str]:
+        """Handles, newest first; `ended` leaves out those whose state is known to differ."""
+        rows = sorted(self._runs.items(), key=lambda row: row[1][0], reverse=True)
+        return [h for h, (_, state) in rows if ended is None or not state or (state in _ENDED) is ended][:MAX_NAMES]
+
+    def gpus(self) -> list[int]:
+        """GPUs of this machine, by their device files, without the driver."""
+        names = [os.path.basename(path) for path in glob.glob("/dev/nvidia[0-9]*")]
+        return sorted(int(name[6:]) for name in names if re.fullmatch(r"nvidia\d+", name))
+
+    def refresh(self, deadline: float = READ_TIMEOUT_S) -> CompletionNames:
+        """Read the names again, for `deadline` seconds at most; a slower read is used the next time."""
+        reader = self._reader
+        if reader is None or not reader.is_alive():
+            reader = self._reader = threading.Thread(target=self._read, name="amltrain-completion", daemon=True)
+            reader.start()
+        reader.join(deadline)
+        return self
+
+    def _read(self) -> None:
+        runs: dict[str, tuple[float, str]] = {}
+        # A torn file or another user's folder: only its own names are missing.
+        with contextlib.suppress(Exception):
+            from jupyter_amltrain.state import default_path
+
+            home = default_path()
+            self._targets = _targets(home)
+            self._runs = runs = _on_disk(home)
+        with contextlib.suppress(Exception):
+            self._runs = runs | _of_controller()
+
+
+def _targets(home: Path) -> list[str]:
+    try:
+        named = json.loads((home / "targets.json").read_bytes())["targets"]
+        return ["local", *(name for name in dict(named) if name != "local")]
+    except (OSError, ValueError, TypeError, KeyError):
+        return ["local"]
+
+
+def _on_disk(home: Path) -> dict[str, tuple[float, str]]:
+    """Runs of this machine's target, by their folders."""
+    rows: list[tuple[float, str]] = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(home / "runs") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                rows.append((os.stat(os.path.join(entry.path, "job.json")).st_mtime, entry.name))
+    rows.sort(reverse=True)
+    return {f"local/{name}": (made, _state(home / "runs" / name)) for made, name in rows[:MAX_NAMES]}
+
+
+def _state(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / "state.json").read_bytes())["state"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""
+
+
+def _of_controller() -> dict[str, tuple[float, str]]:
+    """Runs that the process' controller knows, on any target; none is created for that."""
+    session = sys.modules.get("jupyter_amltrain.session")
+    controller = None if session is None else session.existing()
+    if controller is None:
+        return {}
+
+    async def read() -> dict[str, tuple[float, str]]:
+        # A past run that was not read yet has ended.
+        return {
+            entry.handle: (entry.created, "completed" if entry.unread else entry.run.status.state.value)
+            for entry in controller.store.entries()
+        }
+
+    return dict(controller.loop.call(read(), READ_TIMEOUT_S))

@@ -1,39 +1,308 @@
-"""``compute``: the places where runs can run."""
+"""``compute``: the targets where runs can run; list, check, choose, create, change and delete them."""
 
 from __future__ import annotations
 
+import argparse
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from jupyter_amltrain.agent.gpu_names import gpu_name
-from jupyter_amltrain.commands.tables import ago, pairs, table
-from jupyter_amltrain.errors import CommandError, ConfirmationNeeded
+from jupyter_amltrain.backends.lifecycle import SCALE_FIELDS
+from jupyter_amltrain.backends.registry import forms
+from jupyter_amltrain.commands import azure, connect
+from jupyter_amltrain.commands.parser import Parser
+from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
+from jupyter_amltrain.errors import AmlTrainError, CommandError, ConfirmationNeeded
+from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text
+from jupyter_amltrain.spec.fields import Field, TargetKind
+from jupyter_amltrain.spec.target_fields import NAME
 from jupyter_amltrain.target_rows import PAST, gpus_text, info_text, lost_text
+from jupyter_amltrain.text import ago, pairs, table
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping, Sequence
-
     from jupyter_amltrain.spec.target import TargetInfo
 
+#: What stands before a field's name in a parsed line.
+VALUE = "value_"
+#: A list does not wait longer for a service that does not answer (seconds).
+LIST_TIMEOUT_S = 1.5
+#: A shorter name of ``--min-nodes``.
+_NODES = Field(name="nodes", flag="--nodes", kind="int")
 
-#: A service that does not answer within this time is not waited for in a list (seconds).
-PATIENCE = 1.5
+
+# ---- the commands
+
+
+def _list(args: argparse.Namespace, context: Context) -> Result:
+    rows = listing()
+    return Result(listing_text(rows), rows)
+
+
+def _optional_target(parser: Parser) -> None:
+    parser.flag("target", nargs="?", help="name of the target; default the one in use")
+
+
+def _target(parser: Parser) -> None:
+    parser.flag("target", help="name of the target")
+
+
+def _show(args: argparse.Namespace, context: Context) -> Result:
+    info = show(args.target)
+    return Result(show_text(info), info)
+
+
+def _test(args: argparse.Namespace, context: Context) -> Result:
+    info = show(args.target)
+    return Result(info_text(info), info)
+
+
+def _use(args: argparse.Namespace, context: Context) -> Result:
+    return Result(use(args.target), {"current": args.target})
+
+
+def _edit_flags(parser: Parser) -> None:
+    _target(parser)
+    parser.flag(
+        "--share-gpus",
+        metavar="yes|no",
+        type=flag_types.share_gpus,
+        help="whether its runs may get GPUs that other processes use",
+    )
+
+
+def _edit(args: argparse.Namespace, context: Context) -> Result:
+    text = edit(args.target, args.share_gpus)
+    return Result(text, {"target": args.target, "share_gpus": args.share_gpus == "yes"})
+
+
+def _operation_flags(parser: Parser) -> None:
+    """Flags of what takes a while, and may cost or lose something."""
+    parser.flag("-y", "--yes", action="store_true", help="agree to what it costs or loses")
+    text = "wait until it is done; an error if it fails"
+    parser.flag("--wait", action="store_true", help=text if parser.magic else "accepted: a terminal always waits")
+
+
+def _made_flags(verb: str) -> Callable[[Parser], None]:
+    """Flags of ``create`` and ``attach``: the fields of the kinds that they make."""
+
+    def add(parser: Parser) -> None:
+        kinds = [kind for kind in forms() if kind.verb == verb]
+        parser.flag("name", metavar="NAME", help=kinds[0].fields[0].help)
+        text = "; ".join(f"{kind.kind}: {kind.title}" for kind in kinds)
+        parser.flag("--kind", metavar="KIND", default="", help=text, offers=[kind.kind for kind in kinds])
+        _add_fields(parser, kinds)
+        _operation_flags(parser)
+
+    return add
+
+
+def _changed_flags(parser: Parser) -> None:
+    _target(parser)
+    _operation_flags(parser)
+
+
+def _scale_flags(parser: Parser) -> None:
+    _target(parser)
+    for field in SCALE_FIELDS:
+        _add_field(parser, field)
+    parser.flag(
+        "--nodes", dest=f"{VALUE}nodes", metavar="N", default=argparse.SUPPRESS, help="the same as --min-nodes",
+        samples=("2", "4"),
+    )  # fmt: skip
+    _operation_flags(parser)
+
+
+def _operate(args: argparse.Namespace, context: Context) -> Result:
+    """Create, attach, start, stop, restart, scale or delete."""
+    wait = args.wait or not context.magic  # this process carries it out, so a shell waits
+    try:
+        text = run(args, wait=wait, write=context.notify)
+    except KeyboardInterrupt:
+        if context.magic:
+            message = f"Stopped waiting. The {args.verb} continues in the background."
+            raise AmlTrainError(message, hint="To see its progress: %aml_compute list", code="interrupted") from None
+        raise AmlTrainError(f"interrupted; {abandoned_text(args)}", code="interrupted") from None
+    return Result(text, {"said": text})
+
+
+def _operation(verb: str, summary: str, flags: Callable[[Parser], Any], examples: Examples = Examples()) -> Command:  # noqa: B008
+    return Command(verb=verb, summary=summary, run=_operate, flags=flags, json=True, examples=examples)
+
+
+COMMANDS = (
+    Command(
+        verb="list",
+        summary="The compute targets; * marks the one in use.",
+        run=_list,
+        json=True,
+        examples=Examples(("%aml_compute",), ("amltrain compute",)),
+    ),
+    Command(
+        verb="show",
+        summary="What a target has: processors, memory, GPUs, slots, and when a run there keeps going.",
+        run=_show,
+        flags=_optional_target,
+        json=True,
+        examples=Examples((), ("amltrain compute show local --json",)),
+    ),
+    Command(
+        verb="use",
+        summary="Make a target the default of every notebook.",
+        run=_use,
+        flags=_target,
+        json=True,
+        examples=Examples(("%aml_compute use local",)),
+    ),
+    Command(
+        verb="edit",
+        summary="Change settings of a target; they apply at once, also to runs that wait.",
+        run=_edit,
+        flags=_edit_flags,
+        json=True,
+    ),
+    Command(
+        verb="test",
+        summary="Check whether a target can run jobs now.",
+        run=_test,
+        flags=_optional_target,
+        json=True,
+    ),
+    _operation(
+        "create",
+        "Create a target.",
+        _made_flags("create"),
+        Examples(
+            ("%aml_compute create lab --kind fake --size gpu-v100 --max-nodes 4 --yes",),
+            ("amltrain compute create lab --kind fake --size gpu-v100 --yes",),
+        ),
+    ),
+    _operation("attach", "Use an existing machine as a target.", _made_flags("attach")),
+    _operation("start", "Start the machine of a target.", _changed_flags),
+    _operation("stop", "Stop the machine of a target; the runs on it end.", _changed_flags),
+    _operation("restart", "Restart the machine of a target; the runs on it end.", _changed_flags),
+    _operation(
+        "scale",
+        "Change the nodes and the idle time of a cluster.",
+        _scale_flags,
+        Examples(("%aml_compute scale lab --nodes 2 --yes --wait",)),
+    ),
+    _operation(
+        "delete",
+        "Delete a target with its machines.",
+        _changed_flags,
+        Examples(("%aml_compute delete lab",)),
+    ),
+    *connect.COMMANDS,
+    *azure.COMMANDS,
+)
+
+
+# ---- flags from the fields of the targets
+
+
+def _add_fields(parser: Parser, kinds: Sequence[TargetKind]) -> None:
+    """A flag for each field of any kind; whether the kind at hand has it is checked with the values."""
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    by_flag: dict[str, list[tuple[str, Field]]] = {}
+    for kind in kinds:
+        for field in kind.fields:
+            if field.flag and field.flag not in known:
+                by_flag.setdefault(field.flag, []).append((kind.kind, field))
+    for of in by_flag.values():
+        _add_field(parser, *_merged(of, len(kinds)))
+
+
+def _merged(of: Sequence[tuple[str, Field]], kinds: int) -> tuple[Field, str]:
+    """One flag for the fields of that name of several kinds, and its help, which says which have it."""
+    first = of[0][1]
+    texts: dict[str, list[str]] = {}
+    for kind, field in of:
+        texts.setdefault(_field_help(field), []).append(kind)
+    if len(of) == kinds and len(texts) == 1:
+        return first, _field_help(first)
+    choices = tuple(dict.fromkeys(choice for _, field in of for choice in field.choices))
+    text = "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
+    return msgspec.structs.replace(first, choices=choices), text
+
+
+def _field_help(field: Field) -> str:
+    """The help of one kind's field, with its choices and default."""
+    choices = [choice for choice in field.choices if choice]
+    text = field.help + (f" ({', '.join(choices)})" if choices else "")
+    if field.kind != "bool" and field.default not in (None, "", (), []):
+        shown = field.default
+        text += f", default {f'{shown:g}' if isinstance(shown, float) else shown}"
+    return text
+
+
+def _add_field(parser: Parser, field: Field, text: str = "") -> None:
+    text = text or _field_help(field)
+    rest: dict[str, Any] = {"dest": VALUE + field.name, "default": argparse.SUPPRESS}
+    flag = field.flag
+    if field.kind == "bool":
+        rest |= {"action": "store_const", "const": not field.default}
+        if field.default:
+            flag, text = f"--no-{flag[2:]}", f"not: {text}"
+    else:
+        rest["metavar"] = field.metavar or field.name.upper()
+        if field.kind == "list":
+            rest["action"] = "append"
+    offers = [choice for choice in field.choices if choice]
+    parser.flag(flag, help=text.replace("%", "%%"), field=field.name, offers=offers, **rest)
+
+
+def fields_for(verb: str, kind: str) -> tuple[Field, ...]:
+    """The fields that a verb takes."""
+    if verb == "scale":
+        return (*SCALE_FIELDS, _NODES)
+    return next((form.fields for form in forms() if form.kind == kind and form.verb == verb), ())
+
+
+def line_of(verb: str, target: str, kind: str = "", values: Mapping[str, Any] | None = None) -> str:
+    """The magic's line that does what a form or a click does; values that equal the default are left out.
+
+    Empty for what no line does.
+    """
+    if verb == "dismiss":
+        return ""
+    given = dict(values or {})
+    words = ["%aml_compute", verb, target or str(given.get(NAME.name) or "")]
+    if kind:
+        words += ["--kind", kind]
+    for field in fields_for(verb, kind):
+        value = given.get(field.name)
+        if not field.flag or value is None or value == "" or _same(value, field.default):
+            continue
+        if field.kind == "bool":
+            words.append(field.flag if value else f"--no-{field.flag[2:]}")
+            continue
+        for part in value if isinstance(value, (list, tuple)) else [value]:
+            words += [field.flag, str(part).removesuffix(".0") if isinstance(part, float) else str(part)]
+    return " ".join(shlex.quote(word) if i else word for i, word in enumerate(words) if word)
+
+
+def _same(value: object, default: object) -> bool:
+    return value == default and isinstance(value, bool) == isinstance(default, bool)
+
+
+# ---- what they do
 
 
 def listing() -> list[dict[str, Any]]:
-    """Every target as a JSON-able row; what does not answer soon is listed as it is known."""
-    import msgspec
-
+    """Every target as a JSON-able row; one that does not answer in time is listed with its last known state."""
     from jupyter_amltrain import api
 
-    found = []
-    for row in api.compute_rows(PATIENCE):
+    rows = []
+    for row in api.compute_rows(LIST_TIMEOUT_S):
         fields = {"target": row.name, **msgspec.to_builtins(row)}
         del fields["name"], fields["acts"]
-        found.append(fields)
-    return found
+        rows.append(fields)
+    return rows
 
 
 def listing_text(rows: list[dict[str, Any]]) -> str:
@@ -58,10 +327,10 @@ def listing_text(rows: list[dict[str, Any]]) -> str:
             ]
         )
     head = ["", "target", "kind", "state", "size", "nodes", "CPUs", "memory", "GPUs", "price", "now"]
-    # A column that nobody has anything in says nothing.
-    kept = [i for i in range(len(head)) if not i or any(line[i] for line in lines)]
-    # The last column says what is wrong, and what to do: it is not cut.
-    return table([head[i] for i in kept], [[line[i] for i in kept] for line in lines], whole_end=True)
+    # Empty columns are left out.
+    used = [i for i in range(len(head)) if not i or any(line[i] for line in lines)]
+    # The last column holds errors with what to do: it is not cut.
+    return table([head[i] for i in used], [[line[i] for i in used] for line in lines], whole_end=True)
 
 
 def _price(row: dict[str, Any]) -> str:
@@ -73,11 +342,11 @@ def _now(row: dict[str, Any]) -> str:
     if work.get("error"):
         return f"{work['verb']} failed {ago(work['since'])}: {work['error']}"
     if work:
-        return str(work["detail"] or f"{work['verb']} goes on")
+        return str(work["detail"] or f"{work['verb']} in progress")
     if row["state"] in ("unreachable", "failed"):
         return str(row["detail"])
     if row["state"] == "unknown":
-        return "%aml_compute test asks"
+        return "to check: %aml_compute test"
     runs = f"{row['running']} running, {row['queued']} queued"
     return f"{runs}; {row['quota']}" if row["quota"] else runs
 
@@ -90,13 +359,13 @@ def show(name: str | None = None) -> TargetInfo:
 
 
 def driver_text(gpus: Sequence[Mapping[str, Any]]) -> str:
-    """``580.65.06, CUDA 13.0 at most``; empty where nobody told."""
+    """``580.65.06, CUDA 13.0 at most``; empty where it is unknown."""
     driver, cuda = (next((str(gpu[key]) for gpu in gpus if gpu.get(key)), "") for key in ("driver", "cuda"))
     return ", ".join(filter(None, (driver, cuda and f"CUDA {cuda} at most")))
 
 
 def show_text(info: TargetInfo) -> str:
-    """All that a check found."""
+    """All that a check has returned."""
     facts = [
         ("target", f"{info.target} ({info.kind})"),
         ("state", "reachable" if info.reachable else "not reachable"),
@@ -125,9 +394,26 @@ def show_text(info: TargetInfo) -> str:
     ]
     lines = pairs(facts)
     if info.survives:
-        rows = [(place, f"{s.get('answer', 'unknown')}: {s.get('why', '')}") for place, s in info.survives.items()]
-        lines += f"\n\nA run survives the end of\n{pairs(rows)}"
+        lines += f"\n\nWill a run keep going?\n{pairs(_survival_rows(info.survives))}"
     return lines
+
+
+#: What may end, as a condition.
+_ENDS = {
+    "kernel": "If the kernel stops",
+    "server": "If Jupyter stops",
+    "logout": "If you log out",
+    "container": "If the container stops",
+}
+
+
+def _survival_rows(survives: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """``If the kernel stops: yes (...)``."""
+    rows = []
+    for event, row in survives.items():
+        why = f" ({row['why']})" if row.get("why") else ""
+        rows.append((f"{_ENDS.get(event, f'After the end of: {event}')}:", f"{row.get('answer', 'unknown')}{why}"))
+    return rows
 
 
 def _slots_text(slots: Mapping[str, int]) -> str:
@@ -137,20 +423,19 @@ def _slots_text(slots: Mapping[str, int]) -> str:
 
 
 def edit(name: str, share_gpus: str | None) -> str:
-    """Change settings of a target that hold at once, also for runs that wait there; returns what to say."""
+    """Change settings of a target, which apply at once, also to runs that wait there; returns one sentence."""
     from jupyter_amltrain import api
 
     if share_gpus is None:
-        raise CommandError("compute edit: nothing to change.", hint=f"Try: %aml_compute edit {name} --share-gpus yes")
+        raise CommandError(
+            "compute edit: nothing to change.",
+            hint=f"Example: %aml_compute edit {name} --share-gpus yes",
+            code="compute.nothing_to_change",
+        )
     settings = api.configure_target(name, share_gpus=share_gpus == "yes")
     if settings["share_gpus"]:
-        return f"Runs on {name} may share GPUs with other processes, also those that wait now."
-    return f"Runs on {name} get no GPU that other processes use, unless submitted with --share-gpus."
-
-
-def test_text(info: TargetInfo) -> str:
-    """One line: can it run jobs now?"""
-    return info_text(info)
+        return f"Runs on {name} may now share GPUs with other processes, including runs that are waiting."
+    return f"Runs on {name} no longer get GPUs that other processes use, unless submitted with --share-gpus."
 
 
 def use(name: str) -> str:
@@ -158,78 +443,93 @@ def use(name: str) -> str:
     from jupyter_amltrain import api
 
     api.use(name)
-    return f"{name} is the target in use now, in every notebook."
+    return f"New runs now go to {name} (in all notebooks)."
 
 
-def carry_out(asked: argparse.Namespace, *, wait: bool, write: Callable[[str], None]) -> str:
-    """Create, start, stop, scale or delete a target as a parsed line says; returns what is to be said.
+def run(args: argparse.Namespace, *, wait: bool, write: Callable[[str], Any]) -> str:
+    """Create, start, stop, scale or delete a target as a parsed line says; returns one sentence.
 
     Parameters
     ----------
     write
-        Takes lines about the progress while we `wait`.
+        Takes lines about the progress while it is waited for.
 
     Raises
     ------
     CommandError
-        A value is wrong, or ``--yes`` is missing: says what it costs or loses, and what to type.
+        A value is wrong: `details` has every field with its error.
+    ConfirmationNeeded
+        ``--yes`` is missing: names what it costs or loses, and what to type.
     """
     from jupyter_amltrain import api
-    from jupyter_amltrain.commands.compute_lines import fields_for, line_of
-    from jupyter_amltrain.commands.compute_parser import VALUE
-    from jupyter_amltrain.spec.target_fields import MUST
 
-    verb, kind = asked.verb, getattr(asked, "kind", "")
-    name = asked.name if "name" in asked else asked.target
-    values = {key[len(VALUE) :]: value for key, value in vars(asked).items() if key.startswith(VALUE)}
-    done = api.act(verb, name, kind=kind, values=values, confirmed=asked.yes)
+    verb, kind, name = args.verb, getattr(args, "kind", ""), _name_of(args)
+    values = {key[len(VALUE) :]: value for key, value in vars(args).items() if key.startswith(VALUE)}
+    done = api.act(verb, name, kind=kind, values=values, confirmed=args.yes)
     if done.errors:
-        flags = {field.name: field.flag for field in fields_for(verb, kind)} | {"kind": "--kind", "name": "NAME"}
-        helps = {field.name: field.help for field in fields_for(verb, kind)}
-        said = {k: f"{text} {helps.get(k, '')}." if text == MUST else text for k, text in done.errors.items()}
-        raise CommandError(" ".join(f"{flags.get(k) or k}: {text}" for k, text in said.items()))
+        raise _values_error(verb, kind, values, done.errors)
     if done.ask:
         line = line_of(verb, name, kind, values)
         raise ConfirmationNeeded(
-            done.ask, hint=f"To go ahead, type: {line} --yes{' --wait' if getattr(asked, 'wait', False) else ''}"
+            done.ask,
+            hint=f"To go ahead, type: {line} --yes{' --wait' if getattr(args, 'wait', False) else ''}",
+            code=f"confirm.{verb}",
         )
     if not done.begun:
         return done.said
     if not wait:
-        return f"{name} is being {PAST[verb]}. See the progress by %aml_compute list; to wait for the end, add --wait."
+        return f"{name} is being {PAST[verb]}. To see the progress: %aml_compute list. To wait for the end, add --wait."
     return wait_for(name, write)
 
 
-def given_up(asked: argparse.Namespace) -> str:
-    """What becomes of a work that nobody waits for any more, in a process that ends now."""
+def _name_of(args: argparse.Namespace) -> str:
+    return str(args.name if "name" in args else args.target)
+
+
+def _values_error(verb: str, kind: str, values: Mapping[str, Any], errors: Mapping[str, str]) -> CommandError:
+    """One error for all fields that are wrong; a missing one says what it is."""
+    fields = {field.name: field for field in fields_for(verb, kind)}
+    flags = {name: field.flag for name, field in fields.items()} | {"kind": "--kind", "name": "NAME"}
+    missing = {name for name, field in fields.items() if field.required and name != NAME.name and not values.get(name)}
+    texts = [
+        f"{flags.get(name) or name}: {text}" + (f" {fields[name].help}." if name in missing else "")
+        for name, text in errors.items()
+    ]
+    return CommandError(
+        " ".join(texts), code="compute.values", field=next(iter(errors)), details={"errors": dict(errors)}
+    )
+
+
+def abandoned_text(args: argparse.Namespace) -> str:
+    """What happens to an operation that a process no longer waits for, because it ends now."""
     from jupyter_amltrain import api
     from jupyter_amltrain.backends.azureml.cost_prompts import ASKING
     from jupyter_amltrain.spec.azure_base import AzureTarget
 
-    verb, name = asked.verb, asked.name if "name" in asked else asked.target
+    verb, name = args.verb, _name_of(args)
     try:
-        said, detail = api.compute_progress(name, 0.0)
+        text, detail = api.compute_progress(name, 0.0)
     except KeyError:
-        return f"nothing was begun with {name!r}."
-    if said is not None:
-        return said
-    azure = any(target.name == name and isinstance(target, AzureTarget) for target in api.targets())
-    if not azure:
-        return f"{name!r} is not {PAST[verb]} to the end. %aml_compute list shows what became of it."
+        return f"nothing was done with {name!r}."
+    if text is not None:
+        return text
+    azure_target = any(target.name == name and isinstance(target, AzureTarget) for target in api.targets())
+    if not azure_target:
+        return f"{name!r} may be only partly {PAST[verb]}. To check: %aml_compute list"
     if detail in ("", ASKING):
-        return f"whether Azure was asked already is not known. %aml_compute list shows what became of {name!r}."
-    return f"{name!r} is being {PAST[verb]} at Azure all the same. %aml_compute list shows how far it is."
+        return f"Azure may or may not have received the request for {name!r}. To check: %aml_compute list"
+    return f"{name!r} is still being {PAST[verb]} at Azure. To see the progress: %aml_compute list"
 
 
-def wait_for(name: str, write: Callable[[str], None]) -> str:
-    """Wait for the end of what is being done with a target; returns what is told then."""
+def wait_for(name: str, write: Callable[[str], Any]) -> str:
+    """Wait for the end of a target's operation; returns its result in one sentence."""
     from jupyter_amltrain import api
 
     shown = ""
     while True:
-        said, detail = api.compute_progress(name)
-        if said is not None:
-            return said
+        text, detail = api.compute_progress(name)
+        if text is not None:
+            return text
         if detail != shown:
             shown = detail
             write(detail)

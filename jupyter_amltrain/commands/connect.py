@@ -1,83 +1,154 @@
-"""``compute connect|workspaces|disconnect``: Azure ML workspaces."""
+"""``compute connect|workspaces|disconnect``: Azure ML workspaces, and the form that writes the line."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.commands.parsing import Parser
-from jupyter_amltrain.errors import CommandError
+from msgspec.structs import replace
+
+from jupyter_amltrain.commands import magic_line
+from jupyter_amltrain.commands.forms import actions_of, form_field
+from jupyter_amltrain.commands.parser import Parser
+from jupyter_amltrain.commands.registry import Command, Context, Result, parser_of
+from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.naming import tilde
+from jupyter_amltrain.spec.fields import Field
 from jupyter_amltrain.state import working_folder
+from jupyter_amltrain.text import table
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
 
-    from jupyter_amltrain.connections import Connected, Place
+    from jupyter_amltrain.connections import Place
 
-#: The verbs of this room.
-VERBS = ("connect", "workspaces", "disconnect")
 #: How many folders upward a configuration is looked for; the SDK's number.
-LEVELS = 20
-#: Parts of a place, and what a configuration calls them.
+MAX_LEVELS = 20
+#: Parts of a workspace's address, and their names in a configuration.
 KEYS = {"subscription": "subscription_id", "resource_group": "resource_group", "workspace": "workspace_name"}
+#: The head of the line that a form writes.
+MAGIC = "%aml_compute connect"
+#: Fields that a form shows only when asked to.
+_ADVANCED = ("tenant",)
+_METHODS = ("auto", "browser", "device")
 
 
-def add_verbs(parser: Parser) -> None:
-    """Add the verbs to the parser of ``compute``."""
-    verb = parser.verb("connect", "Connect an Azure ML workspace: its computes become targets.")
-    verb.add_argument(
-        "--config", metavar="FILE", help="config.json of the portal; default: looked for from here upward"
-    )
-    verb.add_argument("--subscription", metavar="S", default="", help="id or name of the subscription")
-    verb.add_argument("--resource-group", metavar="G", default="", help="resource group of the workspace")
-    verb.add_argument("--workspace", metavar="W", default="", help="name of the workspace")
-    verb.add_argument("--tenant", metavar="T", default="", help="directory; default: that of the subscription")
-    sign_in = verb.add_argument(
+# ---- the commands
+
+
+def _connect_flags(parser: Parser) -> None:
+    parser.flag("--config", metavar="FILE", help="config.json of the portal; default: the nearest one from here upward")
+    parser.flag("--subscription", metavar="S", default="", help="id or name of the subscription")
+    parser.flag("--resource-group", metavar="G", default="", help="resource group of the workspace")
+    parser.flag("--workspace", metavar="W", default="", help="name of the workspace")
+    parser.flag("--tenant", metavar="T", default="", help="directory; default: that of the subscription")
+    parser.flag(
         "--sign-in",
         dest="method",
         metavar="HOW",
         default="",
-        choices=("auto", "browser", "device"),
+        choices=_METHODS,
+        offers=_METHODS,
         help="auto: environment, managed identity, az login, else a person; browser; device: a code",
     )
-    sign_in.offers = ("auto", "browser", "device")  # type: ignore[attr-defined]
-    verb.add_argument("--name", metavar="NAME", default="", help="what to call it here; default its own name")
-    parser.verb("workspaces", "The connected Azure ML workspaces; * marks the current one.")
-    verb = parser.verb("disconnect", "Forget a workspace and its targets; nothing is done at Azure.")
-    verb.add_argument("workspace", metavar="NAME", help="name of the workspace")
-    verb.add_argument("-y", "--yes", action="store_true", help="also while runs go on there")
+    parser.flag("--name", metavar="NAME", default="", help="its name here; default its own name")
 
 
-def place_of(asked: argparse.Namespace, folder: Path | None = None, names: Sequence[str] | None = None) -> Place:
-    """Where to connect to: what was typed, else a ``config.json``, else a workspace that is known.
+def _connect(args: argparse.Namespace, context: Context) -> Result:
+    import msgspec
+
+    from jupyter_amltrain import api
+
+    try:
+        connected = api.connect(place_of(args), context.sign_in)
+    except KeyboardInterrupt:
+        raise AmlTrainError("Connecting was interrupted; nothing has changed.", code="interrupted") from None
+    data = msgspec.to_builtins(connected)
+    del data["facts"]["account"]
+    return Result(connected.said(), data)
+
+
+def _workspaces(args: argparse.Namespace, context: Context) -> Result:
+    rows = listing()
+    return Result(listing_text(rows), rows)
+
+
+def _disconnect_flags(parser: Parser) -> None:
+    parser.flag("workspace", metavar="NAME", help="name of the workspace")
+    parser.flag("-y", "--yes", action="store_true", help="even while runs continue there")
+
+
+def _disconnect(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+
+    text = api.disconnect(args.workspace, confirmed=args.yes)
+    return Result(text, {"said": text})
+
+
+COMMANDS = (
+    Command(
+        verb="connect",
+        summary="Connect an Azure ML workspace: its computes become targets.",
+        run=_connect,
+        flags=_connect_flags,
+        json=True,
+    ),
+    Command(
+        verb="workspaces",
+        summary="The connected Azure ML workspaces; * marks the current one.",
+        run=_workspaces,
+        json=True,
+    ),
+    Command(
+        verb="disconnect",
+        summary="Forget a workspace and its targets; nothing changes at Azure.",
+        run=_disconnect,
+        flags=_disconnect_flags,
+        json=True,
+    ),
+)
+
+
+# ---- what they do
+
+
+def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequence[str] | None = None) -> Place:
+    """The workspace to connect: what was typed, else a ``config.json``, else a connected workspace.
 
     Parameters
     ----------
     folder
-        Where a ``config.json`` is looked for, and upward; default the folder we are in.
+        Where a ``config.json`` is looked for, and upward; default the working folder.
     names
         The connected workspaces, where they have been read.
 
     Raises
     ------
     CommandError
-        Something is missing, or the file cannot be used; says what.
+        Something is missing, or the file cannot be used.
     """
     from jupyter_amltrain.connections import Place
 
-    rest = {"tenant": asked.tenant, "method": asked.method, "name": asked.name}
-    given = {key: str(getattr(asked, key)) for key in KEYS}
-    if all(given.values()):
-        return Place(**given, **rest)
-    if any(given.values()) and not asked.config:
-        lacking = [f"--{key.replace('_', '-')}" for key, value in given.items() if not value]
-        said = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing."
-        raise CommandError(said, hint="Give all three, or --config config.json.")
-    if not asked.config and asked.name and asked.name in (names := _known(names)):
+    rest = {"tenant": args.tenant, "method": args.method, "name": args.name}
+    parts = {key: str(getattr(args, key)) for key in KEYS}
+    if all(parts.values()):
+        return Place(**parts, **rest)
+    if any(parts.values()) and not args.config:
+        missing = [key.replace("_", "-") for key, value in parts.items() if not value]
+        flags = " and ".join(f"--{name}" for name in missing)
+        raise CommandError(
+            f"{flags} {'is' if len(missing) == 1 else 'are'} missing.",
+            hint="Give all three, or --config config.json.",
+            code="connect.incomplete",
+            field=missing[0],
+        )
+    if not args.config and args.name and args.name in (names := _known(names)):
         return Place(**rest)
-    path = config_of(asked, folder)
+    path = config_of(args, folder)
     if path is None:
         if _known(names):
             return Place(**rest)
@@ -85,9 +156,12 @@ def place_of(asked: argparse.Namespace, folder: Path | None = None, names: Seque
             f"No config.json in {folder or Path(working_folder())} or above it.",
             hint="Download it from the workspace's page in the portal, or type: "
             "%aml_compute connect --subscription S --resource-group G --workspace W",
+            code="connect.no_config",
+            field="config",
         )
-    found = read(path)
-    return Place(**{**found, **{k: v for k, v in given.items() if v}, **{k: v for k, v in rest.items() if v}})
+    configured = read(path)
+    typed = {key: value for key, value in {**parts, **rest}.items() if value}
+    return Place(**{**configured, **typed})
 
 
 def _known(names: Sequence[str] | None) -> Sequence[str]:
@@ -98,23 +172,23 @@ def _known(names: Sequence[str] | None) -> Sequence[str]:
     return [one.name for one in api.workspaces()[0]]
 
 
-def config_of(asked: argparse.Namespace, folder: Path | None = None) -> Path | None:
+def config_of(args: argparse.Namespace, folder: Path | None = None) -> Path | None:
     """The configuration that was named, else the nearest one."""
-    return Path(asked.config).expanduser() if asked.config else find(folder or Path(working_folder()))
+    return Path(args.config).expanduser() if args.config else find(folder or Path(working_folder()))
 
 
 def find(folder: Path) -> Path | None:
     """The nearest ``config.json`` or ``.azureml/config.json`` upward; ``MLClient.from_config`` looks the same way."""
     folder = folder.absolute()
-    for here in (folder, *list(folder.parents)[: LEVELS - 1]):
+    for here in (folder, *list(folder.parents)[: MAX_LEVELS - 1]):
         for path in (here / "config.json", here / ".azureml" / "config.json"):
-            if path.is_file() and (path.parent.name == ".azureml" or _ours(path)):
+            if path.is_file() and (path.parent.name == ".azureml" or _is_of_workspace(path)):
                 return path
     return None
 
 
-def _ours(path: Path) -> bool:
-    """Many programs have a config.json: one that says nothing of a workspace is somebody else's."""
+def _is_of_workspace(path: Path) -> bool:
+    """Whether a config.json is of a workspace; many programs have one."""
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError):
@@ -123,62 +197,39 @@ def _ours(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, str]:
-    """The place that a ``config.json`` names.
+    """The workspace that a ``config.json`` names.
 
     Raises
     ------
     CommandError
-        It cannot be read, is no JSON, or lacks keys, which are named.
+        It cannot be read, is not JSON, or lacks keys, which are named.
     """
     try:
         value = json.loads(path.read_text("utf-8-sig"))
     except OSError as error:
-        raise CommandError(f"Cannot read {path}: {error.strerror or error}.", hint="Check the path.") from error
+        raise _config_error(f"Cannot read {path}: {error.strerror or error}.", "Check the path.") from error
     except ValueError as error:
-        raise CommandError(
-            f"{path} is no JSON: {error}.", hint="Download it again from the workspace's page."
-        ) from error
+        raise _config_error(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(value, dict):
-        raise CommandError(f"{path} holds no JSON object.", hint="Download it again from the workspace's page.")
+        raise _config_error(f"{path} is not a JSON object.")
     scope = str(value.get("Scope") or "").strip("/").split("/")
     if len(scope) >= 8 and scope[0].lower() == "subscriptions":  # an older form
         return {"subscription": scope[1], "resource_group": scope[3], "workspace": scope[7]}
-    lacking = [key for key in KEYS.values() if not isinstance(value.get(key), str) or not value[key].strip()]
-    if lacking:
-        raise CommandError(
-            f"{path} lacks {' and '.join(lacking)}.", hint="Download it again from the workspace's page in the portal."
-        )
+    missing = [key for key in KEYS.values() if not isinstance(value.get(key), str) or not value[key].strip()]
+    if missing:
+        raise _config_error(f"{path} lacks {' and '.join(missing)}.")
     placeholder = [key for key in KEYS.values() if value[key].strip().startswith("<")]
     if placeholder:
-        raise CommandError(
-            f"{path} still has a placeholder in {placeholder[0]}: {value[placeholder[0]]}.", hint="Fill it in."
-        )
-    found = {ours: value[theirs].strip() for ours, theirs in KEYS.items()}
-    return {**found, "tenant": str(value.get("tenant_id") or "")}
+        message = f"{path} still has a placeholder in {placeholder[0]}: {value[placeholder[0]]}."
+        raise _config_error(message, "Fill it in.")
+    parts = {ours: value[theirs].strip() for ours, theirs in KEYS.items()}
+    return {**parts, "tenant": str(value.get("tenant_id") or "")}
 
 
-def carry_out(asked: argparse.Namespace, show: Callable[[dict[str, Any]], None]) -> tuple[str, Any]:
-    """Do what a parsed line says; what is to be told, and as JSON.
-
-    Parameters
-    ----------
-    show
-        Takes ``{"kind": "progress" | "sign-in", "text", "url", "code"}``; a sign-in without text is over.
-    """
-    import msgspec
-
-    from jupyter_amltrain import api
-
-    if asked.verb == "workspaces":
-        rows = listing()
-        return listing_text(rows), rows
-    if asked.verb == "disconnect":
-        said = api.disconnect(asked.workspace, confirmed=asked.yes)
-        return said, {"said": said}
-    made: Connected = api.connect(place_of(asked), show)
-    value = msgspec.to_builtins(made)
-    del value["facts"]["account"]
-    return made.said(), value
+def _config_error(
+    message: str, hint: str = "Download it again from the workspace's page in the portal."
+) -> CommandError:
+    return CommandError(message, hint=hint, code="connect.config", field="config")
 
 
 def listing() -> list[dict[str, Any]]:
@@ -194,8 +245,6 @@ def listing() -> list[dict[str, Any]]:
 
 def listing_text(rows: list[dict[str, Any]]) -> str:
     """The table of ``compute workspaces``."""
-    from jupyter_amltrain.commands.tables import table
-
     if not rows:
         return "No Azure ML workspace is connected. Connect one: %aml_compute connect --config config.json"
     head = ["", "name", "location", "resource group", "subscription", "as", "targets"]
@@ -226,5 +275,79 @@ def sign_in_html(event: dict[str, Any]) -> str:
     minutes = max(1, int(event.get("expires") or 0) // 60)
     return (
         f'<p>To sign in to Azure, open <a href="{escape(url, quote=True)}" target="_blank" rel="noopener">'
-        f"{escape(url)}</a> and enter the code <code>{escape(code)}</code> (good for {minutes} minutes).</p>"
+        f"{escape(url)}</a> and enter the code <code>{escape(code)}</code> (valid for {minutes} minutes).</p>"
     )
+
+
+# ---- the form
+
+
+@dataclasses.dataclass
+class ConnectLine:
+    """A line, its errors by field (``""``: the whole line), what it would connect, and a note about that."""
+
+    line: str
+    errors: dict[str, str]
+    place: Place | None = None  #: none while something is wrong, or when only IPython knows the values
+    note: str = ""
+
+
+@functools.lru_cache(maxsize=1)
+def _parser() -> Parser:
+    return parser_of("compute", "%aml_compute").verbs["connect"]
+
+
+@functools.lru_cache(maxsize=1)
+def connect_fields() -> tuple[Field, ...]:
+    """What can be given to a connect, in the order of its help."""
+    shown = [name for name in actions_of(_parser()) if name not in _ADVANCED]
+    fields = (form_field(name, action, shown) for name, action in actions_of(_parser()).items())
+    # `S` and `G` stand for nothing in a form.
+    return tuple(replace(field, metavar="" if len(field.metavar) == 1 else field.metavar) for field in fields)
+
+
+def compose(values: Mapping[str, Any], known: Sequence[str], folder: Path | None = None) -> ConnectLine:
+    """Write the line that says what `values` do, and check it as the magic would.
+
+    Parameters
+    ----------
+    values
+        By name of a field; a field without a value is left out of the line.
+    known
+        Names of the connected workspaces.
+    folder
+        Where a ``config.json`` is looked for; default the kernel's folder.
+    """
+    actions = actions_of(_parser())
+    errors = {name: f"connect has no field {name!r}." for name in values if name not in actions}
+    texts = {name: text for name in actions if (text := str(values.get(name) or "").strip())}
+    words = [MAGIC]
+    for name, text in texts.items():
+        try:
+            words.append(magic_line.flagged(actions[name].option_strings[-1], text))
+        except CommandError as error:
+            errors[name] = str(error)
+    line = ConnectLine(" ".join(words), errors)
+    if errors or magic_line.unexpanded(texts.values()):
+        return line
+    try:
+        args = _parser().parse([f"{actions[name].option_strings[-1]}={text}" for name, text in texts.items()])
+    except CommandError as error:
+        line.errors[error.field if error.field in actions else ""] = str(error)
+        return line
+    try:
+        line.place = place_of(args, folder, known)
+    except CommandError as error:
+        line.errors[error.field] = str(error)
+    else:
+        line.note = _note(args, line.place, folder)
+    return line
+
+
+def _note(args: argparse.Namespace, place: Place, folder: Path | None) -> str:
+    if all(getattr(args, key) for key in KEYS):
+        return ""
+    path = config_of(args, folder)
+    if path is None or not place.workspace:
+        return ""
+    return f"{tilde(str(path))} names {place.workspace} in {place.resource_group}."

@@ -1,72 +1,123 @@
-"""``model``: what a run left becomes a model that can be found and fetched again."""
+"""``model``: register what a run left as a model, list models, and copy one out."""
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from jupyter_amltrain.commands.quoting import quote
-from jupyter_amltrain.commands.tables import ago, table
+from jupyter_amltrain.commands.magic_line import quote
+from jupyter_amltrain.commands.parser import Parser
+from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
+from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.naming import tilde
+from jupyter_amltrain.text import ago, table
 
 if TYPE_CHECKING:
+    import argparse
+
     from jupyter_amltrain.models import Fetched, ModelRow
 
-Say = Callable[[str], None]
+_WORKSPACE = "its registry: a connected workspace, or local; default where the target in use is"
 
 
-def carry_out(asked: argparse.Namespace, say: Say = lambda _: None, prog: str = "%aml_model") -> tuple[str, Any]:
-    """Do what a parsed line asks for.
+def _list_flags(parser: Parser) -> None:
+    parser.flag("--workspace", metavar="NAME", default="", help=_WORKSPACE)
 
-    Parameters
-    ----------
-    say
-        Takes sentences on how far it is.
 
-    Returns
-    -------
-    tuple
-        The text for people, and the same as data.
+def _list(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
 
-    Raises
-    ------
-    AmlTrainError
-        It cannot be done.
-    """
-    import msgspec
+    rows = api.models(workspace=args.workspace)
+    return Result(listing_text(rows, context.prog), rows)
 
+
+def _register_flags(parser: Parser) -> None:
+    parser.flag("name", help="the model's name; a further version where there is one")
+    parser.flag("--run", metavar="HANDLE", default="last", help="handle, run id or its beginning; default last")
+    parser.flag(
+        "--path", metavar="PATH", default="", help="within the run: outputs/model; default the only model that it left"
+    )
+    parser.flag(
+        "--type",
+        metavar=flag_types.model_type.metavar,
+        type=flag_types.model_type,
+        help="default mlflow_model where there is an MLmodel file",
+    )
+    parser.flag("--description", metavar="TEXT", default="", help="a sentence about it")
+    parser.flag("--tag", metavar="K=V", type=flag_types.tag, repeated=True, help="tag of the version")
+
+
+def _register(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+
+    row = api.register_model(
+        args.name,
+        run=args.run,
+        path=args.path,
+        type=args.type or "",
+        description=args.description,
+        tags=dict(args.tag),
+        progress=context.notify,
+    )
+    return Result(registered_text(row, context.prog), row)
+
+
+def _download_flags(parser: Parser) -> None:
+    parser.flag("model", help="NAME or NAME:VERSION; default the newest version")
+    parser.flag("--to", metavar="FOLDER", default="", help="new or empty; default NAME-VERSION here")
+    parser.flag("--workspace", metavar="NAME", default="", help=_WORKSPACE)
+
+
+def _download(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
     from jupyter_amltrain.models import name_and_version
 
-    text: str
-    value: Any
-    if asked.verb == "list":
-        rows = api.models(workspace=asked.workspace)
-        text, value = listing_text(rows, prog), rows
-    elif asked.verb == "register":
-        row = api.register_model(
-            asked.name,
-            run=asked.run,
-            path=asked.path,
-            type=asked.type or "",
-            description=asked.description,
-            tags=dict(asked.tag),
-            progress=say,
-        )
-        text, value = registered_text(row, prog), row
-    else:
-        name, version = name_and_version(asked.model)
-        found = api.download_model(name, version, to=asked.to, workspace=asked.workspace, progress=say)
-        text, value = fetched_text(found), found
-    return text, msgspec.to_builtins(value)
+    name, version = name_and_version(args.model)
+    copy = api.download_model(name, version, to=args.to, workspace=args.workspace, progress=context.notify)
+    return Result(downloaded_text(copy), copy)
+
+
+COMMANDS = (
+    Command(
+        verb="list",
+        summary="The models, newest version first.",
+        run=_list,
+        flags=_list_flags,
+        json=True,
+        examples=Examples(("%aml_model",), ("amltrain model list --json",)),
+    ),
+    Command(
+        verb="register",
+        summary="Make a version of a model of files that a run left.",
+        run=_register,
+        flags=_register_flags,
+        json=True,
+        examples=Examples(
+            (
+                "%aml_model register digits",
+                "%aml_model register digits --run last --path outputs/model --tag stage=trial",
+            ),
+            ("amltrain model register digits --run local/digits-k3f9x",),
+        ),
+    ),
+    Command(
+        verb="download",
+        summary="Copy the files of a model into a new folder.",
+        run=_download,
+        flags=_download_flags,
+        json=True,
+        examples=Examples(
+            ("%aml_model download digits:1 --to digits-1",), ("amltrain model download digits --to digits-model",)
+        ),
+    ),
+)
 
 
 def listing_text(rows: Sequence[ModelRow], prog: str = "%aml_model") -> str:
     """The models as a table."""
     if not rows:
-        return f"No models yet. One is made of what a run left: {prog} register NAME"
+        return f"No models yet. Register one from a run: {prog} register NAME"
     now = time.time()
     return table(
         ("model", "type", "created", "run", "description"),
@@ -79,18 +130,17 @@ def listing_text(rows: Sequence[ModelRow], prog: str = "%aml_model") -> str:
 
 def registered_text(row: ModelRow, prog: str = "%aml_model") -> str:
     """One sentence about a new version."""
-    what = row.type.replace("_model", "").replace("mlflow", "an MLflow model").replace("custom", "files as they are")
+    kind = " as an MLflow model" if row.type == "mlflow_model" else ""
     model = f"{row.name}:{row.version}"
     where = f" --workspace {quote(row.workspace)}" if row.workspace else ""
-    return f"{model} is registered ({what}), of {row.run}. Download it with: {prog} download {model}{where}"
+    return f"Registered {model}{kind} from {row.run}. Download it with: {prog} download {model}{where}"
 
 
-def fetched_text(found: Fetched) -> str:
+def downloaded_text(copy: Fetched) -> str:
     """One sentence about a copied model."""
-    size = found.bytes
-    shown = f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
-    many = "1 file" if found.files == 1 else f"{found.files} files"
-    return f"{found.name}:{found.version} is in {tilde(found.folder)} ({many}, {shown})."
+    size = f"{copy.bytes / 1e6:.1f} MB" if copy.bytes >= 1e5 else f"{copy.bytes / 1e3:.1f} kB"
+    files = "1 file" if copy.files == 1 else f"{copy.files} files"
+    return f"Downloaded {copy.name}:{copy.version} to {tilde(copy.folder)} ({files}, {size})."
 
 
 def _tags(row: ModelRow) -> str:

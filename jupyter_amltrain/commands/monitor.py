@@ -1,28 +1,81 @@
-"""``monitor`` in a terminal: what a target's GPUs do now, as a table."""
+"""``monitor``: what a target's GPUs and host do now, as charts or as a table."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.agent.gpu_names import gpu_name
-from jupyter_amltrain.commands.tables import table
+from jupyter_amltrain.commands.parser import Parser
+from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
+from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.runs.text import bytes_text
+from jupyter_amltrain.text import UNKNOWN, measure, table
 
-#: What the device cannot tell.
-_UNKNOWN = "n/a"
+if TYPE_CHECKING:
+    import argparse
+
+
+def _flags(parser: Parser) -> None:
+    parser.flag("target", nargs="?", help="name of the target; default the one in use")
+    parser.flag("--gpus", metavar="N,N", type=flag_types.indices, help="only these GPUs; default all")
+    if parser.magic:
+        parser.flag(
+            "--window", metavar="TIME|all", type=flag_types.window, default=600.0,
+            help="how much the charts show; default 10m", samples=("10m", "1h", "all"),
+        )  # fmt: skip
+    parser.flag(
+        "--rate", metavar="HZ", type=flag_types.rate, default=1.0, samples=("0.5", "1", "2"),
+        help="samples per second, 0.1 to 10; default 1",
+    )  # fmt: skip
+    if not parser.magic:
+        parser.flag("--once", action="store_true", help="print one table and end")
+        parser.flag("--json", action="store_true", help="print JSON, one line for each sample")
+
+
+def _run(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+
+    window = {"window": args.window} if context.magic else {}
+    view = api.monitor(target=args.target, gpus=args.gpus, rate=args.rate, **window)
+    if context.charts:
+        return Result(value=view)
+    try:
+        if context.magic:
+            return Result(snapshot_text(view.snapshot()))
+        rewrite = context.interactive and not args.json
+        period = max(1.0, 1 / args.rate)
+        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+            repeat(view, context.write, period=period, as_json=args.json, rewrite=rewrite, once=args.once)
+    finally:
+        view.stop()
+    return Result()
+
+
+COMMANDS = (
+    Command(
+        summary="Watch a target.",
+        run=_run,
+        flags=_flags,
+        examples=Examples(
+            ("%aml_monitor", "%aml_monitor local --gpus 0,1 --window 30m --rate 2"),
+            ("amltrain monitor", "amltrain monitor local --gpus 0,1", "amltrain monitor --once --json"),
+        ),
+    ),
+)
 
 
 def snapshot_text(snapshot: Mapping[str, Any]) -> str:
-    """One measurement as a table of GPUs and a line about the host.
+    """One sample as a table of GPUs and a line about the host.
 
     Parameters
     ----------
     snapshot
         ``gpus``: rows of index, label, name, util (percent), memory and memory_total (MiB), power (W),
-        temperature (°C) and, where the device tells it, power_limit, sm_activity, lost; ``processes``: rows of gpu,
+        temperature (°C) and, where the device reports them, power_limit, sm_activity, lost; ``processes``: rows of gpu,
         label, pid, user, command, memory (MiB), sm (percent); ``host``: cpu (percent of all cores), memory (bytes);
         ``note``: a sentence or "".
     """
@@ -38,41 +91,37 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
         parts.append(table(["", "pid", "user", "command", "SM", "GPU memory"], processes))
     host = snapshot.get("host") or {}
     if host:
-        cpu, memory = _number(host.get("cpu"), "%"), host.get("memory")
-        parts.append(f"host: cpu {cpu} of all cores, memory {_UNKNOWN if memory is None else bytes_text(memory)}")
+        cpu, memory = measure(host.get("cpu"), "%"), host.get("memory")
+        parts.append(f"host: cpu {cpu} of all cores, memory {UNKNOWN if memory is None else bytes_text(memory)}")
     if snapshot.get("note"):
         parts.append(str(snapshot["note"]))
-    return "\n".join(parts) or "Nothing measured yet."
+    return "\n".join(parts) or "No sample yet."
 
 
 def _process_row(process: Mapping[str, Any]) -> Sequence[str]:
     return [
         gpu_name({"index": process.get("gpu"), "label": process.get("label")}),
         str(process.get("pid", "")),
-        str(process.get("user") or _UNKNOWN),
-        str(process.get("command") or _UNKNOWN),
-        _number(process.get("sm"), "%"),
-        _number(process.get("memory"), "MiB"),
+        str(process.get("user") or UNKNOWN),
+        str(process.get("command") or UNKNOWN),
+        measure(process.get("sm"), "%"),
+        measure(process.get("memory"), "MiB"),
     ]
 
 
 def _row(gpu: Mapping[str, Any], activity: bool) -> Sequence[str]:
-    memory = _number(gpu.get("memory"), "MiB")
+    memory = measure(gpu.get("memory"), "MiB")
     total, limit = gpu.get("memory_total"), gpu.get("power_limit")
-    power = _number(gpu.get("power"), "W")
+    power = measure(gpu.get("power"), "W")
     return [
         gpu_name(gpu),
         str(gpu.get("name") or ""),
-        "lost" if gpu.get("lost") else _number(gpu.get("util"), "%"),
-        *([_number(gpu.get("sm_activity"), "%")] if activity else []),
+        "lost" if gpu.get("lost") else measure(gpu.get("util"), "%"),
+        *([measure(gpu.get("sm_activity"), "%")] if activity else []),
         memory if total is None else f"{memory} of {total:,.0f} MiB",
         power if limit is None else f"{power} of {limit:,.0f} W",
-        _number(gpu.get("temperature"), "°C"),
+        measure(gpu.get("temperature"), "°C"),
     ]
-
-
-def _number(value: float | None, unit: str) -> str:
-    return _UNKNOWN if value is None or value != value else f"{value:,.0f} {unit}"
 
 
 def repeat(
@@ -84,7 +133,7 @@ def repeat(
     rewrite: bool = False,
     once: bool = False,
 ) -> None:
-    """Write measurements until an interrupt.
+    """Write samples until an interrupt.
 
     Parameters
     ----------

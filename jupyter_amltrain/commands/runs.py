@@ -1,37 +1,285 @@
-"""``runs``: what was submitted from anywhere, and what can be done with it."""
+"""``runs``: list runs from any notebook, and follow, attach, cancel, export and delete them."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.commands.tables import ago, pairs, table
-from jupyter_amltrain.errors import CommandError, RunError, TargetError, UnrecordedRun
+import msgspec
+
+from jupyter_amltrain.backends.run_files import RunFiles
+from jupyter_amltrain.commands.parser import Parser
+from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
+from jupyter_amltrain.errors import AmlTrainError, CommandError, RunError, TargetError, UnrecordedRun
+from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.naming import tilde
 from jupyter_amltrain.runs.text import bytes_text, seconds_text
+from jupyter_amltrain.snapshot import of_yaml, take
 from jupyter_amltrain.spec.child_run import MAX_CHILDREN
+from jupyter_amltrain.spec.job import JobSpec
 from jupyter_amltrain.spec.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
 from jupyter_amltrain.state import working_folder
+from jupyter_amltrain.text import ago, close_matches, pairs, table
 
 if TYPE_CHECKING:
+    import argparse
+
     from jupyter_amltrain.api import TrackedRun
 
 #: A log up to this size is printed whole; of a larger one the head and the end (bytes).
-LOG_CAP = 200_000
-_HEAD = 20_000
-#: Pause between two looks at a followed log (seconds).
-_LOOK = 0.25
+MAX_LOG_BYTES = 200_000
+_LOG_HEAD_BYTES = 20_000
+#: Pause between two reads of a followed log (seconds).
+_FOLLOW_INTERVAL_S = 0.25
 #: Bytes of a followed log that are read again before what is new: they differ where the job has rewritten it.
-_OVERLAP = 64
+_OVERLAP_BYTES = 64
 #: Bytes of a log that are read at once.
-_BLOCK = 1 << 20
-#: Runs that a question about many names.
-NAMED = 5
-#: A wait in a terminal says nothing for this time (seconds).
-_SILENCE = 2.0
+_BLOCK_BYTES = 1 << 20
+#: Runs that a question about several of them names.
+MAX_NAMED = 5
+#: A wait in a terminal prints nothing for this time (seconds).
+_QUIET_S = 2.0
+#: Longest wait for MLflow's record of an ended run (seconds).
+_RECORD_TIMEOUT_S = 120.0
+#: What the name of a file of telemetry ends in.
+EXPORT_SUFFIXES = (".csv", ".parquet", ".png")
+_RUN = "handle, run id or its beginning"
+
+
+# ---- the commands
+
+
+def _run_flag(parser: Parser) -> None:
+    parser.flag("run", nargs="?", default="last", help=f"{_RUN}; default last")
+
+
+def _shown_flags(parser: Parser) -> None:
+    _run_flag(parser)
+    _json_flag(parser)
+
+
+def _json_flag(parser: Parser) -> None:
+    """``--json`` of the verbs whose magic shows the run itself."""
+    if not parser.magic:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _list_flags(parser: Parser) -> None:
+    parser.flag("--target", metavar="NAME", help="only runs of this target")
+    parser.flag(
+        "-n", "--limit", metavar="N", type=flag_types.count, default=20, help="how many; 0 for all",
+        samples=("20", "100", "0"),
+    )  # fmt: skip
+
+
+def _list(args: argparse.Namespace, context: Context) -> Result:
+    rows = listing(args.target, args.limit)
+    return Result(listing_text(rows), rows)
+
+
+def _attached(name: str, context: Context, *, as_json: bool = False) -> Result:
+    """A run as the magic shows it and as the command line prints it."""
+    from jupyter_amltrain import api
+
+    run = api.attach(name)
+    if context.magic:
+        return Result(value=run)
+    return Result(data=run.record()) if as_json else Result(show_text(run))
+
+
+def _attach(args: argparse.Namespace, context: Context) -> Result:
+    return _attached(args.run, context, as_json=not context.magic and args.json)
+
+
+def _last(args: argparse.Namespace, context: Context) -> Result:
+    return _attached("last", context, as_json=not context.magic and args.json)
+
+
+def _show(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+
+    if not context.magic:
+        return _attached(args.run, context, as_json=args.json)
+    return Result(show_text(api.attach(args.run)))
+
+
+def _logs_flags(parser: Parser) -> None:
+    _run_flag(parser)
+    parser.flag("--tail", metavar="N", type=flag_types.count, help="only the last N lines", samples=("50", "200"))
+    parser.flag("-f", "--follow", action="store_true", help="continue until the run ends")
+    parser.flag("--step", metavar="NAME", help="log of one step or trial, by its name or id")
+
+
+def _logs(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+
+    run = api.attach(args.run)
+    tail = args.tail if args.tail is not None else (context.log_lines or None)
+    if not args.follow:
+        text = child_log_text(run, args.step, tail) if args.step else log_text(run, tail)
+        return Result(text, verbatim=True, notice="" if text.strip("\n") else no_log_text(run))
+    try:
+        if args.step:
+            follow_child(run, args.step, context.write, tail)
+        else:
+            follow(run, context.write, tail)
+    except KeyboardInterrupt:
+        if not context.magic:
+            raise
+        return Result(f"\n{run.handle} continues. {continue_hint(run)}")
+    return Result()
+
+
+def _cancel_flags(parser: Parser) -> None:
+    parser.flag("run", nargs="+", help=f"{_RUN}, or last")
+
+
+def _cancel(args: argparse.Namespace, context: Context) -> Result:
+    return Result("\n".join(cancel(args.run)))
+
+
+def _wait_flags(parser: Parser) -> None:
+    _run_flag(parser)
+    parser.flag(
+        "--timeout", metavar="TIME", type=flag_types.duration, help="stop waiting after 30s, 15m",
+        samples=("30m", "2h", "1d"),
+    )  # fmt: skip
+
+
+def _wait(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+
+    run = api.attach(args.run)
+    if context.magic:
+        return Result(value=wait(run, args.timeout, line=context.rewrite_line))
+    try:
+        run.wait(args.timeout)
+    except TimeoutError:
+        return Result(notice=f"{run.handle} is still running.", exit_code=1)
+    return Result(f"{run.handle} {run.state}")
+
+
+def _dashboard_flags(parser: Parser) -> None:
+    _run_flag(parser)
+    window_flag(parser)
+
+
+def window_flag(parser: Parser) -> None:
+    """``--window`` of what shows charts."""
+    parser.flag(
+        "--window", metavar="TIME|all", type=flag_types.window, default=600.0,
+        help="how much the charts show; default 10m", samples=("10m", "1h", "all"),
+    )  # fmt: skip
+
+
+def _dashboard(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+
+    return Result(value=api.attach(args.run).dashboard(window=args.window))
+
+
+def _export_flags(parser: Parser) -> None:
+    parser.flag("run", help=f"{_RUN}, or last")
+    parser.flag("file", help="file to write; its suffix selects the format")
+
+
+def _export(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+
+    path = export_path(args.file)
+    return Result(export(api.attach(args.run), path))
+
+
+def _delete_flags(parser: Parser) -> None:
+    _cancel_flags(parser)
+    parser.flag("-f", "--force", "-y", "--yes", action="store_true", help="really remove")
+    parser.flag("--without-mlflow", action="store_true", help="also a run that could not be written to MLflow's store")
+
+
+def _delete(args: argparse.Namespace, context: Context) -> Result:
+    return Result("\n".join(delete(args.run, args.force, args.without_mlflow, context.prog)))
+
+
+def _ui(args: argparse.Namespace, context: Context) -> Result:
+    if not context.magic:
+        notice = "MLflow's page ends with this shell, or after 30 minutes without use."
+        return Result(ui_text(ui(keep=True)), notice=notice)
+    from html import escape
+
+    url, path = mlflow_page()
+    link = f'MLflow: <a href="{escape(path or url)}" target="_blank" rel="noopener">{escape(url)}</a>'
+    return Result(ui_text(url), html=link)
+
+
+COMMANDS = (
+    Command(
+        verb="list",
+        summary="The newest runs as a table.",
+        run=_list,
+        flags=_list_flags,
+        json=True,
+        examples=Examples(("%aml_runs",), ("amltrain runs",)),
+    ),
+    Command(
+        verb="show",
+        summary="All details of one run.",
+        run=_show,
+        flags=_shown_flags,
+    ),
+    Command(
+        verb="logs",
+        summary="A run's log.",
+        run=_logs,
+        flags=_logs_flags,
+        examples=Examples(("%aml_runs logs last --tail 50",), ("amltrain runs logs last --follow",)),
+    ),
+    Command(
+        verb="attach",
+        summary="Show a run here again and return it.",
+        run=_attach,
+        flags=_shown_flags,
+        examples=Examples(("run = %aml_runs attach local/digits-k3f9x",)),
+    ),
+    Command(
+        verb="cancel",
+        summary="Cancel runs.",
+        run=_cancel,
+        flags=_cancel_flags,
+        examples=Examples(("%aml_runs cancel digits-k3f9x",)),
+    ),
+    Command(verb="wait", summary="Wait for the end; an error if the run failed.", run=_wait, flags=_wait_flags),
+    Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
+    Command(
+        verb="dashboard",
+        summary="Charts of a run's GPUs, host and metrics, live or after its end.",
+        run=_dashboard,
+        flags=_dashboard_flags,
+        examples=Examples(("%aml_runs dashboard last --window 30m",)),
+        shell=False,  # its charts need a page
+    ),
+    Command(
+        verb="export",
+        summary="Write a run's telemetry to a .csv, .parquet or .png file.",
+        run=_export,
+        flags=_export_flags,
+        examples=Examples((), ("amltrain runs export last telemetry.csv",)),
+    ),
+    Command(
+        verb="delete",
+        summary="Delete the folders of ended runs: log, outputs, files (MLflow's record stays).",
+        run=_delete,
+        flags=_delete_flags,
+    ),
+    Command(verb="ui", summary="Open MLflow's own web page on this folder's runs.", run=_ui),
+)
+
+
+# ---- what they do
 
 
 def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
@@ -39,8 +287,8 @@ def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
     from jupyter_amltrain.session import controller
     from jupyter_amltrain.tracked_run import ANSWER
 
-    found = controller().loop.call(controller().runs(target, limit or None), ANSWER)
-    return [_row(run) for run in found]
+    runs = controller().loop.call(controller().runs(target, limit or None), ANSWER)
+    return [_row(run) for run in runs]
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -61,7 +309,7 @@ def _row(run: Run) -> dict[str, Any]:
 
 
 def _ran(run: Run, now: float) -> float | None:
-    """Seconds in which the script ran, those of a phase that still lasts included; ``None``: it has not begun."""
+    """Seconds that the script has run, a phase that still lasts included; ``None`` before it begins."""
     spent = [p.seconds for p in run.status.phases if p.name == "running" and p.seconds is not None]
     if run.status.state is RunState.RUNNING:
         # The target's clock may differ from ours.
@@ -72,12 +320,12 @@ def _ran(run: Run, now: float) -> float | None:
 def listing_text(rows: Sequence[dict[str, Any]]) -> str:
     """The table of ``runs list``."""
     if not rows:
-        return "No run yet. Begin a cell with %%aml_submit, or: amltrain submit train.py"
+        return "No runs yet. Start a cell with %%aml_submit, or type: amltrain submit train.py"
     lines = []
     for row in rows:
         state = DAMAGED if row["reason"] == DAMAGED else row["state"]
         if row["reason"] == NOT_WRITTEN:
-            state += " (its disk is full: may be old)"
+            state += " (disk full: may be outdated)"
         if row["cancel_requested"] and state in ("preparing", "queued", "running"):
             state += " (cancel requested)"
         if not row["reachable"]:
@@ -93,7 +341,7 @@ def _short(value: Any) -> str:
 
 
 def show_text(run: TrackedRun) -> str:
-    """What is known of one run."""
+    """All details of one run."""
     from jupyter_amltrain.runs.text import record_text
 
     record = run.record()
@@ -122,12 +370,12 @@ def log_text(run: TrackedRun, tail: int | None = None) -> str:
     if tail is not None:
         return collapse(run.logs(tail=tail)) if tail else ""
     path = run.log_path
-    data, size = run.read_log(-LOG_CAP, LOG_CAP)
-    if size <= LOG_CAP:
+    data, size = run.read_log(-MAX_LOG_BYTES, MAX_LOG_BYTES)
+    if size <= MAX_LOG_BYTES:
         return collapse(data.decode("utf-8", "replace"))
-    head = run.read_log(0, _HEAD)[0].decode("utf-8", "replace").rpartition("\n")[0]
-    end = data[_HEAD:].decode("utf-8", "replace").partition("\n")[2]
-    gap = f"... {bytes_text(size - LOG_CAP)} left out; the whole log: {path} ..."
+    head = run.read_log(0, _LOG_HEAD_BYTES)[0].decode("utf-8", "replace").rpartition("\n")[0]
+    end = data[_LOG_HEAD_BYTES:].decode("utf-8", "replace").partition("\n")[2]
+    gap = f"... {bytes_text(size - MAX_LOG_BYTES)} omitted; the whole log: {path} ..."
     return f"{collapse(head)}\n{gap}\n{collapse(end)}"
 
 
@@ -150,13 +398,14 @@ def follow_child(run: TrackedRun, step: str, write: Callable[[str], Any], tail: 
         known = max(known, len(text))
         if done:
             return
-        time.sleep(_LOOK)
+        time.sleep(_FOLLOW_INTERVAL_S)
 
 
-def no_log(run: TrackedRun) -> str:
-    """What is said in the place of a log without a line, and why there is none where that is known."""
+def no_log_text(run: TrackedRun) -> str:
+    """What is printed in the place of a log without a line."""
     ended = run.run.status.state.terminal
-    return f"{run.handle} has {'written no log' if ended else 'no log yet'}. Its state: %aml_runs show {run.handle}"
+    state = "wrote no log" if ended else "has no log yet"
+    return f"{run.handle} {state}. To see its state: %aml_runs show {run.handle}"
 
 
 def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None) -> None:
@@ -167,28 +416,28 @@ def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None
     offset, last = 0, b""
     if tail is not None:
         text = run.logs(tail=tail)
-        last, offset = run.read_log(-_OVERLAP, _OVERLAP)
+        last, offset = run.read_log(-_OVERLAP_BYTES, _OVERLAP_BYTES)
         if text:
             write(text + "\n")
     while True:
         done = run.status.state.terminal  # asked first: what comes after is all there is
         while True:
             with contextlib.suppress(TargetError):
-                data, end = run.read_log(offset - len(last), _BLOCK)
+                data, end = run.read_log(offset - len(last), _BLOCK_BYTES)
                 if data and not data.startswith(last):
                     offset, last = 0, b""
                     decoder.reset()
                     write(LOG_RESTARTED)
                     continue
                 if block := data[len(last) :]:
-                    offset, last = end, data[-_OVERLAP:]
+                    offset, last = end, data[-_OVERLAP_BYTES:]
                     write(decoder.decode(block))
                     continue
             break
         if done:
             return
         try:
-            run.wait(_LOOK)
+            run.wait(_FOLLOW_INTERVAL_S)
         except (TimeoutError, RunError):
             continue
 
@@ -199,45 +448,48 @@ def wait(run: TrackedRun, timeout: float | None = None, line: Callable[[str], An
     Parameters
     ----------
     timeout
-        Seconds; ``None`` waits for ever.
+        Seconds; ``None`` for no limit.
     line
-        Rewrites the one line of a terminal that says how the run is; called with an
-        empty text at the end.
+        Rewrites the status line of a terminal; called with an empty text at the end.
 
     Raises
     ------
     RunError
-        It did not complete, or it goes on: the waiting was interrupted or took too long.
+        It did not complete, or the wait was interrupted or took too long.
     """
-    with going_on(run):
+    with interruptible(run):
         try:
-            return run.wait(timeout) if line is None else _wait_aloud(run, timeout, line)
+            return run.wait(timeout) if line is None else _wait_with_line(run, timeout, line)
         except TimeoutError:
             raise RunError(
-                f"{run.handle} is still running after {seconds_text(timeout)} of waiting.", hint=still(run)
+                f"{run.handle} is still running after {seconds_text(timeout)}.",
+                hint=continue_hint(run),
+                code="run.wait_timeout",
             ) from None
 
 
 @contextlib.contextmanager
-def going_on(run: TrackedRun) -> Iterator[None]:
-    """An interrupt in here ends the waiting, never the run, and says so.
+def interruptible(run: TrackedRun) -> Iterator[None]:
+    """An interrupt in here ends the wait, never the run.
 
     Raises
     ------
     RunError
-        For an interrupt: an error, so that "Run All" stops here as the user wanted.
+        For an interrupt: an error, so that "Run All" stops here.
     """
     try:
         yield
     except KeyboardInterrupt:
-        raise RunError(f"Interrupted: {run.handle} is still running.", hint=still(run)) from None
+        raise RunError(
+            f"Interrupted: {run.handle} is still running.", hint=continue_hint(run), code="interrupted"
+        ) from None
 
 
-def _wait_aloud(run: TrackedRun, timeout: float | None, line: Callable[[str], Any]) -> TrackedRun:
+def _wait_with_line(run: TrackedRun, timeout: float | None, line: Callable[[str], Any]) -> TrackedRun:
     from jupyter_amltrain.runs.text import state_line
 
     start = time.monotonic()
-    silence = _SILENCE  # nothing for quick things
+    silence = _QUIET_S  # nothing for quick things
     try:
         while True:
             spent = time.monotonic() - start
@@ -254,24 +506,24 @@ def _wait_aloud(run: TrackedRun, timeout: float | None, line: Callable[[str], An
         line("")
 
 
-def still(run: TrackedRun) -> str:
-    """What to type for a run that goes on."""
-    return f"%aml_runs cancel {run.handle} stops it, %aml_runs wait {run.handle} waits again."
+def continue_hint(run: TrackedRun) -> str:
+    """What to type for a run that continues."""
+    return f"To stop it: %aml_runs cancel {run.handle}. To wait again: %aml_runs wait {run.handle}."
 
 
 def cancel(names: Sequence[str]) -> list[str]:
-    """Ask for the end of runs; one sentence each."""
+    """Cancel runs; returns one sentence for each."""
     from jupyter_amltrain import api
 
-    said = []
-    for run in [api.attach(name) for name in names]:  # all are known before one is touched
+    lines = []
+    for run in [api.attach(name) for name in names]:  # all are resolved before one is touched
         state = run.status.state
         if state.terminal and not run.run.damaged:
-            said.append(f"{run.handle} has ended already ({state.value}); nothing to cancel.")
+            lines.append(f"{run.handle} has already ended ({state.value}).")
             continue
         run.cancel()
-        said.append(f"{run.handle}: cancel requested.")
-    return said
+        lines.append(f"{run.handle}: cancel requested.")
+    return lines
 
 
 def delete(names: Sequence[str], force: bool, without_mlflow: bool = False, prog: str = "%aml_runs") -> list[str]:
@@ -285,7 +537,7 @@ def delete(names: Sequence[str], force: bool, without_mlflow: bool = False, prog
     Raises
     ------
     CommandError
-        Without `force` (says what would be lost), or a run has not ended.
+        Without `force` (names what would be lost), or a run has not ended.
     UnrecordedRun
         What a run logged would be lost.
     """
@@ -298,56 +550,60 @@ def delete(names: Sequence[str], force: bool, without_mlflow: bool = False, prog
     handles = " ".join(run.handle for run in runs)
     if not force:
         unrecorded = {run.handle: why for run in runs if (why := run.unrecorded())}
-        sizes = [(run.run, run.record().log.bytes if i < NAMED else 0) for i, run in enumerate(runs)]
+        sizes = [(run.run, run.record().log.bytes if i < MAX_NAMED else 0) for i, run in enumerate(runs)]
         flags = "--force --without-mlflow" if unrecorded else "--force"
-        raise CommandError(lost_text(sizes, unrecorded), hint=f"If that is meant: {prog} delete {flags} {handles}")
-    said = list[str]()
+        raise CommandError(
+            lost_text(sizes, unrecorded), hint=f"To delete: {prog} delete {flags} {handles}", code="confirm.delete"
+        )
+    lines = list[str]()
     for run in runs:
         try:
             run.delete(without_mlflow=without_mlflow)
         except UnrecordedRun as error:
-            done = " ".join(said)
+            done = " ".join(lines)
             raise UnrecordedRun(
                 f"{done} {error.message}".strip(),
-                hint=f"If that is meant: {prog} delete --force --without-mlflow {run.handle}",
+                hint=f"To delete it anyway: {prog} delete --force --without-mlflow {run.handle}",
             ) from error
-        said.append(f"{run.handle} deleted.")
-    return said
+        lines.append(f"{run.handle} deleted.")
+    return lines
 
 
 def not_ended(run: Run, prog: str = "%aml_runs") -> CommandError:
-    """Why a live run cannot be deleted."""
+    """The error for a live run that is to be deleted."""
     return CommandError(
-        f"{run.handle} is {run.status.state.value}; only ended runs can be deleted.",
-        hint=f"First: {prog} cancel {run.handle}",
+        f"{run.handle} is {run.status.state.value}: only ended runs can be deleted.",
+        hint=f"Cancel it first: {prog} cancel {run.handle}",
+        code="run.not_ended",
     )
 
 
 def lost_text(runs: Sequence[tuple[Run, int]], unrecorded: Mapping[RunHandle, str] | None = None) -> str:
-    """What deleting runs would cost.
+    """What deleting runs would lose.
 
     Parameters
     ----------
     runs
-        Each with the bytes of its log, which the first :data:`NAMED` are asked for.
+        Each with the bytes of its log; only of the first :data:`MAX_NAMED` they are shown.
     unrecorded
         Those that MLflow has no record of, and why.
     """
     lost = "; ".join(
-        f"{run.handle}: log ({bytes_text(size)}), outputs, files in {run.folder}" for run, size in runs[:NAMED]
+        f"{run.handle}: the log ({bytes_text(size)}), outputs and all files in {run.folder}"
+        for run, size in runs[:MAX_NAMED]
     )
-    more = f"; and the same of {len(runs) - NAMED} more" if len(runs) > NAMED else ""
-    text = f"This would be lost for good: {lost}{more}."
+    more = f"; and the same of {len(runs) - MAX_NAMED} more" if len(runs) > MAX_NAMED else ""
+    text = f"This permanently deletes {lost}{more}."
     if not unrecorded:
-        return f"{text} MLflow's record stays."
-    named = "; ".join(f"{handle} ({why})" for handle, why in list(unrecorded.items())[:NAMED])
-    named += f"; and {len(unrecorded) - NAMED} more" if len(unrecorded) > NAMED else ""
-    text = f"{text} MLflow has no record of {named}: metrics, parameters, artifacts and models would be lost, too."
-    return f"{text} MLflow's record of the others stays." if len(unrecorded) < len(runs) else text
+        return f"{text} The MLflow record is kept."
+    named = "; ".join(f"{handle} ({why})" for handle, why in list(unrecorded.items())[:MAX_NAMED])
+    named += f"; and {len(unrecorded) - MAX_NAMED} more" if len(unrecorded) > MAX_NAMED else ""
+    text = f"{text} MLflow has no record of {named}: metrics, parameters, artifacts and models would be lost as well."
+    return f"{text} The MLflow records of the others are kept." if len(unrecorded) < len(runs) else text
 
 
 def ui(project: str | None = None, *, keep: bool = False) -> str:
-    """Start MLflow's page on a project's runs, or find the one that runs; returns its address.
+    """Start MLflow's page on a project's runs, or find a running one; returns its address.
 
     Parameters
     ----------
@@ -378,11 +634,134 @@ def ui_text(url: str) -> str:
     return f"MLflow shows this folder's runs at {url}{note}"
 
 
-def recorded(run: TrackedRun, timeout: float = 120.0) -> bool:
-    """Wait until MLflow's record of an ended run is written, or `timeout` seconds are over."""
+def wait_recorded(run: TrackedRun, timeout: float = _RECORD_TIMEOUT_S) -> bool:
+    """Wait until MLflow's record of an ended run is written, for `timeout` seconds at most."""
     deadline = time.monotonic() + timeout
     while run.run.tracking == "pending":
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
     return True
+
+
+# ---- the same job again
+
+
+def resubmit(run: Run, files: RunFiles) -> tuple[JobSpec, dict[str, str]]:
+    """The job of `run` to submit again, and the values of its secrets. Blocks on disk, target and keyring.
+
+    The code is the run's: what was copied from a folder that has changed since is taken from the run's own copy.
+
+    Parameters
+    ----------
+    files
+        The files of the run.
+
+    Raises
+    ------
+    CommandError
+        The code has changed and no copy of it exists, or a secret has no value.
+    """
+    from jupyter_amltrain.commands.submit import secret
+
+    if run.damaged:
+        raise CommandError(f"{run.handle} cannot run again: {run.error}")
+    if run.partial:  # its folder was removed after it was listed
+        raise CommandError(f"{run.handle} cannot run again: its job can no longer be read.")
+    spec = msgspec.structs.replace(_unchanged(run, files), parent="")  # a run of its own
+    return spec, {name: secret(name) for name in spec.secrets}
+
+
+def _unchanged(run: Run, files: RunFiles) -> JobSpec:
+    spec = run.spec
+    then = _digest(files)
+    reason = "has changed"
+    try:
+        now = _current_digest(run, then)
+    except (AmlTrainError, OSError):
+        now, reason = "", "can no longer be read"
+    if now and then in ("", now):
+        return spec
+    if spec.source and not spec.script and (copy := files.local_copy("source")) is not None:
+        return msgspec.structs.replace(spec, source=copy)
+    if spec.script:
+        what = f"the folder {spec.source}" if spec.source else f"what its cell imports from {spec.notebook_dir}"
+        hint = "Run its cell to submit the current code."
+    else:
+        path = os.path.join(spec.source or spec.notebook_dir, spec.script_name)
+        what = f"{path}, or what it imports,"
+        hint = f"To submit the current code: %aml_submit {path}"
+    raise CommandError(f"{run.handle} cannot run again as it was: {what} {reason}.", hint=hint, code="resubmit.changed")
+
+
+def _current_digest(run: Run, then: str) -> str:
+    """Digest of the files that the run would have now; `then` is that of the files that it had."""
+    spec = run.spec
+    if spec.job_type:  # of a service it is the file alone: who loads it sends the code
+        return next((digest for code in (True, False) if (digest := of_yaml(spec, code=code).digest) == then), "")
+    return take(
+        spec.script_name, spec.script, notebook_dir=spec.notebook_dir or working_folder(), source=spec.source
+    ).digest
+
+
+def _digest(files: RunFiles) -> str:
+    """Digest of the files that the run had; empty when it is unknown."""
+    try:
+        return str(json.loads(files.read("job.json"))["snapshot"]["digest"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+# ---- telemetry as a file
+
+
+def export_path(path: str) -> str:
+    """The absolute path of a file to write; checked before any target is asked.
+
+    Raises
+    ------
+    CommandError
+        Its suffix is unknown, or its folder does not exist.
+    """
+    stem, suffix = os.path.splitext(path)
+    if suffix.lower() not in EXPORT_SUFFIXES:
+        near = close_matches(suffix.lower(), EXPORT_SUFFIXES, 1) or [EXPORT_SUFFIXES[0]]
+        raise CommandError(
+            f"Unknown file type {suffix!r}." if suffix else f"{path!r} has no file type.",
+            hint=f"Use {', '.join(EXPORT_SUFFIXES[:-1])} or {EXPORT_SUFFIXES[-1]}, for example {stem}{near[0]}",
+            code="export.file_type",
+            field="file",
+        )
+    full = os.path.abspath(os.path.expanduser(path))
+    if not os.path.isdir(os.path.dirname(full)):
+        raise CommandError(
+            f"The folder {tilde(os.path.dirname(full))} does not exist.",
+            hint="Create it, or choose another file.",
+            code="export.no_folder",
+            field="file",
+        )
+    if os.path.isdir(full):
+        raise CommandError(
+            f"{tilde(full)} is a folder.",
+            hint=f"Name a file: {path}/telemetry{suffix}",
+            code="export.is_folder",
+            field="file",
+        )
+    return full
+
+
+def export(run: TrackedRun, path: str) -> str:
+    """Write a run's telemetry to a file; returns one sentence.
+
+    Raises
+    ------
+    CommandError
+        It cannot be written.
+    """
+    try:
+        run.export(path)
+    except OSError as error:
+        raise CommandError(
+            f"Cannot write {tilde(path)}: {error.strerror or error}.", hint="Choose another file.", code="export.write"
+        ) from error
+    return f"Wrote the telemetry of {run.handle} to {tilde(path)}."

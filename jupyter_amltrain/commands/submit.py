@@ -1,4 +1,4 @@
-"""``submit``: from words and a cell to a job, its plan, its run."""
+"""``submit``: from words and a cell, or from a job file of ``az ml``, to a job, its plan, its run."""
 
 from __future__ import annotations
 
@@ -10,31 +10,67 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.commands.parsers import parser_of
+import msgspec
+
+from jupyter_amltrain import job_words, script
+from jupyter_amltrain.commands.parser import Parser
+from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
+from jupyter_amltrain.jobs import flag_types
+from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
 from jupyter_amltrain.naming import notebook_name
+from jupyter_amltrain.spec import az_yaml, az_yaml_job, references
+from jupyter_amltrain.spec.job import JobSpec, validated
 
 if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
-    from jupyter_amltrain.spec.job import JobSpec
+    from jupyter_amltrain.backends.base import Plan
+
+__all__ = ["COMMANDS", "Defaults", "Submission", "parse_submit", "plan_text", "secret", "send"]
 
 #: Where `keyring` looks for the values of ``--secret``.
 KEYRING_SERVICE = "amltrain"
 
 
-@dataclasses.dataclass(frozen=True)
-class Defaults:
-    """What holds when the line says nothing; empty means "no opinion"."""
+def _flags(parser: Parser) -> None:
+    parser.takes_rest = True
+    parser.flag(
+        "script", nargs="?" if parser.magic else None, help="a .py file, arguments after --; or a job.yml of az ml"
+    )
+    parser.flag("--target", metavar="NAME", help="where to run; default the target in use")
+    for flag in FLAGS:
+        rest: dict[str, Any] = {"action": "store_true"} if flag.switch else {"metavar": flag.metavar or None}
+        if flag.type is not None:
+            rest["type"] = flag.type
+        parser.flag(
+            flag.flag,
+            field=flag.field,
+            help=flag.help,
+            repeated=flag.repeated,
+            offers=flag.offers,
+            samples=flag.samples,
+            **rest,
+        )
+    parser.flag("--wait", action="store_true", help="wait for the end; an error if the run fails")
+    parser.flag("--dry-run", action="store_true", help="print the request and send nothing")
+    parser.flag("--yaml", action="store_true", help="with --dry-run: print it as a file for az ml job create")
+    if parser.magic:
+        parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
+    else:
+        parser.flag("--json", action="store_true", help="print JSON")
 
-    target: str = ""
-    experiment: str = ""
-    timeout: float | None = None
-    environment: str = ""
+
+def _run(args: argparse.Namespace, context: Context) -> Result:
+    """Print the plan of a submit, or send it and do what follows in the place of `context`."""
+    submission = _submission(args, context.cell, context.prog, context.defaults)
+    if submission.dry_run:
+        return Result(plan_text(submission) + "\n", verbatim=True)
+    return context.submitted(send(submission), submission)
 
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """A submit line, understood; nothing is sent yet."""
+    """A parsed line that submits; nothing is sent yet."""
 
     spec: JobSpec
     target: str | None
@@ -47,20 +83,19 @@ class Submission:
 
     @property
     def place(self) -> str | None:
-        """The target; of a YAML job without one the target of the compute that it asks for."""
+        """The target; of a YAML job without one the target of the compute that it names."""
         if self.target or not self.compute:
             return self.target
-        from jupyter_amltrain.commands import submit_yaml
-
-        return submit_yaml.target_of(self.compute)
+        return _target_of(self.compute)
 
 
-def understand(
+def parse_submit(
     tokens: Sequence[str],
     cell: str | None = None,
     *,
     prog: str = "%aml_submit",
     defaults: Defaults | None = None,
+    first_line: int = 2,
 ) -> Submission:
     """Read the words of a line and the text of a cell.
 
@@ -72,162 +107,126 @@ def understand(
         Text of the cell without the magic's line; ``None`` for the line form.
     prog
         The command as the user typed it.
+    first_line
+        Number that messages give to the first line of `cell`: 2 below the line of a magic.
 
     Raises
     ------
     CommandError
         Words or cell cannot be carried out as written.
     """
-    tokens = list(tokens)
-    args: list[str] = []
-    if "--" in tokens:
-        at = tokens.index("--")
-        tokens, args = tokens[:at], tokens[at + 1 :]
-    asked = parser_of("submit", prog).parse(tokens)
-    if asked.yaml and not asked.dry_run:
-        raise CommandError("--yaml: it says how --dry-run prints.", hint="Write: --dry-run --yaml")
-    spec, compute = _spec(asked, args, cell, prog, defaults or Defaults())
+    args = parser_of("submit", prog).parse(tokens)
+    return _submission(args, cell, prog, defaults or Defaults(), first_line)
+
+
+def _submission(
+    args: argparse.Namespace, cell: str | None, prog: str, defaults: Defaults, first_line: int = 2
+) -> Submission:
+    if args.yaml and not args.dry_run:
+        raise CommandError(
+            "--yaml: only --dry-run prints a file.",
+            hint="Write: --dry-run --yaml",
+            code="submit.yaml_without_dry_run",
+            field="yaml",
+        )
+    spec, compute = _spec(args, args.rest, cell, prog, defaults, first_line)
     return Submission(
-        spec=spec,
-        target=asked.target or (defaults.target if defaults and not compute else None) or None,
+        spec=validated(spec),
+        target=args.target or (defaults.target if not compute else None) or None,
         compute=compute,
-        wait=asked.wait,
-        dry_run=asked.dry_run,
-        as_yaml=asked.yaml,
-        as_name=getattr(asked, "as_name", None),
-        as_json=getattr(asked, "json", False),
+        wait=args.wait,
+        dry_run=args.dry_run,
+        as_yaml=args.yaml,
+        as_name=getattr(args, "as_name", None),
+        as_json=getattr(args, "json", False),
     )
 
 
 def _spec(
-    asked: argparse.Namespace, args: list[str], cell: str | None, prog: str, defaults: Defaults
+    args: argparse.Namespace, words: list[str], cell: str | None, prog: str, defaults: Defaults, first_line: int
 ) -> tuple[JobSpec, str]:
-    """The job, and the compute that its file asks for."""
-    from jupyter_amltrain import script
-    from jupyter_amltrain.spec import references
-    from jupyter_amltrain.spec.job import JobSpec, validated
-
+    """The job, and the compute that its file names."""
     try:
-        here = os.getcwd()
+        folder = os.getcwd()
     except FileNotFoundError:
         raise CommandError(
-            f"{prog}: the working folder of this process is gone.", hint="Go to one that is there: %cd ~"
+            f"{prog}: the working folder of this process no longer exists.",
+            hint="Change to another one: %cd ~",
+            code="submit.no_folder",
         ) from None
-    if cell is None and asked.script and asked.script.lower().endswith((".yml", ".yaml")):
-        from jupyter_amltrain.commands import submit_yaml
-
+    if cell is None and args.script and args.script.lower().endswith((".yml", ".yaml")):
         experiment = defaults.experiment or notebook_name() or "default"
-        spec, compute = submit_yaml.spec_of(asked, args, prog, experiment=experiment, here=here)
-        return validated(spec), compute
-    source = str(Path(asked.source).expanduser().resolve()) if asked.source else None
-    where = _where_it_runs(asked, defaults)
+        return _yaml_spec(args, words, prog, experiment=experiment, folder=folder)
+    values = typed_values(args)
+    source = values["source"] = str(Path(args.source).expanduser().resolve()) if args.source else None
     # IPython halves the braces of ${{inputs.data}} in a magic's line.
     typed = references.restored if prog.startswith("%") else lambda value: value
-    params = references.with_literals(typed(dict(asked.param)), where["inputs"])
-    args = references.with_literals(typed(args), where["inputs"])
-    out = tuple(name for names in asked.out for name in names)
-    notebook = notebook_name()
-    code: dict[str, Any]
+    fields = job_fields(values)
+    inputs = fields.get("inputs", {})
+    params = fields["params"] = references.with_literals(typed(fields.get("params", {})), inputs)
+    words = references.with_literals(typed(words), inputs)
+    out = fields.get("out", ())
     if cell is not None:
-        if asked.script:
-            raise CommandError(
-                f"{prog}: the cell is the script, and {asked.script!r} is one too many.",
-                hint=f"Submit the file by: %{prog.lstrip('%')} {asked.script}"
-                if asked.script.endswith(".py")
-                else 'Quote values with spaces: --param "name=$value"',
-            )
-        if args:
-            raise CommandError(f"{prog}: a cell has no arguments after '--'.", hint="Use --param name=value.")
-        made = script.from_cell(cell, magic_line=prog, params=params, out=out)
+        _check_cell_line(args, words, prog)
+        made = script.from_cell(cell, magic_line=prog, params=params, out=out, first_line=first_line)
+        name = "cell"
         code = {
             "script": made.text,
             "script_name": _free_name(source),
             "cell": cell,
             "line_offset": made.line_offset,
             "source_sha256": made.sha256,
-            "notebook_dir": here,
+            "notebook_dir": folder,
             "notes": made.notes,
         }
-        name = notebook or "cell"
     else:
-        if not asked.script:
-            raise CommandError(
-                f"{prog}: nothing to run.",
-                hint=f"Name a script: {prog} train.py"
-                + (f" -- or begin a cell with %{prog}" if prog.startswith("%") else ""),
-            )
-        found = script.from_file(asked.script, source=source, out=out)
-        code = {
-            "script_name": found.name,
-            "source_sha256": found.sha256,
-            "notebook_dir": found.folder,
-            "notes": found.notes,
-        }
-        name = Path(found.name).stem
-    timeout = asked.timeout if asked.timeout is not None else defaults.timeout
-    made_spec = validated(
-        JobSpec(
-            name=(name[:64] if asked.name is None else asked.name),
-            source=source,
-            params=params,
-            args=tuple(map(str, args)),
-            out=tuple(dict.fromkeys(out)),
-            env=dict(asked.env_var),
-            secrets=tuple(dict.fromkeys(asked.secret)),
-            require_gpu=asked.require_gpu or "",
-            gpu_grace=asked.gpu_grace,
-            share_gpus=asked.share_gpus,
-            gpu_ids=asked.gpu_ids or "",
-            experiment=asked.experiment or defaults.experiment or notebook or "default",
-            tags=dict(asked.tag),
-            timeout=timeout,
-            project=here,
-            **where,
-            **code,
-        )
-    )
-    return made_spec, ""
-
-
-def _where_it_runs(asked: argparse.Namespace, defaults: Defaults) -> dict[str, Any]:
-    """Fields about machines, packages and data."""
-    import msgspec
-
-    from jupyter_amltrain import job_words
-    from jupyter_amltrain.spec.resources import Distribution, Resources, distribution_of
-
-    nodes = 1 if asked.nodes is None else asked.nodes
-    kind = asked.distribution or Distribution()
-    environment = job_words.environment_of(asked.env or "", asked.derive_env)
-    if not environment and defaults.environment:
+        code, name = _file_code(args, prog, source, out)
+    notebook = notebook_name()
+    fields.setdefault("name", (notebook or name)[:64] if cell is not None else name[:64])
+    fields.setdefault("experiment", defaults.experiment or notebook or "default")
+    fields.setdefault("timeout", defaults.timeout)
+    if not fields["environment"] and defaults.environment:
         environment = job_words.environment_of(defaults.environment)
-        environment = msgspec.structs.replace(environment, chosen="%config AMLTrain.environment")
-    return {
-        "resources": Resources(
-            gpus=asked.gpus,
-            nodes=nodes,
-            instance_type=asked.instance_type or "",
-            shm_size=asked.shm_size or "",
-            docker_args=asked.docker_args or "",
-        ),
-        "distribution": distribution_of(kind.kind, asked.processes, nodes, kind.parameter_servers),
-        "environment": environment,
-        "inputs": _once("--input", asked.input),
-        "outputs": _once("--output", asked.output),
-        "identity": asked.identity or "",
-        "services": tuple(dict.fromkeys(asked.service)),
-        "priority": asked.priority or "",
-        "tier": asked.tier or "",
+        fields["environment"] = msgspec.structs.replace(environment, chosen="%config AMLTrain.environment")
+    return JobSpec(**{**fields, **code, "args": tuple(map(str, words)), "project": folder}), ""
+
+
+def _check_cell_line(args: argparse.Namespace, words: Sequence[str], prog: str) -> None:
+    """Raise where the line above a cell names a script or its arguments."""
+    if args.script:
+        raise CommandError(
+            f"{prog}: unexpected argument {args.script!r}.",
+            hint=f"To submit the file: %{prog.lstrip('%')} {args.script}"
+            if args.script.endswith(".py")
+            else 'Put values with spaces in quotes, e.g. --param "name=$value"',
+            code="command.unexpected_argument",
+        )
+    if words:
+        raise CommandError(
+            f"{prog}: a cell takes no arguments after '--'.",
+            hint="Use --param name=value.",
+            code="command.unexpected_argument",
+        )
+
+
+def _file_code(
+    args: argparse.Namespace, prog: str, source: str | None, out: Sequence[str]
+) -> tuple[dict[str, Any], str]:
+    """Fields of a job about the code of a file, and a name for it."""
+    if not args.script:
+        raise CommandError(
+            f"{prog}: no script.",
+            hint=f"Name one: {prog} train.py" + (f" -- or start a cell with %{prog}" if prog.startswith("%") else ""),
+            code="submit.no_script",
+        )
+    made = script.from_file(args.script, source=source, out=out)
+    code = {
+        "script_name": made.name,
+        "source_sha256": made.sha256,
+        "notebook_dir": made.folder,
+        "notes": made.notes,
     }
-
-
-def _once(flag: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise CommandError(f"{flag} {twice} is given twice.", hint="Give it once, or rename one.")
-    return found
+    return code, Path(made.name).stem
 
 
 def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> TrackedRun:
@@ -236,11 +235,11 @@ def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> Tra
     Raises
     ------
     CommandError
-        A secret has no value, the target is unknown.
+        A secret has no value, or the target is unknown.
     """
     from jupyter_amltrain import api
 
-    if submission.spec.secrets:  # nobody sets a variable for a job that is refused anyway
+    if submission.spec.secrets:  # before anybody sets a variable for a job that is rejected
         api.check_spec(submission.spec, target=submission.place)
     secrets = {name: secret(name, environ) for name in submission.spec.secrets}
     return api.submit_spec(submission.spec, target=submission.place, secrets=secrets)
@@ -252,9 +251,7 @@ def plan_text(submission: Submission) -> str:
 
     plan = api.plan_spec(submission.spec, target=submission.place)
     if submission.as_yaml:
-        from jupyter_amltrain.commands import submit_yaml
-
-        return submit_yaml.text_of(plan).rstrip()
+        return yaml_text(plan).rstrip()
     return json.dumps(plan.request, indent=2, ensure_ascii=False)
 
 
@@ -272,20 +269,26 @@ def secret(name: str, environ: Mapping[str, str] = os.environ) -> str:
         import keyring
     except ImportError:
         raise MissingDependency(
-            f"--secret {name}: it is not in the environment, and keyring is not installed.",
+            f"--secret {name}: not set in the environment, and keyring is not installed.",
             hint=f"Set it without storing it: import os, getpass; os.environ[{name!r}] = getpass.getpass()",
+            code="submit.no_secret",
+            field="secrets",
         ) from None
     try:
         value = keyring.get_password(KEYRING_SERVICE, name)
     except Exception as error:  # back ends raise what they like; none of it holds the value
         raise CommandError(
-            f"--secret {name}: it is not in the environment, and keyring failed ({type(error).__name__}).",
+            f"--secret {name}: not set in the environment, and keyring failed ({type(error).__name__}).",
             hint=f"Set it without storing it: import os, getpass; os.environ[{name!r}] = getpass.getpass()",
+            code="submit.no_secret",
+            field="secrets",
         ) from None
     if not value:
         raise CommandError(
-            f"--secret {name}: no value in the environment, none in keyring.",
+            f"--secret {name}: not set in the environment, and not in keyring.",
             hint=f"Store it once: keyring set {KEYRING_SERVICE} {name}",
+            code="submit.no_secret",
+            field="secrets",
         )
     return str(value)
 
@@ -296,3 +299,153 @@ def _free_name(source: str | None) -> str:
     while source and os.path.lexists(os.path.join(source, name)):
         name = f"cell_{name}"
     return name
+
+
+# ---- job files of az ml
+
+
+def _yaml_spec(
+    args: argparse.Namespace, words: Sequence[str], prog: str, *, experiment: str, folder: str
+) -> tuple[JobSpec, str]:
+    """The job of a file, and the name of the compute that it names.
+
+    Parameters
+    ----------
+    experiment
+        Where neither line nor file names one.
+
+    Raises
+    ------
+    CommandError
+        The line has flags that the file decides, or the file is wrong.
+    """
+    if words:
+        raise CommandError(
+            f"{prog}: a YAML job takes no arguments after '--'.",
+            hint="Write them in its command:, or use --param.",
+            code="command.unexpected_argument",
+        )
+    for flag in FLAGS:
+        if flag.yaml is None or getattr(args, flag.dest, None) in (None, False, []):
+            continue
+        hint = f"Write it in {args.script} as {flag.yaml}:" if flag.yaml else "Leave it out."
+        if flag.field == "inputs":
+            hint = f"Set an input of {args.script} by --param NAME=VALUE, or write it there as inputs:"
+        raise CommandError(
+            f"{flag.flag} is not for a YAML job: the file decides it.",
+            hint=hint,
+            code="submit.flag_of_file",
+            field=flag.field,
+        )
+    job = az_yaml.with_params(az_yaml.load(args.script), dict(args.param))
+    spec = az_yaml_job.spec_of(job)
+    changed: dict[str, Any] = {
+        "params": dict(args.param),
+        "tags": {**spec.tags, **dict(args.tag)},
+        "project": folder,
+        "experiment": args.experiment or (spec.experiment if "experiment_name" in job.doc else experiment),
+    }
+    if args.name is not None:
+        changed["name"] = args.name
+    return msgspec.structs.replace(spec, **changed), job.compute
+
+
+def _target_of(compute: str) -> str:
+    """The target whose compute a file names.
+
+    Raises
+    ------
+    CommandError
+        There is none.
+    """
+    from jupyter_amltrain import api
+
+    targets = api.targets()
+    for target in targets:
+        if compute.lower() in (target.name.lower(), str(getattr(target, "compute", "")).lower()):
+            return target.name
+    raise CommandError(
+        f"The file names the compute {compute!r}, but no target has it.",
+        hint="Run it elsewhere with --target NAME, or see: %aml_compute list",
+        code="submit.unknown_compute",
+        field="target",
+    )
+
+
+def yaml_text(plan: Plan) -> str:
+    """A planned job as a file for ``az ml job create``."""
+    from jupyter_amltrain import requirements
+    from jupyter_amltrain.backends.azureml import environments, job_body
+
+    spec, request = requirements.completed(plan.spec), plan.request
+    if spec.job_type:
+        if "job" not in request:
+            return spec.cell
+        job = {**request["job"], "tags": spec.tags}  # ours are of one run
+        if not spec.tags:
+            del job["tags"]
+        return az_yaml_job.text_of(job, [f"Relative paths begin at {spec.notebook_dir}"])
+    body = request.get("properties") or {}
+    environment = dict(request.get("environment") or environments.environment_body(spec, None))
+    for key in ("derive", "packages"):  # `packages` are the kernel's, which the spec has
+        environment.pop(key, None)
+    each = (body.get("distribution") or {}).get("processCountPerInstance")
+    distribution = spec.distribution
+    if each is not None:
+        kind = str(body["distribution"]["distributionType"]).lower()
+        distribution = msgspec.structs.replace(distribution, kind=kind, processes=int(each))
+    size = str((body.get("resources") or {}).get("instanceType") or "")
+    alone = len(plan.snapshot.files) == 1 and not spec.source
+    sent = msgspec.structs.replace(
+        spec,
+        environment=msgspec.structs.replace(spec.environment, derive=False, **environment),
+        distribution=distribution,
+        resources=msgspec.structs.replace(spec.resources, instance_type=size or spec.resources.instance_type),
+    )
+    doc = az_yaml_job.doc_of(
+        sent,
+        argv=["python" if word == "@python" else word for word in job_body.argv_of(spec)],
+        script=_script(plan) if alone or spec.script else "",
+        code="" if alone else spec.source or spec.notebook_dir,
+        compute=str(body.get("computeId") or "").rpartition("/")[2],
+    )
+    remarks = ["Send it with: az ml job create --file THIS_FILE"]
+    if not alone and not spec.source:
+        remarks.append("az ml sends the whole folder of code:, where %aml_submit sends the modules that are imported.")
+    if spec.out:
+        remarks.append(f"Values of --out are files of the job, {az_yaml_job.OUT_FOLDER}/NAME.json.")
+    if spec.secrets:
+        remarks.append(f"Not included, because everybody could read them: {', '.join(spec.secrets)}.")
+    return az_yaml_job.text_of(doc, [*remarks, *spec.notes, *plan.notes])
+
+
+def _script(plan: Plan) -> str:
+    """The text of the script as it will run."""
+    if plan.spec.script:
+        return plan.spec.script
+    content = plan.snapshot.files[plan.spec.script_name]
+    return (content if isinstance(content, bytes) else Path(content).read_bytes()).decode("utf-8-sig")
+
+
+COMMANDS = (
+    Command(
+        summary="Submit a cell or script.",
+        run=_run,
+        flags=_flags,
+        examples=Examples(
+            (
+                "%%aml_submit --param lr=0.1 --out accuracy",
+                "%%aml_submit --gpus 1 --require-gpu stop --timeout 2h --wait",
+                "%aml_submit train.py --param epochs=5 -- --verbose",
+                "run = %aml_submit train.py --source . --name digits",
+                "%aml_submit job.yml --target gpu-cluster --param epochs=5",
+                "%%aml_submit --target gpu-cluster --env AzureML-sklearn-1.5@latest --input data=azureml:digits:1",
+                "%%aml_submit --target gpu-cluster --nodes 2 --processes 4 --env conda.yml",
+            ),
+            (
+                "amltrain submit train.py --param epochs=5 --wait",
+                "amltrain submit train.py --source . --gpus 1 --timeout 2h -- --verbose",
+            ),
+        ),
+    ),
+)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.commands.again import again
-from jupyter_amltrain.commands.runs import NAMED, lost_text, not_ended
+from jupyter_amltrain.commands.runs import MAX_NAMED, lost_text, not_ended, resubmit
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
 from jupyter_amltrain.naming import tilde
@@ -258,7 +257,7 @@ class RunHandlers:
             except AmlTrainError as error:
                 errors[name] = str(error)
         if not request.confirmed:
-            sizes = [(run, await self._log_size(run) if i < NAMED else 0) for i, run in enumerate(runs)]
+            sizes = [(run, await self._log_size(run) if i < MAX_NAMED else 0) for i, run in enumerate(runs)]
             unrecorded = await self._unrecorded(runs)
             ask = lost_text(sizes, unrecorded) if sizes else ""
             return DeleteReply(ask=ask, unrecorded=tuple(unrecorded), errors=errors)
@@ -307,7 +306,7 @@ class RunHandlers:
         """Submit a run's job again; the environment variables are the kernel's."""
         controller = self._controller
         run = await controller.load(await controller.find(request.handle))
-        spec, secrets = await controller.loop.offload(again, run, controller.files(run.handle))
+        spec, secrets = await controller.loop.offload(resubmit, run, controller.files(run.handle))
         return AgainReply(handle=await controller.submit(spec, run.target, dict(os.environ), secrets))
 
 

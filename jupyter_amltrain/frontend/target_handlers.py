@@ -10,13 +10,12 @@ import msgspec
 from msgspec.structs import replace
 
 from jupyter_amltrain.backends.registry import forms
-from jupyter_amltrain.commands.compose import compose as compose_submit_line
-from jupyter_amltrain.commands.compute_lines import line_of
-from jupyter_amltrain.commands.connect_lines import compose as compose_connect_line
-from jupyter_amltrain.commands.connect_lines import connect_fields
+from jupyter_amltrain.commands.compute import line_of
+from jupyter_amltrain.commands.connect import compose as compose_connect_line
+from jupyter_amltrain.commands.connect import connect_fields
+from jupyter_amltrain.commands.forms import compose as compose_submit_line
 from jupyter_amltrain.commands.forms import submit_fields
-from jupyter_amltrain.commands.lexing import left_over
-from jupyter_amltrain.commands.quoting import quote
+from jupyter_amltrain.commands.magic_line import quote, unexpanded
 from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.errors import AmlTrainError, CommandError, UnknownTarget
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
@@ -263,7 +262,7 @@ class FormHandlers:
             request.old, request.values, cell=request.cell, script=request.script, defaults=defaults
         )
         target = result.values.get("target") or defaults.target
-        if target and "target" not in result.errors and not left_over([target]):
+        if target and "target" not in result.errors and not unexpanded([target]):
             try:
                 self._controller.targets.get(target)
             except UnknownTarget as error:

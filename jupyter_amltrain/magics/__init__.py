@@ -1,4 +1,4 @@
-"""The magics: thin adapters of :mod:`jupyter_amltrain.commands` to IPython.
+"""The magics: every noun of :mod:`jupyter_amltrain.commands.registry` as a magic of IPython.
 
 Loading them imports what IPython has loaded already and nothing else; the first use
 of a magic loads the rest.
@@ -6,34 +6,39 @@ of a magic loads the rest.
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.magics import completion
-from jupyter_amltrain.magics.compute import ComputeMagics
+from IPython.core.magic import output_can_be_silenced
+
+from jupyter_amltrain.commands import magic_line
+from jupyter_amltrain.commands.parser import HelpRequested
+from jupyter_amltrain.commands.registry import NOUNS, Context, Noun, Result, parser_of, run
+from jupyter_amltrain.errors import ConfirmationNeeded
+from jupyter_amltrain.magics import completion, display
 from jupyter_amltrain.magics.config import AMLTrain
 from jupyter_amltrain.magics.control_channel import ControlChannel
-from jupyter_amltrain.magics.model import ModelMagics
-from jupyter_amltrain.magics.monitor import MonitorMagics
-from jupyter_amltrain.magics.runs import RunsMagics
-from jupyter_amltrain.magics.submit import SubmitMagics
-from jupyter_amltrain.magics.values_home import ValuesHome
+from jupyter_amltrain.magics.out_variables import OutVariables
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_NAMES = ("aml_compute", "aml_model", "aml_monitor", "aml_runs", "aml_submit")
+    from jupyter_amltrain.api import TrackedRun
+    from jupyter_amltrain.commands.submit import Submission
+
 _extensions: weakref.WeakKeyDictionary[InteractiveShell, _Extension] = weakref.WeakKeyDictionary()
 
 
 def register(ip: InteractiveShell) -> None:
-    """Register magics, configuration and events on a shell; twice is harmless."""
+    """Register magics, configuration and events on a shell; a second time does nothing."""
     if ip not in _extensions:
         _extensions[ip] = _Extension(ip)
 
 
 def unregister(ip: InteractiveShell) -> None:
-    """Remove what :func:`register` added. Runs go on."""
+    """Remove what :func:`register` added. Runs continue."""
     extension = _extensions.pop(ip, None)
     if extension is not None:
         extension.remove()
@@ -45,18 +50,13 @@ class _Extension:
     def __init__(self, ip: InteractiveShell) -> None:
         self.shell = weakref.ref(ip)
         self.config = AMLTrain(parent=ip)
-        self.home = ValuesHome(ip)
-        self.magics = [
-            ComputeMagics(ip),
-            ModelMagics(ip),
-            MonitorMagics(ip),
-            RunsMagics(ip, config=self.config),
-            SubmitMagics(ip, config=self.config, home=self.home),
-        ]
+        self.variables = OutVariables(ip)
         configurables: list[Any] = ip.configurables
         configurables.append(self.config)
-        ip.register_magics(*self.magics)
-        ip.events.register("pre_run_cell", self.home.collect)
+        for noun in NOUNS.values():
+            kind = "line_cell" if noun.takes_cell else "line"
+            ip.magics_manager.register_function(self._magic(noun), kind, f"aml_{noun.name}")
+        ip.events.register("pre_run_cell", self.variables.collect)
         completion.install(ip)
         self.control_channel = ControlChannel(ip, self.config.defaults) if hasattr(ip, "kernel") else None
         if self.control_channel is not None:
@@ -66,15 +66,66 @@ class _Extension:
         ip = self.shell()
         if ip is None:
             return
-        for kind in ("line", "cell"):
-            for name in _NAMES:
-                ip.magics_manager.magics[kind].pop(name, None)
-        for magics in self.magics:
-            ip.magics_manager.registry.pop(type(magics).__name__, None)
-        ours = [self.config, *self.magics]
-        ip.configurables[:] = [c for c in ip.configurables if not any(c is x for x in ours)]
-        ip.events.unregister("pre_run_cell", self.home.collect)
+        for name in NOUNS:
+            for kind in ("line", "cell"):
+                ip.magics_manager.magics[kind].pop(f"aml_{name}", None)
+            vars(ip.magics_manager.user_magics).pop(f"aml_{name}", None)
+        configurables: list[Any] = ip.configurables
+        configurables.remove(self.config)
+        ip.events.unregister("pre_run_cell", self.variables.collect)
         completion.remove(ip)
         self.config.unobserve_all()
         if self.control_channel is not None:
             self.control_channel.remove()
+
+    def _magic(self, noun: Noun) -> Callable[..., Any]:
+        """The magic of a noun, as IPython calls it."""
+
+        def magic(line: str, cell: str | None = None) -> Any:
+            return self._run(noun, line, cell)
+
+        magic.__doc__ = noun.summary
+        # IPython asks `getdoc` first: the help text is made when somebody wants to read it.
+        magic.getdoc = lambda: parser_of(noun.name, f"%aml_{noun.name}").format_help()  # type: ignore[attr-defined]
+        silenced: Callable[..., Any] = output_can_be_silenced(magic)
+        return silenced
+
+    def _run(self, noun: Noun, line: str, cell: str | None) -> Any:
+        shell: Any = self.shell()
+        tokens = magic_line.split(line)
+        magic_line.check_expanded(tokens, shell.user_ns)
+        context = Context(
+            prog=f"{'%' if cell is None else '%%'}aml_{noun.name}",
+            cell=cell,
+            defaults=self.config.defaults(),
+            write=lambda text: sys.stdout.write(text),
+            notify=print,
+            rewrite_line=display.terminal_line(shell, self.config.progress),
+            sign_in=display.sign_in_shower(),
+            submitted=self._submitted,
+            charts=getattr(shell, "kernel", None) is not None,
+            log_lines=self.config.log_lines,
+        )
+        try:
+            result = run(noun.name, tokens, context)
+        except (HelpRequested, ConfirmationNeeded) as text:  # a question is not an error
+            print(text)
+            return None
+        return display.show_result(shell, result, self.config.refresh_rate)
+
+    def _submitted(self, run: TrackedRun, submission: Submission) -> Result:
+        """Show a run, and with ``--wait`` wait for it; its values become variables."""
+        shell = self.shell()
+        if submission.as_name and shell is not None:
+            shell.user_ns[submission.as_name] = run
+        line = display.terminal_line(shell, self.config.progress)
+        try:
+            display.show_submitted(shell, run, self.config.refresh_rate, wait=submission.wait, line=line)
+        finally:
+            status = run.run.status
+            later = not status.state.terminal or not (submission.wait or status.reason == "launch")
+            if run.spec.out and later:
+                self.variables.expect(run)
+        if submission.wait:
+            self.variables.assign(run)
+        return Result(value=run, shown=True)

@@ -8,17 +8,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.commands.registry import NOUNS
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from jupyter_amltrain.commands.known import Known
+    from jupyter_amltrain.commands.completion import CompletionNames
 
+_NOUNS = "|".join(NOUNS)
 _LINE = re.compile(
     r"\s*(?:(?:[A-Za-z_][\w.,\s\[\]'\"]*=\s*)?%{1,2}|(?!\w+\s*=))"  # `run = %aml_...`; automagic needs no sign
-    r"aml_(?P<command>submit|runs|compute|monitor)\s+(?P<line>.*)",
+    rf"aml_(?P<command>{_NOUNS})\s+(?P<line>.*)",
     re.DOTALL,
 )
-_known: Known | None = None
+_names: CompletionNames | None = None
 
 
 def matcher(context: Any) -> Any:
@@ -31,7 +34,7 @@ def matcher(context: Any) -> Any:
             at -= 1
             before = f"{lines[at][:-1]} {before}"
     elif at:
-        before = ""  # below a cell magic stands no line of ours
+        before = ""  # the body of a cell magic has no lines of ours
     found = _LINE.fullmatch(before) if "aml_" in before else None
     if found is None:
         return {"completions": [], "suppress": False}
@@ -45,14 +48,13 @@ matcher.matcher_identifier = "jupyter_amltrain"  # type: ignore[attr-defined]
 
 
 def _complete(command: str, line: str, cell: str) -> dict[str, Any]:
-    global _known
+    global _names
     from IPython.core.completer import SimpleCompletion
 
-    from jupyter_amltrain.commands.completion import complete
-    from jupyter_amltrain.commands.known import Known
+    from jupyter_amltrain.commands.completion import CompletionNames, complete
 
-    _known = _known or Known()
-    fragment, offers = complete(command, line, _known, cell)
+    _names = _names or CompletionNames()
+    fragment, offers = complete(command, line, _names, cell)
     return {
         "completions": [SimpleCompletion(text=offer.text, type=offer.kind) for offer in offers],
         "matched_fragment": fragment,
@@ -62,13 +64,13 @@ def _complete(command: str, line: str, cell: str) -> dict[str, Any]:
 
 
 def install(ip: InteractiveShell) -> None:
-    """Add the matcher; twice is harmless."""
+    """Add the matcher; a second time does nothing."""
     remove(ip)
     _matchers(ip).append(matcher)
 
 
 def remove(ip: InteractiveShell) -> None:
-    """Take the matcher away."""
+    """Remove the matcher."""
     _matchers(ip)[:] = [other for other in _matchers(ip) if other is not matcher]
 
 

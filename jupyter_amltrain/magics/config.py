@@ -1,4 +1,4 @@
-"""``%config AMLTrain`` and ``c.AMLTrain.*``: what holds when a magic's line says nothing."""
+"""``%config AMLTrain`` and ``c.AMLTrain.*``: defaults of the magics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 from traitlets import Bool, Float, Int, TraitError, Unicode, observe, validate
 from traitlets.config import Configurable
 
-from jupyter_amltrain.commands import values
-from jupyter_amltrain.commands.submit import Defaults
+from jupyter_amltrain.commands.registry import Defaults
 from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.jobs import flag_types
 
 
 class AMLTrain(Configurable):
@@ -22,16 +22,16 @@ class AMLTrain(Configurable):
     timeout = Unicode("", help="Time limit of the runs, as 90, 30s, 15m, 2h, 1d; empty for none.").tag(config=True)
     environment = Unicode(
         "",
-        help="Packages of runs that name none, as --env takes it, where the target makes an environment and has none of"
-        " its own; empty for one that fits.",
+        help="Packages of runs without --env, where the target makes an environment and has none of its own; empty for"
+        " one that fits.",
     ).tag(config=True)
     short_errors = Bool(True, help="Show errors as one sentence; False shows their traceback.").tag(config=True)
     log_lines = Int(
         0, min=0, help="Lines that %aml_runs logs shows without --tail; 0 for all (long logs are cut)."
     ).tag(config=True)
-    refresh_rate = Float(
-        2.0, min=0.1, max=2.0, help="How often a run's frame is drawn anew, at most, in times a second."
-    ).tag(config=True)
+    refresh_rate = Float(2.0, min=0.1, max=2.0, help="How often a run's output is redrawn, at most, per second.").tag(
+        config=True
+    )
     progress = Bool(
         True, help="While --wait waits in an interactive terminal, keep a line with the run's state there."
     ).tag(config=True)
@@ -45,7 +45,7 @@ class AMLTrain(Configurable):
         text = str(proposal["value"]).strip()
         try:
             if text:
-                values.duration(text)
+                flag_types.duration(text)
         except CommandError as error:
             raise TraitError(f"AMLTrain.timeout: {error}") from None
         return text
@@ -71,6 +71,6 @@ class AMLTrain(Configurable):
         AmlTrainError.short = bool(change["new"])
 
     def defaults(self) -> Defaults:
-        """The same, frozen, for the commands."""
-        timeout = values.duration(self.timeout) if self.timeout else None
+        """The defaults as the commands take them."""
+        timeout = flag_types.duration(self.timeout) if self.timeout else None
         return Defaults(target=self.target, experiment=self.experiment, timeout=timeout, environment=self.environment)

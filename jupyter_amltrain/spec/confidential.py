@@ -75,6 +75,19 @@ def _glued(word: str) -> bool:
     return word.endswith("PASS") and word not in ("BYPASS", "COMPASS", "SURPASS", "LOWPASS", "HIGHPASS", "BANDPASS")
 
 
+#: Fields of a job by what messages call them.
+_FIELDS = {
+    "--param": "params",
+    "--env-var": "env",
+    "--tag": "tags",
+    "--name": "name",
+    "--experiment": "experiment",
+    "--input": "inputs",
+    "An argument": "args",
+    "--docker-args": "resources.docker_args",
+}
+
+
 def check_confidential(spec: JobSpec) -> None:
     """Raise :class:`SpecError` for what looks like a secret; the message never holds the value."""
     for flag, name, value, env in _stored(spec):
@@ -86,6 +99,8 @@ def check_confidential(spec: JobSpec) -> None:
                 f"{flag}{' ' if shown else ''}{shown} looks like a secret, and its value would be stored with the run.",
                 hint=f"Write --secret {variable} (in Python secrets={{{variable!r}: ...}}), and in the code:"
                 f" os.environ[{variable!r}]",
+                code="spec.secret",
+                field=_FIELDS[flag],
             )
 
 

@@ -86,19 +86,27 @@ def check_environment(environment: Environment) -> None:
             f"--env {environment.shown[:200]}: it is one of {KERNEL}, a name, an image, a conda file and a folder with"
             f" a Dockerfile; only {KERNEL} or a conda file may have an image beside it.",
             hint="Try: --env conda.yml",
+            code="spec.value",
+            field="environment",
         )
     if environment.name and not _REFERENCE.fullmatch(environment.name):
         raise SpecError(
             f"--env {environment.name[:200]}: not the name of an environment with its version.",
             hint=f"Try: --env {re.sub(r'[^A-Za-z0-9_.-]', '', environment.name)[:60] or 'NAME'}@latest",
+            code="spec.value",
+            field="environment",
         )
     if environment.image and not _IMAGE.fullmatch(environment.image):
         raise SpecError(
             f"--env {environment.image[:200]}: not the name of a Docker image.",
             hint="Try: --env mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
+            code="spec.value",
+            field="environment",
         )
     if environment.derive and not environment.name:
         raise SpecError(
             "--derive-env: it makes an environment of a named one, and --env names none.",
             hint="Try: --env NAME@latest --derive-env",
+            code="spec.value",
+            field="environment.derive",
         )

@@ -90,6 +90,10 @@ def literal_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
+#: Fields of a job by the flags of its data.
+_FIELDS = {"--input": "inputs", "--output": "outputs"}
+
+
 def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput]) -> None:
     """Raise :class:`SpecError` where a job's inputs or outputs cannot be what they say.
 
@@ -102,21 +106,37 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
         _one_of(f"--input {name}", "mode", given.mode, ("", *INPUT_MODES))
         if given.type == "literal":
             if given.path or given.mode:
-                raise SpecError(f"--input {name}: a literal is a value and has no place or mode.")
+                raise SpecError(
+                    f"--input {name}: a literal is a value and has no place or mode.", code="spec.value", field="inputs"
+                )
             if not isinstance(given.value, str | int | float | bool):
                 raise SpecError(
                     f"--input {name}: a literal is a number, a text or true/false.",
                     hint=f"Give lists and mappings as a parameter: --param {name}=...",
+                    code="spec.value",
+                    field="inputs",
                 )
         elif not given.path:
-            raise SpecError(f"--input {name}: where is it?", hint=f"Try: --input {name}=data/ or {name}=azureml:NAME:1")
+            raise SpecError(
+                f"--input {name}: where is it?",
+                hint=f"Try: --input {name}=data/ or {name}=azureml:NAME:1",
+                code="spec.value",
+                field="inputs",
+            )
         elif given.value is not None:
-            raise SpecError(f"--input {name}: it has a path and a value.", hint="Give one of them.")
+            raise SpecError(
+                f"--input {name}: it has a path and a value.",
+                hint="Give one of them.",
+                code="spec.value",
+                field="inputs",
+            )
         _no_signature(f"--input {name}", given.path)
         if given.local and given.mode and given.mode not in ("ro_mount", "download"):
             raise SpecError(
                 f"--input {name}: a file or folder of this machine cannot be reached by {given.mode}.",
                 hint="Leave the mode out, or try: download",
+                code="spec.value",
+                field="inputs",
             )
     for name, wanted in outputs.items():
         _one_of(f"--output {name}", "type", wanted.type, OUTPUT_TYPES)
@@ -126,6 +146,8 @@ def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput])
             raise SpecError(
                 f"--output {name}={wanted.path}: an output goes to a datastore, or to a place of the run's own.",
                 hint=f"Try: --output {name} or --output {name}=azureml://datastores/workspaceblobstore/paths/...",
+                code="spec.value",
+                field="outputs",
             )
 
 
@@ -136,24 +158,34 @@ def _check_names(kind: str, names: Iterable[str]) -> None:
             raise SpecError(
                 f"--{kind} {name[:80]!r}: a name begins with a letter and has letters, digits and _ (at most 63).",
                 hint=f"Try: --{kind} data=...",
+                code="spec.value",
+                field=f"{kind}s",
             )
         variable = input_variable(name) if kind == "input" else output_variable(name)
         if variable in _TAKEN[kind]:
             raise SpecError(
                 f"--{kind} {name}: ${variable} is the folder of the run's own outputs.",
                 hint=f"Try: --{kind} {name}_files",
+                code="spec.value",
+                field=f"{kind}s",
             )
         if variable in seen:
             raise SpecError(
                 f"--{kind} {name}: {seen[variable]!r} and {name!r} would both be ${variable}.",
                 hint="Names differ by more than upper and lower case.",
+                code="spec.value",
+                field=f"{kind}s",
             )
         seen[variable] = name
 
 
 def _one_of(flag: str, what: str, value: str, words: tuple[str, ...]) -> None:
     if value not in words:
-        raise SpecError(f"{flag}: {what} {value[:80]!r} is none of {', '.join(word for word in words if word)}.")
+        raise SpecError(
+            f"{flag}: {what} {value[:80]!r} is none of {', '.join(word for word in words if word)}.",
+            code="spec.value",
+            field=_FIELDS[flag.partition(" ")[0]],
+        )
 
 
 def _no_signature(flag: str, path: str) -> None:
@@ -162,4 +194,6 @@ def _no_signature(flag: str, path: str) -> None:
         raise SpecError(
             f"{flag}: its address holds a key or signature, which would be stored with the run.",
             hint="Reach it through a datastore: azureml://datastores/NAME/paths/...",
+            code="spec.value",
+            field=_FIELDS[flag.partition(" ")[0]],
         )

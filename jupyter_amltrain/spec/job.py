@@ -149,43 +149,74 @@ def validated(spec: JobSpec) -> JobSpec:
             f"--name {spec.name[:80]!r}: a name has 1 to {MAX_NAME} printable characters and no '/'"
             f" (this one has {len(spec.name)}).",
             hint="Try: --name digits",
+            code="spec.value",
+            field="name",
         )
     if not spec.experiment or len(spec.experiment) > 250:
-        raise SpecError("--experiment: a name has 1 to 250 characters.", hint="Try: --experiment digits")
+        raise SpecError(
+            "--experiment: a name has 1 to 250 characters.",
+            hint="Try: --experiment digits",
+            code="spec.value",
+            field="experiment",
+        )
     check_resources(spec.resources, spec.distribution)
     if spec.timeout is not None and not 0 < spec.timeout < 10**9:
-        raise SpecError(f"--timeout {spec.timeout:g}: not a time.", hint="Try: --timeout 30m")
+        raise SpecError(
+            f"--timeout {spec.timeout:g}: not a time.", hint="Try: --timeout 30m", code="spec.value", field="timeout"
+        )
     if spec.require_gpu not in REQUIRE_GPU:
         raise SpecError(
-            f"--require-gpu {spec.require_gpu[:80]}: it is one of stop and warn.", hint="Try: --require-gpu stop|warn"
+            f"--require-gpu {spec.require_gpu[:80]}: it is one of stop and warn.",
+            hint="Try: --require-gpu stop|warn",
+            code="spec.value",
+            field="require_gpu",
         )
     if spec.require_gpu == "stop" and spec.resources.gpus == 0:
         raise SpecError(
-            "--require-gpu stop with --gpus 0: a run that owns no GPU cannot use one.", hint="Try: --gpus 1"
+            "--require-gpu stop with --gpus 0: a run that owns no GPU cannot use one.",
+            hint="Try: --gpus 1",
+            code="spec.value",
+            field="require_gpu",
         )
     if spec.gpu_ids not in GPU_IDS:
         raise SpecError(
-            f"--gpu-ids {spec.gpu_ids[:80]}: it is one of uuid and index.", hint="Try: --gpu-ids uuid|index"
+            f"--gpu-ids {spec.gpu_ids[:80]}: it is one of uuid and index.",
+            hint="Try: --gpu-ids uuid|index",
+            code="spec.value",
+            field="gpu_ids",
         )
     if spec.gpu_grace is not None and not 0 < spec.gpu_grace < 10**9:
-        raise SpecError(f"gpu_grace {spec.gpu_grace:g}: not a time in seconds.", hint="Try: gpu_grace=60")
+        raise SpecError(
+            f"gpu_grace {spec.gpu_grace:g}: not a time in seconds.",
+            hint="Try: gpu_grace=60",
+            code="spec.value",
+            field="gpu_grace",
+        )
     for kind, names in (("--env-var", spec.env), ("--secret", spec.secrets)):
         for name in names:
             if not _ENV.fullmatch(name):
                 raise SpecError(
                     f"{kind} {name!r} is not a name for an environment variable.",
                     hint=f"Try: {kind} MY_NAME",
+                    code="spec.value",
+                    field="env" if kind == "--env-var" else "secrets",
                 )
     for name in spec.out:
         if not name.isidentifier():
-            raise SpecError(f"--out {name!r} is not a variable name.", hint="Try: --out accuracy")
+            raise SpecError(
+                f"--out {name!r} is not a variable name.", hint="Try: --out accuracy", code="spec.value", field="out"
+            )
     if both := sorted(set(spec.env) & set(spec.secrets)):
-        raise SpecError(f"{both[0]} is given by --env-var and by --secret.", hint="Give it once.")
+        raise SpecError(
+            f"{both[0]} is given by --env-var and by --secret.", hint="Give it once.", code="spec.value", field="env"
+        )
     for key, value in spec.tags.items():
         if len(key) > 250 or len(value) > 5000:
             raise SpecError(
                 f"--tag {key[:40]}…: MLflow takes 250 characters of name and 5000 of value.",
                 hint="Shorten it.",
+                code="spec.value",
+                field="tags",
             )
     check_environment(spec.environment)
     check_data(spec.inputs, spec.outputs)

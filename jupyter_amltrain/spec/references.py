@@ -99,6 +99,8 @@ def check_references(
                 raise SpecError(
                     f"{where}: ${{{{{kind}.{name}}}}} refers to an unknown {one}. {known}",
                     hint=f"Add it: --{one} {name}{value}",
+                    code="spec.reference",
+                    field="params" if where.startswith("--param") else "args",
                 )
 
 

@@ -71,37 +71,65 @@ def distribution_of(kind: str, processes: int | None, nodes: int, parameter_serv
 def check_resources(resources: Resources, distribution: Distribution) -> None:
     """Raise :class:`SpecError` where a number or a word cannot be what is needed."""
     if resources.gpus is not None and resources.gpus < 0:
-        raise SpecError(f"--gpus {resources.gpus}: not a number of GPUs.", hint="Try: --gpus 1")
+        raise SpecError(
+            f"--gpus {resources.gpus}: not a number of GPUs.",
+            hint="Try: --gpus 1",
+            code="spec.value",
+            field="resources.gpus",
+        )
     if not 1 <= resources.nodes <= MAX_NODES:
-        raise SpecError(f"--nodes {resources.nodes}: a run has 1 to {MAX_NODES} nodes.", hint="Try: --nodes 2")
+        raise SpecError(
+            f"--nodes {resources.nodes}: a run has 1 to {MAX_NODES} nodes.",
+            hint="Try: --nodes 2",
+            code="spec.value",
+            field="resources.nodes",
+        )
     if resources.instance_type and not _SIZE.fullmatch(resources.instance_type):
         raise SpecError(
             f"--instance-type {resources.instance_type[:80]!r}: not the name of a size of machine.",
             hint="Try: --instance-type Standard_NC4as_T4_v3",
+            code="spec.value",
+            field="resources.instance_type",
         )
     if resources.shm_size and not _SHM.fullmatch(resources.shm_size):
         raise SpecError(
-            f"--shm-size {resources.shm_size[:80]!r}: a number and a unit, b, k, m or g.", hint="Try: --shm-size 8g"
+            f"--shm-size {resources.shm_size[:80]!r}: a number and a unit, b, k, m or g.",
+            hint="Try: --shm-size 8g",
+            code="spec.value",
+            field="resources.shm_size",
         )
     if "\n" in resources.docker_args or "\0" in resources.docker_args:
-        raise SpecError("--docker-args: they are one line.", hint="Try: --docker-args '--ipc=host'")
+        raise SpecError(
+            "--docker-args: they are one line.",
+            hint="Try: --docker-args '--ipc=host'",
+            code="spec.value",
+            field="resources.docker_args",
+        )
     if distribution.kind not in ("", *DISTRIBUTIONS):
         raise SpecError(
             f"--distribution {distribution.kind[:80]!r}: it is one of {', '.join(DISTRIBUTIONS)}.",
             hint="Try: --distribution pytorch",
+            code="spec.value",
+            field="distribution.kind",
         )
     if distribution.processes is not None and not 1 <= distribution.processes <= MAX_PROCESSES:
         raise SpecError(
             f"--processes {distribution.processes}: a node runs 1 to {MAX_PROCESSES} processes.",
             hint="Try: --processes 2",
+            code="spec.value",
+            field="distribution.processes",
         )
     if not 0 <= distribution.parameter_servers <= MAX_PROCESSES:
         raise SpecError(
             f"--distribution tensorflow:{distribution.parameter_servers}: not a number of parameter servers.",
             hint="Try: --distribution tensorflow:1",
+            code="spec.value",
+            field="distribution.kind",
         )
     if distribution.parameter_servers and distribution.kind != "tensorflow":
         raise SpecError(
             f"--distribution {distribution.kind or 'none'}: only TensorFlow has parameter servers.",
             hint=f"Try: --distribution tensorflow:{distribution.parameter_servers}",
+            code="spec.value",
+            field="distribution.kind",
         )

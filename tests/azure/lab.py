@@ -15,21 +15,18 @@ SIZE = "Standard_DS2_v2"
 
 def carry_out(line: str) -> str:
     """What ``%aml_compute LINE --wait`` says."""
-    from jupyter_amltrain.commands import compute
-    from jupyter_amltrain.commands.parsers import parser_of
+    from jupyter_amltrain.commands.registry import Context, run
 
-    asked = parser_of("compute", "%aml_compute").parse([*line.split(), "--yes", "--wait"])
-    return str(compute.carry_out(asked, wait=True, write=lambda line: None))
+    words = [*line.split(), "--yes", "--wait"]
+    return run("compute", words, Context(prog="%aml_compute", notify=lambda line: None)).text
 
 
 def connect(azure: Azure) -> None:
     """The sandbox's workspace, as ``lab``."""
-    from jupyter_amltrain.commands import connect
-    from jupyter_amltrain.commands.parsers import parser_of
+    from jupyter_amltrain.commands.registry import Context, run
 
     line = f"connect --subscription {azure.subscription} --resource-group {azure.resource_group} --name lab"
-    asked = parser_of("compute", "%aml_compute").parse([*line.split(), "--workspace", azure.workspace])
-    connect.carry_out(asked, lambda event: None)
+    run("compute", [*line.split(), "--workspace", azure.workspace], Context(prog="%aml_compute"))
 
 
 @contextlib.contextmanager
@@ -47,18 +44,19 @@ def lab(azure: Azure, folder: Path, **more: str) -> Iterator[Any]:
 
 def submit(line: str, cell: str | None = None) -> Any:
     """What ``%aml_submit LINE`` gives."""
-    from jupyter_amltrain.commands import lexing
+    from jupyter_amltrain.commands import magic_line
     from jupyter_amltrain.commands import submit as command
 
-    return command.send(command.understand(lexing.split(line), cell, prog="%%aml_submit" if cell else "%aml_submit"))
+    prog = "%%aml_submit" if cell else "%aml_submit"
+    return command.send(command.parse_submit(magic_line.split(line), cell, prog=prog))
 
 
 def plan(line: str, cell: str | None = None) -> str:
     """What ``%aml_submit LINE --dry-run`` prints."""
-    from jupyter_amltrain.commands import lexing
+    from jupyter_amltrain.commands import magic_line
     from jupyter_amltrain.commands import submit as command
 
-    return command.plan_text(command.understand(lexing.split(f"{line} --dry-run"), cell))
+    return command.plan_text(command.parse_submit(magic_line.split(f"{line} --dry-run"), cell))
 
 
 def log(run: Any) -> str:

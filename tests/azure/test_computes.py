@@ -378,7 +378,7 @@ def test_a_cluster_by_the_command_line(
     from jupyter_amltrain.cli import main
 
     monkeypatch.setenv("AMLTRAIN_HOME", str(root.path))
-    monkeypatch.setattr("jupyter_amltrain.commands.compute.PATIENCE", 20.0)
+    monkeypatch.setattr("jupyter_amltrain.commands.compute.LIST_TIMEOUT_S", 20.0)
     azure_env.control("/switch", scale_seconds=0.2)
     line = ["compute", "create", "lab", "--kind", "amlcompute", "--size", GPU, "--max-nodes", "2"]
     assert main(line) == 2

@@ -402,7 +402,7 @@ def test_config_json_is_found_upward(api, az, place, tmp_path):
 
 
 def api_parser(line):
-    from jupyter_amltrain.commands.parsers import parser_of
+    from jupyter_amltrain.commands.registry import parser_of
 
     return parser_of("compute", "%aml_compute").parse(line.split())
 
@@ -410,8 +410,8 @@ def api_parser(line):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "config.json is no JSON"),
-        ("[]", "holds no JSON object"),
+        ("{", "config.json is not valid JSON"),
+        ("[]", "not a JSON object"),
         ('{"subscription_id": "s"}', "lacks resource_group and workspace_name"),
         (
             '{"subscription_id": "<my-sub>", "resource_group": "g", "workspace_name": "w"}',
@@ -447,7 +447,7 @@ def test_the_command_line_and_the_kernels_imports(az, home):
 def test_a_magic_that_is_interrupted_says_so(api, nobody, place, monkeypatch):
     from IPython.core.interactiveshell import InteractiveShell
 
-    from jupyter_amltrain.magics import compute
+    from jupyter_amltrain.magics import display
 
     def shower():
         def show(event):
@@ -456,7 +456,7 @@ def test_a_magic_that_is_interrupted_says_so(api, nobody, place, monkeypatch):
 
         return show
 
-    monkeypatch.setattr(compute, "_shower", shower)  # the person presses the button when the code is there
+    monkeypatch.setattr(display, "sign_in_shower", shower)  # the person presses the button when the code is there
     shell = InteractiveShell()
     shell.run_line_magic("load_ext", "jupyter_amltrain")
     try:
@@ -466,7 +466,7 @@ def test_a_magic_that_is_interrupted_says_so(api, nobody, place, monkeypatch):
         error = shell.run_cell(f"%aml_compute connect {line}").error_in_exec
     finally:
         magics.unregister(shell)
-    assert isinstance(error, AmlTrainError) and str(error) == "Connecting was given up; nothing has changed."
+    assert isinstance(error, AmlTrainError) and error.code == "interrupted"
     assert api.workspaces() == ([], "")
 
 

@@ -62,14 +62,11 @@ def test_what_azure_was_asked_for_goes_on(azure: Azure, line: Line) -> None:
     azure.control("/switch", create_seconds=4)
     create = ("create", "cpu", "--kind", "amlcompute", "--size", SIZE, "--yes")
     said = interrupted(line, "Creating: ", *create)
-    assert said == (
-        "amltrain: interrupted; 'cpu' is being created at Azure all the same."
-        " amltrain compute list shows how far it is."
-    )
+    assert "'cpu' is still being created at Azure" in said and said.endswith("amltrain compute list")
     assert "cpu" in listed(line)
     until(lambda: " ready " in listed(line))
     said = interrupted(line, "Deleting: ", "delete", "cpu", "--yes")
-    assert said.startswith("amltrain: interrupted; 'cpu' is being deleted at Azure all the same.")
+    assert "'cpu' is still being deleted at Azure" in said
     until(lambda: "There is no compute 'cpu'" in listed(line))
 
 
@@ -78,9 +75,6 @@ def test_what_azure_may_not_have_been_asked_for(azure: Azure, line: Line, tmp_pa
     said = interrupted(
         line, "Asking Azure for it", "create", "perhaps", "--kind", "amlcompute", "--size", SIZE, "--yes"
     )
-    assert said == (
-        "amltrain: interrupted; whether Azure was asked already is not known."
-        " amltrain compute list shows what became of 'perhaps'."
-    )
+    assert "Azure may or may not have received the request for 'perhaps'" in said
     assert "perhaps" in listed(line)  # it may bill: nobody forgets it
     assert azure.control("/problems")["problems"] == []

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.commands.model import carry_out
-from jupyter_amltrain.commands.parsers import parser_of
+from jupyter_amltrain.commands.registry import Context
+from jupyter_amltrain.commands.registry import run as run_command
 from jupyter_amltrain.connections import Place
 from jupyter_amltrain.errors import CommandError, UnknownModel
 
@@ -41,7 +41,7 @@ def workspace(api: Any, azure_env: Azure, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def line(text: str) -> str:
-    return carry_out(parser_of("model", "%aml_model").parse(shlex.split(text)))[0]
+    return run_command("model", shlex.split(text), Context(prog="%aml_model")).text
 
 
 def test_line_to_download_a_registered_model_works_whatever_target_is_in_use(
@@ -54,7 +54,7 @@ def test_line_to_download_a_registered_model_works_whatever_target_is_in_use(
         api.use(other)
         _, _, download = line(f"register digits --run {run.handle} --path outputs/model").rpartition("%aml_model ")
         assert download.startswith("download digits:1")
-        assert "digits:1 is in" in line(f"{download} --to {tmp_path / run.spec.name}")
+        assert "Downloaded digits:1 to" in line(f"{download} --to {tmp_path / run.spec.name}")
         assert (tmp_path / run.spec.name / "weights.bin").read_bytes() == b"12345"
 
 
@@ -64,7 +64,7 @@ def test_models_of_a_job(api: Any, workspace: str, tmp_path: Path) -> None:
     ).wait(120)
     assert run.state == "completed", run.logs()
     said = line(f"register digits --run {run.handle} --tag stage=trial --description first")
-    assert said.startswith(f"digits:1 is registered (files as they are), of {run.handle}.")
+    assert said.startswith(f"Registered digits:1 from {run.handle}.")
     row = api.register_model("net", run=run.handle, path="outputs/net")
     assert (row.version, row.type) == ("1", "mlflow_model")
     assert api.register_model("digits", run=run.handle, path="outputs/model").version == "2"
@@ -75,7 +75,7 @@ def test_models_of_a_job(api: Any, workspace: str, tmp_path: Path) -> None:
     fetched = api.download_model("net", to=str(tmp_path / "net"), workspace=workspace)
     assert (fetched.files, fetched.version) == (2, "1")
     assert (tmp_path / "net" / "MLmodel").is_file() and (tmp_path / "net" / "sub" / "x.txt").read_text() == "x"
-    assert "digits:1 is in" in line(f"download digits:1 --to {tmp_path / 'one'} --workspace {workspace}")
+    assert "Downloaded digits:1 to" in line(f"download digits:1 --to {tmp_path / 'one'} --workspace {workspace}")
     assert (tmp_path / "one" / "weights.bin").read_bytes() == b"12345"
     for text, said in {
         f"register a --run {run.handle} --path outputs/other": "left nothing at outputs/other",

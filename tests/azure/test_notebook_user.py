@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.commands import azure_sizes, compute
-from jupyter_amltrain.commands.parsers import parser_of
+from jupyter_amltrain.commands import compute
+from jupyter_amltrain.commands.registry import Context
+from jupyter_amltrain.commands.registry import run as run_command
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.session import controller
 from tests.azure.conftest import Azure
@@ -84,12 +85,9 @@ def test_wrong_input_is_refused_before_anything_begins(
     api: Any, azure: Azure, line: str, words: tuple[str, ...]
 ) -> None:
     azure.control("/fault", match=r"/locations/(mars|eastu)/", times=1, status=400, body=NO_REGION)
-    asked = parser_of("compute", "%aml_compute").parse([*line.split(), *([] if "sizes" in line else ["--yes"])])
+    words_of_line = [*line.split(), *([] if "sizes" in line else ["--yes"])]
     with pytest.raises(CommandError) as caught:
-        if asked.verb == "sizes":
-            azure_sizes.carry_out(asked)
-        else:
-            compute.carry_out(asked, wait=False, write=print)
+        run_command("compute", words_of_line, Context(prog="%aml_compute"))
     assert all(word in str(caught.value) for word in words) and "\n" not in str(caught.value)
     assert not {"gpus", "vm1"} & {target.name for target in api.targets()}
     azure.control("/faults", clear=True)

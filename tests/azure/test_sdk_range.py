@@ -74,10 +74,10 @@ def test_a_day(version: str, azure_env: Azure, home: Path, tmp_path: Path) -> No
                                 "--processes", "2", "--wait", "--json"))  # fmt: skip
     log = amltrain("runs", "logs", again.get("handle") or again["run"])
     assert all(f"[rank {rank}] learned 1" in log for rank in range(4)), log
-    assert "net:1 is registered" in amltrain("model", "register", "net", "--run", handle,
+    assert "Registered net:1" in amltrain("model", "register", "net", "--run", handle,
                                              "--path", "outputs/weights.txt")  # fmt: skip
     amltrain("model", "download", "net", "--workspace", "lab", "--to", str(tmp_path / "net"))
     assert [path.read_text() for path in (tmp_path / "net").rglob("*.txt")] == ["21"]
     for name in ("cpus", "desk"):
         amltrain("compute", "delete", name, "--yes")
-    assert "Nothing bills in lab" in amltrain("compute", "billing")
+    assert "Nothing in lab is costing money" in amltrain("compute", "billing")

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.commands.completion import complete
-from jupyter_amltrain.commands.known import Known
-from jupyter_amltrain.commands.parsers import COMMANDS, parser_of
+from jupyter_amltrain.commands.completion import CompletionNames, complete
+from jupyter_amltrain.commands.registry import NOUNS, parser_of
 
 
-class Names(Known):
-    """Known names without a disk."""
+class Names(CompletionNames):
+    """CompletionNames names without a disk."""
 
-    def look(self, deadline: float = 0) -> Known:
+    def refresh(self, deadline: float = 0) -> CompletionNames:
         return self
 
     def targets(self) -> list[str]:
@@ -34,7 +33,7 @@ def offers(command: str, line: str, cell: str = "") -> list[str]:
     return [offer.text for offer in complete(command, line, Names(), cell).offers]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", NOUNS)
 @pytest.mark.parametrize("front", ["%aml_", "amltrain "])
 def test_every_flag_and_verb_of_the_parsers_is_offered(command: str, front: str) -> None:
     parser = parser_of(command, front + command)
@@ -140,7 +139,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_names_without_a_controller(root: Path) -> None:
     from jupyter_amltrain import session
 
-    known = Known().look(60)
+    known = CompletionNames().refresh(60)
     assert known.targets() == ["local", "vm"]
     assert known.runs() == ["local/new-3", "local/mid-2", "local/old-1"]
     assert known.runs(ended=False) == ["local/mid-2"]
@@ -152,13 +151,13 @@ def test_names_without_a_controller(root: Path) -> None:
 def test_a_damaged_file_costs_its_names_only(root: Path, damage: str) -> None:
     (root / "targets.json").write_text(damage)
     (root / "runs" / "mid-2" / "state.json").write_text(damage)
-    known = Known().look(60)
+    known = CompletionNames().refresh(60)
     assert known.targets() == ["local"] and known.runs()[0] == "local/new-3" and len(known.runs()) == 3
 
 
 def test_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_HOME", str(tmp_path / "never-made"))
-    known = Known().look(60)
+    known = CompletionNames().refresh(60)
     assert known.targets() == ["local"] and known.runs() == []
     assert not (tmp_path / "never-made").exists()
 
@@ -172,7 +171,7 @@ def test_a_busy_controller_is_not_waited_for(api: Any, root: Path, monkeypatch: 
 
     blocked = api.controller().loop.post(block())
     try:
-        assert Known().look(60).runs()[0] == "local/new-3"
+        assert CompletionNames().refresh(60).runs()[0] == "local/new-3"
         assert not blocked.done()
     finally:
         gate.set()
@@ -187,12 +186,12 @@ def test_a_slow_disk_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPat
         gate.wait(60)
         return real(path)
 
-    monkeypatch.setattr("jupyter_amltrain.commands.known.os.scandir", slow)
-    known = Known()
-    assert known.look(0.01).runs() == []  # returned while the reader still waits
-    assert known.look(0.01).runs() == []
+    monkeypatch.setattr("jupyter_amltrain.commands.completion.os.scandir", slow)
+    known = CompletionNames()
+    assert known.refresh(0.01).runs() == []  # returned while the reader still waits
+    assert known.refresh(0.01).runs() == []
     gate.set()
-    assert known.look(60).runs()[0] == "local/new-3"
+    assert known.refresh(60).runs()[0] == "local/new-3"
 
 
 def test_conda_files_and_data_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.commands.export import checked
 from jupyter_amltrain.commands.monitor import repeat, snapshot_text
+from jupyter_amltrain.commands.runs import export_path
 from jupyter_amltrain.errors import CommandError
 
 GPU = {
@@ -30,7 +30,7 @@ def test_a_table_of_gpus() -> None:
 def test_no_gpu_and_nothing_yet() -> None:
     text = snapshot_text({"gpus": [], "host": {"cpu": 1.0}, "note": "No NVIDIA driver here."})
     assert text == "host: cpu 1 % of all cores, memory n/a\nNo NVIDIA driver here."
-    assert snapshot_text({"gpus": [], "host": {}, "note": ""}) == "Nothing measured yet."
+    assert snapshot_text({"gpus": [], "host": {}, "note": ""}) == "No sample yet."
 
 
 class View:
@@ -62,16 +62,16 @@ def test_once_as_json() -> None:
 def test_a_file_to_export_to_is_checked_before_anybody_is_asked(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     for path, text in {
-        "a.cvs": "Try: a.csv",
-        "a.parqet": "Try: a.parquet",
-        "a": "Try: a.csv",
-        f"{tmp_path}/nowhere/a.csv": "is no folder",
+        "a.cvs": "example a.csv",
+        "a.parqet": "example a.parquet",
+        "a": "example a.csv",
+        f"{tmp_path}/nowhere/a.csv": "does not exist",
         f"{tmp_path}/folder.csv": "is a folder",
     }.items():
         with pytest.raises(CommandError) as caught:
-            checked(path)
+            export_path(path)
         assert text in str(caught.value) and "\n" not in str(caught.value)
-    assert checked(f"{tmp_path}/a.PNG") == f"{tmp_path}/a.PNG"
+    assert export_path(f"{tmp_path}/a.PNG") == f"{tmp_path}/a.PNG"
 
 
 def test_table_of_now_has_processes_limits_and_activity() -> None:

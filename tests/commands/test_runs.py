@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.commands import runs, tables
+from jupyter_amltrain import text as tables
+from jupyter_amltrain.commands import runs
 from jupyter_amltrain.errors import RunError
 
 from ..places import until
@@ -39,7 +40,7 @@ def test_the_list_counts_the_time_of_a_run_that_still_runs(api: Any) -> None:
 
 
 def test_waiting_aloud_says_the_state_and_cleans_up(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_SILENCE", 0.05)
+    monkeypatch.setattr(runs, "_QUIET_S", 0.05)
     run = api.submit("import time\ntime.sleep(600)")
     lines: list[str] = []
     with pytest.raises(RunError, match="still running after"):

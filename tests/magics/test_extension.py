@@ -51,7 +51,7 @@ def test_loading_twice_and_unloading(ip: InteractiveShell) -> None:
     unload_ipython_extension(ip)
     unload_ipython_extension(ip)
     assert ip.find_line_magic("aml_runs") is None and ip.find_cell_magic("aml_submit") is None
-    assert len(ip.configurables) == n - 6
+    assert len(ip.configurables) == n - 1
     load_ipython_extension(ip)
     assert ip.find_line_magic("aml_runs") is not None and len(ip.configurables) == n
 

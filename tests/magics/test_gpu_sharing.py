@@ -59,7 +59,7 @@ def test_submit_function_shares(busy: int) -> None:
 def test_setting_to_share_is_changed_by_a_line(cell: Cell, fails: Fails, driver: SwitchableDriver, capsys: Any) -> None:
     cell("%aml_compute edit local --share-gpus yes\n%aml_compute show")
     said = capsys.readouterr().out
-    assert "may share" in said and "GPU sharing" in said
+    assert "share GPUs" in said and "GPU sharing" in said
     cell("%aml_compute edit local --share-gpus no\n%aml_compute show")
     assert "GPU sharing" not in capsys.readouterr().out
     assert "nothing to change" in str(fails("%aml_compute edit local"))

@@ -31,10 +31,10 @@ def test_bad_lines(fails: Fails) -> None:
     for line, text in {
         "%aml_monitor --rat 2": "Did you mean --rate",
         "%aml_monitor --rate 20": "from 0.1 to 10",
-        "%aml_monitor local remote": "one argument too many",
+        "%aml_monitor local remote": "unexpected argument",
         "%aml_runs dashbord": "Did you mean dashboard",
         "%aml_runs export last": "required: file",
-        "%aml_runs export last run.cvs": "Try: run.csv",
+        "%aml_runs export last run.cvs": "example run.csv",
     }.items():
         assert text in str(fails(line)), line
 
@@ -48,12 +48,12 @@ def ended(ip: InteractiveShell, cell: Cell) -> str:
 def test_export(cell: Cell, fails: Fails, ended: str, capsys: Any) -> None:
     capsys.readouterr()
     cell("%aml_runs export last run.csv")
-    assert f"Telemetry of {ended} is in " in capsys.readouterr().out
+    assert f"telemetry of {ended} to " in capsys.readouterr().out
     head, *rows = Path("run.csv").read_text().splitlines()
     assert "seq" in head.split(",") and len(rows) >= 3
     cell("%aml_runs export digits run.parquet\n%aml_runs export digits run.png")
     assert Path("run.parquet").read_bytes()[:4] == b"PAR1" and Path("run.png").read_bytes()[1:4] == b"PNG"
-    assert "is no folder" in str(fails("%aml_runs export last nowhere/run.csv"))
+    assert "does not exist" in str(fails("%aml_runs export last nowhere/run.csv"))
 
 
 def test_the_gate_reaches_the_job(ip: InteractiveShell, cell: Cell, fails: Fails) -> None:

@@ -40,15 +40,15 @@ def test_the_life_of_a_list(ip: InteractiveShell, cell: Cell, ended: str, capsys
     assert cell("%aml_runs last").result.handle == ended
     assert cell(f"%aml_runs wait {ended}").result.handle == ended
     cell(f"%aml_runs cancel {ended}")
-    assert "has ended already (completed); nothing to cancel" in capsys.readouterr().out
+    assert "has already ended (completed)" in capsys.readouterr().out
 
 
 def test_delete_says_what_is_lost_and_needs_force(cell: Cell, fails: Fails, ended: str, capsys: Any) -> None:
     error = fails(f"%aml_runs delete {ended}")
-    assert "lost for good" in str(error) and f"%aml_runs delete --force {ended}" in str(error)
+    assert "permanently deletes" in str(error) and f"%aml_runs delete --force {ended}" in str(error)
     cell(f"%aml_runs delete -f {ended}")
     cell("%aml_runs")
-    assert "No run yet" in capsys.readouterr().out
+    assert "No runs yet" in capsys.readouterr().out
 
 
 def test_a_live_run(ip: InteractiveShell, cell: Cell, fails: Fails, capsys: Any) -> None:
@@ -91,7 +91,7 @@ def test_bad_lines(fails: Fails, ended: str) -> None:
 
 def test_nothing_yet(cell: Cell, fails: Fails, capsys: Any) -> None:
     cell("%aml_runs")
-    assert "Begin a cell with %%aml_submit" in capsys.readouterr().out
+    assert "Start a cell with %%aml_submit" in capsys.readouterr().out
     assert isinstance(fails("%aml_runs logs"), UnknownRun)
 
 
@@ -110,9 +110,9 @@ def test_compute(cell: Cell, capsys: Any) -> None:
     assert "CPUs" in head and row.startswith("*") and "local" in row and "GiB" in row
     cell("%aml_compute show")
     shown = capsys.readouterr().out
-    assert "cpu slots" in shown and "A run survives the end of" in shown and "kernel" in shown
+    assert "cpu slots" in shown and "Will a run keep going?" in shown and "If the kernel stops:" in shown
     cell("%aml_compute use local")
-    assert "local is the target in use" in capsys.readouterr().out
+    assert "New runs now go to local" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", ["/base/amltrain/mlflow/1/", ""])

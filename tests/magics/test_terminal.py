@@ -18,7 +18,7 @@ DEADLINE = 90.0
 CODE = """
 get_ipython().run_line_magic("load_ext", "jupyter_amltrain")
 from jupyter_amltrain.commands import runs
-runs._SILENCE = 0.2
+runs._QUIET_S = 0.2
 get_ipython().run_cell("%%aml_submit --name term --wait\\nimport os, time\\n"
                        "while not os.path.exists({gate!r}): time.sleep(0.02)")
 get_ipython().run_cell("%aml_runs list")

@@ -331,10 +331,10 @@ def result(place: Place, handle: str) -> None:
 
 
 def resubmit(place: Place, handle: str) -> None:
-    from jupyter_amltrain.commands.again import again
+    from jupyter_amltrain.commands import runs
 
     run = place.api.attach(handle)
-    again(run.run, run.files)
+    runs.resubmit(run.run, run.files)
 
 
 def register(place: Place, handle: str) -> None:
@@ -342,9 +342,9 @@ def register(place: Place, handle: str) -> None:
 
 
 def known(place: Place, handle: str) -> None:
-    from jupyter_amltrain.commands.known import Known
+    from jupyter_amltrain.commands.completion import CompletionNames
 
-    Known().look(60.0).runs()
+    CompletionNames().refresh(60.0).runs()
 
 
 def _questions() -> Any:

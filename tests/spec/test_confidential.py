@@ -133,12 +133,12 @@ LINES = ["--param password=hunter2", "--env-var DB_PASS=hunter2", f"--tag ci={GI
 
 @pytest.mark.parametrize("line", LINES)
 def test_secret_in_a_line_is_refused(line: str) -> None:
-    from jupyter_amltrain.commands import lexing
-    from jupyter_amltrain.commands.compose import compose
-    from jupyter_amltrain.commands.submit import understand
+    from jupyter_amltrain.commands import magic_line
+    from jupyter_amltrain.commands.forms import compose
+    from jupyter_amltrain.commands.submit import parse_submit
 
     with pytest.raises(CommandError, match="secret") as caught:
-        understand(lexing.split(line), "pass")
+        parse_submit(magic_line.split(line), "pass")
     assert "hunter2" not in str(caught.value) and GITHUB not in str(caught.value)
     assert "secret" in str(compose(f"%%aml_submit {line}", None, cell="pass").errors)
 

@@ -230,7 +230,7 @@ def test_everything_by_keyboard(panel: PanelPage) -> None:
     panel.page.keyboard.press("Escape")
     expect(menu).to_have_count(0)
     panel.press("Delete")
-    assert "would be lost for good" in panel.dialog().inner_text()
+    assert "permanently deletes" in panel.dialog().inner_text()
     panel.confirm("Cancel")
     expect(panel.row(first)).to_be_visible()
     panel.press("ContextMenu")
@@ -303,7 +303,7 @@ def test_runs_are_deleted_after_the_kernels_sentence(
         panel.wait_run(handle, "completed")
     panel.choose(first, "Delete…")
     text = panel.dialog().inner_text()
-    assert "This would be lost for good" in text and first in text and "MLflow's record stays" in text
+    assert "permanently deletes" in text and first in text and "MLflow record is kept" in text
     panel.page.screenshot(path=shots / "runs-delete.png")
     panel.confirm("Delete")
     expect(panel.row(first)).to_have_count(0, timeout=MS)

@@ -423,7 +423,7 @@ class AzureBackend(Backend, Provisioned):
 
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
         """See :meth:`Backend.local_copy`: of what has been fetched of a job."""
-        place = self._folder(run_id) / path
+        place = self.jobs.folder(run_id) / path
         return str(place) if await self._loop.offload(place.exists) else None
 
     async def log_path(self, run_id: str) -> str:

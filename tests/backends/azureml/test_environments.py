@@ -227,12 +227,13 @@ def test_what_its_own_modules_import_counts(tmp_path: Path) -> None:
 
 
 def test_the_default_of_a_notebook_gives_way_to_the_line(tmp_path: Path) -> None:
-    from jupyter_amltrain.commands.submit import Defaults, understand
+    from jupyter_amltrain.commands.registry import Defaults
+    from jupyter_amltrain.commands.submit import parse_submit
 
     defaults = Defaults(environment="mine")
-    taken = understand([], "print(1)", defaults=defaults).spec.environment
+    taken = parse_submit([], "print(1)", defaults=defaults).spec.environment
     assert taken.name == "mine@latest" and taken.chosen
-    assert understand(["--env", "other"], "print(1)", defaults=defaults).spec.environment == Environment(
+    assert parse_submit(["--env", "other"], "print(1)", defaults=defaults).spec.environment == Environment(
         name="other@latest"
     )
 

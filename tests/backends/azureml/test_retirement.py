@@ -18,7 +18,7 @@ from jupyter_amltrain.backends.azureml.catalog import (
     sizes_of,
 )
 from jupyter_amltrain.backends.azureml.cost_prompts import asks
-from jupyter_amltrain.commands.azure_sizes import sizes_text
+from jupyter_amltrain.commands.azure import sizes_text
 from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,12 +1,14 @@
-"""Plain text for people: tables, and times as one says them."""
+"""Text for people: tables, ages, numbers, close matches."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-#: A cell of a table is cut at this many characters.
-CELL = 60
+#: Characters of a table cell; longer text is cut.
+MAX_CELL = 60
+#: What stands for a value that a device does not report.
+UNKNOWN = "n/a"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, whole_end: bool = False) -> str:
@@ -21,7 +23,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, whole_end: bo
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> str:
-    """``name  value`` lines, values below each other; rows without a value are left out."""
+    """``name  value`` lines with aligned values; rows without a value are left out."""
     rows = [row for row in rows if row[1]]
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
@@ -40,6 +42,23 @@ def ago(then: float, now: float | None = None) -> str:
     return f"{seconds // 86400:.0f} d ago"
 
 
+def measure(value: float | None, unit: str) -> str:
+    """``93 %``, ``40,536 MiB``; :data:`UNKNOWN` for what a device does not report."""
+    return UNKNOWN if value is None or value != value else f"{value:,.0f} {unit}"
+
+
+def close_matches(word: str, words: Iterable[str], n: int = 3, cutoff: float = 0.5) -> list[str]:
+    """Up to `n` of `words` that `word` may be a typing error of, the closest first."""
+    import difflib  # not at %load_ext
+
+    return difflib.get_close_matches(word, list(words), n, cutoff)
+
+
+def did_you_mean(near: Sequence[str], otherwise: str = "", *, prefix: str = "") -> str:
+    """``Did you mean list or logs?``, or `otherwise` where nothing is near."""
+    return f"Did you mean {prefix}{' or '.join(near)}?" if near else otherwise
+
+
 def _cut(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= CELL else text[: CELL - 1] + "…"
+    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"

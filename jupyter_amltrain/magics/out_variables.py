@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from jupyter_amltrain.api import TrackedRun
 
 
-class ValuesHome:
-    """Runs of one notebook whose values are awaited.
+class OutVariables:
+    """Runs of one notebook whose ``--out`` values are awaited.
 
     Parameters
     ----------
@@ -33,12 +33,12 @@ class ValuesHome:
         self._awaited.append(run)
 
     def collect(self, info: Any = None) -> None:
-        """Assign what has come home; called before each cell, free when nothing is awaited."""
+        """Assign the values of ended runs; called before each cell, free when none is awaited."""
         if not self._awaited or threading.current_thread() is not threading.main_thread():
-            return  # a subshell's cell leaves variables alone
+            return  # not from a subshell's cell
         for run in list(self._awaited):
             try:
-                # What is known already: a cell must not wait for a target.
+                # The last known state: a cell must not wait for a target.
                 known = run.run
                 if not known.status.state.terminal:
                     continue
@@ -48,18 +48,18 @@ class ValuesHome:
                 else:
                     names = ", ".join(known.spec.out)
                     print(f"{run.handle} {known.status.state.value}: {names} not set.")
-            except AmlTrainError as error:  # deleted, or its target is away
+            except AmlTrainError as error:  # deleted, or its target does not answer
                 if run in self._awaited:
                     self._awaited.remove(run)
                 print(f"{type(error).__name__}: {error}")
 
     def assign(self, run: TrackedRun, *, strict: bool = True) -> None:
-        """Assign the values of an ended run and say so.
+        """Assign the values of an ended run and print them.
 
         Raises
         ------
         ResultMissing
-            A value did not come home; only when `strict`, after assigning the others.
+            A value was not returned; only when `strict`, after assigning the others.
         """
         missing: list[ResultMissing] = []
         for name in run.spec.out:

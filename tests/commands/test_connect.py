@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.commands import lexing
-from jupyter_amltrain.commands.connect_lines import MAGIC, compose, connect_fields
-from jupyter_amltrain.commands.parsers import parser_of
+from jupyter_amltrain.commands import magic_line
+from jupyter_amltrain.commands.connect import MAGIC, compose, connect_fields
+from jupyter_amltrain.commands.registry import parser_of
 from jupyter_amltrain.connections import Place
 
 NAMES = {"subscription": "My subscription", "resource-group": "ml", "workspace": "ml-dev"}
@@ -64,7 +64,7 @@ def test_a_configuration_is_found_or_named(config: Path, tmp_path: Path) -> None
         ({"subscription": "s"}, "resource-group", "--resource-group and --workspace are missing"),
         ({"subscription": "s", "resource-group": "g"}, "workspace", "--workspace is missing"),
         ({"workspace": "w"}, "subscription", "--subscription and --resource-group are missing"),
-        ({**NAMES, "sign-in": "guess"}, "", "invalid choice: 'guess'"),
+        ({**NAMES, "sign-in": "guess"}, "sign-in", "invalid choice: 'guess'"),
         ({**NAMES, "workspace": "a\nb"}, "workspace", "cannot hold a line break"),
         ({"region": "x"}, "region", "no field 'region'"),
     ],
@@ -87,6 +87,6 @@ def test_names_of_the_notebook_are_left_to_ipython(tmp_path: Path) -> None:
 @given(st.dictionaries(st.sampled_from([field.name for field in connect_fields() if not field.choices]), TEXT))
 def test_the_magic_reads_what_was_typed(given_: dict[str, str]) -> None:
     line = compose(given_, []).line
-    asked = parser_of("compute", "%aml_compute").parse(lexing.split(line.removeprefix("%aml_compute")))
+    asked = parser_of("compute", "%aml_compute").parse(magic_line.split(line.removeprefix("%aml_compute")))
     for name, text in given_.items():
         assert (getattr(asked, name.replace("-", "_")) or "") == text.strip()

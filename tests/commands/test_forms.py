@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.commands import lexing
-from jupyter_amltrain.commands.compose import compose
-from jupyter_amltrain.commands.forms import SHOWN, submit_actions, submit_fields
-from jupyter_amltrain.commands.quoting import quote, words
-from jupyter_amltrain.commands.submit import understand
+from jupyter_amltrain.commands import magic_line
+from jupyter_amltrain.commands.forms import SHOWN, compose, submit_actions, submit_fields
+from jupyter_amltrain.commands.magic_line import quote, words
+from jupyter_amltrain.commands.submit import parse_submit
 
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=30)
 
 
 def spec_of(line: str) -> Any:
-    return understand(lexing.split(line.removeprefix("%%aml_submit")), "x = a = b = 1", prog="%%aml_submit").spec
+    return parse_submit(magic_line.split(line.removeprefix("%%aml_submit")), "x = a = b = 1", prog="%%aml_submit").spec
 
 
 def test_the_form_has_every_flag_and_shows_the_usual_ones_first() -> None:
@@ -68,12 +67,12 @@ def test_the_line_form_keeps_its_name_script_and_arguments(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("form", "cell", "field", "said"),
     [
-        ({"gpus": "many"}, "pass", "gpus", "not a whole number"),
-        ({"timeout": "soon"}, "pass", "timeout", "not a time"),
+        ({"gpus": "many"}, "pass", "gpus", "whole number"),
+        ({"timeout": "soon"}, "pass", "timeout", "expected a time"),
         ({"require-gpu": "stopp"}, "pass", "require-gpu", "Did you mean"),
         ({"param": ["lr"]}, "pass", "param", "has no '='"),
         ({"param": ["1x=2"]}, "pass", "param", "--param"),
-        ({"out": ["1a"]}, "pass", "out", "not a variable name"),
+        ({"out": ["1a"]}, "pass", "out", "variable name"),
         ({"name": "a/b"}, "pass", "name", "no '/'"),
         ({"name": "x" * 65}, "pass", "name", "1 to 64"),
         ({"name": "two\nlines"}, "pass", "name", "line break"),
@@ -105,13 +104,13 @@ def test_lines_are_counted_as_a_person_sees_them() -> None:
 
 def test_a_broken_line_says_so() -> None:
     assert "No closing quotation" in compose('%%aml_submit --name "x', None, cell="pass").errors[""]
-    assert "no line of a submit" in compose("%%bash", {}, cell="pass").errors[""]
+    assert "not a line that submits" in compose("%%bash", {}, cell="pass").errors[""]
 
 
 @given(st.lists(TEXT, max_size=5))
 def test_words_are_found_as_they_were_quoted(texts: list[str]) -> None:
     quoted = [quote(text) for text in texts]
-    assert lexing.split(" ".join(quoted) + " ;") == texts
+    assert magic_line.split(" ".join(quoted) + " ;") == texts
     assert words(" ".join([*quoted, "end"])) == [*quoted, "end"]
 
 

@@ -1,0 +1,218 @@
+"""The parser of a command's words: help that begins with examples, errors that name close matches."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.text import close_matches, did_you_mean
+
+_NO_VALUE = "expected one argument"
+
+
+class HelpRequested(Exception):
+    """``--help`` was given; carries the text to print."""
+
+
+class _Help(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        raise HelpRequested(parser.format_help())
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises :class:`CommandError` and names close matches."""
+
+    def __init__(self, *, prog: str, description: str, examples: Sequence[str] = (), **rest: Any) -> None:
+        rest.pop("formatter_class", None)
+        if examples:
+            # IPython shows it as the docstring: the sentence first, then what to copy.
+            description += "\n\nExamples::\n\n" + "\n".join(f"    {line}" for line in examples)
+        super().__init__(
+            prog=prog,
+            usage=rest.pop("usage", None),
+            description=description,
+            formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=28, width=92),
+            add_help=False,
+            allow_abbrev=False,
+            **rest,
+        )
+        self.verbs: dict[str, Parser] = {}
+        self.takes_rest = False  #: words after ``--`` are not parsed: ``rest`` of the result
+        self.add_argument("-h", "--help", nargs=0, action=_Help, help="show this text")
+
+    @property
+    def magic(self) -> bool:
+        """Whether it parses the line of a magic, not of a shell."""
+        return self.prog.startswith("%")
+
+    def flag(
+        self,
+        *names: str,
+        field: str = "",
+        repeated: bool = False,
+        offers: Sequence[str] = (),
+        samples: Sequence[str] = (),
+        **rest: Any,
+    ) -> argparse.Action:
+        """Add a flag or an argument.
+
+        Parameters
+        ----------
+        field
+            What an error about its value calls it, where that is not its name: a field of a Struct.
+        repeated
+            It may be given any number of times; its values are a list.
+        offers
+            The values that there are, for the completion.
+        samples
+            Examples of a value, for the completion.
+        """
+        if repeated:
+            rest = {"action": "append", "default": [], **rest}
+        action = self.add_argument(*names, **rest)
+        action.field = field  # type: ignore[attr-defined]
+        action.offers = tuple(offers)  # type: ignore[attr-defined]
+        action.samples = tuple(samples)  # type: ignore[attr-defined]
+        return action
+
+    def verb(self, name: str, description: str, examples: Sequence[str] = ()) -> Parser:
+        """Add a sub-command."""
+        parser = Parser(prog=f"{self.prog} {name}", description=description, examples=examples)
+        self.verbs[name] = parser
+        return parser
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse complains of: a missing value, a flag given wrongly."""
+        field = ""
+        for action in self._actions:
+            if action.option_strings and message.startswith(f"argument {'/'.join(action.option_strings)}: "):
+                field = field_of(action)
+                if message.endswith(f": {_NO_VALUE}"):
+                    message = f"argument {action.option_strings[-1]}: {_NO_VALUE}, {action.metavar or 'a text'}"
+        raise CommandError(
+            f"{self.prog}: {message[:1].lower()}{message[1:]}.",
+            hint=f"See: {self.help_call}",
+            code="command.usage",
+            field=field,
+        )
+
+    @property
+    def help_call(self) -> str:
+        """What to type for help."""
+        magic = self.magic and " " not in self.prog
+        return f"{self.prog.replace('%%', '%')}?" if magic else f"{self.prog} --help"
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        return read_value(action, arg_string)
+
+    def parse(self, tokens: Sequence[str]) -> argparse.Namespace:
+        """Parse all of `tokens`; ``verb`` of the result is the sub-command, or empty.
+
+        Raises
+        ------
+        CommandError
+            Something is unknown or missing; close matches are named.
+        HelpRequested
+            ``--help`` is among them.
+        """
+        tokens = list(tokens)
+        if self.verbs:
+            return self._parse_verb(tokens)
+        rest: list[str] = []
+        if self.takes_rest and "--" in tokens:
+            at = tokens.index("--")
+            tokens, rest = tokens[:at], tokens[at + 1 :]
+        args, unknown = self.parse_known_args(tokens)
+        if unknown:
+            self._unknown(unknown[0])
+        args.verb, args.rest = "", rest
+        return args
+
+    def _parse_verb(self, tokens: list[str]) -> argparse.Namespace:
+        if tokens[:1] in (["-h"], ["--help"]):
+            raise HelpRequested(self.format_help())
+        # Flags alone (or nothing) belong to the first verb, "list".
+        verb = tokens.pop(0) if tokens and not tokens[0].startswith("-") else next(iter(self.verbs))
+        if verb not in self.verbs:
+            hint = did_you_mean(_near(verb, self.verbs), f"Commands: {', '.join(self.verbs)}.")
+            if "show" in self.verbs and ("/" in verb or verb[-1:].isdigit()):
+                hint = f"Did you mean: {self.prog} show {verb}"
+            raise CommandError(f"{self.prog}: unknown command {verb!r}.", hint=hint, code="command.unknown")
+        args = self.verbs[verb].parse(tokens)
+        args.verb = verb
+        return args
+
+    def _unknown(self, token: str) -> NoReturn:
+        if not token.startswith("-"):
+            raise CommandError(
+                f"{self.prog}: unexpected argument {token!r}.",
+                hint=f"Put values with spaces in quotes. See: {self.help_call}",
+                code="command.unexpected_argument",
+            )
+        flag = token.partition("=")[0]
+        flags = [name for action in self._actions for name in action.option_strings]
+        hint = did_you_mean(_near(flag, flags), f"See: {self.help_call}")
+        raise CommandError(f"{self.prog}: unknown flag {flag}.", hint=hint, code="command.unknown_flag")
+
+    def format_help(self) -> str:
+        """The sentence and examples first; usage and flags after."""
+        text = super().format_help()
+        usage, _, rest = text.partition("\n\n")
+        sentence, _, flags = rest.partition("\noptions:")
+        if not flags:  # Python with another word there
+            return text
+        positional = ""
+        if "\npositional arguments:" in sentence:
+            sentence, _, positional = sentence.partition("\npositional arguments:")
+            positional = "arguments:" + positional + "\n"
+        if self.verbs:
+            width = max(map(len, self.verbs))
+            verbs = [
+                f"  {name:<{width}}  {(parser.description or '').partition(chr(10))[0]}"
+                for name, parser in self.verbs.items()
+            ]
+            flags = "\n" + "\n".join(verbs) + f"\n\nHelp on a command: {self.prog} <command> --help\n"
+            usage = f"usage: {self.prog} [{'|'.join(self.verbs)}] ..."
+            if len(usage) > 96:  # they stand below
+                usage = f"usage: {self.prog} [command] ..."
+            return f"{sentence.strip()}\n\n{usage}\n\ncommands:{flags}"
+        return f"{sentence.strip()}\n\n{usage}\n\n{positional}options:{flags}"
+
+
+def flag_name(action: argparse.Action) -> str:
+    """``--gpus``, or the name of an argument that has no flag."""
+    return action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
+
+
+def field_of(action: argparse.Action) -> str:
+    """What an error about the value of `action` has as its field."""
+    return getattr(action, "field", "") or flag_name(action).lstrip("-")
+
+
+def read_value(action: argparse.Action, text: str) -> Any:
+    """The value that `text` stands for after a flag; an error names the flag and its field."""
+    try:
+        return action.type(text) if callable(action.type) else text
+    except CommandError as error:
+        if error.field:
+            raise
+        raise type(error)(
+            f"{flag_name(action)}: {error.message}",
+            hint=error.hint,
+            code=error.code or "flag.value",
+            field=field_of(action),
+            details=error.details,
+        ) from None
+
+
+def _near(word: str, words: Iterable[str]) -> list[str]:
+    words = list(words)
+    near = close_matches(word, words, 2, 0.6)
+    if not near:  # --target-name, --timeout-seconds
+        stem = word.lstrip("-").partition("-")[0].partition("_")[0]
+        return [w for w in words if stem and w.lstrip("-") and w.lstrip("-") == stem]
+    stem = word.replace("_", "-")
+    return [w for w in near if stem.startswith(f"{w}-")] or near

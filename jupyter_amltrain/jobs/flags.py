@@ -1,0 +1,301 @@
+"""The flags of a job: one table for ``%%aml_submit``, ``amltrain submit``, :func:`jupyter_amltrain.submit`,
+the completion and the panel's form.
+
+A new flag is a field of :class:`~jupyter_amltrain.spec.job.JobSpec` (or of its resources), a row here, and
+whoever acts on the field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from jupyter_amltrain import job_words
+from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.jobs import flag_types
+from jupyter_amltrain.spec.environment import Environment
+from jupyter_amltrain.spec.inputs import JobInput, JobOutput
+from jupyter_amltrain.spec.resources import DISTRIBUTIONS, Distribution, Resources, distribution_of
+from jupyter_amltrain.spec.service import IDENTITIES, SERVICES
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobFlag:
+    """A flag that is a field of a job.
+
+    Attributes
+    ----------
+    flag
+        As it is typed.
+    field
+        Path of the field: ``timeout``, ``resources.gpus``.
+    help
+        One sentence, for the help and the form.
+    type
+        Reads a typed value; ``None`` keeps the text.
+    repeated, switch
+        It may be given several times; it has no value.
+    keyword
+        Of :func:`jupyter_amltrain.submit`; default the last part of `field`.
+    keyword_help
+        What the keyword takes, where that differs from the flag.
+    convert
+        Makes the field's value of what was typed, or of what the keyword got.
+    yaml
+        The key of an ``az ml`` job file that decides it, empty for none: the flag is not for such a file.
+        ``None``: it may stand beside a file.
+    offers, samples
+        For the completion: the values that there are; examples of one.
+    """
+
+    flag: str
+    field: str
+    help: str
+    metavar: str = ""
+    type: Callable[[str], Any] | None = None
+    repeated: bool = False
+    switch: bool = False
+    keyword: str = ""
+    keyword_help: str = ""
+    convert: Callable[[Any], Any] = lambda value: value
+    yaml: str | None = ""
+    offers: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Keyword of :func:`jupyter_amltrain.submit`."""
+        return self.keyword or self.field.rpartition(".")[2]
+
+    @property
+    def dest(self) -> str:
+        """Attribute of a parsed line."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+
+def _names(value: Iterable[Any]) -> tuple[str, ...]:
+    """Names, each once; of a flag that takes several with commas, lists of them."""
+    return tuple(dict.fromkeys(name for item in value for name in ([item] if isinstance(item, str) else item)))
+
+
+def _inputs(value: Any) -> dict[str, JobInput]:
+    return job_words.inputs_of(_once("--input", "inputs", value))
+
+
+def _outputs(value: Any) -> dict[str, JobOutput]:
+    return job_words.outputs_of(_once("--output", "outputs", value))
+
+
+def _once(flag: str, field: str, value: Any) -> Any:
+    """Pairs that were typed as a mapping; other values as they are."""
+    pairs = value if isinstance(value, list) and all(isinstance(item, tuple) for item in value) else []
+    if not pairs:
+        return value
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SpecError(
+            f"{flag}: {twice} is given twice.", hint="Give it once, or rename one.", code="flag.twice", field=field
+        )
+    return mapping
+
+
+FLAGS = (
+    JobFlag(
+        flag="--source", field="source", metavar="FOLDER", yaml="code",
+        help="copy this folder along (.amlignore and .gitignore apply)",
+    ),
+    JobFlag(
+        flag="--param", field="params", metavar="K=V", type=flag_types.param, repeated=True, convert=dict, yaml=None,
+        help="assigned before the first line; an argument --K V for a script; '${{inputs.data}}' is the path of"
+        " --input data",
+        keyword_help="values by name",
+    ),
+    JobFlag(
+        flag="--out", field="out", metavar="NAME", type=flag_types.out, repeated=True, convert=_names, yaml="outputs",
+        help="return this variable to the notebook when the script finishes",
+        keyword_help="names of variables; afterwards run.result(name)",
+    ),
+    JobFlag(
+        flag="--env-var", field="env", metavar="K=V", type=flag_types.env_var, repeated=True, convert=dict,
+        yaml="environment_variables",
+        help="an environment variable of the run; no secrets here",
+        keyword_help="environment variables by name",
+    ),
+    JobFlag(
+        flag="--secret", field="secrets", metavar="NAME", repeated=True, convert=_names, yaml="environment_variables",
+        help="an environment variable whose value is taken from here or from keyring and stored nowhere",
+        keyword_help="values by name; handed to the job's process, stored nowhere",
+    ),
+    JobFlag(
+        flag="--gpus", field="resources.gpus", metavar="N", type=flag_types.count, yaml="resources.instance_type",
+        help="GPUs; default 1 where there is one, 0 for none",
+    ),
+    JobFlag(
+        flag="--require-gpu", field="require_gpu", metavar=flag_types.require_gpu.metavar,
+        type=flag_types.require_gpu,
+        help="what to do when the run leaves its GPUs unused: only warn, or stop it",
+    ),
+    JobFlag(
+        flag="--gpu-grace", field="gpu_grace", metavar="TIME", type=flag_types.duration, samples=("60s", "5m"),
+        help="time that a run has to start using its GPUs; default 60s", keyword_help="seconds",
+    ),
+    JobFlag(
+        flag="--share-gpus", field="share_gpus", switch=True,
+        help="also GPUs that others use: this kernel, other people",
+    ),
+    JobFlag(
+        flag="--gpu-ids", field="gpu_ids", metavar=flag_types.gpu_ids.metavar, type=flag_types.gpu_ids,
+        help="what CUDA_VISIBLE_DEVICES of the run holds; index for tools that parse numbers (DeepSpeed, vLLM)",
+    ),
+    JobFlag(
+        flag="--name", field="name", yaml=None, help="a name for people; default the notebook's or script's",
+    ),
+    JobFlag(
+        flag="--experiment", field="experiment", metavar="NAME", yaml=None,
+        help="MLflow experiment; default the notebook's name",
+    ),
+    JobFlag(
+        flag="--tag", field="tags", metavar="K=V", type=flag_types.tag, repeated=True, convert=dict, yaml=None,
+        help="MLflow tag", keyword_help="MLflow tags by name",
+    ),
+    JobFlag(
+        flag="--timeout", field="timeout", metavar="TIME", type=flag_types.duration, yaml="limits.timeout",
+        help="stop the run after 90, 30s, 15m, 2h, 1d", keyword_help="seconds of run time",
+        samples=("30m", "2h", "1d"),
+    ),
+    JobFlag(
+        flag="--nodes", field="resources.nodes", metavar="N", type=flag_types.count, yaml="resources.instance_count",
+        help="machines that it runs on at the same time; default 1", samples=("2", "4"),
+    ),
+    JobFlag(
+        flag="--processes", field="distribution.processes", metavar="N", type=flag_types.count,
+        yaml="distribution.process_count_per_instance", help="processes on each node; default one for each GPU",
+    ),
+    JobFlag(
+        flag="--distribution", field="distribution.kind", keyword="distribution", metavar="KIND",
+        type=job_words.parse_distribution, offers=DISTRIBUTIONS, yaml="distribution",
+        help="how processes find each other: pytorch (default for several), mpi, tensorflow or tensorflow:N with"
+        " N parameter servers",
+    ),
+    JobFlag(
+        flag="--instance-type", field="resources.instance_type", metavar="SIZE", yaml="resources.instance_type",
+        help="size of machine, where the target finds one for the run",
+    ),
+    JobFlag(
+        flag="--shm-size", field="resources.shm_size", metavar="SIZE", yaml="resources.shm_size",
+        help="shared memory of the container: 512m, 8g", samples=("2g", "8g"),
+    ),
+    JobFlag(
+        flag="--docker-args", field="resources.docker_args", metavar="ARGS", yaml="resources.docker_args",
+        help="further arguments of docker run; write --docker-args=--ipc=host",
+    ),
+    JobFlag(
+        flag="--env", field="environment", metavar="ENV", type=job_words.parse_environment, yaml="environment",
+        help="packages: kernel (what the script imports, as installed here), NAME:3 or NAME@latest, conda.yml,"
+        " an image, conda.yml,IMAGE, or a folder with a Dockerfile",
+        keyword_help="as --env, or an Environment (env are environment variables)",
+    ),
+    JobFlag(
+        flag="--derive-env", field="environment.derive", keyword="derive_env", switch=True, yaml="environment",
+        help="where MLflow of the named environment cannot log, use a copy of it that can",
+    ),
+    JobFlag(
+        flag="--input", field="inputs", metavar="NAME=URI", type=job_words.input_pair, repeated=True, convert=_inputs,
+        yaml="inputs",
+        help="data, at the path in $AML_INPUT_NAME; after commas a mode (download, ro_mount) and a type",
+        keyword_help="by name: a path or address as --input takes it, a number or truth value, or a JobInput",
+    ),
+    JobFlag(
+        flag="--output", field="outputs", metavar="NAME[=URI]", type=job_words.output_pair, repeated=True,
+        convert=_outputs, yaml="outputs",
+        help="a folder to write to, in $AML_OUTPUT_NAME; after commas a mode (upload, rw_mount) and a type",
+        keyword_help="names, or addresses by name",
+    ),
+    JobFlag(
+        flag="--identity", field="identity", metavar="WHO", offers=IDENTITIES, yaml="identity",
+        help="who reads the data: user (you), managed or managed:CLIENT-ID (the compute), aml (the workspace)",
+    ),
+    JobFlag(
+        flag="--service", field="services", metavar="NAME", type=job_words.parse_service, repeated=True,
+        offers=SERVICES, yaml="services",
+        convert=lambda value: _names(job_words.parse_service(service) for service in value),
+        help="open while it runs: jupyterlab, vscode, tensorboard:FOLDER, ssh:PUBLIC-KEY-FILE",
+    ),
+    JobFlag(
+        flag="--priority", field="priority", metavar=flag_types.priority.metavar, type=flag_types.priority,
+        yaml="queue_settings.priority", help="priority in the queue",
+    ),
+    JobFlag(
+        flag="--tier", field="tier", metavar=flag_types.tier.metavar, type=flag_types.tier,
+        yaml="queue_settings.job_tier", help="machines that the service selects; spot is low priority",
+    ),
+)  # fmt: skip
+
+
+def typed_values(args: Any) -> dict[str, Any]:
+    """What a parsed line says, by path of the field; flags that are not given are left out."""
+    values = {flag: getattr(args, flag.dest, None) for flag in FLAGS}
+    return {
+        flag.field: flag.convert(value)
+        for flag, value in values.items()
+        if value is not None and value is not False and value != []
+    }
+
+
+def keyword_values(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """What keywords of :func:`jupyter_amltrain.submit` say, by path of the field; empty ones are left out.
+
+    Raises
+    ------
+    TypeError
+        There is no such keyword.
+    SpecError
+        A text where a list is expected.
+    """
+    by_name = {flag.name: flag for flag in FLAGS}
+    values: dict[str, Any] = {}
+    for name, value in keywords.items():
+        if name not in by_name:
+            raise TypeError(f"submit() got an unexpected keyword argument {name!r}")
+        flag = by_name[name]
+        if flag.repeated and isinstance(value, str):
+            raise SpecError(
+                f"{name} must be a list of strings, got {value!r}.",
+                hint=f"Example: {name}=[{value!r}]",
+                code="flag.value",
+                field=flag.field,
+            )
+        if value is None or (not isinstance(value, int | float) and not value):
+            continue
+        if flag.field == "distribution.kind" and isinstance(value, str):
+            value = job_words.parse_distribution(value)
+        values[flag.field] = flag.convert(value)
+    return values
+
+
+def job_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of a :class:`~jupyter_amltrain.spec.job.JobSpec` from values by path of the field."""
+    fields: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        name, nested, part = path.partition(".")
+        if nested:
+            parts.setdefault(name, {})[part] = value
+        else:
+            fields[name] = value
+    resources = Resources(**parts.get("resources", {}))
+    distribution = parts.get("distribution", {})
+    kind = distribution.get("kind") or Distribution()
+    processes = distribution.get("processes")
+    environment = fields.get("environment", "")
+    if not isinstance(environment, Environment):
+        environment = job_words.environment_of(environment, parts.get("environment", {}).get("derive", False))
+    return {
+        **fields,
+        "resources": resources,
+        "distribution": distribution_of(kind.kind, processes, resources.nodes, kind.parameter_servers),
+        "environment": environment,
+    }
