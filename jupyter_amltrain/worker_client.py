@@ -196,12 +196,15 @@ class Worker:
         if last and self.pid is None and not self._closed:
             await self._start()
         self._closed = True
+        busy = self._turn is not None and self._turn.locked()
         process, inlet = self._let_go()
         if process is None or inlet is None:
             return
         for op, payload in last:
             inlet.write_quietly(frames.pack({"id": 0, "op": op, "payload": payload}))
         inlet.close()
+        if last or busy:  # it has seconds of work left: an import of MLflow alone takes that long
+            return
         with contextlib.suppress(subprocess.TimeoutExpired):  # an idle one is gone in milliseconds
             await asyncio.get_running_loop().run_in_executor(None, process.wait, 0.3)
 
