@@ -101,6 +101,22 @@ def api(home: Path) -> Iterator[object]:
         module.close()
 
 
+#: What takes a minute and more, longest first. Begun last, one of them would go on alone.
+LONGEST = (
+    "tests/ui",
+    "tests/agent/test_gpu_queue.py",
+    "tests/test_models.py",
+    "tests/azure/test_backend.py",
+    "tests/agent/test_faults.py",
+    "tests/agent/test_hostile_jobs.py",
+    "tests/azure/test_computes.py",
+    "tests/azure/test_connect.py",
+    "tests/agent/test_gpu_gate.py",
+    "tests/kernel/test_dashboard.py",
+    "tests/kernel/test_panel.py",
+)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep the tests of a file in one worker: they share kernels, servers and environments."""
@@ -110,5 +126,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
             return "tests/ui" if file.startswith("tests/ui/") else file  # one page and server for all of ui/
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if longest := next((scope for scope in LONGEST if scope in self.workqueue), None):
+                self.workqueue.move_to_end(longest, last=False)
+            super()._assign_work_unit(node)
 
     return ByFile(config, log)

@@ -8,6 +8,7 @@ changes seldom is asked of a few GPUs a tick, in turn; PCIe counters (20 ms a ca
 from __future__ import annotations
 
 import ctypes
+import os
 from array import array
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
@@ -27,8 +28,10 @@ COLUMNS: Tuple[Tuple[str, str], ...] = (
     ("sm_clock", "MHz"),
 )
 WIDTH = len(COLUMNS)
+#: Seconds in which the slow metrics of every GPU are read once; ``AMLTRAIN_GPU_SLOW_PERIOD`` sets another number.
+SLOW_PERIOD_S = float(os.environ.get("AMLTRAIN_GPU_SLOW_PERIOD") or 5.0)
 #: Seconds until what is away is tried again.
-RETRY = 5.0
+RETRY = SLOW_PERIOD_S
 #: Seconds in which each function that was refused is asked once more: MIG and permissions change.
 REFUSED_RETRY_S = 60.0
 #: Utilization samples taken at once: a driver keeps fewer (seconds to minutes).

@@ -9,12 +9,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from . import clock, gpu_sentinels
 from .gpu_devices import NEVER, OK
-from .gpu_readings import REFUSED_RETRY_S, GpuReadings, Value
+from .gpu_readings import REFUSED_RETRY_S, SLOW_PERIOD_S, GpuReadings, Value
 from .gpu_sentinels import NO_VALUE
 from .process_lists import ProcessLists, by_pid
 
-#: Seconds in which every GPU is asked once.
-SLOW = 5.0
 #: Unit of each value as it is written down; a reader takes them from the header.
 UNITS = {
     "mem_clock": "MHz", "throttle": "bits", "ecc": "errors", "power_limit": "W", "mine": "MiB", "others": "MiB",
@@ -65,7 +63,7 @@ class SlowReadings:
         self._credit = min(float(n), self._credit)
         now = [(self._turn + k) % n for k in range(int(self._credit))] if n else []
         self._turn = (self._turn + len(now)) % max(1, n)
-        self._credit += n * period / SLOW - len(now)
+        self._credit += n * period / SLOW_PERIOD_S - len(now)
         return now
 
     def read(self, i: int) -> Dict[str, Value]:

@@ -68,7 +68,7 @@ def test_guardian_and_supervisor_killed_while_their_helpers_begin(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A helper that does not know yet that it shall end with its parent ends with it."""
-    monkeypatch.setenv("AMLTRAIN_FAILPOINT", "after_helper_fork:sleep=20")
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT", "after_helper_fork:sleep=5")
     state = agent.running(agent.submit(LONG), "up")
     ours = until(lambda: helpers(agent, state))
     kill(state["guardian"]["pid"], state["supervisor"]["pid"])
