@@ -27,6 +27,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,7 +38,7 @@ from jupyter_amltrain import child_process
 
 WORKER = "jupyter_amltrain.worker"
 AZURE = "jupyter_amltrain.backends.azureml.process"
-READY_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 240.0
 #: Variables that tell a library what it is while it is imported: a helper with one of these is started for real.
 _READ_AT_IMPORT = ("MLFLOW_", "PYTHON", "MPL", "LD_", "COVERAGE_")
 
@@ -49,7 +50,8 @@ class ForkedProcess:
         self.pid = pid
         self.stdin, self.stdout = stdin, stdout
         self.returncode: int | None = None
-        self._connection: socket.socket | None = connection
+        self._connection = connection
+        self._turn = threading.Lock()
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -57,17 +59,21 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        connection = self._connection
-        if self.returncode is None and connection is not None:
-            if not select.select([connection], [], [], timeout)[0]:
+        while self.returncode is None:
+            try:
+                ended = bool(select.select([self._connection], [], [], timeout)[0])
+            except (OSError, ValueError):  # another thread has just closed it
+                continue
+            if not ended:
                 raise subprocess.TimeoutExpired("a forked helper", timeout or 0.0)
-            text = b""
-            with contextlib.suppress(OSError):
-                text = connection.recv(16)
-            self.returncode = int(text or b"-9")
-            self._connection = None
-            connection.close()
-        return self.returncode if self.returncode is not None else -9
+            with self._turn:
+                if self.returncode is None:
+                    text = b""
+                    with contextlib.suppress(OSError):
+                        text = self._connection.recv(16)
+                    self.returncode = int(text or b"-9")
+                    self._connection.close()
+        return self.returncode
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -163,10 +169,11 @@ def installed() -> Iterator[None]:
 
     def start(module: str, *arguments: str, log: Path, env: Mapping[str, str]) -> Any:
         parent = _parents.get(module)
-        if parent is None or not parent.fits(env):
-            return real(module, *arguments, log=log, env=env)
-        started.append(parent.fork(arguments, log, env))
-        return started[-1]
+        if parent is not None and parent.fits(env):
+            with contextlib.suppress(OSError):  # it has ended: a real one does as well
+                started.append(parent.fork(arguments, log, env))
+                return started[-1]
+        return real(module, *arguments, log=log, env=env)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(child_process, "start", start)
