@@ -206,9 +206,10 @@ def test_run_killed_at(
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 
-def test_run_folder_removed_under_a_run(agent: Agent) -> None:
+def test_run_folder_removed_under_a_run(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
+    monkeypatch.setenv("AMLTRAIN_FOLDER_RETURN_TIMEOUT", "2")
     run = agent.gated()
     agent.running(run, "up")
     shutil.rmtree(agent.run_folder(run), ignore_errors=True)

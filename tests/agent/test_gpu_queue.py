@@ -142,7 +142,9 @@ def test_run_without_gpus_beside_a_broken_driver_says_so(agent: Agent, driver: S
     state = agent.wait(agent.submit(SHOW, gpus=0))
     assert state["state"] == "completed" and "mismatch" in state["notes"][0]
     driver.answer("nvmlInit", 0)
-    until(lambda: agent.good("info")["gpus"], "the driver")
+    # A submit with GPUs asks the driver at once, an `info` only after a while.
+    probe = {"argv": ["/bin/true"], "environ": {}, "gpus": 1}
+    until(lambda: "error" not in agent("submit", run="probe", **probe), "the driver")
     assert not agent.wait(agent.submit(SHOW, gpus=0)).get("notes")
 
 
