@@ -48,6 +48,15 @@ def refused(agent: Agent, **payload: Any) -> dict[str, Any]:
     return answer["error"]
 
 
+def wait_accepted(agent: Agent) -> None:
+    """Submit until a job for one GPU is taken.
+
+    A submit asks the driver again, but not for ten times as long as the last answer took: seconds on a busy machine.
+    """
+    probe = {"argv": ["/bin/true"], "environ": {}, "gpus": 1}
+    until(lambda: "error" not in agent("submit", run="probe", **probe), "the driver to be asked again")
+
+
 def detail(agent: Agent, run: str, *words: str) -> str:
     """What a waiting run waits for, once the text has these words."""
 
@@ -67,6 +76,7 @@ def test_submit_after_a_driver_has_come_back_gets_a_gpu(agent: Agent, driver: Sw
     driver.answer("nvmlInit", code)
     assert refused(agent, gpus=1)["type"] == "GpuDriverError"
     driver.answer("nvmlInit", 0)
+    wait_accepted(agent)
     first, second = agent.submit(SHOW), agent.submit(SHOW, gpus=1)
     assert agent.wait(first)["devices"] and agent.wait(second)["devices"]
 
@@ -142,9 +152,7 @@ def test_run_without_gpus_beside_a_broken_driver_says_so(agent: Agent, driver: S
     state = agent.wait(agent.submit(SHOW, gpus=0))
     assert state["state"] == "completed" and "mismatch" in state["notes"][0]
     driver.answer("nvmlInit", 0)
-    # A submit with GPUs asks the driver at once, an `info` only after a while.
-    probe = {"argv": ["/bin/true"], "environ": {}, "gpus": 1}
-    until(lambda: "error" not in agent("submit", run="probe", **probe), "the driver")
+    wait_accepted(agent)
     assert not agent.wait(agent.submit(SHOW, gpus=0)).get("notes")
 
 
