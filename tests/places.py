@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from . import prefork
 from .conftest import SETTINGS, end_all
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ def api_of(folder: Path, name: str = "home", **more: str) -> Iterator[Any]:
     """`jupyter_amltrain.api` with a controller of its own over :func:`place`."""
     from jupyter_amltrain import api
 
-    with place(folder, name, **more):
+    with place(folder, name, **more), prefork.installed():
         api.close()
         try:
             yield api

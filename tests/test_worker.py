@@ -125,6 +125,20 @@ def test_it_ends_with_its_kernel(client, ask, loop):
         ask("ping")
 
 
+def test_close_while_busy_does_not_wait_for_the_process(client, ask, loop, monkeypatch):
+    pid = ask("ping")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    future = loop.post(client.request("ping", {}, DEADLINE))
+    until(lambda: client._rpc._pending, "the second request")
+    process, waits = client._rpc._process, []
+    monkeypatch.setattr(process, "wait", waits.append)
+    loop.call(client.close(), DEADLINE)
+    assert not waits
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: process.poll() is not None, "the end of the worker")
+    assert future.exception(DEADLINE)
+
+
 def test_a_picture_and_an_import_through_the_pipe(ask, tmp_path):
     answer = ask("picture", {"record": {"name": "digits", "state": "completed"}})
     assert answer["png"].startswith(b"\x89PNG")

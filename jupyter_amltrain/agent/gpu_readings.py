@@ -8,6 +8,7 @@ changes seldom is asked of a few GPUs a tick, in turn; PCIe counters (20 ms a ca
 from __future__ import annotations
 
 import ctypes
+import os
 from array import array
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
@@ -23,8 +24,10 @@ from .nvml_errors import ErrorNotes, lost_text
 _OLDER, _NEWER = MEMORY, -MEMORY
 #: Key of the call for the utilization now, and of the one for its samples.
 _NOW, _SAMPLES = UTIL, PEAK
-#: Seconds until what is away is tried again.
-LOST_RETRY_S = 5.0
+#: Seconds in which the slow metrics of every GPU are read once; ``AMLTRAIN_GPU_SLOW_PERIOD`` sets another number.
+SLOW_PERIOD_S = float(os.environ.get("AMLTRAIN_GPU_SLOW_PERIOD") or 5.0)
+#: Seconds until a lost GPU is tried again.
+LOST_RETRY_S = SLOW_PERIOD_S
 #: Seconds in which each function that was refused is asked once more: MIG and permissions change.
 REFUSED_RETRY_S = 60.0
 #: Utilization samples taken at once: a driver keeps fewer (seconds to minutes).

@@ -9,12 +9,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from . import clock, gpu_sentinels
 from .gpu_columns import SLOWS, NvmlCall
 from .gpu_devices import NEVER, OK
-from .gpu_readings import REFUSED_RETRY_S, GpuReadings, Value
+from .gpu_readings import REFUSED_RETRY_S, SLOW_PERIOD_S, GpuReadings, Value
 from .gpu_sentinels import NO_VALUE
 from .process_lists import ProcessLists, by_pid
 
-#: Seconds in which every GPU is read once.
-SLOW_INTERVAL_S = 5.0
 _NAMES = tuple(column.name for column in SLOWS if column.nvml is not None)
 _CALLS = [column.nvml for column in SLOWS if column.nvml is not None]
 _ENERGY = NvmlCall(("nvmlDeviceGetTotalEnergyConsumption",))
@@ -112,7 +110,7 @@ class SlowReader:
         self._credit = min(float(n), self._credit)
         now = [(self._turn + k) % n for k in range(int(self._credit))] if n else []
         self._turn = (self._turn + len(now)) % max(1, n)
-        self._credit += n * period / SLOW_INTERVAL_S - len(now)
+        self._credit += n * period / SLOW_PERIOD_S - len(now)
         return now
 
     def read(self, i: int) -> Tuple[Dict[str, Value], Optional[int]]:

@@ -11,7 +11,7 @@ from .processes import LINUX
 from .protocol import CANCEL, JOB, STATE, AgentError, read_json
 
 #: Seconds that a run folder may be away at the end of its run before its record is given up.
-FOLDER_RETURN_TIMEOUT_S = 20.0
+FOLDER_RETURN_TIMEOUT_S = float(os.environ.get("AMLTRAIN_FOLDER_RETURN_TIMEOUT") or 20.0)
 
 
 class StateFile:

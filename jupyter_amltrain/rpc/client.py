@@ -315,6 +315,7 @@ class RpcClient:
         if last and self.pid is None and not self._closed:
             self._start(loop)
         self._closed = True
+        busy = bool(self._pending)
         self._fail_pending(RpcClosed())
         process, writer = self._release()
         if process is None or writer is None:
@@ -327,6 +328,8 @@ class RpcClient:
             writer.close()
 
         await loop.run_in_executor(None, finish)
+        if kill_after is None and (last or busy):  # it has seconds of work left: an import of MLflow takes that long
+            return
         try:
             await loop.run_in_executor(None, process.wait, EXIT_TIMEOUT_S if kill_after is None else kill_after)
         except subprocess.TimeoutExpired:

@@ -25,13 +25,14 @@ TERMINAL = {"completed", "failed", "canceled", "lost"}
 
 def until(check: Callable[[], Any], what: str = "", deadline: float = DEADLINE) -> Any:
     """The first true value of `check`; fails after `deadline` seconds."""
-    end = time.monotonic() + deadline
+    end, pause = time.monotonic() + deadline, 0.01
     while True:
         value = check()
         if value:
             return value
         assert time.monotonic() < end, f"waited {deadline} s for {what or check}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.1 * pause, 0.05)  # a look at all processes costs 5 ms of CPU
 
 
 def processes_of(text: str) -> set[int]:
@@ -163,6 +164,7 @@ def agent(tmp_path: Path, zipapp: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("AMLTRAIN_GRACE", "5")
     monkeypatch.setenv("AMLTRAIN_CPU_SLOTS", "2")
     monkeypatch.setenv("AMLTRAIN_SAMPLE_PERIOD", "0.1")
+    monkeypatch.setenv("AMLTRAIN_GPU_SLOW_PERIOD", "0.5")
     monkeypatch.delenv("AMLTRAIN_RUN", raising=False)
     made = Agent(tmp_path, zipapp)
     try:

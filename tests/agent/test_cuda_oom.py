@@ -161,10 +161,10 @@ def test_who_held_the_rest_is_named(
 ) -> None:
     run = job.start(gpu_grace=60)
     driver.processes(0, [Process(stranger.pid, 577 * MIB)])
-    job.ticked(run, 60)
+    job.ticked(run, 12)
     stranger.kill()  # it may be gone by the time somebody asks
     driver.processes(0, [])
-    job.ticked(run, 60)
+    job.ticked(run, 12)
     text = f"{TRACEBACK}{TORCH_2_1}".replace("1246069", str(stranger.pid)).replace("577.00 MiB", "1.50 GiB")
     state = job.end(run, f"print({text!r}); sys.exit(1)")
     said = state["cause"]["text"]

@@ -68,7 +68,7 @@ def test_guardian_and_supervisor_killed_while_their_helpers_begin(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A helper that does not know yet that it shall end with its parent ends with it."""
-    monkeypatch.setenv("AMLTRAIN_FAILPOINT", "after_helper_fork:sleep=20")
+    monkeypatch.setenv("AMLTRAIN_FAILPOINT", "after_helper_fork:sleep=5")
     state = agent.running(agent.submit(LONG), "up")
     ours = until(lambda: helpers(agent, state))
     kill(state["guardian"]["pid"], state["supervisor"]["pid"])
@@ -206,9 +206,10 @@ def test_run_killed_at(
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 
-def test_run_folder_removed_under_a_run(agent: Agent) -> None:
+def test_run_folder_removed_under_a_run(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
+    monkeypatch.setenv("AMLTRAIN_FOLDER_RETURN_TIMEOUT", "2")
     run = agent.gated()
     agent.running(run, "up")
     shutil.rmtree(agent.run_folder(run), ignore_errors=True)

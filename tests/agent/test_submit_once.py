@@ -206,6 +206,7 @@ def test_submit_to_a_hanging_dispatcher_starts_another(
 ) -> None:
     once = agent.folder / "hangs"
     once.mkdir()
+    monkeypatch.setattr(contact, "HANG_TIMEOUT_S", 2.0)
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", f"{point}:sleep=600")
     monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(once))
     assert "error" not in submit(agent, "mine")

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests import prefork
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -82,7 +84,10 @@ def sandbox() -> Iterator[Azure]:
 @pytest.fixture(scope="session")
 def azure() -> Iterator[Azure]:
     """The sandbox of this pytest process; it ends with it."""
+    for module in (prefork.AZURE, prefork.WORKER):
+        prefork.prepare(module, wait=False)
     with sandbox() as found:
+        prefork.prepare(prefork.AZURE)
         yield found
 
 

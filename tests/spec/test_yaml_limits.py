@@ -40,7 +40,6 @@ def test_a_job_without_end_is_one_sentence_within_a_second(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["laughs", "brackets", "many"])
 def test_a_conda_file_without_end_is_one_sentence(name: str) -> None:
-    pytest.importorskip("azure.ai.ml")
     from jupyter_amltrain.backends.azureml import mlflow_pins
     from jupyter_amltrain.backends.azureml.service import images
 

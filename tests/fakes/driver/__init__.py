@@ -12,8 +12,6 @@ import itertools
 import os
 import re
 import struct
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -131,19 +129,8 @@ def build(without: tuple[str, ...] = ()) -> Path:
     RuntimeError
         There is no C compiler.
     """
-    cc = compiler.find()
-    if cc is None:
-        raise RuntimeError("no C compiler: install gcc or clang")
-    folder = Path(tempfile.mkdtemp(prefix="switchable-nvml-"))
-    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-D_GNU_SOURCE", "-pthread"]
-    if without:
-        names = sorted({name for pattern in without for name in fnmatch.filter(exported(), pattern)})
-        script = folder / "exports"
-        script.write_text("{ local: " + " ".join(f"{name};" for name in names) + " };\n")
-        options.append(f"-Wl,--version-script={script}")
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run([cc, *options, "-o", str(library), str(SOURCE)], check=True, timeout=60)
-    return library
+    names = {name for pattern in without for name in fnmatch.filter(exported(), pattern)}
+    return compiler.driver_library([SOURCE], ["-pthread"], names)
 
 
 def _text(value: Any) -> str:

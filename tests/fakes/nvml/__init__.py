@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import struct
-import subprocess
-import tempfile
 from pathlib import Path
 
 from tools import compiler
@@ -28,18 +26,7 @@ def build(without: tuple[str, ...] = ()) -> Path:
     RuntimeError
         There is no C compiler.
     """
-    cc = compiler.find()
-    if cc is None:
-        raise RuntimeError("no C compiler: install gcc or clang")
-    folder = Path(tempfile.mkdtemp(prefix="fake-nvml-"))
-    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-D_GNU_SOURCE"]
-    if without:
-        script = folder / "exports"
-        script.write_text("{ local: " + " ".join(f"{name};" for name in without) + " };\n")
-        options.append(f"-Wl,--version-script={script}")
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run([cc, *options, "-o", str(library), *map(str, SOURCES), "-lm"], check=True, timeout=60)
-    return folder
+    return compiler.driver_library(SOURCES, ["-lm"], without).parent
 
 
 def needed(without: tuple[str, ...] = ()) -> Path:
