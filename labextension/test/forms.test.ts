@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { Forms } from '../src/panel/forms';
-import { Meter } from '../src/panel/meter';
+import { FormCache } from '../src/kernel/session';
+import { Meter } from '../src/kernel/model';
 import type { IGpuFrame } from '../src/panel/tokens';
 import type { IKindsReply, PanelEvent } from '../src/protocol';
 
@@ -9,11 +9,11 @@ const reply = { kinds: [], submit: [], connect: [], version: 2, ok: true } as IK
 
 test('forms are asked for once, and again when they may be others', async () => {
   let asked = 0;
-  const forms = new Forms(async () => ((asked += 1), reply));
-  await Promise.all([forms.ask(), forms.ask()]);
+  const forms = new FormCache(async () => ((asked += 1), reply));
+  await Promise.all([forms.get(), forms.get()]);
   assert.equal(asked, 1);
   forms.forget();
-  await forms.ask();
+  await forms.get();
   assert.equal(asked, 2);
 });
 
@@ -23,13 +23,13 @@ test('a refusal is not kept, and one of before takes nothing away', async () => 
     () => Promise.resolve(reply)
   ];
   let asked = 0;
-  const forms = new Forms(() => answers[asked++]());
-  const first = forms.ask();
+  const forms = new FormCache(() => answers[asked++]());
+  const first = forms.get();
   forms.forget();
-  const second = forms.ask();
+  const second = forms.get();
   await assert.rejects(first, /No answer/);
   assert.equal(await second, reply);
-  assert.equal(await forms.ask(), reply);
+  assert.equal(await forms.get(), reply);
   assert.equal(asked, 2);
 });
 

@@ -1,6 +1,6 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { Meter } from '../src/panel/meter';
+import { Meter } from '../src/kernel/model';
 
 test('what the GPUs of one target did is not said of the next one in use', () => {
   const told: (number | null)[] = [];

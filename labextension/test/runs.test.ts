@@ -1,8 +1,8 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { gpuFrame, meanUtil } from '../src/panel/frames';
+import { gpuFrame, meanUtil } from '../src/kernel/model';
 import { look, seen, word } from '../src/panel/look';
-import { Rows, Watch } from '../src/panel/rows';
+import { Rows, TransitionWatcher } from '../src/kernel/rows';
 import type { ConnectionState, IConnection } from '../src/panel/tokens';
 import type { IRunRow, ITargetRow } from '../src/protocol';
 import { filterRuns, select, windowOf } from '../src/sections/runs_filter';
@@ -102,8 +102,8 @@ test('what is the matter with the targets is kept until it is over', () => {
 });
 
 test('an end is told once, and not of runs that had ended when we came', () => {
-  const watch = new Watch();
-  const told = (...rows: IRunRow[]) => watch.see(rows).map(({ row, what }) => `${row.name} ${what}`);
+  const watch = new TransitionWatcher();
+  const told = (...rows: IRunRow[]) => watch.update(rows).map(({ row, what }) => `${row.name} ${what}`);
   assert.deepEqual(told(row('a'), row('old', { state: 'failed', attention: 'It failed.' })), []);
   assert.deepEqual(told(row('a', { state: 'completed' })), ['a ended']);
   assert.deepEqual(told(row('a', { state: 'completed' })), []);
@@ -112,8 +112,8 @@ test('an end is told once, and not of runs that had ended when we came', () => {
 });
 
 test('attention is told when it is new, once for each sentence', () => {
-  const watch = new Watch();
-  const told = (more: Partial<IRunRow>) => watch.see([row('a', more)]).map(({ what }) => what);
+  const watch = new TransitionWatcher();
+  const told = (more: Partial<IRunRow>) => watch.update([row('a', more)]).map(({ what }) => what);
   assert.deepEqual(told({}), []);
   assert.deepEqual(told({ attention: 'Idle GPUs.' }), ['attention']);
   assert.deepEqual(told({}), []);

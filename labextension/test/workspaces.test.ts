@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { IPanelContext } from '../src/panel/tokens';
-import { Rows } from '../src/panel/rows';
+import { Rows } from '../src/kernel/rows';
 import type { IChanges, ISnapshot, IWorkspaceRow } from '../src/protocol';
 import { connectFromCell } from '../src/sections/workspace_line';
 import { workspaceFacts, workspaceTitle } from '../src/sections/workspace_text';

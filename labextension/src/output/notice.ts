@@ -1,7 +1,7 @@
 /** Where a record comes from, in one line. Pure functions. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
-import type { KernelKind } from '../client';
+import type { KernelKind } from '../kernel/client';
 import { ago } from '../format';
 import { IRunRecord } from '../protocol';
 import { TERMINAL } from '../record';

@@ -204,8 +204,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
     this._confirming = true;
     try {
-      // A monitor takes nothing with it.
-      if (record.kind !== 'monitor' && !(await confirmCancel(this._trans, [record]))) {
+      if (!(await confirmCancel(this._trans, [record]))) {
         return;
       }
     } finally {

@@ -1,11 +1,11 @@
 /** What an output and its kernel say to each other of one run: the record when nobody else tells it, and Cancel. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
-import { NoAnswer, Refused } from '../client';
-import { linkOf } from '../kernel';
+import { requestCancel } from '../cancel';
+import { messageOf, NoAnswer, Refused } from '../kernel/client';
+import { sessionOf } from '../kernel/connection';
 import { IRunRecord, IRunReply, RUN_MIME } from '../protocol';
 import { normalise, summary } from '../record';
-import { LOAD_COMMAND } from '../tokens';
 import { IRunHost } from './host';
 import { asShown } from './notebook';
 import { Source } from './notice';
@@ -113,23 +113,12 @@ export class RunTalk {
     this.clicked = true;
     this.failure = '';
     changed();
-    try {
-      await linkOf(kernel).client.request('cancel', { handle: record.handle });
+    const { errors } = await requestCancel(this._trans, sessionOf(kernel), [record]);
+    if (errors.length === 0) {
       this.hurry();
-    } catch (error) {
+    } else {
       this.clicked = false;
-      if (error instanceof NoAnswer) {
-        const kind = await linkOf(kernel).client.probe();
-        this.failure =
-          kind === 'not-loaded'
-            ? this._trans.__('Not canceled: this kernel has not loaded the extension. Run: %1', LOAD_COMMAND)
-            : this._trans.__(
-                'Not canceled: the kernel does not answer. Try again, or use: %1',
-                `amltrain runs cancel ${record.handle}`
-              );
-      } else {
-        this.failure = error instanceof Error ? error.message : String(error);
-      }
+      this.failure = errors.join(' ');
     }
     changed();
   }
@@ -142,7 +131,7 @@ export class RunTalk {
       throw new Error(this._trans.__('No kernel is running. %1', where));
     }
     try {
-      const reply = await linkOf(kernel).client.request('log', { handle, child, offset: -CHILD_LOG, limit: CHILD_LOG });
+      const reply = await sessionOf(kernel).request('log', { handle, child, offset: -CHILD_LOG, limit: CHILD_LOG });
       return reply.text;
     } catch (error) {
       throw error instanceof NoAnswer ? new Error(this._trans.__('The kernel does not answer. %1', where)) : error;
@@ -155,8 +144,8 @@ export class RunTalk {
       this.source = 'saved';
       return null;
     }
-    const link = linkOf(kernel);
-    const kind = await link.kind();
+    const session = sessionOf(kernel);
+    const kind = await session.kind();
     if (kind !== 'ready') {
       this.source = kind;
       this._pausedUntil = finished ? Date.now() + LONGEST_PAUSE : this._pausedUntil;
@@ -165,7 +154,7 @@ export class RunTalk {
     this._lastQuestions += record.done ? 1 : 0;
     const revision = this._revision();
     try {
-      const reply = await link.client.request('run', { handle: record.handle });
+      const reply = await session.request('run', { handle: record.handle });
       const fresh = asShown(record, normalise(reply.record));
       if (fresh.handle !== record.handle) {
         throw new Refused(this._trans.__('The kernel answered about another run.'));
@@ -187,11 +176,10 @@ export class RunTalk {
       return fresh;
     } catch (error) {
       if (error instanceof NoAnswer) {
-        link.doubt();
         this.source = 'not-responding';
       } else {
         this.source = 'unknown-run';
-        this.failure = error instanceof Refused ? error.message : String(error);
+        this.failure = messageOf(error);
         this._pausedUntil = Date.now() + LONGEST_PAUSE;
       }
       return null;

@@ -3,12 +3,13 @@
 import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { copyIcon, LabIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
-import { confirmCancel, names } from '../cancel';
+import { confirmCancel, names, requestCancel } from '../cancel';
+import { messageOf } from '../kernel/client';
 import { addressOf } from '../doors';
 import type { IRunRow } from '../protocol';
 import { againIcon, cancelIcon, deleteIcon, linkIcon } from './icons';
 import { openMlflow, openPage } from './mlflow';
-import { isLive } from './rows';
+import { isLive } from '../kernel/rows';
 import { chosenRuns, selection } from './selection';
 import { CommandIDs, IPanelContext } from './tokens';
 import { Presses } from './twice';
@@ -18,7 +19,8 @@ const DESCRIBED = {
     type: 'object',
     properties: {
       handle: { type: 'string', description: 'Handle of the run, e.g. local/my-run-1; the selected one by default' },
-      handles: { type: 'array', items: { type: 'string' }, description: 'Handles of several runs' }
+      handles: { type: 'array', items: { type: 'string' }, description: 'Handles of several runs' },
+      confirmed: { type: 'boolean', description: 'Cancel without a dialog: it was confirmed elsewhere' }
     }
   }
 } as const;
@@ -34,13 +36,13 @@ interface IRunCommand {
   /** Of the rows that are chosen, those it can act on; none disables it. */
   fits(rows: readonly IRunRow[]): readonly IRunRow[];
   /** `same` names a run on which a second press at once is this press again. */
-  run(rows: readonly IRunRow[], same: (handle: string) => void): Promise<void>;
+  run(rows: readonly IRunRow[], same: (handle: string) => void, args: ReadonlyPartialJSONObject): Promise<void>;
 }
 
 /** Show what the kernel said. */
 export function failed(title: string, error: unknown): void {
-  const said = error instanceof Error ? error.message : String(error);
-  Notification.error(said ? `${title}: ${said}` : title, { autoClose: 10000 });
+  const text = messageOf(error);
+  Notification.error(text ? `${title}: ${text}` : title, { autoClose: 10000 });
 }
 
 const one = (rows: readonly IRunRow[]): readonly IRunRow[] => (rows.length === 1 ? rows : []);
@@ -55,18 +57,17 @@ export function addRunCommands(context: IPanelContext): string[] {
       .map(handle => model.run(handle))
       .filter((row): row is IRunRow => row !== undefined);
 
-  const cancel = async (rows: readonly IRunRow[]) => {
-    if (!(await confirmCancel(trans, rows))) {
+  const cancel = async (rows: readonly IRunRow[], confirmed: boolean) => {
+    if (!confirmed && !(await confirmCancel(trans, rows))) {
       return;
     }
-    await Promise.all(
-      rows.map(async row => {
-        const reply = await model.request('cancel', { handle: row.handle });
-        if (!reply.accepted) {
-          Notification.info(trans.__('%1 has ended already: %2.', row.name, reply.state), { autoClose: 5000 });
-        }
-      })
+    const { ended, errors } = await requestCancel(trans, model, rows);
+    ended.forEach(({ name, state }) =>
+      Notification.info(trans.__('%1 has already ended: %2.', name, state), { autoClose: 5000 })
     );
+    if (errors.length > 0) {
+      failed(trans._n('A run was not canceled', '%1 runs were not canceled', errors.length, errors.length), errors.join(' '));
+    }
   };
 
   const again = async (rows: readonly IRunRow[], same: (handle: string) => void) => {
@@ -148,7 +149,7 @@ export function addRunCommands(context: IPanelContext): string[] {
       caption: trans.__('Stop the selected run'),
       icon: cancelIcon,
       fits: rows => rows.filter(row => isLive(row) && !row.cancel_requested),
-      run: cancel
+      run: (rows, _, args) => cancel(rows, args['confirmed'] === true)
     },
     {
       id: CommandIDs.runAgain,
@@ -208,7 +209,7 @@ export function addRunCommands(context: IPanelContext): string[] {
           try {
             const handles = rows.map(row => row.handle);
             await presses.once(keyOf(command.id, handles), same =>
-              command.run(rows, handle => same(keyOf(command.id, [handle])))
+              command.run(rows, handle => same(keyOf(command.id, [handle])), args)
             );
           } catch (error) {
             failed(command.long.replace(/…$/, ''), error);

@@ -2,7 +2,7 @@
 
 import { Notification } from '@jupyterlab/apputils';
 import type { IRunRow } from '../protocol';
-import { isLive } from './rows';
+import { isLive } from '../kernel/rows';
 import type { IPanelContext } from './tokens';
 
 /** Milliseconds; MLflow's server takes a while the first time. */

@@ -19,7 +19,7 @@ import { addWorkspaceCommands } from '../sections/workspace_commands';
 import { addTabCommands } from '../tabs/commands';
 import { DOMAIN, PANEL_ID, PANEL_PLUGIN_ID } from '../tokens';
 import { addRunCommands, addRunMenu } from './commands';
-import { PanelModel } from './model';
+import { PanelModel } from '../kernel/model';
 import { notifyTransitions } from './notifications';
 import { TrainingPanel } from './panel';
 import { addPanelCommands } from './panel_commands';

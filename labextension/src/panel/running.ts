@@ -5,7 +5,7 @@ import { Signal } from '@lumino/signaling';
 import { stateWord } from '../sections/runs_text';
 import type { IRunRow } from '../protocol';
 import { cancelIcon, runsIcon } from './icons';
-import { isLive } from './rows';
+import { isLive } from '../kernel/rows';
 import { CommandIDs, IPanelContext } from './tokens';
 
 class RunningRuns implements IRunningSessions.IManager {
@@ -54,11 +54,10 @@ class RunningRuns implements IRunningSessions.IManager {
     this.runningChanged.emit();
   }
 
-  /** The panel has asked already. */
+  /** JupyterLab has shown its dialog already. */
   shutdownAll(): void {
-    this._live.forEach(row => {
-      this._context.model.request('cancel', { handle: row.handle }).catch(() => undefined);
-    });
+    const handles = this._live.map(row => row.handle);
+    void this._context.app.commands.execute(CommandIDs.runCancel, { handles, confirmed: true });
   }
 
   private get _live(): readonly IRunRow[] {

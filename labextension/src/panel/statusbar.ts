@@ -6,7 +6,7 @@ import { Widget } from '@lumino/widgets';
 import { element, say } from '../sections/dom';
 import { runsIcon } from './icons';
 import { isStale, seen, word } from './look';
-import { isLive } from './rows';
+import { isLive } from '../kernel/rows';
 import { CommandIDs, IPanelContext } from './tokens';
 
 const RUNNING: ReadonlySet<string> = new Set(['running', 'finalizing']);

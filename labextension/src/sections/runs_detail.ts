@@ -4,7 +4,7 @@ import { ChildrenTable } from '../children';
 import { drawDoors } from '../doors';
 import { bytes } from '../format';
 import { compareIcon, gpuIcon, linkIcon, runsIcon } from '../panel/icons';
-import { isLive } from '../panel/rows';
+import { isLive } from '../kernel/rows';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import { copyIcon, type LabIcon } from '@jupyterlab/ui-components';

@@ -1,6 +1,6 @@
 /** Which runs are listed, and which of them are in the window. No DOM. */
 
-import { isLive } from '../panel/rows';
+import { isLive } from '../kernel/rows';
 import type { IRunRow } from '../protocol';
 
 export type StateFilter = 'all' | 'live' | 'failed';

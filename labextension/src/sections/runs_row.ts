@@ -2,7 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { number } from '../format';
-import { isLive } from '../panel/rows';
+import { isLive } from '../kernel/rows';
 import type { IRunRow } from '../protocol';
 import { element, say } from './dom';
 import { attention, progressParts, sparkPoints, spoken, stateWord, when } from './runs_text';

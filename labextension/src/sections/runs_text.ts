@@ -2,7 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ago, duration, number } from '../format';
-import { isLive } from '../panel/rows';
+import { isLive } from '../kernel/rows';
 import type { IRunRow } from '../protocol';
 
 /** Elapsed time without the hundredths that would flicker. */

@@ -2,7 +2,7 @@
 
 import { Widget } from '@lumino/widgets';
 import { LineChart } from '../charts/line';
-import { Refused } from '../client';
+import { Refused } from '../kernel/client';
 import { number } from '../format';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IRunRecord } from '../protocol';

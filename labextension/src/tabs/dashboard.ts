@@ -4,7 +4,7 @@ import type { Kernel } from '@jupyterlab/services';
 import { Message } from '@lumino/messaging';
 import { ISignal, Signal } from '@lumino/signaling';
 import { PanelLayout, Widget } from '@lumino/widgets';
-import { Refused } from '../client';
+import { Refused } from '../kernel/client';
 import { IRunHost, living } from '../output/host';
 import { RunOutput } from '../output/renderer';
 import type { IPanelContext } from '../panel/tokens';

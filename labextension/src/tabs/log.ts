@@ -3,7 +3,7 @@
 import { Clipboard, Notification } from '@jupyterlab/apputils';
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
-import { Refused } from '../client';
+import { Refused } from '../kernel/client';
 import { bytes } from '../format';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';

@@ -1,4 +1,4 @@
-/** Which notebook the panel follows: the active one, and another when that goes away. */
+/** The notebook that the panel follows, its kernel, and the language of that. No DOM. */
 
 import type { ISessionContext } from '@jupyterlab/apputils';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
@@ -6,8 +6,9 @@ import type { Kernel } from '@jupyterlab/services';
 import { ISignal, Signal } from '@lumino/signaling';
 
 /** Milliseconds in which Jupyter has begun to start a kernel, or has asked a person for one. */
-const UNDECIDED = 2000;
+const UNDECIDED_MS = 2000;
 
+/** Follows the active notebook, and another one when that is closed. */
 export class NotebookFollower {
   constructor(private readonly _tracker: INotebookTracker) {
     _tracker.currentChanged.connect(this._pick, this);
@@ -31,7 +32,7 @@ export class NotebookFollower {
     return this.context?.session?.kernel ?? null;
   }
 
-  /** There is no kernel, and one is on its way. */
+  /** There is no kernel, and one is about to start. */
   get kernelComes(): boolean {
     const { context } = this;
     const status = context?.kernelDisplayStatus;
@@ -45,7 +46,7 @@ export class NotebookFollower {
     }
     // Jupyter says this until a kernel is chosen, also of a notebook for which none was wanted.
     if (!this._undecided) {
-      this._undecided = { until: Date.now() + UNDECIDED, timer: setTimeout(() => this._tell(), UNDECIDED + 1) };
+      this._undecided = { until: Date.now() + UNDECIDED_MS, timer: setTimeout(() => this._emit(), UNDECIDED_MS + 1) };
     }
     return Date.now() < this._undecided.until;
   }
@@ -56,25 +57,25 @@ export class NotebookFollower {
   }
 
   private _pick(): void {
-    let found = this._tracker.currentWidget;
-    if (!found || found.isDisposed) {
-      found = this._tracker.find(panel => !panel.isDisposed) ?? null;
+    let next = this._tracker.currentWidget;
+    if (!next || next.isDisposed) {
+      next = this._tracker.find(panel => !panel.isDisposed) ?? null;
     }
-    if (found === this._notebook) {
+    if (next === this._notebook) {
       return;
     }
     this._leave();
-    this._notebook = found;
+    this._notebook = next;
     const context = this.context;
     if (context) {
-      context.kernelChanged.connect(this._tell, this);
-      context.sessionChanged.connect(this._tell, this);
-      context.statusChanged.connect(this._tell, this);
-      context.connectionStatusChanged.connect(this._tell, this);
-      void context.ready.then(() => this._tell());
-      found?.context.pathChanged.connect(this._tell, this);
+      context.kernelChanged.connect(this._emit, this);
+      context.sessionChanged.connect(this._emit, this);
+      context.statusChanged.connect(this._emit, this);
+      context.connectionStatusChanged.connect(this._emit, this);
+      void context.ready.then(() => this._emit());
+      next?.context.pathChanged.connect(this._emit, this);
     }
-    this._tell();
+    this._emit();
   }
 
   private _decide(): void {
@@ -86,19 +87,48 @@ export class NotebookFollower {
     this._decide();
     const context = this.context;
     if (context) {
-      context.kernelChanged.disconnect(this._tell, this);
-      context.sessionChanged.disconnect(this._tell, this);
-      context.statusChanged.disconnect(this._tell, this);
-      context.connectionStatusChanged.disconnect(this._tell, this);
-      this._notebook?.context.pathChanged.disconnect(this._tell, this);
+      context.kernelChanged.disconnect(this._emit, this);
+      context.sessionChanged.disconnect(this._emit, this);
+      context.statusChanged.disconnect(this._emit, this);
+      context.connectionStatusChanged.disconnect(this._emit, this);
+      this._notebook?.context.pathChanged.disconnect(this._emit, this);
     }
   }
 
-  private _tell(): void {
+  private _emit(): void {
     this._changed.emit();
   }
 
   private _notebook: NotebookPanel | null = null;
   private _undecided: { until: number; timer: ReturnType<typeof setTimeout> } | null = null;
   private readonly _changed = new Signal<NotebookFollower, void>(this);
+}
+
+/** The languages of kernels. */
+export class Languages {
+  /** @param changed Called when a language becomes known. */
+  constructor(private readonly _changed: () => void) {}
+
+  /** In lower case; empty while it is not known. A kernel that does not report it counts as Python. */
+  of(kernel: Kernel.IKernelConnection, context: ISessionContext): string {
+    const spec = context.specsManager.specs?.kernelspecs[kernel.name];
+    if (spec) {
+      return spec.language.toLowerCase();
+    }
+    const known = this._known.get(kernel);
+    if (known === undefined) {
+      this._known.set(kernel, '');
+      const set = (language: string) => {
+        this._known.set(kernel, language.toLowerCase());
+        this._changed();
+      };
+      kernel.spec.then(
+        reply => set(reply?.language ?? 'python'),
+        () => set('python')
+      );
+    }
+    return known ?? '';
+  }
+
+  private readonly _known = new WeakMap<Kernel.IKernelConnection, string>();
 }

@@ -1,43 +1,48 @@
-/** Questions to the kernel on its control channel: answered also while a cell runs. */
+/** Requests to a kernel on its control channel: answered also while a cell runs. No JupyterLab. */
 
-import { IErrorReply, IOperations, PROTOCOL_VERSION, REQUEST } from './protocol';
+import { IErrorReply, IOperations, PROTOCOL_VERSION, REQUEST } from '../protocol';
 
-/** One message on the wire, waiting for its reply. */
+/** One message on the wire that waits for its reply. */
 export interface IPending {
   reply: Promise<unknown>;
   dispose(): void;
 }
 
-/** The control channel of one kernel (see kernel.ts); a fake one in the tests. */
+/** The control channel of one kernel (see connection.ts); a fake one in the tests. */
 export interface IControlChannel {
-  /** False while messages may be held back (but `kernel_info_request` is not); absent: never. */
+  /** False while JupyterLab may hold messages back (but not `kernel_info_request`); absent: it never does. */
   readonly direct?: boolean;
   send(type: string, content: Record<string, unknown>): IPending;
 }
 
-/** Nobody answered in time: the kernel is not responding, or it has not loaded us. */
+/** No reply within the timeout: the kernel is not responding, or it has not loaded the extension. */
 export class NoAnswer extends Error {}
 
-/** The kernel answered that it cannot do this; the message is its own sentence. */
+/** The kernel replied that it cannot do this; the message is the kernel's. */
 export class Refused extends Error {}
 
-/** Milliseconds after which silence makes us ask the second question. */
-const SOON = 400;
-/** As long as JupyterLab holds messages back after it has connected, and some. */
-const HELD_BACK = 3500;
+/** The text of anything that was thrown. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
 
-/** What a probe has found. */
-export interface IGreeting {
+/** Milliseconds of silence after which a probe sends `kernel_info_request` too. */
+const SECOND_QUESTION_MS = 400;
+/** Milliseconds for which JupyterLab holds messages back after it has connected, and some more. */
+const HELD_BACK_MS = 3500;
+
+/** The result of a probe. */
+export interface IProbe {
   readonly kind: KernelKind;
   /** A cell runs; known only of `ready`. */
   readonly busy: boolean;
-  /** A sentence, where the kernel or we have one. */
+  /** A message for the user; may be empty. */
   readonly detail: string;
 }
 
 export type KernelKind = 'ready' | 'not-loaded' | 'not-responding' | 'other-version';
 
-/** Wait for the reply of one message for at most `ms` milliseconds. */
+/** Send one message and wait for its reply for at most `ms` milliseconds. */
 export async function ask(
   channel: IControlChannel,
   type: string,
@@ -57,16 +62,16 @@ export async function ask(
   }
 }
 
-export class Client {
+export class KernelClient {
   constructor(
     private readonly _channel: IControlChannel,
     private readonly _timeout = 4000
   ) {}
 
   /**
-   * Ask for one operation.
+   * Request one operation.
    *
-   * Throws `NoAnswer` after the timeout and `Refused` with the kernel's sentence.
+   * Throws `NoAnswer` after the timeout and `Refused` with the kernel's message.
    */
   async request<K extends keyof IOperations>(
     op: K,
@@ -79,41 +84,35 @@ export class Client {
       | IErrorReply
       | undefined;
     if (typeof reply !== 'object' || reply === null) {
-      throw new Refused('The kernel answered with something that is not a reply.');
+      throw new Refused('The kernel sent something that is not a reply.');
     }
     if (reply.version !== PROTOCOL_VERSION) {
       throw new Refused(
-        `The kernel's jupyter-amltrain speaks version ${reply.version} of the protocol, this page ` +
+        `The kernel's jupyter-amltrain uses protocol version ${reply.version}, this page ` +
           `version ${PROTOCOL_VERSION}. Install the same version on both sides and reload the page.`
       );
     }
     if (!reply.ok) {
-      throw new Refused((reply as IErrorReply).error || 'The kernel refused, without a reason.');
+      throw new Refused((reply as IErrorReply).error || 'The kernel refused without a reason.');
     }
     return reply as IOperations[K]['reply'];
-  }
-
-  /** What is at the other end: see `greet`. */
-  async probe(ms = 2000): Promise<KernelKind> {
-    return (await this.greet(ms)).kind;
   }
 
   /**
    * Find out what is at the other end.
    *
-   * An unknown message type is never answered, so silence alone says nothing: only a kernel that
-   * answers `kernel_info_request` on the same channel has not loaded us; otherwise it may sit
-   * inside one long C call. The channel keeps the order, so an answer to the second question
-   * without one to the first tells at once.
+   * A kernel never answers an unknown message type, so silence alone is ambiguous: a kernel that answers
+   * `kernel_info_request` on the same channel has not loaded the extension; otherwise it may be inside one long C
+   * call. The channel keeps the order, so an answer to the second message without one to the first is conclusive.
    */
-  async greet(ms = 2000): Promise<IGreeting> {
+  async probe(ms = 2000): Promise<IProbe> {
     const wait = (time: number) => new Promise<null>(resolve => setTimeout(() => resolve(null), time));
     const hello = this.request('hello', {}, ms).then(
-      (reply): IGreeting => ({ kind: 'ready', busy: reply.kernel_busy, detail: '' }),
-      (error): IGreeting | null =>
+      (reply): IProbe => ({ kind: 'ready', busy: reply.kernel_busy, detail: '' }),
+      (error): IProbe | null =>
         error instanceof Refused ? { kind: 'other-version', busy: false, detail: error.message } : null
     );
-    const early = await Promise.race([hello, wait(Math.min(ms, SOON))]);
+    const early = await Promise.race([hello, wait(Math.min(ms, SECOND_QUESTION_MS))]);
     if (early) {
       return early;
     }
@@ -123,15 +122,15 @@ export class Client {
       return first;
     }
     const answered = await info;
-    let late = answered ? await Promise.race([hello, wait(Math.min(ms, SOON))]) : await hello;
+    let late = answered ? await Promise.race([hello, wait(Math.min(ms, SECOND_QUESTION_MS))]) : await hello;
     if (answered && !late && this._channel.direct === false) {
-      // The first question may not have been sent yet.
-      late = await Promise.race([hello, wait(Math.min(ms, HELD_BACK))]);
+      // The first message may not have been sent yet.
+      late = await Promise.race([hello, wait(Math.min(ms, HELD_BACK_MS))]);
     }
     return late ?? { kind: answered ? 'not-loaded' : 'not-responding', busy: false, detail: '' };
   }
 
-  /** Whether the second question is answered; until the kernel is connected it cannot be sent. */
+  /** Whether `kernel_info_request` is answered; until the kernel is connected it cannot be sent. */
   private async _answersInfo(ms: number): Promise<boolean> {
     const end = Date.now() + ms;
     for (let left = ms; left > 0; left = end - Date.now()) {
@@ -142,7 +141,7 @@ export class Client {
         if (error instanceof NoAnswer) {
           return false;
         }
-        await new Promise(resolve => setTimeout(resolve, Math.min(left, SOON)));
+        await new Promise(resolve => setTimeout(resolve, Math.min(left, SECOND_QUESTION_MS)));
       }
     }
     return false;

@@ -1,4 +1,4 @@
-/** Rows of one kernel as its events tell them. No DOM. */
+/** The rows of one kernel by its events, and the transitions of its runs. No DOM. */
 
 import type { IChanges, IRunRow, ISnapshot, ITargetRow, IWorkspaceRow } from '../protocol';
 
@@ -8,7 +8,7 @@ export function isLive(row: IRunRow): boolean {
   return !ENDED.has(row.state);
 }
 
-/** What an event has done to the rows. */
+/** What an event has changed in the rows. */
 export interface IDifference {
   /** Handles of runs that came, changed or went; `null` for none, empty for too many to name. */
   readonly runs: readonly string[] | null;
@@ -28,7 +28,7 @@ export class Rows {
   workspaces: readonly IWorkspaceRow[] = [];
   current = '';
   more = 0;
-  /** Why the targets cannot be read, in the kernel's words; else empty. */
+  /** Why the targets cannot be read, by the kernel; else empty. */
   trouble = '';
   /** A snapshot has come. */
   known = false;
@@ -108,28 +108,28 @@ export class Rows {
   private _byHandle = new Map<string, IRunRow>();
 }
 
-/** What a person was told or may be told of each run, over all kernels that follow it. */
-export class Watch {
-  /** Transitions of these rows, which the followed kernel has just sent. */
-  see(rows: Iterable<IRunRow>): { row: IRunRow; what: 'ended' | 'attention' }[] {
-    const found: { row: IRunRow; what: 'ended' | 'attention' }[] = [];
+/** Transitions of runs of which a person should be notified, over all kernels that follow them. */
+export class TransitionWatcher {
+  /** The transitions that these rows bring, which the followed kernel has just sent. */
+  update(rows: Iterable<IRunRow>): { row: IRunRow; what: 'ended' | 'attention' }[] {
+    const transitions: { row: IRunRow; what: 'ended' | 'attention' }[] = [];
     for (const row of rows) {
       // Another kernel may know another run by the same handle.
       const key = `${row.handle} ${row.created}`;
-      const before = this._seen.get(key);
+      const before = this._known.get(key);
       const live = isLive(row);
       if (before?.live && !live) {
-        found.push({ row, what: 'ended' });
+        transitions.push({ row, what: 'ended' });
       } else if (live && before && row.attention && row.attention !== before.attention) {
-        found.push({ row, what: 'attention' });
+        transitions.push({ row, what: 'attention' });
       }
       if (live || before) {
-        // A sentence that comes and goes and comes again is told once.
-        this._seen.set(key, { live, attention: row.attention || (before?.attention ?? '') });
+        // A message that comes and goes and comes again is shown once.
+        this._known.set(key, { live, attention: row.attention || (before?.attention ?? '') });
       }
     }
-    return found;
+    return transitions;
   }
 
-  private readonly _seen = new Map<string, { live: boolean; attention: string }>();
+  private readonly _known = new Map<string, { live: boolean; attention: string }>();
 }
