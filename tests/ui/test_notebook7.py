@@ -92,6 +92,6 @@ def test_a_cell_is_submitted_shown_and_canceled(notebook: NotebookPage, panel: P
     notebook.page.screenshot(path=shots / "notebook7.png")
     panel.select(handle)
     panel.action("run-cancel").click()
-    panel.confirm("Cancel Run")
+    panel.confirm("Cancel run")
     panel.wait_run(handle, "canceled")
     expect(shown).to_contain_text("canceled", timeout=MS)

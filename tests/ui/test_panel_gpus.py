@@ -130,7 +130,7 @@ def show(panel: PanelPage, handle: str) -> None:
 def cancel(panel: PanelPage, handle: str) -> None:
     """End a run without a question."""
     panel.command("run-cancel", handle=handle)
-    panel.confirm("Cancel Run")
+    panel.confirm("Cancel run")
 
 
 #: Utilization of a fake GPU after its first two seconds: a wave between these.

@@ -272,13 +272,13 @@ def test_a_queued_run_is_canceled_without_a_question_and_a_running_one_is_not(su
     running = submit("long", "stays")
     panel.wait_run(running, "running")
     panel.choose(running, "Cancel…")
-    assert "stays will be stopped" in panel.dialog().inner_text()
-    panel.confirm("Keep Running")
+    assert "stays" in panel.dialog().inner_text()
+    panel.confirm("Keep running")
     expect(panel.row(running)).to_have_attribute("data-state", "running")
     panel.select(running)
     panel.action("run-cancel").click()
     panel.dialog()
-    panel.confirm("Cancel Run")
+    panel.confirm("Cancel run")
     panel.wait_run(running, "canceled")
 
 
@@ -421,7 +421,7 @@ def test_the_status_bar_and_jupyterlabs_own_list_of_what_runs(submit: Submit, pa
     items.hover()
     items.locator(".jp-RunningSessions-itemShutdown").click()
     panel.dialog()
-    panel.confirm("Cancel Run")
+    panel.confirm("Cancel run")
     expect(items).to_have_count(0, timeout=MS)
     panel.open()
     panel.wait_run(live, "canceled")
@@ -471,7 +471,7 @@ def test_looks(submit: Submit, notebook: NotebookPage, panel: PanelPage, shots: 
     shell_handle = submit("long", "stopped")
     panel.choose(shell_handle, "Cancel…")
     if panel.page.locator(".jp-Dialog").is_visible():
-        panel.confirm("Cancel Run")
+        panel.confirm("Cancel run")
     panel.wait_run(shell_handle, "canceled")
     panel.quiet()
     try:

@@ -269,7 +269,7 @@ def test_a_live_run_is_drawn_in_a_tab_to_its_end(here: str, panel: PanelPage, sh
     panel.page.screenshot(path=shots / "tab-live.png")
     panel.action("run-cancel").click()
     panel.dialog()
-    panel.confirm("Cancel Run")
+    panel.confirm("Cancel run")
     expect(tab.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
     close(panel)
 
