@@ -1,12 +1,20 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { gpuFrame, meanUtil } from '../src/kernel/model';
-import { look, seen, word } from '../src/panel/look';
 import { Rows, TransitionWatcher } from '../src/kernel/rows';
+import { look, seen, word } from '../src/panel/connectionMessages';
 import type { ConnectionState, IConnection } from '../src/panel/tokens';
 import type { IRunRow, ITargetRow } from '../src/protocol';
-import { filterRuns, select, windowOf } from '../src/sections/runs_filter';
-import { elapsed, progress, secondsOf, sparkPoints, spoken } from '../src/sections/runs_text';
+import {
+  elapsed,
+  filterRuns,
+  progress,
+  secondsOf,
+  select,
+  sparkPoints,
+  spoken,
+  windowOf
+} from '../src/sections/runText';
 
 const fill = (text: string, args: unknown[]) => text.replace(/%(\d+)/g, (_, k) => String(args[Number(k) - 1]));
 const trans = {

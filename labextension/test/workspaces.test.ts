@@ -1,10 +1,10 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { IPanelContext } from '../src/panel/tokens';
 import { Rows } from '../src/kernel/rows';
+import type { IPanelContext } from '../src/panel/tokens';
 import type { IChanges, ISnapshot, IWorkspaceRow } from '../src/protocol';
-import { connectFromCell } from '../src/sections/workspace_line';
-import { workspaceFacts, workspaceTitle } from '../src/sections/workspace_text';
+import { connectFromCell } from '../src/sections/notebookEdits';
+import { workspaceFacts, workspaceTitle } from '../src/sections/targetText';
 import { trans } from './english';
 
 const row = (more: Partial<IWorkspaceRow> = {}): IWorkspaceRow => ({

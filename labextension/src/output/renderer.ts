@@ -1,19 +1,17 @@
-/** The renderer of a run's output: live while the kernel speaks, asking when it does not, else as saved. */
+/** The renderer of a run in a cell output: live while the kernel answers, as saved otherwise. */
 
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Kernel } from '@jupyterlab/services';
 import { TranslationBundle } from '@jupyterlab/translation';
-import { Message } from '@lumino/messaging';
-import { Widget } from '@lumino/widgets';
+import { Message, MessageLoop } from '@lumino/messaging';
+import { PanelLayout, Widget } from '@lumino/widgets';
 import { confirmCancel } from '../cancel';
 import { IRunRecord, RUN_MIME } from '../protocol';
 import { isWhole, normalise, TERMINAL } from '../record';
 import { available, ISite } from '../widgets/feeds';
 import { DashboardHost, IHost } from './dashboard';
-import { IRunHost } from './host';
-import { notice } from './notice';
-import { SlotLayout } from './slot';
-import { RunTalk } from './talk';
+import { IRunHost } from './notebook';
+import { notice, RunTalk } from './recordPoller';
 import { RunView } from './view';
 
 /** Milliseconds. */
@@ -260,4 +258,32 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   /** a person asked for live charts */
   private _opened = false;
   private _timer: ReturnType<typeof setInterval> | undefined;
+}
+
+export class SlotLayout extends PanelLayout {
+  constructor(private readonly _slot: HTMLElement) {
+    super();
+  }
+
+  protected attachWidget(_index: number, widget: Widget): void {
+    const attached = this.parent?.isAttached === true;
+    if (attached) {
+      MessageLoop.sendMessage(widget, Widget.Msg.BeforeAttach);
+    }
+    this._slot.append(widget.node);
+    if (attached) {
+      MessageLoop.sendMessage(widget, Widget.Msg.AfterAttach);
+    }
+  }
+
+  protected detachWidget(_index: number, widget: Widget): void {
+    const attached = this.parent?.isAttached === true;
+    if (attached) {
+      MessageLoop.sendMessage(widget, Widget.Msg.BeforeDetach);
+    }
+    widget.node.remove();
+    if (attached) {
+      MessageLoop.sendMessage(widget, Widget.Msg.AfterDetach);
+    }
+  }
 }

@@ -1,18 +1,18 @@
-/** Commands of runs, but for those that open something (see tabs/commands.ts). */
+/** Commands of the panel and of runs, but for those that open a view of one (see tabs/commands.ts). */
 
 import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
-import { copyIcon, LabIcon } from '@jupyterlab/ui-components';
+import { copyIcon, LabIcon, refreshIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { confirmCancel, names, requestCancel } from '../cancel';
-import { messageOf } from '../kernel/client';
 import { addressOf } from '../doors';
-import type { IRunRow } from '../protocol';
-import { againIcon, cancelIcon, deleteIcon, linkIcon } from './icons';
-import { openMlflow, openPage } from './mlflow';
+import { messageOf } from '../kernel/client';
 import { isLive } from '../kernel/rows';
+import type { IRunRow } from '../protocol';
+import { PANEL_ID } from '../tokens';
+import { Presses } from './clickGuard';
+import { againIcon, cancelIcon, deleteIcon, linkIcon, plugIcon, runsIcon } from './icons';
 import { chosenRuns, selection } from './selection';
 import { CommandIDs, IPanelContext } from './tokens';
-import { Presses } from './twice';
 
 const DESCRIBED = {
   args: {
@@ -281,4 +281,90 @@ export function addRunMenu(context: IPanelContext): void {
       menu.addItem({ type: 'separator', selector, rank: 10 * k + 9 });
     }
   });
+}
+
+/** Ids that go into the palette. */
+export function addPanelCommands(context: IPanelContext): string[] {
+  const { app, model, trans } = context;
+  const { commands } = app;
+  const described = { args: { type: 'object', properties: {} } } as const;
+  commands.addCommand(CommandIDs.open, {
+    label: trans.__('Training Runs'),
+    caption: trans.__('Show the panel of compute targets, runs and GPUs'),
+    icon: runsIcon,
+    describedBy: described,
+    execute: () => app.shell.activateById(PANEL_ID)
+  });
+  commands.addCommand(CommandIDs.connect, {
+    label: trans.__('Connect Kernel to Training Runs'),
+    caption: trans.__('Load the jupyter_amltrain extension in the kernel of the notebook'),
+    icon: plugIcon,
+    isEnabled: () => model.connection.state === 'not-loaded' || model.connection.state === 'missing',
+    describedBy: described,
+    execute: () => model.connect()
+  });
+  commands.addCommand(CommandIDs.refresh, {
+    label: trans.__('Refresh Training Runs'),
+    caption: trans.__('Ask the kernel for everything anew'),
+    icon: refreshIcon,
+    isEnabled: () => model.kernel !== null,
+    describedBy: described,
+    execute: () => model.refresh()
+  });
+  model.connectionChanged.connect(() => {
+    commands.notifyCommandChanged(CommandIDs.connect);
+    commands.notifyCommandChanged(CommandIDs.refresh);
+  });
+  return [CommandIDs.open, CommandIDs.connect, CommandIDs.refresh];
+}
+
+/** Milliseconds; MLflow's server takes a while the first time. */
+const PAUSE = 700;
+const LIMIT = 120000;
+
+export async function openMlflow(context: IPanelContext, row: IRunRow): Promise<void> {
+  const { model, trans } = context;
+  const end = Date.now() + LIMIT;
+  // Another notebook's kernel does not know the run.
+  const { kernel } = model;
+  let waiting = '';
+  try {
+    while (model.kernel === kernel) {
+      const reply = await model.request('mlflow', { handle: row.handle });
+      // The record of a run that has just ended is still being written.
+      const soon = reply.why !== '' && model.run(row.handle)?.tracking === 'pending' && !isLive(row);
+      if (reply.url) {
+        openPage(reply.url, trans.__('MLflow is ready'), trans.__('Open'));
+        return;
+      } else if (reply.why && (!soon || Date.now() > end)) {
+        Notification.warning(reply.why, { autoClose: 10000 });
+        return;
+      } else if (Date.now() > end) {
+        throw new Error(trans.__('Its server has not started within two minutes.'));
+      }
+      waiting = waiting || Notification.emit(trans.__('Waiting for MLflow…'), 'in-progress', { autoClose: false });
+      await new Promise(resolve => setTimeout(resolve, PAUSE));
+    }
+  } finally {
+    if (waiting) {
+      Notification.dismiss(waiting);
+    }
+  }
+}
+
+/** Open a page that cannot reach back; a browser that forbids it gets a button. */
+export function openPage(address: string, ready: string, label: string): void {
+  // Behind a hub it is a path of the hub.
+  const { href: url, protocol } = new URL(address, window.location.href);
+  if (protocol !== 'http:' && protocol !== 'https:') {
+    throw new Error(address);
+  }
+  const opened = window.open(url, '_blank');
+  if (opened) {
+    // `noopener` would hide whether the browser has forbidden it.
+    opened.opener = null;
+    return;
+  }
+  const callback = () => void window.open(url, '_blank', 'noopener');
+  Notification.info(ready, { autoClose: false, actions: [{ label, callback }] });
 }

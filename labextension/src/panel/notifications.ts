@@ -1,8 +1,8 @@
 /** What a person is told without having looked. */
 
 import { Notification } from '@jupyterlab/apputils';
-import { attention, bare, elapsed, secondsOf } from '../sections/runs_text';
 import type { INotice, IRunRow } from '../protocol';
+import { attention, bare, elapsed, secondsOf } from '../sections/runText';
 import { CommandIDs, IPanelContext, ITransition } from './tokens';
 
 /** Milliseconds. */

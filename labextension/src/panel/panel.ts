@@ -7,11 +7,11 @@ import { CommandToolbarButton, SidePanel } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
 import { AccordionPanel, PanelLayout, Widget } from '@lumino/widgets';
 import { PANEL_ID } from '../tokens';
+import { ISection, SectionKeeper } from './accordionLayout';
 import { failed } from './commands';
+import { isStale, Remedy } from './connectionMessages';
+import { HeaderView, StateView } from './connectionView';
 import { runsIcon } from './icons';
-import { isStale, Remedy } from './look';
-import { ISection, SectionKeeper } from './sections';
-import { HeaderView, StateView } from './states';
 import { CommandIDs, IPanelContext } from './tokens';
 
 export class TrainingPanel extends SidePanel {

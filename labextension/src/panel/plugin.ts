@@ -1,4 +1,4 @@
-/** The panel as a plugin: everything it may use besides notebooks is optional. */
+/** The panel as a plugin, and its settings: everything it may use besides notebooks is optional. */
 
 import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
@@ -9,25 +9,22 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ISignal, Signal } from '@lumino/signaling';
+import { PanelModel } from '../kernel/model';
 import { ComputeSection } from '../sections/compute';
-import { addComputeCommands } from '../sections/compute_commands';
+import { addComputeCommands, addWorkspaceCommands } from '../sections/computeCommands';
 import { GpusSection } from '../sections/gpus';
 import { RunsSection } from '../sections/runs';
-import { SubmitSection } from '../sections/submit';
-import { addSubmitCommands } from '../sections/submit_commands';
-import { addWorkspaceCommands } from '../sections/workspace_commands';
+import { addSubmitCommands, SubmitSection } from '../sections/submit';
 import { addTabCommands } from '../tabs/commands';
 import { DOMAIN, PANEL_ID, PANEL_PLUGIN_ID } from '../tokens';
-import { addRunCommands, addRunMenu } from './commands';
-import { PanelModel } from '../kernel/model';
+import type { ISection } from './accordionLayout';
+import { addPanelCommands, addRunCommands, addRunMenu } from './commands';
 import { notifyTransitions } from './notifications';
 import { TrainingPanel } from './panel';
-import { addPanelCommands } from './panel_commands';
 import { addToRunning } from './running';
-import type { ISection } from './sections';
-import { PanelSettings } from './settings';
 import { addStatusItem } from './statusbar';
-import type { IPanelContext } from './tokens';
+import type { IPanelContext, IPanelSettings } from './tokens';
 
 /** Behind JupyterLab's own panels. */
 const RANK = 900;
@@ -106,3 +103,34 @@ export const panel: JupyterFrontEndPlugin<void> = {
     notifyTransitions(context);
   }
 };
+
+export class PanelSettings implements IPanelSettings {
+  autoConnect = false;
+  notifyEnded = true;
+  notifyAttention = true;
+  watchTarget = true;
+  statusBarSeconds = 30;
+
+  get changed(): ISignal<IPanelSettings, void> {
+    return this._changed;
+  }
+
+  /** Follow them from now on. */
+  follow(settings: ISettingRegistry.ISettings): void {
+    const read = () => {
+      const values = settings.composite as Record<string, unknown>;
+      const flag = (name: string, other: boolean) => (typeof values[name] === 'boolean' ? (values[name] as boolean) : other);
+      this.autoConnect = flag('autoConnect', false);
+      this.notifyEnded = flag('notifyEnded', true);
+      this.notifyAttention = flag('notifyAttention', true);
+      this.watchTarget = flag('watchTarget', true);
+      const seconds = values.statusBarSeconds;
+      this.statusBarSeconds = typeof seconds === 'number' && seconds >= 0 ? seconds : 30;
+      this._changed.emit();
+    };
+    read();
+    settings.changed.connect(read);
+  }
+
+  private readonly _changed = new Signal<IPanelSettings, void>(this);
+}

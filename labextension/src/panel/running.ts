@@ -2,10 +2,10 @@
 
 import type { IRunningSessionManagers, IRunningSessions } from '@jupyterlab/running';
 import { Signal } from '@lumino/signaling';
-import { stateWord } from '../sections/runs_text';
-import type { IRunRow } from '../protocol';
-import { cancelIcon, runsIcon } from './icons';
 import { isLive } from '../kernel/rows';
+import type { IRunRow } from '../protocol';
+import { stateWord } from '../sections/runText';
+import { cancelIcon, runsIcon } from './icons';
 import { CommandIDs, IPanelContext } from './tokens';
 
 class RunningRuns implements IRunningSessions.IManager {

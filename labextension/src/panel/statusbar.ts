@@ -3,10 +3,10 @@
 import type { IStatusBar } from '@jupyterlab/statusbar';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
-import { element, say } from '../sections/dom';
-import { runsIcon } from './icons';
-import { isStale, seen, word } from './look';
 import { isLive } from '../kernel/rows';
+import { element, say } from '../sections/dom';
+import { isStale, seen, word } from './connectionMessages';
+import { runsIcon } from './icons';
 import { CommandIDs, IPanelContext } from './tokens';
 
 const RUNNING: ReadonlySet<string> = new Set(['running', 'finalizing']);

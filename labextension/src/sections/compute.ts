@@ -1,27 +1,31 @@
-/** The Compute section: the targets and workspaces, what can be done with them, and the forms for new ones. */
+/** The Compute section: targets, workspaces, the forms for new ones, and the outcome of the last action. */
 
+import { Clipboard } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
 import {
-  LabIcon,
-  PanelWithToolbar,
-  ToolbarButton,
   addIcon,
   checkIcon,
-  refreshIcon
+  closeIcon,
+  copyIcon,
+  LabIcon,
+  PanelWithToolbar,
+  refreshIcon,
+  ToolbarButton
 } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
+import type { ISignal } from '@lumino/signaling';
 import { Panel, Widget } from '@lumino/widgets';
-import { keeperOf } from '../panel/sections';
+import { keeperOf } from '../panel/accordionLayout';
+import { cloudIcon } from '../panel/icons';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IAct } from '../protocol';
-import { Acts, IOutcome, notify } from './acts';
-import { ComputeForms, IFormHost } from './compute_forms';
-import { cloudIcon } from './compute_icons';
-import { IListHost, TargetList } from './compute_list';
-import { OutcomeView } from './compute_outcome';
-import { element, say } from './dom';
+import { NewTarget } from './computeForm';
+import { element, say, sayLine } from './dom';
+import { Acts, IOutcome, notify } from './targetActions';
+import { IListHost, TargetList } from './targetList';
 import { toolbarButton } from './toolbar';
-import { IWorkspaceHost, WorkspaceList } from './workspace_list';
+import { ConnectWorkspace, IWorkspaceHost, WorkspaceList } from './workspaces';
 
 const sections = new WeakMap<IPanelModel, ComputeSection>();
 
@@ -282,4 +286,147 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   /** Was made just now and has no row yet. */
   private _awaited = '';
   private _timer = 0;
+}
+
+interface IForm extends Widget {
+  readonly closed: ISignal<unknown, void>;
+  load(): Promise<void>;
+  enable(whyNot: string): void;
+}
+
+/** Where the form is shown. */
+export interface IFormHost {
+  readonly whyNot: string;
+  /** The form is gone; `inside`: it had the focus. */
+  formClosed(inside: boolean): void;
+  makeRoom(node?: HTMLElement): void;
+}
+
+export class ComputeForms {
+  constructor(
+    private readonly _context: IPanelContext,
+    private readonly _body: Panel,
+    private readonly _host: IFormHost
+  ) {}
+
+  /** Whether one is open. */
+  get open(): boolean {
+    return this._form !== null;
+  }
+
+  /** Open the form for a new target. */
+  newTarget(): void {
+    this._show(NewTarget, () => {
+      const form = new NewTarget(this._context);
+      form.workspaceWanted.connect(() => this.connect());
+      return form;
+    });
+  }
+
+  /** Open the form that connects a workspace. */
+  connect(): void {
+    this._show(ConnectWorkspace, () => new ConnectWorkspace(this._context));
+  }
+
+  /** Why nothing can be done with it now; empty when it can. */
+  enable(whyNot: string): void {
+    this._form?.enable(whyNot);
+  }
+
+  private _show(kind: new (context: IPanelContext) => IForm, make: () => IForm): void {
+    if (this._form instanceof kind) {
+      this._form.node.querySelector<HTMLElement>('input, select')?.focus();
+      return;
+    }
+    this._close();
+    const form = (this._form = make());
+    form.closed.connect(() => this._close());
+    form.enable(this._host.whyNot);
+    this._body.insertWidget(0, form);
+    void form.load().then(() => {
+      if (form === this._form) {
+        this._host.makeRoom(form.node);
+      }
+    });
+  }
+
+  private _close(): void {
+    const form = this._form;
+    this._form = null;
+    if (form) {
+      const inside = form.node.contains(document.activeElement);
+      form.dispose();
+      this._host.formClosed(inside);
+    }
+  }
+
+  private _form: IForm | null = null;
+}
+
+/** Milliseconds after which what went well makes room for the rows again. */
+const STAYS = 15000;
+
+export class OutcomeView {
+  constructor(private readonly _trans: TranslationBundle) {
+    this.node.hidden = true;
+    this.node.setAttribute('role', 'status');
+  }
+
+  readonly node = element('div', 'jp-AmlOutcome');
+
+  show(outcome: IOutcome): void {
+    const trans = this._trans;
+    const { node } = this;
+    clearTimeout(this._timer);
+    node.hidden = outcome.text === '' && outcome.line === '';
+    node.classList.toggle('jp-mod-failed', !outcome.done);
+    const parts: Node[] = [];
+    if (outcome.text) {
+      parts.push(element('div', 'jp-AmlOutcome-text', outcome.text));
+    }
+    if (outcome.line) {
+      const line = element('code', 'jp-AmlLine');
+      sayLine(line, outcome.line);
+      const copy = this._icon(copyIcon, trans.__('Copy the line'), () => Clipboard.copyToSystem(outcome.line));
+      parts.push(element('div', 'jp-AmlOutcome-same', '', element('span', '', trans.__('The same as:')), line, copy));
+    }
+    const close = this._icon(closeIcon, trans.__('Dismiss'), () => void (node.hidden = true));
+    node.replaceChildren(element('div', 'jp-AmlOutcome-parts', '', ...parts), close);
+    if (outcome.done) {
+      this._leave();
+    }
+  }
+
+  /** It has been read, or makes way. */
+  hide(): void {
+    clearTimeout(this._timer);
+    this.node.hidden = true;
+  }
+
+  dispose(): void {
+    clearTimeout(this._timer);
+  }
+
+  /** Not while somebody is at it. */
+  private _leave(): void {
+    this._timer = setTimeout(() => {
+      if (this.node.matches(':hover, :focus-within')) {
+        this._leave();
+      } else {
+        this.node.hidden = true;
+      }
+    }, STAYS);
+  }
+
+  private _icon(shape: LabIcon, label: string, click: () => void): HTMLElement {
+    const made = element('button', 'jp-AmlOutcome-button');
+    made.type = 'button';
+    made.title = label;
+    made.setAttribute('aria-label', label);
+    shape.element({ container: made });
+    made.addEventListener('click', click);
+    return made;
+  }
+
+  private _timer: ReturnType<typeof setTimeout> | undefined;
 }

@@ -4,7 +4,7 @@ import { PanelWithToolbar, runIcon, stopIcon, ToolbarButton } from '@jupyterlab/
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { ago } from '../format';
-import { keeperOf } from '../panel/sections';
+import { keeperOf } from '../panel/accordionLayout';
 import type { IGpuFrame, IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
 import { element, say } from './dom';

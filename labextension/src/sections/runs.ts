@@ -5,11 +5,10 @@ import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
-import { button, element, say } from './dom';
-import { filterRuns, StateFilter } from './runs_filter';
-import { RunDetail } from './runs_detail';
-import { RunsList } from './runs_list';
-import { keepTabStop } from './tab_stop';
+import { button, element, keepTabStop, say } from './dom';
+import { RunDetail } from './runDetail';
+import { filterRuns, StateFilter } from './runText';
+import { RunsList } from './runsList';
 
 /** As many as there is room for in a narrow panel; all are in the menu and below the list. */
 const TOOLBAR = [

@@ -2,14 +2,14 @@
 
 import { Widget } from '@lumino/widgets';
 import { LineChart } from '../charts/line';
-import { Refused } from '../kernel/client';
 import { number } from '../format';
+import { Refused } from '../kernel/client';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IRunRecord } from '../protocol';
 import { normalise, TERMINAL } from '../record';
 import { element } from '../sections/dom';
-import { compareRows, IRow, overlays } from './compare_rows';
-import { quiet } from './state';
+import { compareRows, IRow, overlays } from './compareRows';
+import { quiet } from './tabText';
 
 /** Milliseconds between two looks at a run that goes on. */
 const AGAIN = 5000;

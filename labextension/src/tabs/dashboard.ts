@@ -5,11 +5,11 @@ import { Message } from '@lumino/messaging';
 import { ISignal, Signal } from '@lumino/signaling';
 import { PanelLayout, Widget } from '@lumino/widgets';
 import { Refused } from '../kernel/client';
-import { IRunHost, living } from '../output/host';
+import { IRunHost, living } from '../output/notebook';
 import { RunOutput } from '../output/renderer';
 import type { IPanelContext } from '../panel/tokens';
 import { RUN_MIME } from '../protocol';
-import { quiet } from './state';
+import { quiet } from './tabText';
 
 /** The kernel that the tab was opened with; when it is gone, the one that the panel follows. */
 class TabHost implements IRunHost {

@@ -1,0 +1,161 @@
+/** The message and the remedy of each connection state. No DOM. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { ago } from '../format';
+import { INSTALL_COMMAND } from '../tokens';
+import type { ConnectionState, IConnection } from './tokens';
+
+/** What a person can do about a state. */
+export type Remedy = 'connect' | 'new-notebook' | 'choose-kernel' | 'restart' | 'retry';
+
+export interface ILook {
+  readonly icon: 'notebook' | 'kernel' | 'language' | 'wait' | 'plug' | 'package' | 'version' | 'quiet' | 'lost' | 'dead';
+  readonly title: string;
+  readonly text: string;
+  readonly remedy: Remedy | null;
+  readonly label: string;
+  /** A line to be copied; empty for none. */
+  readonly copy: string;
+}
+
+/** States in which the rows of before are still looked at. */
+const STALE: ReadonlySet<ConnectionState> = new Set(['not-responding', 'reconnecting', 'dead']);
+
+export function isStale(state: ConnectionState): boolean {
+  return STALE.has(state);
+}
+
+/** One word for the dot beside the kernel's name. */
+export function word(connection: IConnection, trans: TranslationBundle): string {
+  switch (connection.state) {
+    case 'ready':
+      return connection.busy ? trans.__('Connected, a cell runs') : trans.__('Connected');
+    case 'starting':
+      return trans.__('Starting');
+    case 'connecting':
+      return trans.__('Connecting');
+    case 'loading':
+      return trans.__('Loading');
+    case 'not-responding':
+      return trans.__('Not responding');
+    case 'reconnecting':
+      return trans.__('Reconnecting');
+    case 'dead':
+      return trans.__('Dead');
+    default:
+      return trans.__('Not connected');
+  }
+}
+
+/** "last seen 12 s ago", or that it never was. */
+export function seen(connection: IConnection, now: number, trans: TranslationBundle): string {
+  return connection.lastSeen
+    ? trans.__('last seen %1 ago', ago((now - connection.lastSeen) / 1000))
+    : trans.__('not heard yet');
+}
+
+/** `null` when all is well. */
+export function look(connection: IConnection, trans: TranslationBundle): ILook | null {
+  const { detail, busy } = connection;
+  const kernel = connection.kernelName || trans.__('the kernel');
+  const made = (
+    icon: ILook['icon'],
+    title: string,
+    text: string,
+    remedy: Remedy | null = null,
+    label = '',
+    copy = ''
+  ): ILook => ({ icon, title, text, remedy, label, copy });
+  switch (connection.state) {
+    case 'ready':
+      return detail ? made('version', trans.__('Targets cannot be read'), detail) : null;
+    case 'no-notebook':
+      return made(
+        'notebook',
+        trans.__('No notebook is open'),
+        trans.__('Runs are started from a notebook; open one, and its runs and targets are shown here.'),
+        'new-notebook',
+        trans.__('New Notebook')
+      );
+    case 'no-kernel':
+      return made(
+        'kernel',
+        trans.__('No kernel'),
+        trans.__('%1 has no kernel that could start runs.', connection.notebook),
+        'choose-kernel',
+        trans.__('Choose Kernel…')
+      );
+    case 'other-language':
+      return made(
+        'language',
+        trans.__('Not a Python kernel'),
+        trans.__('Runs are started from Python; %1 is another language.', kernel),
+        'choose-kernel',
+        trans.__('Choose Kernel…')
+      );
+    case 'starting':
+      return made('wait', trans.__('The kernel starts…'), trans.__('Runs that were started before go on.'));
+    case 'connecting':
+      return made('wait', trans.__('Connecting to the kernel…'), detail);
+    case 'not-loaded':
+      return made(
+        'plug',
+        trans.__('Not connected'),
+        detail || trans.__('The extension is not loaded in %1.', kernel),
+        'connect',
+        trans.__('Connect')
+      );
+    case 'loading':
+      return made(
+        'wait',
+        trans.__('Loading the extension…'),
+        busy ? trans.__('It waits for the cell that runs.') : trans.__('It takes a few seconds.')
+      );
+    case 'missing':
+      return made(
+        'package',
+        trans.__('Not installed in this kernel'),
+        trans.__(
+          'JupyterLab has jupyter-amltrain, the environment of %1 does not: server and kernels often have ' +
+            'environments of their own. Run this in a cell, then try again.',
+          kernel
+        ),
+        'connect',
+        trans.__('Try Again'),
+        INSTALL_COMMAND
+      );
+    case 'other-version':
+      return made(
+        'version',
+        trans.__('Another version'),
+        detail || trans.__('Kernel and page have different versions of jupyter-amltrain.'),
+        'retry',
+        trans.__('Try Again')
+      );
+    case 'not-responding':
+      return made(
+        'quiet',
+        trans.__('Kernel not responding'),
+        detail ||
+          (connection.lastSeen
+            ? trans.__('It sits in one long call. Runs go on, and the panel comes back by itself.')
+            : trans.__('It sits in one long call or still starts. The panel comes back by itself.'))
+      );
+    case 'reconnecting':
+      return made(
+        'lost',
+        trans.__('Reconnecting to the server…'),
+        trans.__('Runs go on; what is shown was true before.'),
+        'retry',
+        trans.__('Try Now')
+      );
+    case 'dead':
+      return made(
+        'dead',
+        trans.__('The kernel has died'),
+        trans.__('Runs go on without it. Restart it to see them.'),
+        'restart',
+        trans.__('Restart Kernel')
+      );
+  }
+}
