@@ -1,19 +1,19 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { Presses } from '../src/panel/clickGuard';
+import { ClickGuard } from '../src/panel/clickGuard';
 
 function house() {
   let now = 0;
-  const presses = new Presses(() => now);
+  const guard = new ClickGuard(() => now);
   const done: string[] = [];
   const press = (key: string, made?: string) =>
-    presses.once(key, async same => {
+    guard.once(key, async same => {
       done.push(key);
       if (made) {
         same(made);
       }
     });
-  return { presses, press, done, pass: (ms: number) => (now += ms) };
+  return { guard, press, done, pass: (ms: number) => (now += ms) };
 }
 
 test('the second press of a double click does nothing, a later one does', async () => {
@@ -40,9 +40,9 @@ test('other runs and what the first press made are told apart', async () => {
 });
 
 test('what takes long is not begun anew meanwhile, and may be after it failed', async () => {
-  const { presses, press, done, pass } = house();
+  const { guard, press, done, pass } = house();
   let fail: (error: Error) => void = () => undefined;
-  const first = presses.once('delete a', () => new Promise((_, reject) => (fail = reject)));
+  const first = guard.once('delete a', () => new Promise((_, reject) => (fail = reject)));
   pass(60000);
   await press('delete a');
   assert.deepEqual(done, []);

@@ -68,13 +68,13 @@ test('a long line is cut between characters', () => {
   assert.deepEqual(cut('ab\u{1f600}c', 3), { text: 'ab', rest: 3 });
 });
 
-test('colours are classes, unknown codes are nothing, and text is text', () => {
+test('colors are classes, unknown codes are nothing, and text is text', () => {
   assert.deepEqual(
     spans('a\u001b[1;31mred\u001b[0m <b>\u001b[2K\u001b]8;;x\u0007link').map(s => [s.text, s.classes.join(' ')]),
     [['a', ''], ['red', 'ansi-red-intense-fg ansi-bold'], [' <b>', ''], ['link', '']]
   );
-  assert.equal(spans('\u001b[38;5;208mo')[0].colour, 'rgb(255, 135, 0)');
-  assert.equal(spans('\u001b[48;2;1;2;300mo')[0].ground, 'rgb(1, 2, 255)');
+  assert.equal(spans('\u001b[38;5;208mo')[0].color, 'rgb(255, 135, 0)');
+  assert.equal(spans('\u001b[48;2;1;2;300mo')[0].background, 'rgb(1, 2, 255)');
   assert.deepEqual(spans('\u001b[38;5;9mo')[0].classes, ['ansi-red-intense-fg']);
   assert.deepEqual(spans('\u001b[7mo')[0].classes, ['ansi-default-inverse-fg', 'ansi-default-inverse-bg']);
   assert.deepEqual(spans('\u001b[42;94mo\u001b[39;49mp').map(s => s.classes), [

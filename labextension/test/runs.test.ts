@@ -2,7 +2,7 @@ import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { gpuFrame, meanUtil } from '../src/kernel/model';
 import { Rows, TransitionWatcher } from '../src/kernel/rows';
-import { look, seen, word } from '../src/panel/connectionMessages';
+import { connectionMessage, lastSeenText, connectionWord } from '../src/panel/connectionMessages';
 import type { ConnectionState, IConnection } from '../src/panel/tokens';
 import type { IRunRow, ITargetRow } from '../src/protocol';
 import {
@@ -224,15 +224,15 @@ test('every state but ready says something; what can be done has a button', () =
     notebook: 'a.ipynb'
   });
   for (const [state, remedy] of Object.entries(states)) {
-    const found = look(connection(state as ConnectionState), trans);
+    const found = connectionMessage(connection(state as ConnectionState), trans);
     assert.ok(found && found.title, state);
     assert.equal(found.remedy, remedy, state);
     assert.equal(found.label !== '', remedy !== null, state);
-    assert.ok(word(connection(state as ConnectionState), trans));
+    assert.ok(connectionWord(connection(state as ConnectionState), trans));
   }
-  assert.equal(look(connection('ready'), trans), null);
-  assert.match(look(connection('missing'), trans)!.text, /Python 3/);
-  assert.equal(look(connection('missing'), trans)!.copy, '%pip install jupyter-amltrain');
-  assert.match(look(connection('loading'), trans)!.text, /waits for the cell/);
-  assert.equal(seen(connection('not-responding'), 100000, trans), 'last seen 12 s ago');
+  assert.equal(connectionMessage(connection('ready'), trans), null);
+  assert.match(connectionMessage(connection('missing'), trans)!.text, /Python 3/);
+  assert.equal(connectionMessage(connection('missing'), trans)!.copy, '%pip install jupyter-amltrain');
+  assert.match(connectionMessage(connection('loading'), trans)!.text, /waits for the cell/);
+  assert.equal(lastSeenText(connection('not-responding'), 100000, trans), 'last seen 12 s ago');
 });

@@ -11,20 +11,20 @@ import { LOAD_COMMAND } from '../tokens';
 import { asShown, IRunHost } from './notebook';
 
 /** Milliseconds. */
-const TICK = 1000;
-const SILENCE = 2000;
-const TOLD = 3000;
-const LONGEST_PAUSE = 10000;
+const POLL_INTERVAL_MS = 1000;
+const SILENCE_TIMEOUT_MS = 2000;
+const PUSH_TIMEOUT_MS = 3000;
+const MAX_POLL_INTERVAL_MS = 10000;
 
 /** Bytes of the log of a step or trial that are shown. */
-const CHILD_LOG = 64 * 1024;
+const MAX_CHILD_LOG_BYTES = 64 * 1024;
 
 /** Questions about an ended run whose record or picture is not complete. */
-const LAST_QUESTIONS = 4;
+const MAX_FINAL_POLLS = 4;
 
-export class RunTalk {
+export class RecordPoller {
   /**
-   * @param _revision what live charts have told of the record; null where there are none
+   * @param _revision revision of the record that live charts have; null where there are none
    */
   constructor(
     private readonly _trans: TranslationBundle,
@@ -38,54 +38,54 @@ export class RunTalk {
   received = 0;
   /** One line about a request that failed, or empty. */
   failure = '';
-  /** A person has clicked Cancel. */
-  clicked = false;
+  /** A person has cancelRequested Cancel. */
+  cancelRequested = false;
   /** What is kept has a picture for readers without us. */
-  pictured = false;
+  hasPicture = false;
   /** What the kernel says is written into the notebook. */
-  keeps = false;
+  writes = false;
 
   /**
-   * A record was handed to us.
+   * Take a record that was rendered.
    *
    * A notebook that opens renders what was saved: only a second rendering, or a record made just
    * now, comes from somebody who watches the run.
    */
-  handed(record: IRunRecord, old: IRunRecord | null): void {
+  take(record: IRunRecord, old: IRunRecord | null): void {
     const now = Date.now();
-    const fresh = old !== null || Math.abs(now / 1000 - record.seen_at) < SILENCE / 1000;
+    const fresh = old !== null || Math.abs(now / 1000 - record.seen_at) < SILENCE_TIMEOUT_MS / 1000;
     if (old !== null && old.handle !== record.handle) {
-      this.clicked = false;
+      this.cancelRequested = false;
     }
-    this._told = this._revision();
+    this._seenRevision = this._revision();
     if (fresh) {
-      this._heard(now);
+      this._setLive(now);
     } else {
       this.source = 'saved';
     }
   }
 
   /** The run has ended, but its MLflow record or its picture has not come yet. */
-  unsettled(record: IRunRecord | null): boolean {
-    if (!record || !record.done || record.kind !== 'run' || this._lastQuestions >= LAST_QUESTIONS) {
+  isIncomplete(record: IRunRecord | null): boolean {
+    if (!record || !record.done || record.kind !== 'run' || this._finalPolls >= MAX_FINAL_POLLS) {
       return false;
     }
-    return this._host.kernel !== null && (record.tracking.state === 'pending' || !this.pictured);
+    return this._host.kernel !== null && (record.tracking.state === 'pending' || !this.hasPicture);
   }
 
-  /** Whether it is time to ask. */
-  due(finished: boolean): boolean {
+  /** Whether it is time to poll. */
+  isDue(finished: boolean): boolean {
     const now = Date.now();
-    // Live charts hear of the run: without their word there is nothing to ask for.
+    // Live charts hear of changes: without one there is nothing to poll for.
     const revision = this._revision();
-    const silent = now - this.received > (revision === null ? SILENCE : TOLD);
-    const news = revision === null || revision !== this._told || finished;
-    return silent && news && now >= this._pausedUntil && !this._asking;
+    const silent = now - this.received > (revision === null ? SILENCE_TIMEOUT_MS : PUSH_TIMEOUT_MS);
+    const news = revision === null || revision !== this._seenRevision || finished;
+    return silent && news && now >= this._pausedUntil && !this._polling;
   }
 
   /** Ask soon: something was done. */
-  hurry(): void {
-    this._pause = TICK;
+  pollSoon(): void {
+    this._interval = POLL_INTERVAL_MS;
     this._pausedUntil = 0;
   }
 
@@ -95,29 +95,29 @@ export class RunTalk {
    * @returns the record to draw; null when there is none, or when it was written into the notebook,
    * which renders it here again
    */
-  async ask(record: IRunRecord, finished: boolean): Promise<IRunRecord | null> {
-    this._asking = true;
+  async poll(record: IRunRecord, finished: boolean): Promise<IRunRecord | null> {
+    this._polling = true;
     try {
-      return await this._ask(record, finished);
+      return await this._poll(record, finished);
     } finally {
-      this._asking = false;
+      this._polling = false;
     }
   }
 
   /** Ask for the end of the run; `changed` is called when there is something else to draw. */
   async cancel(record: IRunRecord | null, changed: () => void): Promise<void> {
     const { kernel } = this._host;
-    if (!record || !kernel || this.clicked) {
+    if (!record || !kernel || this.cancelRequested) {
       return;
     }
-    this.clicked = true;
+    this.cancelRequested = true;
     this.failure = '';
     changed();
     const { errors } = await requestCancel(this._trans, sessionOf(kernel), [record]);
     if (errors.length === 0) {
-      this.hurry();
+      this.pollSoon();
     } else {
-      this.clicked = false;
+      this.cancelRequested = false;
       this.failure = errors.join(' ');
     }
     changed();
@@ -131,14 +131,14 @@ export class RunTalk {
       throw new Error(this._trans.__('No kernel is running. %1', where));
     }
     try {
-      const reply = await sessionOf(kernel).request('log', { handle, child, offset: -CHILD_LOG, limit: CHILD_LOG });
+      const reply = await sessionOf(kernel).request('log', { handle, child, offset: -MAX_CHILD_LOG_BYTES, limit: MAX_CHILD_LOG_BYTES });
       return reply.text;
     } catch (error) {
       throw error instanceof NoAnswer ? new Error(this._trans.__('The kernel does not answer. %1', where)) : error;
     }
   }
 
-  private async _ask(record: IRunRecord, finished: boolean): Promise<IRunRecord | null> {
+  private async _poll(record: IRunRecord, finished: boolean): Promise<IRunRecord | null> {
     const { kernel } = this._host;
     if (!kernel) {
       this.source = 'saved';
@@ -148,10 +148,10 @@ export class RunTalk {
     const kind = await session.kind();
     if (kind !== 'ready') {
       this.source = kind;
-      this._pausedUntil = finished ? Date.now() + LONGEST_PAUSE : this._pausedUntil;
+      this._pausedUntil = finished ? Date.now() + MAX_POLL_INTERVAL_MS : this._pausedUntil;
       return null;
     }
-    this._lastQuestions += record.done ? 1 : 0;
+    this._finalPolls += record.done ? 1 : 0;
     const revision = this._revision();
     try {
       const reply = await session.request('run', { handle: record.handle });
@@ -159,19 +159,19 @@ export class RunTalk {
       if (fresh.handle !== record.handle) {
         throw new Refused(this._trans.__('The kernel answered about another run.'));
       }
-      this._told = revision;
-      this._heard(Date.now());
+      this._seenRevision = revision;
+      this._setLive(Date.now());
       const bundle = { 'text/plain': summary(fresh), [RUN_MIME]: reply.record, ...pictureOf(reply) };
       const size = reply.picture ? { 'image/png': { width: reply.width, height: reply.height } } : {};
-      if (changed(record, fresh) || (reply.picture && !this.pictured)) {
-        this._pause = TICK;
-        if (this.keeps && this._host.write(record.handle, bundle, size)) {
+      if (changed(record, fresh) || (reply.picture && !this.hasPicture)) {
+        this._interval = POLL_INTERVAL_MS;
+        if (this.writes && this._host.write(record.handle, bundle, size)) {
           return null;
         }
       } else {
         // A run that waits in a queue says the same for hours: every question makes the kernel busy.
-        this._pause = Math.min(2 * this._pause, LONGEST_PAUSE);
-        this._pausedUntil = Date.now() + this._pause;
+        this._interval = Math.min(2 * this._interval, MAX_POLL_INTERVAL_MS);
+        this._pausedUntil = Date.now() + this._interval;
       }
       return fresh;
     } catch (error) {
@@ -180,23 +180,23 @@ export class RunTalk {
       } else {
         this.source = 'unknown-run';
         this.failure = messageOf(error);
-        this._pausedUntil = Date.now() + LONGEST_PAUSE;
+        this._pausedUntil = Date.now() + MAX_POLL_INTERVAL_MS;
       }
       return null;
     }
   }
 
-  private _heard(now: number): void {
+  private _setLive(now: number): void {
     this.received = now;
     this.source = 'live';
-    this.failure = this.clicked ? this.failure : '';
+    this.failure = this.cancelRequested ? this.failure : '';
   }
 
-  private _told: number | null = null;
+  private _seenRevision: number | null = null;
   private _pausedUntil = 0;
-  private _pause = TICK;
-  private _asking = false;
-  private _lastQuestions = 0;
+  private _interval = POLL_INTERVAL_MS;
+  private _polling = false;
+  private _finalPolls = 0;
 }
 
 /** The picture for readers without us, which comes with the answer about an ended run. */

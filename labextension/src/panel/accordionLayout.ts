@@ -3,36 +3,36 @@
 import type { IStateDB } from '@jupyterlab/statedb';
 import { AccordionLayout, AccordionPanel, Widget } from '@lumino/widgets';
 
-const KEY = 'jupyter-amltrain:sections';
+const STATE_KEY = 'jupyter-amltrain:sections';
 /** Milliseconds after a change before it is written. */
-const WRITE_AFTER = 500;
+const SAVE_DELAY_MS = 500;
 
 export interface ISection {
   /** Under which it is remembered. */
   readonly name: string;
   readonly widget: Widget;
-  readonly least: number;
+  readonly minimum: number;
   /** Pixels, or as much as its content, up to a share of the room. */
-  readonly wish: number | { readonly share: number };
-  readonly greed: number;
+  readonly preferred: number | { readonly share: number };
+  readonly flex: number;
   /** Closed until a person opens it. */
   readonly closed?: boolean;
 }
 
-const keepers = new WeakMap<Widget, SectionKeeper>();
+const layouts = new WeakMap<Widget, SectionLayout>();
 
 /** Who keeps the sections of this panel; `null` before there is one. */
-export function keeperOf(panel: Widget | null): SectionKeeper | null {
-  return (panel && keepers.get(panel)) ?? null;
+export function sectionLayoutOf(panel: Widget | null): SectionLayout | null {
+  return (panel && layouts.get(panel)) ?? null;
 }
 
-export class SectionKeeper {
+export class SectionLayout {
   constructor(
     private readonly _panel: AccordionPanel,
     private readonly _sections: readonly ISection[],
     private readonly _db: IStateDB | null
   ) {
-    keepers.set(_panel, this);
+    layouts.set(_panel, this);
     for (const { widget, closed } of _sections) {
       widget.setHidden(closed === true);
       _panel.addWidget(widget);
@@ -46,7 +46,7 @@ export class SectionKeeper {
 
   dispose(): void {
     cancelAnimationFrame(this._frame);
-    clearTimeout(this._writing);
+    clearTimeout(this._saving);
     this._observer.disconnect();
   }
 
@@ -58,15 +58,15 @@ export class SectionKeeper {
     }
     this._sizes.delete(this._sections[at].name);
     this._panel.expand(at);
-    tooMany(this._room, this._wishes(), at).forEach(i => this._panel.collapse(i));
+    sectionsToClose(this._room, this._needs(), at).forEach(i => this._panel.collapse(i));
     this.update();
   }
 
   /** A section has more to show for a while: up to this share of the room; 0 gives it back. */
-  grant(widget: Widget, share: number): void {
+  requestSpace(widget: Widget, share: number): void {
     const section = this._sections.find(each => each.widget === widget);
-    if (section && (this._granted.get(section.name) ?? 0) !== share) {
-      this._granted.set(section.name, share);
+    if (section && (this._requested.get(section.name) ?? 0) !== share) {
+      this._requested.set(section.name, share);
       this._divide();
     }
   }
@@ -85,18 +85,18 @@ export class SectionKeeper {
     );
   }
 
-  private _wishes(): IWish[] {
+  private _needs(): ISectionNeed[] {
     const room = this._room;
-    return this._sections.map(({ name, widget, least, wish, greed }) => {
+    return this._sections.map(({ name, widget, minimum, preferred, flex }) => {
       const open = !widget.isHidden;
-      const granted = this._granted.get(name) ?? 0;
-      const given = granted ? undefined : this._sizes.get(name);
-      if (typeof wish === 'number') {
-        return { open, least, wish: given ?? wish, greed };
+      const requested = this._requested.get(name) ?? 0;
+      const chosen = requested ? undefined : this._sizes.get(name);
+      if (typeof preferred === 'number') {
+        return { open, minimum, preferred: chosen ?? preferred, flex };
       }
       const content = open ? contentHeight(widget.node, node => this._observe(node)) : 0;
-      const fits = Math.min(content, Math.max(wish.share, granted) * room);
-      return { open, least: Math.min(least, content || least), wish: given ?? fits, greed, urgent: granted > 0 };
+      const fits = Math.min(content, Math.max(preferred.share, requested) * room);
+      return { open, minimum: Math.min(minimum, content || minimum), preferred: chosen ?? fits, flex, prioritized: requested > 0 };
     });
   }
 
@@ -105,32 +105,32 @@ export class SectionKeeper {
     if (!this._panel.isVisible || room <= 0) {
       return;
     }
-    const sizes = divide(room, this._wishes());
+    const sizes = divide(room, this._needs());
     const layout = this._panel.layout as AccordionLayout;
     const now = layout.absoluteSizes();
     const same = sizes.every((size, i) => Math.abs(size - (this._sections[i].widget.isHidden ? 0 : now[i])) < 1);
     if (!same) {
       this._panel.setRelativeSizes(sizes);
     }
-    this._given = sizes;
+    this._assigned = sizes;
   }
 
   private _toggled(): void {
     this.update();
-    this._write();
+    this._save();
   }
 
   /** A person has moved a border: the sections at its two sides keep what they got. */
   private _moved(): void {
     const sizes = (this._panel.layout as AccordionLayout).absoluteSizes();
     this._sections.forEach(({ name, widget }, i) => {
-      if (!widget.isHidden && Math.abs(sizes[i] - (this._given[i] ?? 0)) > 2) {
+      if (!widget.isHidden && Math.abs(sizes[i] - (this._assigned[i] ?? 0)) > 2) {
         this._sizes.set(name, Math.round(sizes[i]));
-        this._granted.delete(name);
+        this._requested.delete(name);
       }
     });
-    this._given = sizes;
-    this._write();
+    this._assigned = sizes;
+    this._save();
   }
 
   private _observe(node: Element): void {
@@ -141,45 +141,45 @@ export class SectionKeeper {
   }
 
   private async _restore(): Promise<void> {
-    const found = keptOf(await this._db?.fetch(KEY).catch(() => null));
-    if (!found || this._panel.isDisposed) {
+    const stored = storedLayout(await this._db?.fetch(STATE_KEY).catch(() => null));
+    if (!stored || this._panel.isDisposed) {
       return;
     }
     this._restoring = true;
     this._sections.forEach(({ name }, i) => {
-      if (found.closed.includes(name)) {
+      if (stored.closed.includes(name)) {
         this._panel.collapse(i);
       } else {
         this._panel.expand(i);
       }
     });
-    Object.entries(found.sizes).forEach(([name, size]) => this._sizes.set(name, size));
+    Object.entries(stored.sizes).forEach(([name, size]) => this._sizes.set(name, size));
     this._restoring = false;
     this.update();
   }
 
-  private _write(): void {
+  private _save(): void {
     if (this._restoring || !this._db) {
       return;
     }
-    clearTimeout(this._writing);
-    this._writing = setTimeout(() => {
-      const kept: IKept = {
+    clearTimeout(this._saving);
+    this._saving = setTimeout(() => {
+      const layout: IStoredLayout = {
         closed: this._sections.filter(section => section.widget.isHidden).map(section => section.name),
         sizes: Object.fromEntries(this._sizes)
       };
-      this._db?.save(KEY, JSON.parse(JSON.stringify(kept))).catch(() => undefined);
-    }, WRITE_AFTER);
+      this._db?.save(STATE_KEY, JSON.parse(JSON.stringify(layout))).catch(() => undefined);
+    }, SAVE_DELAY_MS);
   }
 
   private readonly _observer: ResizeObserver;
   private readonly _observed = new WeakSet<Element>();
   private readonly _sizes = new Map<string, number>();
-  private readonly _granted = new Map<string, number>();
-  private _given: readonly number[] = [];
+  private readonly _requested = new Map<string, number>();
+  private _assigned: readonly number[] = [];
   private _restoring = false;
   private _frame = 0;
-  private _writing: ReturnType<typeof setTimeout> | undefined;
+  private _saving: ReturnType<typeof setTimeout> | undefined;
 }
 
 /** Height of all that is in a node, were nothing of it scrolled away; `part` hears of each part. */
@@ -199,83 +199,83 @@ function contentHeight(node: Element, part: (node: Element) => void): number {
   return height;
 }
 
-export interface IWish {
+export interface ISectionNeed {
   readonly open: boolean;
   /** Pixels below which it is of no use. */
-  readonly least: number;
+  readonly minimum: number;
   /** Pixels with which it is content. */
-  readonly wish: number;
-  /** What is left goes to the open section that is greediest. */
-  readonly greed: number;
-  /** Its wish comes before those of others. */
-  readonly urgent?: boolean;
+  readonly preferred: number;
+  /** What is left goes to the open section that is mostFlexible. */
+  readonly flex: number;
+  /** Its preferred comes before those of others. */
+  readonly prioritized?: boolean;
 }
 
-/** Pixels for each section: the least first, then wishes as far as there is room, the rest to the greediest. */
-export function divide(room: number, sections: readonly IWish[]): number[] {
+/** Pixels for each section: the minimum first, then preferences as far as there is room, the rest to the mostFlexible. */
+export function divide(room: number, sections: readonly ISectionNeed[]): number[] {
   const open = sections.map(section => (section.open ? 1 : 0));
   const sum = (values: readonly number[]) => values.reduce((all, value) => all + value, 0);
-  const least = sections.map((section, i) => open[i] * section.least);
-  const wishes = sections.map((section, i) => open[i] * Math.max(section.wish, section.least));
-  const need = sum(least);
+  const minimum = sections.map((section, i) => open[i] * section.minimum);
+  const preferences = sections.map((section, i) => open[i] * Math.max(section.preferred, section.minimum));
+  const need = sum(minimum);
   if (need >= room) {
-    return least.map(value => (need ? (value / need) * room : 0));
+    return minimum.map(value => (need ? (value / need) * room : 0));
   }
-  const grow = (from: readonly number[], urgent: boolean) => {
-    const more = wishes.map((value, i) => ((sections[i].urgent ?? false) === urgent ? value - least[i] : 0));
+  const grow = (from: readonly number[], prioritized: boolean) => {
+    const more = preferences.map((value, i) => ((sections[i].prioritized ?? false) === prioritized ? value - minimum[i] : 0));
     const share = sum(more) > 0 ? Math.min(1, (room - sum(from)) / sum(more)) : 0;
     return from.map((value, i) => value + more[i] * share);
   };
-  const sizes = grow(grow(least, true), false);
+  const sizes = grow(grow(minimum, true), false);
   const rest = room - sum(sizes);
-  let greediest = -1;
+  let mostFlexible = -1;
   sections.forEach((section, i) => {
-    if (section.open && (greediest < 0 || section.greed > sections[greediest].greed)) {
-      greediest = i;
+    if (section.open && (mostFlexible < 0 || section.flex > sections[mostFlexible].flex)) {
+      mostFlexible = i;
     }
   });
-  if (greediest >= 0) {
-    sizes[greediest] += rest;
+  if (mostFlexible >= 0) {
+    sizes[mostFlexible] += rest;
   }
   return sizes;
 }
 
 /** Which sections to close, the first ones first, so that the others can be used beside the one that must be seen. */
-export function tooMany(room: number, sections: readonly IWish[], must: number): number[] {
+export function sectionsToClose(room: number, sections: readonly ISectionNeed[], must: number): number[] {
   const closed: number[] = [];
-  let need = sections.reduce((all, section) => all + (section.open ? section.least : 0), 0);
+  let need = sections.reduce((all, section) => all + (section.open ? section.minimum : 0), 0);
   for (let i = sections.length - 1; i >= 0 && need > room; i--) {
     if (i !== must && sections[i].open) {
       closed.push(i);
-      need -= sections[i].least;
+      need -= sections[i].minimum;
     }
   }
   return closed;
 }
 
 /** What is remembered of the sections, by their names. */
-export interface IKept {
+export interface IStoredLayout {
   readonly closed: readonly string[];
-  /** Pixels that a person has given. */
+  /** Pixels that a person has chosen. */
   readonly sizes: Readonly<Record<string, number>>;
 }
 
 /** What was remembered, as far as it can be used. */
-export function keptOf(value: unknown): IKept | null {
+export function storedLayout(value: unknown): IStoredLayout | null {
   if (typeof value !== 'object' || value === null) {
     return null;
   }
   const { closed, sizes } = value as { closed?: unknown; sizes?: unknown };
-  const found: Record<string, number> = {};
+  const stored: Record<string, number> = {};
   if (typeof sizes === 'object' && sizes !== null) {
     for (const [name, size] of Object.entries(sizes)) {
       if (typeof size === 'number' && Number.isFinite(size) && size > 0) {
-        found[name] = size;
+        stored[name] = size;
       }
     }
   }
   return {
     closed: Array.isArray(closed) ? closed.filter((name): name is string => typeof name === 'string') : [],
-    sizes: found
+    sizes: stored
   };
 }

@@ -1,35 +1,33 @@
 /** Guards against the second press of a double click. No DOM but its events. */
 
-
-
 /** Milliseconds in which a person's second click belongs to the first. */
-const DOUBLE_MS = 800;
+const DOUBLE_CLICK_MS = 800;
 
 /** Which doings are under way, or are over only just. */
-export class Presses {
+export class ClickGuard {
   constructor(private readonly _now: () => number = () => performance.now()) {}
 
   /** Do it, unless it is being done; what is named by `same` is not done for the time of a double click either. */
   async once(key: string, act: (same: (again: string) => void) => Promise<void>): Promise<void> {
     const now = this._now();
-    for (const [known, at] of this._begun) {
-      if (now - at >= DOUBLE_MS) {
-        this._begun.delete(known);
+    for (const [known, at] of this._recent) {
+      if (now - at >= DOUBLE_CLICK_MS) {
+        this._recent.delete(known);
       }
     }
-    if (this._doing.has(key) || this._begun.has(key)) {
+    if (this._running.has(key) || this._recent.has(key)) {
       return;
     }
-    this._doing.add(key);
+    this._running.add(key);
     try {
-      await act(again => this._begun.set(again, this._now()));
+      await act(again => this._recent.set(again, this._now()));
     } finally {
-      this._doing.delete(key);
+      this._running.delete(key);
     }
   }
 
-  private readonly _begun = new Map<string, number>();
-  private readonly _doing = new Set<string>();
+  private readonly _recent = new Map<string, number>();
+  private readonly _running = new Set<string>();
 }
 
 /** The part of a mouse's event that is looked at. */

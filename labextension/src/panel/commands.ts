@@ -9,7 +9,7 @@ import { messageOf } from '../kernel/client';
 import { isLive } from '../kernel/rows';
 import type { IRunRow } from '../protocol';
 import { PANEL_ID } from '../tokens';
-import { Presses } from './clickGuard';
+import { ClickGuard } from './clickGuard';
 import { againIcon, cancelIcon, deleteIcon, linkIcon, plugIcon, runsIcon } from './icons';
 import { chosenRuns, selection } from './selection';
 import { CommandIDs, IPanelContext } from './tokens';
@@ -125,20 +125,20 @@ export function addRunCommands(context: IPanelContext): string[] {
     Notification.success(trans.__('Copied %1', text), { autoClose: 3000 });
   };
 
-  const doorOf = (row: IRunRow, kind: string): string => {
+  const linkOf = (row: IRunRow, kind: string): string => {
     // A kernel with an older package tells none.
     const found = (row.doors ?? []).find(door => door.kind === kind);
     return found ? addressOf(found) : '';
   };
-  const opens = (id: string, kind: string, title: string): IRunCommand => ({
+  const openCommand = (id: string, kind: string, title: string): IRunCommand => ({
     id,
     short: trans.__('Open in %1', title),
     long: trans.__('Open Run in %1', title),
     caption: trans.__('Open %1 of the selected run in a new tab', title),
     icon: linkIcon,
     hides: true,
-    fits: rows => one(rows).filter(row => doorOf(row, kind)),
-    run: async rows => openPage(doorOf(rows[0], kind), trans.__('%1 of %2', title, rows[0].name), trans.__('Open'))
+    fits: rows => one(rows).filter(row => linkOf(row, kind)),
+    run: async rows => openPage(linkOf(rows[0], kind), trans.__('%1 of %2', title, rows[0].name), trans.__('Open'))
   });
 
   const list: IRunCommand[] = [
@@ -178,10 +178,10 @@ export function addRunCommands(context: IPanelContext): string[] {
       fits: one,
       run: rows => openMlflow(context, rows[0])
     },
-    opens(CommandIDs.runStudio, 'studio', trans.__('Azure ML Studio')),
-    opens(CommandIDs.runJupyter, 'jupyterlab', 'JupyterLab'),
-    opens(CommandIDs.runVscode, 'vscode', 'VS Code'),
-    opens(CommandIDs.runTensorboard, 'tensorboard', 'TensorBoard'),
+    openCommand(CommandIDs.runStudio, 'studio', trans.__('Azure ML Studio')),
+    openCommand(CommandIDs.runJupyter, 'jupyterlab', 'JupyterLab'),
+    openCommand(CommandIDs.runVscode, 'vscode', 'VS Code'),
+    openCommand(CommandIDs.runTensorboard, 'tensorboard', 'TensorBoard'),
     {
       id: CommandIDs.runDelete,
       short: trans.__('Delete…'),
@@ -193,7 +193,7 @@ export function addRunCommands(context: IPanelContext): string[] {
     }
   ];
 
-  const presses = new Presses();
+  const guard = new ClickGuard();
   const keyOf = (id: string, handles: readonly string[]) => [id, ...handles].join(' ');
   for (const command of list) {
     commands.addCommand(command.id, {
@@ -208,7 +208,7 @@ export function addRunCommands(context: IPanelContext): string[] {
         if (rows.length > 0) {
           try {
             const handles = rows.map(row => row.handle);
-            await presses.once(keyOf(command.id, handles), same =>
+            await guard.once(keyOf(command.id, handles), same =>
               command.run(rows, handle => same(keyOf(command.id, [handle])), args)
             );
           } catch (error) {
@@ -319,12 +319,12 @@ export function addPanelCommands(context: IPanelContext): string[] {
 }
 
 /** Milliseconds; MLflow's server takes a while the first time. */
-const PAUSE = 700;
-const LIMIT = 120000;
+const MLFLOW_POLL_INTERVAL_MS = 700;
+const MLFLOW_START_TIMEOUT_MS = 120000;
 
 export async function openMlflow(context: IPanelContext, row: IRunRow): Promise<void> {
   const { model, trans } = context;
-  const end = Date.now() + LIMIT;
+  const end = Date.now() + MLFLOW_START_TIMEOUT_MS;
   // Another notebook's kernel does not know the run.
   const { kernel } = model;
   let waiting = '';
@@ -343,7 +343,7 @@ export async function openMlflow(context: IPanelContext, row: IRunRow): Promise<
         throw new Error(trans.__('Its server has not started within two minutes.'));
       }
       waiting = waiting || Notification.emit(trans.__('Waiting for MLflow…'), 'in-progress', { autoClose: false });
-      await new Promise(resolve => setTimeout(resolve, PAUSE));
+      await new Promise(resolve => setTimeout(resolve, MLFLOW_POLL_INTERVAL_MS));
     }
   } finally {
     if (waiting) {

@@ -8,7 +8,7 @@ import type { ConnectionState, IConnection } from './tokens';
 /** What a person can do about a state. */
 export type Remedy = 'connect' | 'new-notebook' | 'choose-kernel' | 'restart' | 'retry';
 
-export interface ILook {
+export interface IConnectionMessage {
   readonly icon: 'notebook' | 'kernel' | 'language' | 'wait' | 'plug' | 'package' | 'version' | 'quiet' | 'lost' | 'dead';
   readonly title: string;
   readonly text: string;
@@ -26,7 +26,7 @@ export function isStale(state: ConnectionState): boolean {
 }
 
 /** One word for the dot beside the kernel's name. */
-export function word(connection: IConnection, trans: TranslationBundle): string {
+export function connectionWord(connection: IConnection, trans: TranslationBundle): string {
   switch (connection.state) {
     case 'ready':
       return connection.busy ? trans.__('Connected, a cell runs') : trans.__('Connected');
@@ -48,29 +48,29 @@ export function word(connection: IConnection, trans: TranslationBundle): string 
 }
 
 /** "last seen 12 s ago", or that it never was. */
-export function seen(connection: IConnection, now: number, trans: TranslationBundle): string {
+export function lastSeenText(connection: IConnection, now: number, trans: TranslationBundle): string {
   return connection.lastSeen
     ? trans.__('last seen %1 ago', ago((now - connection.lastSeen) / 1000))
     : trans.__('not heard yet');
 }
 
 /** `null` when all is well. */
-export function look(connection: IConnection, trans: TranslationBundle): ILook | null {
+export function connectionMessage(connection: IConnection, trans: TranslationBundle): IConnectionMessage | null {
   const { detail, busy } = connection;
   const kernel = connection.kernelName || trans.__('the kernel');
-  const made = (
-    icon: ILook['icon'],
+  const message = (
+    icon: IConnectionMessage['icon'],
     title: string,
     text: string,
     remedy: Remedy | null = null,
     label = '',
     copy = ''
-  ): ILook => ({ icon, title, text, remedy, label, copy });
+  ): IConnectionMessage => ({ icon, title, text, remedy, label, copy });
   switch (connection.state) {
     case 'ready':
-      return detail ? made('version', trans.__('Targets cannot be read'), detail) : null;
+      return detail ? message('version', trans.__('Targets cannot be read'), detail) : null;
     case 'no-notebook':
-      return made(
+      return message(
         'notebook',
         trans.__('No notebook is open'),
         trans.__('Runs are started from a notebook; open one, and its runs and targets are shown here.'),
@@ -78,7 +78,7 @@ export function look(connection: IConnection, trans: TranslationBundle): ILook |
         trans.__('New Notebook')
       );
     case 'no-kernel':
-      return made(
+      return message(
         'kernel',
         trans.__('No kernel'),
         trans.__('%1 has no kernel that could start runs.', connection.notebook),
@@ -86,7 +86,7 @@ export function look(connection: IConnection, trans: TranslationBundle): ILook |
         trans.__('Choose Kernel…')
       );
     case 'other-language':
-      return made(
+      return message(
         'language',
         trans.__('Not a Python kernel'),
         trans.__('Runs are started from Python; %1 is another language.', kernel),
@@ -94,11 +94,11 @@ export function look(connection: IConnection, trans: TranslationBundle): ILook |
         trans.__('Choose Kernel…')
       );
     case 'starting':
-      return made('wait', trans.__('The kernel starts…'), trans.__('Runs that were started before go on.'));
+      return message('wait', trans.__('The kernel starts…'), trans.__('Runs that were started before go on.'));
     case 'connecting':
-      return made('wait', trans.__('Connecting to the kernel…'), detail);
+      return message('wait', trans.__('Connecting to the kernel…'), detail);
     case 'not-loaded':
-      return made(
+      return message(
         'plug',
         trans.__('Not connected'),
         detail || trans.__('The extension is not loaded in %1.', kernel),
@@ -106,13 +106,13 @@ export function look(connection: IConnection, trans: TranslationBundle): ILook |
         trans.__('Connect')
       );
     case 'loading':
-      return made(
+      return message(
         'wait',
         trans.__('Loading the extension…'),
         busy ? trans.__('It waits for the cell that runs.') : trans.__('It takes a few seconds.')
       );
     case 'missing':
-      return made(
+      return message(
         'package',
         trans.__('Not installed in this kernel'),
         trans.__(
@@ -125,7 +125,7 @@ export function look(connection: IConnection, trans: TranslationBundle): ILook |
         INSTALL_COMMAND
       );
     case 'other-version':
-      return made(
+      return message(
         'version',
         trans.__('Another version'),
         detail || trans.__('Kernel and page have different versions of jupyter-amltrain.'),
@@ -133,7 +133,7 @@ export function look(connection: IConnection, trans: TranslationBundle): ILook |
         trans.__('Try Again')
       );
     case 'not-responding':
-      return made(
+      return message(
         'quiet',
         trans.__('Kernel not responding'),
         detail ||
@@ -142,7 +142,7 @@ export function look(connection: IConnection, trans: TranslationBundle): ILook |
             : trans.__('It sits in one long call or still starts. The panel comes back by itself.'))
       );
     case 'reconnecting':
-      return made(
+      return message(
         'lost',
         trans.__('Reconnecting to the server…'),
         trans.__('Runs go on; what is shown was true before.'),
@@ -150,7 +150,7 @@ export function look(connection: IConnection, trans: TranslationBundle): ILook |
         trans.__('Try Now')
       );
     case 'dead':
-      return made(
+      return message(
         'dead',
         trans.__('The kernel has died'),
         trans.__('Runs go on without it. Restart it to see them.'),

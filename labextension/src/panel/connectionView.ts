@@ -15,11 +15,11 @@ import {
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { button, element, say } from '../sections/dom';
-import { ILook, isStale, look, Remedy, seen, word } from './connectionMessages';
+import { IConnectionMessage, isStale, connectionMessage, Remedy, lastSeenText, connectionWord } from './connectionMessages';
 import { plugIcon } from './icons';
 import type { IPanelModel } from './tokens';
 
-const ICONS: Partial<Record<ILook['icon'], LabIcon>> = {
+const ICONS: Partial<Record<IConnectionMessage['icon'], LabIcon>> = {
   notebook: notebookIcon,
   kernel: kernelIcon,
   language: pythonIcon,
@@ -31,7 +31,7 @@ const ICONS: Partial<Record<ILook['icon'], LabIcon>> = {
   dead: stopIcon
 };
 
-const SECOND = 1000;
+const SECOND_MS = 1000;
 
 export class StateView extends Widget {
   constructor(
@@ -76,7 +76,7 @@ export class StateView extends Widget {
 
   private _draw(): void {
     const connection = this._model.connection;
-    const now = look(connection, this._trans);
+    const now = connectionMessage(connection, this._trans);
     this.setHidden(now === null);
     clearInterval(this._timer);
     this._timer = undefined;
@@ -98,11 +98,11 @@ export class StateView extends Widget {
     this._seen.hidden = !stale;
     this._tick();
     if (stale && this._shown) {
-      this._timer = setInterval(() => this._tick(), SECOND);
+      this._timer = setInterval(() => this._tick(), SECOND_MS);
     }
   }
 
-  private _drawParts(now: ILook): void {
+  private _drawParts(now: IConnectionMessage): void {
     this._icon.replaceChildren();
     ICONS[now.icon]?.element({ container: this._icon, width: '32px', height: '32px' });
     this._icon.className = `jp-AmlState-icon${now.icon === 'wait' ? ' jp-mod-wait' : ''}`;
@@ -122,9 +122,9 @@ export class StateView extends Widget {
     }
     const remedy = now.remedy;
     if (remedy) {
-      const made = button(now.label, 'accept', () => this._act(remedy));
-      made.dataset.remedy = remedy;
-      parts.push(made);
+      const message = button(now.label, 'accept', () => this._act(remedy));
+      message.dataset.remedy = remedy;
+      parts.push(message);
     }
     this._doing.replaceChildren(...parts);
     this._doing.hidden = parts.length === 0;
@@ -132,7 +132,7 @@ export class StateView extends Widget {
 
   private _tick(): void {
     const connection = this._model.connection;
-    say(this._seen, seen(connection, Date.now(), this._trans));
+    say(this._seen, lastSeenText(connection, Date.now(), this._trans));
   }
 
   private readonly _icon: HTMLElement;
@@ -169,7 +169,7 @@ export class HeaderView extends Widget {
 
   private _draw(): void {
     const connection = this._model.connection;
-    const text = word(connection, this._trans);
+    const text = connectionWord(connection, this._trans);
     this.node.dataset.state = connection.state;
     this.node.classList.toggle('jp-mod-busy', connection.busy);
     this._dot.setAttribute('aria-label', text);

@@ -7,7 +7,7 @@ import { CommandToolbarButton, SidePanel } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
 import { AccordionPanel, PanelLayout, Widget } from '@lumino/widgets';
 import { PANEL_ID } from '../tokens';
-import { ISection, SectionKeeper } from './accordionLayout';
+import { ISection, SectionLayout } from './accordionLayout';
 import { failed } from './commands';
 import { isStale, Remedy } from './connectionMessages';
 import { HeaderView, StateView } from './connectionView';
@@ -36,20 +36,20 @@ export class TrainingPanel extends SidePanel {
       this._heal(remedy).catch(error => failed(trans.__('The kernel could not be changed'), error));
     });
     (this.layout as PanelLayout).insertWidget(1, this._state);
-    this._keeper = new SectionKeeper(this.content as AccordionPanel, sections, db);
+    this._sectionLayout = new SectionLayout(this.content as AccordionPanel, sections, db);
     model.connectionChanged.connect(this._draw, this);
     this._draw();
   }
 
   /** Bring a section into view. */
   reveal(section: Widget): void {
-    this._keeper.reveal(section);
+    this._sectionLayout.reveal(section);
   }
 
   dispose(): void {
     this._context.model.connectionChanged.disconnect(this._draw, this);
     this._context.model.setShown(false);
-    this._keeper.dispose();
+    this._sectionLayout.dispose();
     super.dispose();
   }
 
@@ -112,6 +112,6 @@ export class TrainingPanel extends SidePanel {
     }
   }
 
-  private readonly _keeper: SectionKeeper;
+  private readonly _sectionLayout: SectionLayout;
   private readonly _state: StateView;
 }

@@ -63,7 +63,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
     const context: IPanelContext = { app, model, tracker, trans, settings };
     registry
       ?.load(PANEL_PLUGIN_ID)
-      .then(found => settings.follow(found))
+      .then(stored => settings.follow(stored))
       .catch(error => console.warn('jupyter-amltrain: the settings of the panel cannot be read', error));
 
     const ids = [
@@ -78,10 +78,10 @@ export const panel: JupyterFrontEndPlugin<void> = {
     const submit = new SubmitSection(context);
     // Runs are what people live with: what is left is theirs.
     const sections: ISection[] = [
-      { name: 'compute', widget: new ComputeSection(context), least: 100, wish: { share: 0.3 }, greed: 0 },
-      { name: 'runs', widget: new RunsSection(context), least: 140, wish: 300, greed: 3 },
-      { name: 'gpus', widget: new GpusSection(context), least: 110, wish: 240, greed: 2 },
-      { name: 'submit', widget: submit, least: 110, wish: { share: 0.5 }, greed: 1, closed: true }
+      { name: 'compute', widget: new ComputeSection(context), minimum: 100, preferred: { share: 0.3 }, flex: 0 },
+      { name: 'runs', widget: new RunsSection(context), minimum: 140, preferred: 300, flex: 3 },
+      { name: 'gpus', widget: new GpusSection(context), minimum: 110, preferred: 240, flex: 2 },
+      { name: 'submit', widget: submit, minimum: 110, preferred: { share: 0.5 }, flex: 1, closed: true }
     ];
     const widget = new TrainingPanel(context, sections, language, db);
     const showSubmit = () => {

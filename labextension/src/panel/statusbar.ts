@@ -5,7 +5,7 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 import { isLive } from '../kernel/rows';
 import { element, say } from '../sections/dom';
-import { isStale, seen, word } from './connectionMessages';
+import { isStale, lastSeenText, connectionWord } from './connectionMessages';
 import { runsIcon } from './icons';
 import { CommandIDs, IPanelContext } from './tokens';
 
@@ -63,7 +63,7 @@ export class StatusItem extends Widget {
       const title = [
         trans.__('Training runs of %1', connection.notebook),
         model.current ? trans.__('Target in use: %1', model.current) : '',
-        stale ? `${word(connection, trans)}, ${seen(connection, Date.now(), trans)}` : '',
+        stale ? `${connectionWord(connection, trans)}, ${lastSeenText(connection, Date.now(), trans)}` : '',
         trans.__('Click to open the panel')
       ];
       this.node.title = title.filter(Boolean).join('\n');

@@ -7,7 +7,7 @@ import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IAct, ITargetRow } from '../protocol';
 import { ComputeSection, revealCompute } from './compute';
 import { connectFromCell } from './notebookEdits';
-import { Acts, notify } from './targetActions';
+import { TargetActions, notify } from './targetActions';
 
 /** `{ target }` names one; without it, it is the selected one or the one in use. */
 const DESCRIBED = {
@@ -47,7 +47,7 @@ export function addComputeCommands(context: IPanelContext): string[] {
         if (!row || !act) {
           return;
         }
-        const outcome = await Acts.of(context).perform(row.name, act);
+        const outcome = await TargetActions.of(context).perform(row.name, act);
         if (outcome && ComputeSection.of(context) === null) {
           notify(outcome, false);
         }
@@ -127,7 +127,7 @@ export function addWorkspaceCommands(context: IPanelContext): string[] {
       }
       const errors = await connectFromCell(context, { name: args['workspace'] });
       const text = Object.values(errors).join('\n');
-      notify({ wanted: { verb: 'connect', target: args['workspace'] }, done: false, text, line: '', errors }, false);
+      notify({ request: { verb: 'connect', target: args['workspace'] }, done: false, text, line: '', errors }, false);
     }
   });
   commands.addCommand(CommandIDs.workspaceDisconnect, {
@@ -138,7 +138,7 @@ export function addWorkspaceCommands(context: IPanelContext): string[] {
     execute: async args => {
       const target = nameOf(args);
       if (target) {
-        const outcome = await Acts.of(context).run({ verb: 'disconnect', target });
+        const outcome = await TargetActions.of(context).run({ verb: 'disconnect', target });
         if (ComputeSection.of(context) === null) {
           notify(outcome, false);
         }

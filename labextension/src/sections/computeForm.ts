@@ -7,7 +7,7 @@ import type { IPanelContext } from '../panel/tokens';
 import type { IActReply, IField, ITargetKind } from '../protocol';
 import { allow, button, element, say, sayLine } from './dom';
 import { caret, FieldForm } from './form';
-import { Acts, Checker, IWanted } from './targetActions';
+import { TargetActions, Checker, ITargetRequest } from './targetActions';
 import { verbText } from './targetText';
 
 /** The name is no field of a kind: it is what `%aml_compute create` takes first. */
@@ -38,8 +38,8 @@ export class NewTarget extends Widget {
     this.node.setAttribute('aria-label', trans.__('New target'));
     this._form = new FieldForm({ fields: [], trans });
     this._checker = new Checker<IActReply>(() => {
-      const wanted = this._wanted();
-      return wanted ? Acts.of(_context).check(wanted) : null;
+      const request = this._request();
+      return request ? TargetActions.of(_context).check(request) : null;
     });
     this._checker.answered.connect((_, reply) => this._checked(reply));
     this._checker.failed.connect((_, text) => this._form.setErrors({ '': text }));
@@ -84,7 +84,7 @@ export class NewTarget extends Widget {
     return this._workspaceWanted;
   }
 
-  /** The form is to be closed: it was cancelled, or the target is there. */
+  /** The form is to be closed: it was canceled, or the target is there. */
   get closed(): ISignal<this, void> {
     return this._closed;
   }
@@ -125,12 +125,12 @@ export class NewTarget extends Widget {
   }
 
   /** Why nothing can be created now; empty when it can. */
-  enable(whyNot: string): void {
-    this._whyNot = whyNot;
+  enable(disabledReason: string): void {
+    this._whyNot = disabledReason;
     if (!this._creating) {
-      allow(this._create_, whyNot);
+      allow(this._create_, disabledReason);
     }
-    if (this._kind && !whyNot && this._connected !== this._workspaces) {
+    if (this._kind && !disabledReason && this._connected !== this._workspaces) {
       void this.load(); // other workspaces, other choices
     }
   }
@@ -160,7 +160,7 @@ export class NewTarget extends Widget {
     return this._context.model.workspaces.map(row => row.name).join(' ');
   }
 
-  private _wanted(): IWanted | null {
+  private _request(): ITargetRequest | null {
     if (!this._kind) {
       return null;
     }
@@ -182,8 +182,8 @@ export class NewTarget extends Widget {
   }
 
   private async _create(): Promise<void> {
-    const wanted = this._wanted();
-    if (!wanted || this._creating || this._create_.getAttribute('aria-disabled') === 'true') {
+    const request = this._request();
+    if (!request || this._creating || this._create_.getAttribute('aria-disabled') === 'true') {
       return;
     }
     this._creating = true;
@@ -191,7 +191,7 @@ export class NewTarget extends Widget {
     this._form.setErrors({}); // what was mended is not red behind the question
     const { trans } = this._context;
     allow(this._create_, trans.__('Waiting for the kernel…'));
-    const outcome = await Acts.of(this._context).run(wanted);
+    const outcome = await TargetActions.of(this._context).run(request);
     this._creating = false;
     if (this.isDisposed) {
       return;

@@ -1,7 +1,5 @@
 /** DOM elements in one call, and the tab stop of a toolbar. Text is only ever set as text. */
 
-
-
 /** An element with a class, a text and children. */
 export function element<K extends keyof HTMLElementTagNameMap>(
   tag: K,
@@ -34,11 +32,11 @@ export function button(label: string, look: 'accept' | 'warn' | 'reject', click:
 }
 
 /** Let a button be pressed, or say why not. */
-export function allow(button: HTMLButtonElement, whyNot: string): void {
-  button.title = whyNot;
-  if (whyNot) {
+export function allow(button: HTMLButtonElement, disabledReason: string): void {
+  button.title = disabledReason;
+  if (disabledReason) {
     button.setAttribute('aria-disabled', 'true');
-    button.setAttribute('aria-description', whyNot);
+    button.setAttribute('aria-description', disabledReason);
   } else {
     button.removeAttribute('aria-disabled');
     button.removeAttribute('aria-description');

@@ -4,7 +4,7 @@ import { PanelWithToolbar, runIcon, stopIcon, ToolbarButton } from '@jupyterlab/
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { ago } from '../format';
-import { keeperOf } from '../panel/accordionLayout';
+import { sectionLayoutOf } from '../panel/accordionLayout';
 import type { IGpuFrame, IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
 import { element, say } from './dom';
@@ -124,7 +124,7 @@ export class GpusSection extends PanelWithToolbar {
 
   /** Expand this section: somebody asked for it. */
   private _reveal(): void {
-    keeperOf(this.parent)?.reveal(this);
+    sectionLayoutOf(this.parent)?.reveal(this);
     this._select.focus();
   }
 

@@ -19,7 +19,7 @@ const TOOLBAR = [
   CommandIDs.runDelete
 ];
 
-const SECOND = 1000;
+const SECOND_MS = 1000;
 
 export class RunsSection extends PanelWithToolbar {
   constructor(private readonly _context: IPanelContext) {
@@ -85,7 +85,7 @@ export class RunsSection extends PanelWithToolbar {
   private _see(shown: boolean): void {
     this._list.seen = shown;
     clearInterval(this._timer);
-    this._timer = shown ? setInterval(() => this._detail.tick(), SECOND) : undefined;
+    this._timer = shown ? setInterval(() => this._detail.tick(), SECOND_MS) : undefined;
     if (shown) {
       this._draw();
     } else {

@@ -12,9 +12,9 @@ import type { IRunRow } from '../protocol';
 import { element, say } from './dom';
 import { attention, progressParts, select, sparkPoints, spoken, stateWord, when, windowOf } from './runText';
 
-const SECOND = 1000;
+const SECOND_MS = 1000;
 /** Rows that stay in view whatever is said of the selected one. */
-const LEAST = 3;
+const MIN_VISIBLE_ROWS = 3;
 
 /** What a person does with a row, beyond choosing it. */
 export interface IListActions {
@@ -35,7 +35,7 @@ export class RunsList extends Widget {
     this._rows.setAttribute('aria-label', _trans.__('Training runs'));
     this._rows.tabIndex = 0;
     this.node.append(this._rows);
-    this.node.addEventListener('scroll', () => this._later(), { passive: true });
+    this.node.addEventListener('scroll', () => this._drawSoon(), { passive: true });
     this._rows.addEventListener('click', event => this._onClick(event));
     this._doubles = new DoubleClicks(
       node => this._handleAt(node),
@@ -66,28 +66,28 @@ export class RunsList extends Widget {
   /** Show these, in this order. */
   set runs(rows: readonly IRunRow[]) {
     this._all = rows;
-    this._places = null;
-    this._later();
+    this._handleCache = null;
+    this._drawSoon();
   }
 
   /** Somebody looks: only then does time go on in the rows. */
   set seen(shown: boolean) {
     this._shown = shown;
-    this._later();
+    this._drawSoon();
     this._keepTime();
   }
 
   protected onResize(message: Widget.ResizeMessage): void {
     super.onResize(message);
-    this._later();
+    this._drawSoon();
   }
 
   protected onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
-    this._later();
+    this._drawSoon();
   }
 
-  private _later(): void {
+  private _drawSoon(): void {
     if (!this._frame && !this.isDisposed) {
       this._frame = requestAnimationFrame(() => {
         this._frame = 0;
@@ -105,7 +105,7 @@ export class RunsList extends Widget {
     const height = `${count * ROW_HEIGHT}px`;
     if (this._rows.style.height !== height) {
       this._rows.style.height = height;
-      this.node.style.minHeight = `${Math.min(LEAST, count) * ROW_HEIGHT}px`;
+      this.node.style.minHeight = `${Math.min(MIN_VISIBLE_ROWS, count) * ROW_HEIGHT}px`;
     }
     const wanted = new Map(this._all.slice(from, to).map((row, k) => [row.handle, from + k]));
     const free: RowView[] = [];
@@ -151,7 +151,7 @@ export class RunsList extends Widget {
         for (const view of this._views.values()) {
           view.tick(now);
         }
-      }, SECOND);
+      }, SECOND_MS);
     } else if (!needed) {
       clearInterval(this._timer);
       this._timer = undefined;
@@ -172,7 +172,7 @@ export class RunsList extends Widget {
   }
 
   private get _handles(): readonly string[] {
-    return (this._places = this._places ?? this._all.map(row => row.handle));
+    return (this._handleCache = this._handleCache ?? this._all.map(row => row.handle));
   }
 
   private _choose(handle: string, how: 'one' | 'range' | 'toggle'): void {
@@ -257,7 +257,7 @@ export class RunsList extends Widget {
       this._show(at);
     }
     this._height = clientHeight;
-    this._later();
+    this._drawSoon();
   }
 
   private _show(index: number): void {
@@ -277,7 +277,7 @@ export class RunsList extends Widget {
   private readonly _resizes: ResizeObserver;
   private readonly _inView = new Signal<RunsList, readonly string[]>(this);
   private _all: readonly IRunRow[] = [];
-  private _places: readonly string[] | null = null;
+  private _handleCache: readonly string[] | null = null;
   private _viewKey = '';
   private _anchor = '';
   private _active = '';

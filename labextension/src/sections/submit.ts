@@ -7,7 +7,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { cleaningIcon, clearIcon, PanelWithToolbar, runIcon, ToolbarButton } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
-import { keeperOf } from '../panel/accordionLayout';
+import { sectionLayoutOf } from '../panel/accordionLayout';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IComposeReply } from '../protocol';
 import { keepTyped, same, sortErrors, Values } from './fields';
@@ -39,7 +39,7 @@ export class SubmitSection extends PanelWithToolbar {
 
     this._view = new SubmitView(trans, this._form.node, {
       choose: mode => this._choose(mode),
-      fileTyped: () => this._follower.later(TYPING),
+      fileTyped: () => this._follower.later(TYPING_DELAY_MS),
       write: () => void this._finish(false),
       submit: () => void this._submit()
     });
@@ -104,7 +104,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   /** See the whole form where that can be; once what was asked for is drawn. */
   private _makeRoom(): void {
-    requestAnimationFrame(() => void (this.isDisposed || keeperOf(this.parent)?.grant(this, 0.65)));
+    requestAnimationFrame(() => void (this.isDisposed || sectionLayoutOf(this.parent)?.requestSpace(this, 0.65)));
   }
 
   private _choose(mode: Mode): void {
@@ -178,7 +178,7 @@ export class SubmitSection extends PanelWithToolbar {
   /** Look at the notebook again: what would be submitted, and what its line says. */
   private _refresh(): void {
     const subject = (this._subject = this._look());
-    if (subject.whyNot) {
+    if (subject.disabledReason) {
       this._checker.cancel();
       this._reply = null;
       this._view.sayLine('');
@@ -222,10 +222,10 @@ export class SubmitSection extends PanelWithToolbar {
 
   private _enable(): void {
     const { connection } = this._context.model;
-    const whyNot = !this._ready ? this._trans.__('The kernel does not answer now.') : (this._subject?.whyNot ?? '');
+    const disabledReason = !this._ready ? this._trans.__('The kernel does not answer now.') : (this._subject?.disabledReason ?? '');
     const wrong = this._reply && Object.keys(this._reply.errors).length > 0;
-    this._runButton.enabled = whyNot === '' && !wrong;
-    this._view.enable(whyNot, this._ready && connection.busy && whyNot === '');
+    this._runButton.enabled = disabledReason === '' && !wrong;
+    this._view.enable(disabledReason, this._ready && connection.busy && disabledReason === '');
   }
 
   private _payload(subject: ISubject): { old: string; cell: string | null; script: string; folder: string } {
@@ -235,7 +235,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   private _compose(): Promise<IComposeReply> | null {
     const subject = this._subject;
-    if (!subject || subject.whyNot || !this._ready) {
+    if (!subject || subject.disabledReason || !this._ready) {
       return null;
     }
     return this._context.model.request('compose', { ...this._payload(subject), values: this._form.values() });
@@ -397,10 +397,10 @@ function read(subject: ISubject): string {
 }
 
 /** Milliseconds after which a change in the notebook is followed. */
-const SETTLE = 120;
+const CHANGE_DELAY_MS = 120;
 
 /** The same for what a person types. */
-export const TYPING = 400;
+export const TYPING_DELAY_MS = 400;
 
 export class CellFollower {
   /** Calls `settled` a while after the last change, as long as it is `seen`. */
@@ -426,7 +426,7 @@ export class CellFollower {
   }
 
   /** Look again after `wait` milliseconds, if nothing else comes until then. */
-  later(wait = SETTLE): void {
+  later(wait = CHANGE_DELAY_MS): void {
     this.cancel();
     if (this._seen()) {
       this._timer = setTimeout(this._settled, wait);
@@ -452,7 +452,7 @@ export class CellFollower {
   }
 
   private _typed(): void {
-    this.later(TYPING);
+    this.later(TYPING_DELAY_MS);
   }
 
   private _cell: Cell | null = null;

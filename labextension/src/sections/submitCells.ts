@@ -15,7 +15,7 @@ export interface ISubject {
   /** First lines of the code; empty for a file. */
   readonly preview: string;
   /** Why it cannot be submitted, one sentence; empty when it can. */
-  readonly whyNot: string;
+  readonly disabledReason: string;
   /** What else there is to know: that a new cell will be made, say. */
   readonly note: string;
   /** The line that is there already. */
@@ -27,11 +27,11 @@ export interface ISubject {
   readonly place: string;
 }
 
-const NOTHING: ISubject = {
+const NO_SUBJECT: ISubject = {
   mode: 'cell',
   title: '',
   preview: '',
-  whyNot: '',
+  disabledReason: '',
   note: '',
   old: '',
   cell: null,
@@ -51,9 +51,9 @@ export function subjectOf(
   file: string,
   trans: TranslationBundle
 ): ISubject {
-  const none = { ...NOTHING, mode };
+  const none = { ...NO_SUBJECT, mode };
   if (!notebook?.content.model) {
-    return { ...none, whyNot: trans.__('Open a notebook: its cells are submitted from here.') };
+    return { ...none, disabledReason: trans.__('Open a notebook: its cells are submitted from here.') };
   }
   switch (mode) {
     case 'cell':
@@ -100,24 +100,24 @@ function isIn(notebook: NotebookPanel, cell: Cell): boolean {
 
 function ofCell(cell: Cell | null, none: ISubject, trans: TranslationBundle): ISubject {
   if (!cell) {
-    return { ...none, whyNot: trans.__('The notebook has no active cell.') };
+    return { ...none, disabledReason: trans.__('The notebook has no active cell.') };
   }
   const source = cell.model.sharedModel.getSource();
   const { line, code } = split(source);
   const title = titleOf(cell, trans);
   const subject = { ...none, title, preview: firstLines(code), old: line, cell: code, place: cell.model.id };
   if (cell.model.type !== 'code') {
-    return { ...subject, whyNot: trans.__('The active cell is not code: choose a code cell to submit.') };
+    return { ...subject, disabledReason: trans.__('The active cell is not code: choose a code cell to submit.') };
   }
   if (cell.model.getMetadata('editable') === false) {
-    return { ...subject, whyNot: trans.__('The active cell is read-only, so no line can be written into it.') };
+    return { ...subject, disabledReason: trans.__('The active cell is read-only, so no line can be written into it.') };
   }
   const magic = otherMagic(source);
   if (magic) {
-    const whyNot = trans.__('The cell begins with %1: only Python code can be submitted. Remove that line first.', magic);
-    return { ...subject, whyNot };
+    const disabledReason = trans.__('The cell begins with %1: only Python code can be submitted. Remove that line first.', magic);
+    return { ...subject, disabledReason };
   }
-  return code.trim() === '' ? { ...subject, whyNot: trans.__('The cell has no code to submit.') } : subject;
+  return code.trim() === '' ? { ...subject, disabledReason: trans.__('The cell has no code to submit.') } : subject;
 }
 
 function ofSelected(notebook: NotebookPanel, none: ISubject, trans: TranslationBundle): ISubject {
@@ -139,22 +139,22 @@ function ofSelected(notebook: NotebookPanel, none: ISubject, trans: TranslationB
   if (joined.refused) {
     return {
       ...subject,
-      whyNot: trans.__(
+      disabledReason: trans.__(
         'One of the cells begins with %1: only Python code can be submitted. Leave that cell out.',
         joined.refused
       )
     };
   }
-  return joined.code === '' ? { ...subject, whyNot: trans.__('The selected cells have no code to submit.') } : subject;
+  return joined.code === '' ? { ...subject, disabledReason: trans.__('The selected cells have no code to submit.') } : subject;
 }
 
 function ofFile(notebook: NotebookPanel, file: string, none: ISubject, trans: TranslationBundle): ISubject {
   const script = file.trim();
   if (!/\.py$/i.test(script)) {
-    const whyNot = script
+    const disabledReason = script
       ? trans.__('%1 is not a .py file.', script)
       : trans.__('Type the path of a .py file, or choose one in the file browser and "Submit as Training Run…".');
-    return { ...none, whyNot };
+    return { ...none, disabledReason };
   }
   const active = notebook.content.activeCell;
   const old = active?.model.type === 'code' ? scriptLine(active.model.sharedModel.getSource(), script) : '';

@@ -1,7 +1,5 @@
 /** Cells and lines of a submit as texts. Pure functions. */
 
-
-
 /** What is left of a cell when the line of a submit is taken off its top. */
 export interface ISplit {
   /** The `%%aml_submit` line; empty when there is none. */

@@ -81,8 +81,8 @@ export class SubmitView {
     say(this._title, subject.title);
     say(this._code, subject.preview);
     this._code.hidden = subject.preview === '';
-    say(this._note, subject.whyNot || subject.note);
-    this._note.hidden = (subject.whyNot || subject.note) === '';
+    say(this._note, subject.disabledReason || subject.note);
+    this._note.hidden = (subject.disabledReason || subject.note) === '';
   }
 
   /** The line that will be written. */
@@ -103,9 +103,9 @@ export class SubmitView {
   }
 
   /** Let the buttons be pressed, or say why not. */
-  enable(whyNot: string, queued: boolean): void {
-    allow(this._write, whyNot);
-    allow(this._run, whyNot);
+  enable(disabledReason: string, queued: boolean): void {
+    allow(this._write, disabledReason);
+    allow(this._run, disabledReason);
     this._line.hidden = !this._line.textContent;
     say(this._queued, this._trans.__('The kernel is busy: the submit is queued behind the running cell.'));
     this._queued.hidden = !queued;

@@ -9,8 +9,8 @@ import type { Values } from './fields';
 import { FieldForm } from './form';
 import { verbText } from './targetText';
 
-/** What is wanted. */
-export interface IWanted {
+/** An action on a target. */
+export interface ITargetRequest {
   readonly verb: string;
   readonly target: string;
   /** For `create` and `attach`. */
@@ -18,9 +18,9 @@ export interface IWanted {
   readonly values?: Values;
 }
 
-/** What came of it. */
+/** The outcome of an action. */
 export interface IOutcome {
-  readonly wanted: IWanted;
+  readonly request: ITargetRequest;
   /** `false`: refused, or a person has said no. */
   readonly done: boolean;
   /** What the magic would print, or one sentence why not; may be empty. */
@@ -30,16 +30,16 @@ export interface IOutcome {
   readonly errors: Readonly<Record<string, string>>;
 }
 
-const shelf = new WeakMap<IPanelModel, Acts>();
+const instances = new WeakMap<IPanelModel, TargetActions>();
 
 /** All acts of a page: one for each model, shared by the section and the commands. */
-export class Acts {
+export class TargetActions {
   private constructor(private readonly _context: IPanelContext) {}
 
-  static of(context: IPanelContext): Acts {
-    let acts = shelf.get(context.model);
+  static of(context: IPanelContext): TargetActions {
+    let acts = instances.get(context.model);
     if (!acts) {
-      shelf.set(context.model, (acts = new Acts(context)));
+      instances.set(context.model, (acts = new TargetActions(context)));
     }
     return acts;
   }
@@ -60,13 +60,13 @@ export class Acts {
   }
 
   /** What the kernel would say to it; does nothing. */
-  check(wanted: IWanted): Promise<IActReply> {
-    return this._send(wanted, true, false);
+  check(request: ITargetRequest): Promise<IActReply> {
+    return this._send(request, true, false);
   }
 
   /** Do it, with the kernel's question in between where it has one. */
-  async run(wanted: IWanted): Promise<IOutcome> {
-    const outcome = await this._run(wanted);
+  async run(request: ITargetRequest): Promise<IOutcome> {
+    const outcome = await this._run(request);
     this._outcome.emit(outcome);
     return outcome;
   }
@@ -124,27 +124,27 @@ export class Acts {
     return result.button.accept ? (result.value ?? {}) : null;
   }
 
-  private async _run(wanted: IWanted): Promise<IOutcome> {
+  private async _run(request: ITargetRequest): Promise<IOutcome> {
     try {
-      let reply = await this._send(wanted, false, false);
+      let reply = await this._send(request, false, false);
       if (!reply.accepted && reply.ask) {
-        if (!(await this._agree(wanted, reply))) {
-          return { wanted, done: false, text: '', line: '', errors: {} };
+        if (!(await this._agree(request, reply))) {
+          return { request, done: false, text: '', line: '', errors: {} };
         }
-        reply = await this._send(wanted, false, true);
+        reply = await this._send(request, false, true);
       }
       const { accepted, errors, said, line } = reply;
       const text = accepted ? said : Object.values(errors).join('\n');
-      return { wanted, done: accepted, text, line: accepted ? line : '', errors };
+      return { request, done: accepted, text, line: accepted ? line : '', errors };
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
-      return { wanted, done: false, text, line: '', errors: {} };
+      return { request, done: false, text, line: '', errors: {} };
     }
   }
 
-  private async _agree(wanted: IWanted, reply: IActReply): Promise<boolean> {
+  private async _agree(request: ITargetRequest, reply: IActReply): Promise<boolean> {
     const { trans } = this._context;
-    const verb = verbText(wanted.verb, trans);
+    const verb = verbText(request.verb, trans);
     const body = new FieldForm({ fields: [], trans });
     body.addClass('jp-AmlForm-inDialog');
     body.node.prepend(element('p', 'jp-AmlForm-lead', reply.ask));
@@ -152,14 +152,14 @@ export class Acts {
       Dialog.cancelButton({ label: trans.__('Cancel') }),
       Dialog.warnButton({ label: verb })
     ];
-    const title = trans.__('%1 "%2"?', verb, wanted.target);
+    const title = trans.__('%1 "%2"?', verb, request.target);
     // Enter alone must not spend or lose anything.
     const result = await showDialog({ title, body, buttons, defaultButton: 0 });
     return result.button.accept;
   }
 
-  private async _send(wanted: IWanted, dry: boolean, confirmed: boolean): Promise<IActReply> {
-    const { verb, target, kind = '', values = {} } = wanted;
+  private async _send(request: ITargetRequest, dry: boolean, confirmed: boolean): Promise<IActReply> {
+    const { verb, target, kind = '', values = {} } = request;
     const count = (by: number) => {
       this._pending.set(target, (this._pending.get(target) ?? 0) + by);
       this._pendingChanged.emit();

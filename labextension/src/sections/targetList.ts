@@ -62,7 +62,7 @@ export class TargetList {
     this._views.forEach(view => view.tick());
   }
 
-  draw(targets: readonly ITargetRow[], whyNot: (name: string) => string): void {
+  draw(targets: readonly ITargetRow[], disabledReason: (name: string) => string): void {
     const focused = this.node.contains(document.activeElement);
     for (const [name, view] of this._views) {
       if (!targets.some(row => row.name === name)) {
@@ -88,7 +88,7 @@ export class TargetList {
         this.node.insertBefore(view.node, before);
       }
       const selected = row.name === this._selected;
-      view.show(selected, selected && this._open, whyNot(row.name));
+      view.show(selected, selected && this._open, disabledReason(row.name));
     }
     const entry = this._selected || targets[0]?.name;
     this._views.forEach((view, name) => void (view.node.tabIndex = name === entry ? 0 : -1));
@@ -178,8 +178,8 @@ export interface IRowHost {
   isDefault(kind: string, name: string, value: unknown): boolean;
 }
 
-/** Acts whose button warns by its colour. */
-const WARNS = new Set(['delete', 'detach']);
+/** TargetActions whose button warns by its color. */
+const WARNING_VERBS = new Set(['delete', 'detach']);
 
 export class TargetView {
   constructor(
@@ -210,7 +210,7 @@ export class TargetView {
     const head = element('div', 'jp-AmlTarget-head', '', this._caret, this._icon, this._name, this._badge, this._price);
     const state = element('div', 'jp-AmlTarget-facts', '', this._dot, this._state, this._facts);
     this._work.append(this._spinner, element('span', 'jp-AmlTarget-workText', '', this._workSaid, this._workAge), this._dismiss);
-    this._detail.append(this._sentence, this._acts, this._table, this._checked);
+    this._detail.append(this._sentence, this._actions, this._table, this._checked);
     this._summary.append(head, state, this._work);
     this.node.append(this._summary, this._detail);
     this._caret.addEventListener('click', event => {
@@ -257,15 +257,15 @@ export class TargetView {
     }
   }
 
-  /** Selected or not, its details open or not; `whyNot`: why nothing can be done with any target. */
-  show(selected: boolean, open: boolean, whyNot: string): void {
-    this._whyNot = whyNot;
+  /** Selected or not, its details open or not; `disabledReason`: why nothing can be done with any target. */
+  show(selected: boolean, open: boolean, disabledReason: string): void {
+    this._whyNot = disabledReason;
     this._open = open;
     this.node.classList.toggle('jp-mod-selected', selected);
     this.node.setAttribute('aria-selected', String(selected));
     this.node.setAttribute('aria-expanded', String(open));
     this._detail.hidden = !open;
-    this._dismiss.disabled = whyNot !== '';
+    this._dismiss.disabled = disabledReason !== '';
     if (open) {
       this._drawDetail();
     }
@@ -345,7 +345,7 @@ export class TargetView {
       let made = this._buttons.get(act.verb);
       if (!made) {
         const label = verbText(act.verb, this._host.trans) + (act.fields.length ? '…' : '');
-        made = button(label, WARNS.has(act.verb) ? 'warn' : 'reject', () => {
+        made = button(label, WARNING_VERBS.has(act.verb) ? 'warn' : 'reject', () => {
           const now = this._row.acts.find(({ verb }) => verb === act.verb);
           if (now) {
             this._host.perform(this._row.name, now);
@@ -359,8 +359,8 @@ export class TargetView {
     // In their order; one that is in its place keeps the focus.
     wanted.forEach(({ verb }, at) => {
       const made = this._buttons.get(verb);
-      if (made && this._acts.children[at] !== made) {
-        this._acts.insertBefore(made, this._acts.children[at] ?? null);
+      if (made && this._actions.children[at] !== made) {
+        this._actions.insertBefore(made, this._actions.children[at] ?? null);
       }
     });
   }
@@ -388,5 +388,5 @@ export class TargetView {
   private readonly _sentence = element('p', 'jp-AmlTarget-sentence');
   private readonly _table = element('dl', 'jp-AmlTarget-table');
   private readonly _checked = element('div', 'jp-AmlTarget-checked');
-  private readonly _acts = element('div', 'jp-AmlTarget-acts');
+  private readonly _actions = element('div', 'jp-AmlTarget-acts');
 }

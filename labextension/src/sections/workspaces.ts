@@ -32,8 +32,8 @@ export class WorkspaceList {
 
   readonly node = element('div', 'jp-AmlWorkspaces');
 
-  /** Draw them; `whyNot`: why nothing can be done with one. */
-  draw(rows: readonly IWorkspaceRow[], whyNot: (name: string) => string): void {
+  /** Draw them; `disabledReason`: why nothing can be done with one. */
+  draw(rows: readonly IWorkspaceRow[], disabledReason: (name: string) => string): void {
     this.node.hidden = rows.length === 0;
     const focused = this._rows.contains(document.activeElement);
     for (const [name, view] of this._views) {
@@ -47,7 +47,7 @@ export class WorkspaceList {
       if (!view) {
         this._views.set(row.name, (view = new WorkspaceView(this._host, row.name)));
       }
-      view.update(row, whyNot(row.name));
+      view.update(row, disabledReason(row.name));
       if (this._rows.children[at] !== view.node) {
         this._rows.insertBefore(view.node, this._rows.children[at] ?? null);
       }
@@ -86,7 +86,7 @@ class WorkspaceView {
 
   readonly node = element('div', 'jp-AmlWorkspace');
 
-  update(row: IWorkspaceRow, whyNot: string): void {
+  update(row: IWorkspaceRow, disabledReason: string): void {
     this.node.classList.toggle('jp-mod-current', row.current);
     say(this._badge, row.current ? this._trans.__('current') : '');
     this._badge.hidden = !row.current;
@@ -98,8 +98,8 @@ class WorkspaceView {
     if (linked) {
       this._link.href = row.studio_url;
     }
-    this._again.allow(whyNot);
-    this._off.allow(whyNot);
+    this._again.allow(disabledReason);
+    this._off.allow(disabledReason);
   }
 
   private readonly _trans: TranslationBundle;
@@ -113,7 +113,7 @@ class WorkspaceView {
 
 interface IAct {
   readonly node: HTMLButtonElement;
-  allow(whyNot: string): void;
+  allow(disabledReason: string): void;
 }
 
 /** A small button that says what it does, or why it cannot be pressed. */
@@ -130,9 +130,9 @@ function act(verb: string, icon: LabIcon, label: string, click: () => void): IAc
   });
   return {
     node,
-    allow: whyNot => {
-      allow(node, whyNot);
-      node.title = whyNot || label;
+    allow: disabledReason => {
+      allow(node, disabledReason);
+      node.title = disabledReason || label;
     }
   };
 }
@@ -171,7 +171,7 @@ export class ConnectWorkspace extends Widget {
     say(this._queued, trans.__('The kernel is busy: the line is queued behind the running cell.'));
   }
 
-  /** The form is to be closed: it was cancelled, or the line runs. */
+  /** The form is to be closed: it was canceled, or the line runs. */
   get closed(): ISignal<this, void> {
     return this._closed;
   }
@@ -191,11 +191,11 @@ export class ConnectWorkspace extends Widget {
   }
 
   /** Why nothing can be connected now; empty when it can. */
-  enable(whyNot: string): void {
-    this._whyNot = whyNot;
-    this._queued.hidden = whyNot !== '' || !this._context.model.connection.busy || this._writing;
+  enable(disabledReason: string): void {
+    this._whyNot = disabledReason;
+    this._queued.hidden = disabledReason !== '' || !this._context.model.connection.busy || this._writing;
     if (!this._writing) {
-      allow(this._go, whyNot);
+      allow(this._go, disabledReason);
     }
   }
 

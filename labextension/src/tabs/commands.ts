@@ -233,8 +233,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
 }
 
 /** Milliseconds. */
-const FLASH = 1600;
-const REVEALED = 5000;
+const FLASH_MS = 1600;
+const REVEAL_TIMEOUT_MS = 5000;
 
 /** Index of the last cell whose output shows this run, or -1. */
 export function cellOf(panel: NotebookPanel, handle: string): number {
@@ -265,7 +265,7 @@ export async function showCell(
     return false;
   }
   app.shell.activateById(panel.id);
-  await Promise.race([panel.revealed, new Promise(resolve => setTimeout(resolve, REVEALED))]);
+  await Promise.race([panel.revealed, new Promise(resolve => setTimeout(resolve, REVEAL_TIMEOUT_MS))]);
   const { content } = panel;
   const index = cellOf(panel, handle);
   if (index < 0) {
@@ -282,7 +282,7 @@ export async function showCell(
       // Begin anew where it flashes already.
       void cell.node.offsetWidth;
       cell.node.classList.add('jp-AmlFlash');
-      setTimeout(() => cell.node.classList.remove('jp-AmlFlash'), FLASH);
+      setTimeout(() => cell.node.classList.remove('jp-AmlFlash'), FLASH_MS);
     },
     () => undefined
   );

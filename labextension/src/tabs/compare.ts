@@ -12,7 +12,7 @@ import { compareRows, IRow, overlays } from './compareRows';
 import { quiet } from './tabText';
 
 /** Milliseconds between two looks at a run that goes on. */
-const AGAIN = 5000;
+const POLL_INTERVAL_MS = 5000;
 
 export class CompareTab extends Widget {
   constructor(
@@ -84,7 +84,7 @@ export class CompareTab extends Widget {
   /** What changes many times a second is asked for now and then. */
   private _later(): void {
     if (this._timer === undefined && this.isVisible) {
-      const wait = Math.max(0, this._asked + AGAIN - Date.now());
+      const wait = Math.max(0, this._asked + POLL_INTERVAL_MS - Date.now());
       this._timer = setTimeout(() => {
         this._timer = undefined;
         void this._ask();

@@ -12,7 +12,7 @@ import { cut, ILine, ISpan, LogLines, spans } from './logText';
 import { quiet, runLine } from './tabText';
 
 /** Bytes in one question. */
-const PART = 128 * 1024;
+const PART_BYTES = 128 * 1024;
 
 /** Milliseconds between questions about the last bytes of an ended run. */
 const LAST = [500, 1000, 2000, 4000, 8000];
@@ -30,7 +30,7 @@ export class LogTab extends Widget {
     this._model = model;
     this.addClass('jp-AmlTab');
     this.addClass('jp-AmlLog');
-    // JupyterLab styles the colours of terminals below this class.
+    // JupyterLab styles the colors of terminals below this class.
     this.addClass('jp-RenderedText');
     const bar = document.createElement('div');
     bar.className = 'jp-AmlLog-bar';
@@ -135,8 +135,8 @@ export class LogTab extends Widget {
     try {
       for (let more = true; more && !this.isDisposed && !this._detached; ) {
         const first = !this._began;
-        const offset = first ? -PART : this._lines.end;
-        const reply = await this._model.request('log', { ...this._whose, offset, limit: PART });
+        const offset = first ? -PART_BYTES : this._lines.end;
+        const reply = await this._model.request('log', { ...this._whose, offset, limit: PART_BYTES });
         if (this.isDisposed) {
           return;
         }
@@ -203,7 +203,7 @@ export class LogTab extends Widget {
     }
     this._reading = true;
     try {
-      const from = Math.max(0, start - PART);
+      const from = Math.max(0, start - PART_BYTES);
       let [text, at] = ['', from];
       while (at < start) {
         const reply = await this._model.request('log', { ...this._whose, offset: at, limit: start - at });
@@ -322,7 +322,7 @@ export class LogTab extends Widget {
 }
 
 /** CSS pixels from the end that still count as the end. */
-const NEAR = 24;
+const NEAR_END_PX = 24;
 
 export class LogPage {
   constructor(private readonly _trans: TranslationBundle) {
@@ -431,13 +431,13 @@ export class LogPage {
   }
 
   private _span(part: ISpan): Node {
-    if (!part.classes.length && !part.colour && !part.ground) {
+    if (!part.classes.length && !part.color && !part.background) {
       return document.createTextNode(part.text);
     }
     const node = document.createElement('span');
     node.className = part.classes.join(' ');
-    node.style.color = part.colour;
-    node.style.backgroundColor = part.ground;
+    node.style.color = part.color;
+    node.style.backgroundColor = part.background;
     node.textContent = part.text;
     return node;
   }
@@ -448,7 +448,7 @@ export class LogPage {
       // Hidden, or longer than when we scrolled: not the reader's doing.
       return;
     }
-    this._setFollows(scrollHeight - scrollTop - clientHeight < NEAR);
+    this._setFollows(scrollHeight - scrollTop - clientHeight < NEAR_END_PX);
   }
 
   private _setFollows(on: boolean): void {

@@ -1,23 +1,21 @@
-/** A log as lines that can be shown: progress bars collapsed, colours as classes, bounded. Pure. */
-
-
+/** A log as lines that can be shown: progress bars collapsed, colors as classes, bounded. Pure. */
 
 /** Lines that are kept. */
-export const KEPT = 5000;
+export const MAX_LINES = 5000;
 
 /** Characters of a line that are shown. */
-export const WIDEST = 4000;
+export const MAX_LINE_CHARS = 4000;
 
 /** Characters of an unfinished line that are kept: a progress bar never ends its line. */
-const OPEN = 64 * 1024;
+const MAX_OPEN_LINE_CHARS = 64 * 1024;
 
 export interface ISpan {
   readonly text: string;
-  /** Class names of JupyterLab for ANSI colours; may be empty. */
+  /** Class names of JupyterLab for ANSI colors; may be empty. */
   readonly classes: readonly string[];
-  /** CSS colours outside the palette; may be empty. */
-  readonly colour: string;
-  readonly ground: string;
+  /** CSS colors outside the palette; may be empty. */
+  readonly color: string;
+  readonly background: string;
 }
 
 export interface ILine {
@@ -42,7 +40,7 @@ export function collapse(line: string): string {
 }
 
 /** Cut without tearing a character apart; how many characters are left out. */
-export function cut(text: string, most = WIDEST): { text: string; rest: number } {
+export function cut(text: string, most = MAX_LINE_CHARS): { text: string; rest: number } {
   if (text.length <= most) {
     return { text, rest: 0 };
   }
@@ -58,7 +56,7 @@ export function cut(text: string, most = WIDEST): { text: string; rest: number }
  * where the log was written make it a few bytes wrong.
  */
 export class LogLines {
-  constructor(private readonly _kept = KEPT) {}
+  constructor(private readonly _maxLines = MAX_LINES) {}
 
   lines: readonly ILine[] = [];
   start = 0;
@@ -85,7 +83,7 @@ export class LogLines {
     const bytes = open ? sizeOf(open) + (parts.length ? 0 : before - already) : 0;
     // What a carriage return has overwritten is not needed again.
     const bare = open.replace(/\r+$/, '');
-    const from = Math.max(bare.lastIndexOf('\r') + 1, open.length > 2 * OPEN ? open.length - OPEN : 0);
+    const from = Math.max(bare.lastIndexOf('\r') + 1, open.length > 2 * MAX_OPEN_LINE_CHARS ? open.length - MAX_OPEN_LINE_CHARS : 0);
     this._open = open.slice(from);
     if (this._open) {
       lines.push(this._line(this._open, bytes));
@@ -108,12 +106,12 @@ export class LogLines {
     let early = whole.map(part => this._line(part, sizeOf(part) + 1));
     const [first, ...rest] = this.lines;
     const old = last && first ? [this._line(last + first.text, sizeOf(last) + first.bytes), ...rest] : this.lines;
-    const room = Math.max(this._kept - old.length, this._kept >> 1);
+    const room = Math.max(this._maxLines - old.length, this._maxLines >> 1);
     const dropped = Math.max(0, early.length - room);
     this.start = start + early.slice(0, dropped).reduce((sum, line) => sum + line.bytes, 0);
     early = early.slice(dropped);
     const lines = [...early, ...old];
-    this.lines = lines.slice(0, this._kept);
+    this.lines = lines.slice(0, this._maxLines);
     if (this.lines.length < lines.length) {
       this._open = '';
       this.end = this.start + this.lines.reduce((sum, line) => sum + line.bytes, 0);
@@ -127,7 +125,7 @@ export class LogLines {
   }
 
   private _drop(): void {
-    const many = this.lines.length - this._kept;
+    const many = this.lines.length - this._maxLines;
     if (many > 0) {
       this.start += this.lines.slice(0, many).reduce((sum, line) => sum + line.bytes, 0);
       this.lines = this.lines.slice(many);
@@ -141,12 +139,12 @@ export class LogLines {
 
 const NAMES = ['black', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', 'white'];
 
-/** Colour of a terminal: one of sixteen, or any. */
-type Colour = number | string | null;
+/** Color of a terminal: one of sixteen, or any. */
+type Color = number | string | null;
 
 interface IStyle {
-  fg: Colour;
-  bg: Colour;
+  fg: Color;
+  bg: Color;
   bold: boolean;
   underline: boolean;
   inverse: boolean;
@@ -154,19 +152,19 @@ interface IStyle {
 
 const PLAIN: IStyle = { fg: null, bg: null, bold: false, underline: false, inverse: false };
 
-/** One of 256 colours beyond the first sixteen. */
+/** One of 256 colors beyond the first sixteen. */
 function cube(n: number): string {
   if (n >= 232) {
-    const grey = 8 + 10 * (n - 232);
-    return `rgb(${grey}, ${grey}, ${grey})`;
+    const gray = 8 + 10 * (n - 232);
+    return `rgb(${gray}, ${gray}, ${gray})`;
   }
   const level = (k: number) => (k ? 55 + 40 * k : 0);
   const i = n - 16;
   return `rgb(${level(Math.floor(i / 36))}, ${level(Math.floor(i / 6) % 6)}, ${level(i % 6)})`;
 }
 
-/** After 38 or 48: the colour, and how many parameters it took. */
-function extended(codes: readonly number[], at: number): [Colour, number] {
+/** After 38 or 48: the color, and how many parameters it took. */
+function extended(codes: readonly number[], at: number): [Color, number] {
   const byte = (x: number | undefined) => Math.max(0, Math.min(255, x || 0));
   if (codes[at] === 5) {
     const n = byte(codes[at + 1]);
@@ -201,8 +199,8 @@ function apply(style: IStyle, codes: readonly number[]): IStyle {
     } else if ((c >= 40 && c <= 47) || (c >= 100 && c <= 107)) {
       s.bg = c < 100 ? c - 40 : c - 92;
     } else if (c === 38 || c === 48) {
-      const [colour, used] = extended(codes, i + 1);
-      s[c === 38 ? 'fg' : 'bg'] = colour;
+      const [color, used] = extended(codes, i + 1);
+      s[c === 38 ? 'fg' : 'bg'] = color;
       i += used;
     } else if (c === 39) {
       s.fg = null;
@@ -234,13 +232,13 @@ function span(text: string, style: IStyle): ISpan {
   if (style.underline) {
     classes.push('ansi-underline');
   }
-  return { text, classes, colour: typeof fg === 'string' ? fg : '', ground: typeof bg === 'string' ? bg : '' };
+  return { text, classes, color: typeof fg === 'string' ? fg : '', background: typeof bg === 'string' ? bg : '' };
 }
 
 // eslint-disable-next-line no-control-regex
 const CODES = /\u001b(?:\[([0-9;:?]*)[ -/]*([@-~])|\[[0-9;:?]*$|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\^_])/g;
 
-/** A line without codes, in stretches of one colour. A line begins plain. */
+/** A line without codes, in stretches of one color. A line begins plain. */
 export function spans(line: string): ISpan[] {
   const found: ISpan[] = [];
   let style = PLAIN;
