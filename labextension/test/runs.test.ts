@@ -233,6 +233,6 @@ test('every state but ready says something; what can be done has a button', () =
   assert.equal(connectionMessage(connection('ready'), trans), null);
   assert.match(connectionMessage(connection('missing'), trans)!.text, /Python 3/);
   assert.equal(connectionMessage(connection('missing'), trans)!.copy, '%pip install jupyter-amltrain');
-  assert.match(connectionMessage(connection('loading'), trans)!.text, /waits for the cell/);
+  assert.match(connectionMessage(connection('loading'), trans)!.text, /running cell/);
   assert.equal(lastSeenText(connection('not-responding'), 100000, trans), 'last seen 12 s ago');
 });

@@ -116,7 +116,7 @@ test('what is wrong is said and nothing is written', async () => {
   assert.deepEqual(await connectFromCell(wrong.context, {}), { config: 'No config.json.' });
   assert.deepEqual([wrong.cells.length, wrong.ran.length], [2, 0]);
   const shut = page({ line: '%aml_compute connect', errors: {} }, true);
-  assert.match((await connectFromCell(shut.context, {}))[''], /cannot be written/);
+  assert.match((await connectFromCell(shut.context, {}))[''], /read-only/);
   const gone = page({ line: '%aml_compute connect', errors: {} });
   gone.model.notebook = null;
   assert.match((await connectFromCell(gone.context, {}))[''], /nothing was written/);

@@ -72,7 +72,7 @@ def test_its_menu_shows_the_panel(notebook: NotebookPage, panel: PanelPage, shot
     page.evaluate("() => jupyterapp.shell.collapseLeft()")
     expect(panel.node).to_be_hidden(timeout=MS)
     page.get_by_role("menuitem", name="View").click()
-    page.get_by_role("menuitem", name="Training Runs").first.click()
+    page.get_by_role("menuitem", name="Training runs").first.click()
     page.screenshot(path=shots / "notebook7-menu.png")
     expect(panel.node).to_be_visible(timeout=MS)
 

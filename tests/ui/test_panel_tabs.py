@@ -186,7 +186,7 @@ def test_a_long_log_is_bounded_and_keeps_the_readers_place(panel: PanelPage, sho
     expect(text).to_contain_text(f"line {LINES - 1}", timeout=MS)
     assert at_end(text)
     first = text.locator("> :first-child")
-    earlier = tab.get_by_role("button", name="Load Earlier")
+    earlier = tab.get_by_role("button", name="Load earlier")
     text.evaluate("node => node.scrollTo(0, 0)")
     words = first.inner_text()
     panel.page.screenshot(path=shots / "tab-log-earlier.png")

@@ -126,7 +126,7 @@ export class RecordPoller {
   /** The end of the log of a step or trial. */
   async childLog(handle: string, child: string): Promise<string> {
     const { kernel } = this._host;
-    const where = this._trans.__('Its log: %1', `%aml_runs logs ${handle} --step ${child}`);
+    const where = this._trans.__('Read the log with: %1', `%aml_runs logs ${handle} --step ${child}`);
     if (!kernel) {
       throw new Error(this._trans.__('No kernel is running. %1', where));
     }
@@ -134,7 +134,7 @@ export class RecordPoller {
       const reply = await sessionOf(kernel).request('log', { handle, child, offset: -MAX_CHILD_LOG_BYTES, limit: MAX_CHILD_LOG_BYTES });
       return reply.text;
     } catch (error) {
-      throw error instanceof NoAnswer ? new Error(this._trans.__('The kernel does not answer. %1', where)) : error;
+      throw error instanceof NoAnswer ? new Error(this._trans.__('The kernel is not responding. %1', where)) : error;
     }
   }
 
@@ -219,19 +219,19 @@ export function notice(trans: TranslationBundle, record: IRunRecord, source: Sou
   if (source === 'live' && !untrusted) {
     return record.reachable
       ? ''
-      : trans.__('%1 does not answer; last seen %2 ago. The run itself goes on.', record.target, age);
+      : trans.__('%1 is not responding; last seen %2 ago. The run goes on.', record.target, age);
   }
-  const over = TERMINAL.has(record.state);
+  const parts = [trans.__('Last update %1 ago.', age)];
   // A monitor ends with its kernel.
-  const saved = over || record.kind === 'monitor' ? trans.__('As saved %1 ago', age) : trans.__('As saved %1 ago; the run itself may go on', age);
+  const going = TERMINAL.has(record.state) || record.kind === 'monitor' ? [] : [trans.__('The run may still be going.')];
   if (untrusted) {
-    return trans.__('%1. This notebook is not trusted, so the kernel is not asked about the run.', saved);
+    parts.push(...going, trans.__('This notebook is not trusted, so the kernel is not asked about the run.'));
+  } else if (source === 'not-responding') {
+    parts.push(trans.__('The kernel is not responding; retrying.'), ...going);
+  } else if (source === 'unknown-run' || source === 'other-version') {
+    parts.push(...going);
+  } else {
+    parts.push(...going, trans.__('To reconnect, run: %1', LOAD_COMMAND));
   }
-  if (source === 'not-responding') {
-    return trans.__('%1. The kernel does not answer now; asking again.', saved);
-  }
-  if (source === 'unknown-run' || source === 'other-version') {
-    return trans.__('%1.', saved);
-  }
-  return trans.__('%1. To reconnect, run: %2', saved, LOAD_COMMAND);
+  return parts.join(' ');
 }

@@ -133,7 +133,7 @@ export function addRunCommands(context: IPanelContext): string[] {
   const openCommand = (id: string, kind: string, title: string): IRunCommand => ({
     id,
     short: trans.__('Open in %1', title),
-    long: trans.__('Open Run in %1', title),
+    long: trans.__('Open run in %1', title),
     caption: trans.__('Open %1 of the selected run in a new tab', title),
     icon: linkIcon,
     hides: true,
@@ -145,7 +145,7 @@ export function addRunCommands(context: IPanelContext): string[] {
     {
       id: CommandIDs.runCancel,
       short: trans.__('Cancel…'),
-      long: trans.__('Cancel Run…'),
+      long: trans.__('Cancel run…'),
       caption: trans.__('Stop the selected run'),
       icon: cancelIcon,
       fits: rows => rows.filter(row => isLive(row) && !row.cancel_requested),
@@ -153,18 +153,18 @@ export function addRunCommands(context: IPanelContext): string[] {
     },
     {
       id: CommandIDs.runAgain,
-      short: trans.__('Run Again'),
-      long: trans.__('Run Again'),
-      caption: trans.__('Submit the job of the selected run once more, as it was'),
+      short: trans.__('Run again'),
+      long: trans.__('Run again'),
+      caption: trans.__('Run again with the same code and settings'),
       icon: againIcon,
       fits: rows => one(rows).filter(row => row.again),
       run: again
     },
     {
       id: CommandIDs.runCopy,
-      short: trans.__('Copy Handle'),
-      long: trans.__('Copy Run Handle'),
-      caption: trans.__('Copy what magics call the selected run'),
+      short: trans.__('Copy handle'),
+      long: trans.__('Copy run handle'),
+      caption: trans.__('Copy the name that magics use for the selected run'),
       icon: copyIcon,
       fits: rows => rows,
       run: copy
@@ -172,7 +172,7 @@ export function addRunCommands(context: IPanelContext): string[] {
     {
       id: CommandIDs.runMlflow,
       short: trans.__('Open in MLflow'),
-      long: trans.__('Open Run in MLflow'),
+      long: trans.__('Open run in MLflow'),
       caption: trans.__('Open the selected run in the MLflow UI'),
       icon: linkIcon,
       fits: one,
@@ -185,8 +185,8 @@ export function addRunCommands(context: IPanelContext): string[] {
     {
       id: CommandIDs.runDelete,
       short: trans.__('Delete…'),
-      long: trans.__('Delete Run…'),
-      caption: trans.__('Remove the selected runs that have ended'),
+      long: trans.__('Delete run…'),
+      caption: trans.__('Delete selected finished runs'),
       icon: deleteIcon,
       fits: rows => rows.filter(row => !isLive(row)),
       run: remove
@@ -289,14 +289,14 @@ export function addPanelCommands(context: IPanelContext): string[] {
   const { commands } = app;
   const described = { args: { type: 'object', properties: {} } } as const;
   commands.addCommand(CommandIDs.open, {
-    label: trans.__('Training Runs'),
+    label: trans.__('Training runs'),
     caption: trans.__('Show the panel of compute targets, runs and GPUs'),
     icon: runsIcon,
     describedBy: described,
     execute: () => app.shell.activateById(PANEL_ID)
   });
   commands.addCommand(CommandIDs.connect, {
-    label: trans.__('Connect Kernel to Training Runs'),
+    label: trans.__('Connect kernel to training runs'),
     caption: trans.__('Load the jupyter_amltrain extension in the kernel of the notebook'),
     icon: plugIcon,
     isEnabled: () => model.connection.state === 'not-loaded' || model.connection.state === 'missing',
@@ -304,8 +304,8 @@ export function addPanelCommands(context: IPanelContext): string[] {
     execute: () => model.connect()
   });
   commands.addCommand(CommandIDs.refresh, {
-    label: trans.__('Refresh Training Runs'),
-    caption: trans.__('Ask the kernel for everything anew'),
+    label: trans.__('Refresh training runs'),
+    caption: trans.__('Refresh'),
     icon: refreshIcon,
     isEnabled: () => model.kernel !== null,
     describedBy: described,
@@ -340,7 +340,7 @@ export async function openMlflow(context: IPanelContext, row: IRunRow): Promise<
         Notification.warning(reply.why, { autoClose: 10000 });
         return;
       } else if (Date.now() > end) {
-        throw new Error(trans.__('Its server has not started within two minutes.'));
+        throw new Error(trans.__('The MLflow server did not start within two minutes.'));
       }
       waiting = waiting || Notification.emit(trans.__('Waiting for MLflow…'), 'in-progress', { autoClose: false });
       await new Promise(resolve => setTimeout(resolve, MLFLOW_POLL_INTERVAL_MS));

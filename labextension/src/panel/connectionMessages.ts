@@ -29,7 +29,7 @@ export function isStale(state: ConnectionState): boolean {
 export function connectionWord(connection: IConnection, trans: TranslationBundle): string {
   switch (connection.state) {
     case 'ready':
-      return connection.busy ? trans.__('Connected, a cell runs') : trans.__('Connected');
+      return connection.busy ? trans.__('Connected, a cell is running') : trans.__('Connected');
     case 'starting':
       return trans.__('Starting');
     case 'connecting':
@@ -51,7 +51,7 @@ export function connectionWord(connection: IConnection, trans: TranslationBundle
 export function lastSeenText(connection: IConnection, now: number, trans: TranslationBundle): string {
   return connection.lastSeen
     ? trans.__('last seen %1 ago', ago((now - connection.lastSeen) / 1000))
-    : trans.__('not heard yet');
+    : trans.__('not seen yet');
 }
 
 /** `null` when all is well. */
@@ -73,28 +73,28 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
       return message(
         'notebook',
         trans.__('No notebook is open'),
-        trans.__('Runs are started from a notebook; open one, and its runs and targets are shown here.'),
+        trans.__('Open a notebook to see its runs and targets here.'),
         'new-notebook',
-        trans.__('New Notebook')
+        trans.__('New notebook')
       );
     case 'no-kernel':
       return message(
         'kernel',
         trans.__('No kernel'),
-        trans.__('%1 has no kernel that could start runs.', connection.notebook),
+        trans.__('%1 has no kernel to start runs with.', connection.notebook),
         'choose-kernel',
-        trans.__('Choose Kernel…')
+        trans.__('Choose kernel…')
       );
     case 'other-language':
       return message(
         'language',
         trans.__('Not a Python kernel'),
-        trans.__('Runs are started from Python; %1 is another language.', kernel),
+        trans.__('Runs are started from Python, but %1 is a kernel of another language.', kernel),
         'choose-kernel',
-        trans.__('Choose Kernel…')
+        trans.__('Choose kernel…')
       );
     case 'starting':
-      return message('wait', trans.__('The kernel starts…'), trans.__('Runs that were started before go on.'));
+      return message('wait', trans.__('The kernel is starting…'), trans.__('Runs that were started before keep running.'));
     case 'connecting':
       return message('wait', trans.__('Connecting to the kernel…'), detail);
     case 'not-loaded':
@@ -109,7 +109,7 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
       return message(
         'wait',
         trans.__('Loading the extension…'),
-        busy ? trans.__('It waits for the cell that runs.') : trans.__('It takes a few seconds.')
+        busy ? trans.__('It waits for the running cell.') : trans.__('It takes a few seconds.')
       );
     case 'missing':
       return message(
@@ -121,16 +121,16 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
           kernel
         ),
         'connect',
-        trans.__('Try Again'),
+        trans.__('Try again'),
         INSTALL_COMMAND
       );
     case 'other-version':
       return message(
         'version',
         trans.__('Another version'),
-        detail || trans.__('Kernel and page have different versions of jupyter-amltrain.'),
+        detail || trans.__('The kernel and this page have different versions of jupyter-amltrain.'),
         'retry',
-        trans.__('Try Again')
+        trans.__('Try again')
       );
     case 'not-responding':
       return message(
@@ -138,24 +138,24 @@ export function connectionMessage(connection: IConnection, trans: TranslationBun
         trans.__('Kernel not responding'),
         detail ||
           (connection.lastSeen
-            ? trans.__('It sits in one long call. Runs go on, and the panel comes back by itself.')
-            : trans.__('It sits in one long call or still starts. The panel comes back by itself.'))
+            ? trans.__('It is inside one long call. Runs keep running, and the panel reconnects automatically.')
+            : trans.__('It is inside one long call or still starting. The panel reconnects automatically.'))
       );
     case 'reconnecting':
       return message(
         'lost',
         trans.__('Reconnecting to the server…'),
-        trans.__('Runs go on; what is shown was true before.'),
+        trans.__('Runs keep running. The rows may be outdated.'),
         'retry',
-        trans.__('Try Now')
+        trans.__('Try now')
       );
     case 'dead':
       return message(
         'dead',
         trans.__('The kernel has died'),
-        trans.__('Runs go on without it. Restart it to see them.'),
+        trans.__('Runs keep running without it. Restart it to see them.'),
         'restart',
-        trans.__('Restart Kernel')
+        trans.__('Restart kernel')
       );
   }
 }

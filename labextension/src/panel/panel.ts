@@ -33,7 +33,7 @@ export class TrainingPanel extends SidePanel {
     this.toolbar.addItem('refresh', new CommandToolbarButton({ commands: app.commands, id: CommandIDs.refresh, label: '' }));
     this.header.addWidget(this.toolbar);
     this._state = new StateView(model, trans, remedy => {
-      this._heal(remedy).catch(error => failed(trans.__('The kernel could not be changed'), error));
+      this._heal(remedy).catch(error => failed(trans.__('Cannot change the kernel'), error));
     });
     (this.layout as PanelLayout).insertWidget(1, this._state);
     this._sectionLayout = new SectionLayout(this.content as AccordionPanel, sections, db);

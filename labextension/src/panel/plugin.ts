@@ -89,10 +89,10 @@ export const panel: JupyterFrontEndPlugin<void> = {
       widget.reveal(submit);
       return submit;
     };
-    app.shell.add(widget, 'left', { rank: RANK, type: 'Training Runs' });
+    app.shell.add(widget, 'left', { rank: RANK, type: 'Training runs' });
     restorer?.add(widget, PANEL_ID);
 
-    const category = trans.__('Training Runs');
+    const category = trans.__('Training runs');
     ids.forEach(command => palette?.addItem({ command, category }));
     if (statusBar) {
       addStatusItem(context, statusBar);

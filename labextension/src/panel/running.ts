@@ -11,9 +11,9 @@ import { CommandIDs, IPanelContext } from './tokens';
 class RunningRuns implements IRunningSessions.IManager {
   constructor(private readonly _context: IPanelContext) {
     const { model, trans } = _context;
-    this.name = trans.__('Training Runs');
+    this.name = trans.__('Training runs');
     this.shutdownLabel = trans.__('Cancel…');
-    this.shutdownAllLabel = trans.__('Cancel All');
+    this.shutdownAllLabel = trans.__('Cancel all');
     this.shutdownAllConfirmationText = trans.__('Cancel all live training runs of this kernel?');
     let before = '';
     model.runsChanged.connect(() => {

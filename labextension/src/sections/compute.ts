@@ -84,7 +84,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   /** Why nothing can be done now; empty when it can. */
   get disabledReason(): string {
     const { model, trans } = this._context;
-    return model.connection.state === 'ready' ? '' : trans.__('The kernel does not answer now.');
+    return model.connection.state === 'ready' ? '' : trans.__('The kernel is not responding.');
   }
 
   /** Open the form for a new target. */
@@ -218,7 +218,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     const pending = (name: string) => (this._actions.pending(name) ? trans.__('Waiting for the kernel…') : '');
     this._list.draw(targets, name => disabledReason || pending(name));
     this._workspaces.draw(workspaces, name => disabledReason || pending(name));
-    say(this._empty, model.connection.state === 'ready' ? trans.__('There are no targets.') : '');
+    say(this._empty, model.connection.state === 'ready' ? trans.__('No targets.') : '');
     this._empty.hidden = targets.length > 0;
     this._forms.enable(disabledReason);
     this._buttons.forEach(({ button, why }) => void (button.enabled = why() === ''));

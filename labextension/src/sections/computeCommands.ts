@@ -55,15 +55,15 @@ export function addComputeCommands(context: IPanelContext): string[] {
     });
   };
 
-  add(CommandIDs.targetUse, 'use', trans.__('Use'), trans.__('Use Compute Target'), trans.__('Make it the target of every submit'));
-  add(CommandIDs.targetTest, 'test', trans.__('Test'), trans.__('Test Compute Target'), trans.__('Ask it whether it can run jobs now'));
-  add(CommandIDs.targetStart, 'start', trans.__('Start'), trans.__('Start Compute Target'), trans.__('Start its machines'));
-  add(CommandIDs.targetStop, 'stop', trans.__('Stop'), trans.__('Stop Compute Target'), trans.__('Stop its machines'));
-  add(CommandIDs.targetScale, 'scale', trans.__('Change…'), trans.__('Change Compute Target…'), trans.__('Change its number of nodes and its idle time'));
-  add(CommandIDs.targetDelete, 'delete', trans.__('Delete…'), trans.__('Delete Compute Target…'), trans.__('Delete it; asks first'));
+  add(CommandIDs.targetUse, 'use', trans.__('Use'), trans.__('Use compute target'), trans.__('Submit new runs to this target'));
+  add(CommandIDs.targetTest, 'test', trans.__('Test'), trans.__('Test compute target'), trans.__('Check whether it can run jobs now'));
+  add(CommandIDs.targetStart, 'start', trans.__('Start'), trans.__('Start compute target'), trans.__('Start its machines'));
+  add(CommandIDs.targetStop, 'stop', trans.__('Stop'), trans.__('Stop compute target'), trans.__('Stop its machines'));
+  add(CommandIDs.targetScale, 'scale', trans.__('Change…'), trans.__('Change compute target…'), trans.__('Change its number of nodes and its idle time'));
+  add(CommandIDs.targetDelete, 'delete', trans.__('Delete…'), trans.__('Delete compute target…'), trans.__('Delete the target after a confirmation'));
 
   commands.addCommand(CommandIDs.targetNew, {
-    label: trans.__('New Compute Target…'),
+    label: trans.__('New compute target…'),
     caption: trans.__('Create or attach a compute target'),
     isEnabled: () => model.connection.state === 'ready',
     describedBy: { args: { type: 'object', properties: {} } },
@@ -115,8 +115,8 @@ export function addWorkspaceCommands(context: IPanelContext): string[] {
   };
 
   commands.addCommand(CommandIDs.workspaceConnect, {
-    label: trans.__('Connect Azure ML Workspace…'),
-    caption: trans.__('Make the computes of an Azure ML workspace targets'),
+    label: trans.__('Connect Azure ML workspace…'),
+    caption: trans.__('Add the computes of an Azure ML workspace as targets'),
     icon: args => (args['toolbar'] ? cloudIcon : undefined),
     isEnabled: ready,
     describedBy: describedBy('Name of a connected workspace, which is connected again; without one a form asks'),
@@ -131,8 +131,8 @@ export function addWorkspaceCommands(context: IPanelContext): string[] {
     }
   });
   commands.addCommand(CommandIDs.workspaceDisconnect, {
-    label: trans.__('Disconnect Azure ML Workspace…'),
-    caption: trans.__('Forget a workspace and its targets; nothing is done at Azure; asks first'),
+    label: trans.__('Disconnect Azure ML workspace…'),
+    caption: trans.__('Remove a workspace and its targets here, after a confirmation; nothing changes in Azure'),
     isEnabled: args => ready() && nameOf(args) !== '',
     describedBy: describedBy('Name of the workspace; the current one by default'),
     execute: async args => {

@@ -16,7 +16,7 @@ function nameField(trans: TranslationBundle): IField {
     name: NAME,
     flag: '',
     kind: 'text',
-    help: trans.__('What you will call it: letters, digits, dashes.'),
+    help: trans.__('The name of the target: letters, digits, dashes.'),
     default: null,
     required: true,
     choices: [],
@@ -73,7 +73,7 @@ export class NewTarget extends Widget {
     );
     this._preview.hidden = true;
     this._unconnected.append(
-      element('div', '', trans.__('No Azure ML workspace is connected: a target of this kind belongs to one.')),
+      element('div', '', trans.__('Connect an Azure ML workspace first: targets of this kind belong to one.')),
       button(trans.__('Connect Azure ML workspace…'), 'reject', () => this._workspaceWanted.emit())
     );
     this._unconnected.hidden = true;
@@ -111,7 +111,7 @@ export class NewTarget extends Widget {
     );
     this._kindField.hidden = this._kinds.length < 2;
     if (this._kinds.length === 0) {
-      this._form.setErrors({ '': trans.__('This kernel knows no kind of target that could be made here.') });
+      this._form.setErrors({ '': trans.__('This kernel cannot create any kind of target.') });
       allow(this._create_, trans.__('There is nothing to create.'));
       return;
     }

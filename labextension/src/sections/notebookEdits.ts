@@ -39,11 +39,11 @@ export async function connectFromCell(context: IPanelContext, values: Values): P
     return errors;
   }
   if (!notebook || notebook.isDisposed || notebook !== model.notebook) {
-    return { '': trans.__('Another notebook is in front now: nothing was written.') };
+    return { '': trans.__('Nothing was written: another notebook is active now.') };
   }
   const { content } = notebook;
   if (!insertBelow(notebook, content.activeCellIndex, line)) {
-    return { '': trans.__('The notebook cannot be written: type the line into another one.') };
+    return { '': trans.__('Nothing was written: the notebook is read-only. Type the line into another one.') };
   }
   const ran = runActive(context, notebook);
   // What comes below it is what a person has to see.

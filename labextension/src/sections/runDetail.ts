@@ -95,7 +95,7 @@ export class RunDetail extends Widget {
       const reason = row.reason === 'exit' || row.reason === row.state ? '' : row.reason;
       parts.push(reason || row.detail, row.state === 'completed' ? '' : code);
     } else {
-      parts.push(row.reachable ? row.detail : trans.__('its target does not answer'));
+      parts.push(row.reachable ? row.detail : trans.__('its target is not responding'));
     }
     return parts.filter(Boolean).join(' · ');
   }

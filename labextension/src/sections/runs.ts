@@ -105,11 +105,11 @@ export class RunsSection extends PanelWithToolbar {
     this._words = element('input', 'jp-AmlRuns-words jp-mod-styled');
     this._words.type = 'search';
     this._words.placeholder = trans.__('Filter');
-    this._words.title = trans.__('Words of the name, handle, target, state, experiment or parameters (lr=0.1)');
+    this._words.title = trans.__('Filter by name, handle, target, state, experiment or parameters (lr=0.1)');
     this._words.setAttribute('aria-label', trans.__('Filter runs'));
     this._words.addEventListener('input', () => this._draw());
     this._state = element('select', 'jp-AmlRuns-states');
-    this._state.setAttribute('aria-label', trans.__('State of the runs that are listed'));
+    this._state.setAttribute('aria-label', trans.__('Filter by state'));
     const options: [StateFilter, string][] = [
       ['all', trans.__('All')],
       ['live', trans.__('Live')],
@@ -152,21 +152,21 @@ export class RunsSection extends PanelWithToolbar {
     }
     this._emptiness = what;
     if (what === 'filtered') {
-      const clear = button(trans.__('Clear Filter'), 'reject', () => {
+      const clear = button(trans.__('Clear filter'), 'reject', () => {
         this._words.value = '';
         this._state.value = 'all';
         this._draw();
       });
-      this._empty.node.replaceChildren(element('div', '', trans.__('No run matches.')), clear);
+      this._empty.node.replaceChildren(element('div', '', trans.__('No runs match.')), clear);
     } else if (what === 'none') {
       const nodes: Node[] = [
-        element('div', 'jp-AmlRuns-emptyTitle', trans.__('No run yet')),
-        element('div', '', trans.__('Begin a cell with this line, or let the panel write it:')),
+        element('div', 'jp-AmlRuns-emptyTitle', trans.__('No runs yet')),
+        element('div', '', trans.__('Start a cell with this line, or let the panel add it:')),
         element('code', '', '%%aml_submit')
       ];
       if (app.commands.hasCommand(CommandIDs.submitCell)) {
         nodes.push(
-          button(trans.__('Submit Active Cell…'), 'accept', () => void app.commands.execute(CommandIDs.submitCell))
+          button(trans.__('Submit active cell…'), 'accept', () => void app.commands.execute(CommandIDs.submitCell))
         );
       }
       this._empty.node.replaceChildren(...nodes);

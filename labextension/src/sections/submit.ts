@@ -72,7 +72,7 @@ export class SubmitSection extends PanelWithToolbar {
     this._view.file = path ?? what.file;
     this._choose('file');
     if (path === null) {
-      const wrong = this._trans.__('%1 lies on another drive than the notebook: its kernel cannot read it.', what.file);
+      const wrong = this._trans.__('%1 is on another drive than the notebook, so its kernel cannot read it.', what.file);
       this._view.sayWrong([wrong]);
     }
   }
@@ -222,7 +222,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   private _enable(): void {
     const { connection } = this._context.model;
-    const disabledReason = !this._ready ? this._trans.__('The kernel does not answer now.') : (this._subject?.disabledReason ?? '');
+    const disabledReason = !this._ready ? this._trans.__('The kernel is not responding.') : (this._subject?.disabledReason ?? '');
     const wrong = this._reply && Object.keys(this._reply.errors).length > 0;
     this._runButton.enabled = disabledReason === '' && !wrong;
     this._view.enable(disabledReason, this._ready && connection.busy && disabledReason === '');
@@ -272,7 +272,7 @@ export class SubmitSection extends PanelWithToolbar {
       return;
     }
     if (!writeLine(notebook, subject, reply.line)) {
-      this._view.sayWrong([this._trans.__('The cell has changed or cannot be written: nothing was sent.')]);
+      this._view.sayWrong([this._trans.__('Nothing was submitted: the cell has changed or is read-only.')]);
       return;
     }
     if (subject.mode === 'selected') {
@@ -477,7 +477,7 @@ export function addSubmitCommands(
   const hasNotebook = () => model.notebook !== null;
 
   commands.addCommand(CommandIDs.submitCell, {
-    label: trans.__('Submit Cell as Training Run…'),
+    label: trans.__('Submit cell as training run…'),
     caption: trans.__('Open the form that writes the submit line into the active cell'),
     icon: args => (args['toolbar'] ? runIcon : undefined),
     isEnabled: hasNotebook,
@@ -485,14 +485,14 @@ export function addSubmitCommands(
     execute: () => show().prefill('cell')
   });
   commands.addCommand(CommandIDs.submitSelected, {
-    label: trans.__('Submit Selected Cells as Training Run…'),
-    caption: trans.__('Open the form that joins the selected cells in a new one with a submit line'),
+    label: trans.__('Submit selected cells as training run…'),
+    caption: trans.__('Open the form that joins the selected cells into a new one with a submit line'),
     isEnabled: hasNotebook,
     describedBy: { args: { type: 'object', properties: {} } },
     execute: () => show().prefill('selected')
   });
   commands.addCommand(CommandIDs.submitFile, {
-    label: trans.__('Submit as Training Run…'),
+    label: trans.__('Submit as training run…'),
     caption: trans.__('Open the form that writes the submit line of this .py file into the notebook'),
     isEnabled: args => hasNotebook() && (typeof args['file'] === 'string' || selectedScript(files) !== ''),
     isVisible: args => typeof args['file'] === 'string' || selectedScript(files) !== '',

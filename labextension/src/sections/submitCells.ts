@@ -53,7 +53,7 @@ export function subjectOf(
 ): ISubject {
   const none = { ...NO_SUBJECT, mode };
   if (!notebook?.content.model) {
-    return { ...none, disabledReason: trans.__('Open a notebook: its cells are submitted from here.') };
+    return { ...none, disabledReason: trans.__('Open a notebook to submit its cells from here.') };
   }
   switch (mode) {
     case 'cell':
@@ -131,7 +131,7 @@ function ofSelected(notebook: NotebookPanel, none: ISubject, trans: TranslationB
     ...none,
     title,
     preview: firstLines(joined.code),
-    note: [left, trans.__('They are joined in a new cell below them.')].filter(text => text !== '').join(' '),
+    note: [left, trans.__('They are joined into a new cell below them.')].filter(text => text !== '').join(' '),
     old: joined.line,
     cell: joined.code,
     place: cells.map(({ model }) => model.id).join(' ')
@@ -153,12 +153,12 @@ function ofFile(notebook: NotebookPanel, file: string, none: ISubject, trans: Tr
   if (!/\.py$/i.test(script)) {
     const disabledReason = script
       ? trans.__('%1 is not a .py file.', script)
-      : trans.__('Type the path of a .py file, or choose one in the file browser and "Submit as Training Run…".');
+      : trans.__('Type the path of a .py file, or choose "Submit as training run…" on one in the file browser.');
     return { ...none, disabledReason };
   }
   const active = notebook.content.activeCell;
   const old = active?.model.type === 'code' ? scriptLine(active.model.sharedModel.getSource(), script) : '';
-  const note = old ? trans.__('The line takes the place of the active cell.') : trans.__('The line goes into a new cell below the active one.');
+  const note = old ? trans.__('The line replaces the active cell.') : trans.__('The line goes into a new cell below the active one.');
   return { ...none, script, old, note, place: old && active ? active.model.id : `file ${script}` };
 }
 

@@ -136,7 +136,7 @@ export class SubmitView {
 
   private _makeFile(): void {
     const label = element('label', '', this._trans.__('File'));
-    const help = element('div', 'jp-AmlForm-help', this._trans.__('Path from the folder of the notebook.'));
+    const help = element('div', 'jp-AmlForm-help', this._trans.__('Path relative to the notebook.'));
     label.htmlFor = this._file.id = 'jp-AmlSubmit-file';
     help.id = 'jp-AmlSubmit-fileHelp';
     this._file.type = 'text';

@@ -76,7 +76,7 @@ class WorkspaceView {
     this._link.title = trans.__('Open %1 in Azure ML studio', name);
     this._link.setAttribute('aria-label', this._link.title);
     linkIcon.element({ container: this._link });
-    this._again = act('again', againIcon, trans.__('Connect %1 again: sign in, look for its computes, make it the current one', name), () =>
+    this._again = act('again', againIcon, trans.__('Connect %1 again: sign in, refresh its computes, make it the current workspace', name), () =>
       host.connect(name)
     );
     this._off = act('disconnect', closeIcon, trans.__('Disconnect %1…', name), () => host.disconnect(name));

@@ -122,8 +122,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   const label = (short: string, long: string) => (args: Args) => (args.short ? short : long);
 
   commands.addCommand(CommandIDs.runTab, {
-    label: label(trans.__('Open Dashboard in a Tab'), trans.__('Open Run Dashboard in a Tab')),
-    caption: trans.__('Live charts of the run in the main area'),
+    label: label(trans.__('Open dashboard in a tab'), trans.__('Open run dashboard in a tab')),
+    caption: trans.__('Open live charts of the run in the main area'),
     icon: runsIcon,
     isEnabled: some,
     describedBy: HANDLE,
@@ -134,8 +134,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   });
 
   commands.addCommand(CommandIDs.runOpen, {
-    label: label(trans.__('Go to Cell'), trans.__('Go to Cell of Run')),
-    caption: trans.__('Show the cell of the run; its dashboard in a tab where no open notebook has it'),
+    label: label(trans.__('Go to cell'), trans.__('Go to cell of run')),
+    caption: trans.__('Go to cell (opens the dashboard if its notebook is closed)'),
     icon: chartIcon,
     isEnabled: some,
     describedBy: HANDLE,
@@ -148,8 +148,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   });
 
   commands.addCommand(CommandIDs.runLogs, {
-    label: label(trans.__('Open Log'), trans.__('Open Run Log')),
-    caption: trans.__('The whole log of the run, followed while it grows'),
+    label: label(trans.__('Open log'), trans.__('Open run log')),
+    caption: trans.__('Open log'),
     icon: logIcon,
     isEnabled: some,
     describedBy: LOG,
@@ -163,8 +163,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   });
 
   commands.addCommand(CommandIDs.runCompare, {
-    label: label(trans.__('Compare'), trans.__('Compare Runs')),
-    caption: trans.__('Two selected runs side by side'),
+    label: label(trans.__('Compare'), trans.__('Compare runs')),
+    caption: trans.__('Compare two selected runs side by side'),
     icon: compareIcon,
     isEnabled: args => two(args) !== null,
     describedBy: HANDLES,
@@ -183,8 +183,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   };
 
   commands.addCommand(CommandIDs.runGpus, {
-    label: label(trans.__('Show GPUs'), trans.__('Show GPUs of Run')),
-    caption: trans.__('GPU charts of the run in the side panel'),
+    label: label(trans.__('Show GPUs'), trans.__('Show GPUs of run')),
+    caption: trans.__('Show GPU charts of the run in the side panel'),
     icon: gpuIcon,
     isEnabled: some,
     describedBy: HANDLE,
@@ -194,7 +194,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   const targetName = (args: Args) =>
     (typeof args.target === 'string' && args.target) || selection.target || model.current;
   commands.addCommand(CommandIDs.targetGpus, {
-    label: label(trans.__('Watch GPUs'), trans.__('Watch GPUs of Compute Target')),
+    label: label(trans.__('Watch GPUs'), trans.__('Watch GPUs of compute target')),
     caption: trans.__('Sample the GPUs of the target in the side panel'),
     icon: gpuIcon,
     isEnabled: args => targetName(args) !== '' && model.connection.state === 'ready',

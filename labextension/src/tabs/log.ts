@@ -46,7 +46,7 @@ export class LogTab extends Widget {
     };
     this._follow = button(trans.__('Follow'), () => void this._toEnd());
     this._wrap = button(trans.__('Wrap'), () => this._setWrap(this._wrap.getAttribute('aria-pressed') !== 'true'));
-    this._copy = button(trans.__('Copy Path'), () => {
+    this._copy = button(trans.__('Copy path'), () => {
       Clipboard.copyToSystem(this._path);
       Notification.success(trans.__('Copied %1', this._path), { autoClose: 3000 });
     });
@@ -55,7 +55,7 @@ export class LogTab extends Widget {
     this._quiet = document.createElement('div');
     this._quiet.className = 'jp-AmlTab-state';
     this._quiet.setAttribute('role', 'status');
-    this._earlier = button(trans.__('Load Earlier'), () => void this._loadEarlier());
+    this._earlier = button(trans.__('Load earlier lines'), () => void this._loadEarlier());
     this._earlier.className = 'jp-AmlLog-earlier jp-mod-styled jp-mod-minimal';
     this._page = new LogPage(trans);
     this._page.onFollow = () => this._buttons();

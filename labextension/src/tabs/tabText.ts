@@ -29,13 +29,13 @@ export function quiet(trans: TranslationBundle, connection: IConnection, what: s
     return '';
   }
   if (state === 'not-responding') {
-    return trans.__('Kernel not responding: %1 goes on when it answers.', what);
+    return trans.__('The kernel is not responding: %1 continues when it answers.', what);
   }
   if (state === 'reconnecting') {
-    return trans.__('The page has lost the server: %1 goes on when it is back.', what);
+    return trans.__('The page has lost the server: %1 continues when it is back.', what);
   }
   if (isStale(state)) {
-    return trans.__('The kernel has died, the run goes on; %1 goes on with another kernel that has loaded us.', what);
+    return trans.__('The kernel has died, but the run goes on: %1 continues with another kernel that has loaded the extension.', what);
   }
-  return trans.__('No connected kernel: %1 goes on when the panel is connected.', what);
+  return trans.__('No kernel is connected: %1 continues when the panel is connected.', what);
 }
