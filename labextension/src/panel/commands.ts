@@ -77,12 +77,12 @@ export function addRunCommands(context: IPanelContext): string[] {
     Notification.success(trans.__('Submitted again as %1', handle), { autoClose: 5000 });
     const { kernel } = model;
     const choose = () => {
-      const found = model.run(handle) !== undefined;
+      const result = model.run(handle) !== undefined;
       // Of another notebook's kernel it will not come.
-      if (found || model.kernel !== kernel) {
+      if (result || model.kernel !== kernel) {
         model.runsChanged.disconnect(choose);
       }
-      if (found && model.kernel === kernel) {
+      if (result && model.kernel === kernel) {
         selection.runs = [handle];
       }
     };
@@ -127,8 +127,8 @@ export function addRunCommands(context: IPanelContext): string[] {
 
   const linkOf = (row: IRunRow, kind: string): string => {
     // A kernel with an older package tells none.
-    const found = (row.doors ?? []).find(door => door.kind === kind);
-    return found ? addressOf(found) : '';
+    const result = (row.doors ?? []).find(door => door.kind === kind);
+    return result ? addressOf(result) : '';
   };
   const openCommand = (id: string, kind: string, title: string): IRunCommand => ({
     id,

@@ -35,11 +35,16 @@ export function notifyTransitions(context: IPanelContext): void {
         Notification.info(took ? trans.__('%1 was canceled after %2', name, took) : trans.__('%1 was canceled', name), { autoClose: AUTO_CLOSE_MS });
         break;
       default: {
-        const why = bare(row, row.error || row.attention || row.reason || row.detail);
+        if (row.reason === 'timeout') {
+          const limit = took ? trans.__('%1 stopped: time limit reached after %2', name, took) : trans.__('%1 stopped: time limit reached', name);
+          Notification.error(limit, { autoClose: false, actions: actions(row) });
+          break;
+        }
+        const reason = bare(row, row.error || row.attention || row.reason || row.detail);
         const lost = took ? trans.__('%1 is lost after %2', name, took) : trans.__('%1 is lost', name);
         const broke = took ? trans.__('%1 failed after %2', name, took) : trans.__('%1 failed', name);
         const what = row.state === 'lost' ? lost : broke;
-        Notification.error(why ? `${what}: ${why}` : what, { autoClose: false, actions: actions(row) });
+        Notification.error(reason ? `${what}: ${reason}` : what, { autoClose: false, actions: actions(row) });
       }
     }
   };

@@ -33,12 +33,12 @@ export class TrainingPanel extends SidePanel {
     this.toolbar.addItem('refresh', new CommandToolbarButton({ commands: app.commands, id: CommandIDs.refresh, label: '' }));
     this.header.addWidget(this.toolbar);
     this._state = new StateView(model, trans, remedy => {
-      this._heal(remedy).catch(error => failed(trans.__('Cannot change the kernel'), error));
+      this._applyRemedy(remedy).catch(error => failed(trans.__('Cannot change the kernel'), error));
     });
     (this.layout as PanelLayout).insertWidget(1, this._state);
     this._sectionLayout = new SectionLayout(this.content as AccordionPanel, sections, db);
-    model.connectionChanged.connect(this._draw, this);
-    this._draw();
+    model.connectionChanged.connect(this._update, this);
+    this._update();
   }
 
   /** Bring a section into view. */
@@ -47,7 +47,7 @@ export class TrainingPanel extends SidePanel {
   }
 
   dispose(): void {
-    this._context.model.connectionChanged.disconnect(this._draw, this);
+    this._context.model.connectionChanged.disconnect(this._update, this);
     this._context.model.setShown(false);
     this._sectionLayout.dispose();
     super.dispose();
@@ -55,30 +55,30 @@ export class TrainingPanel extends SidePanel {
 
   protected onAfterShow(message: Message): void {
     super.onAfterShow(message);
-    this._tell(true);
+    this._setShown(true);
   }
 
   protected onAfterHide(message: Message): void {
     super.onAfterHide(message);
-    this._tell(false);
+    this._setShown(false);
   }
 
   protected onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
-    this._tell(this.isVisible);
+    this._setShown(this.isVisible);
   }
 
   protected onBeforeDetach(message: Message): void {
     super.onBeforeDetach(message);
-    this._tell(false);
+    this._setShown(false);
   }
 
-  private _tell(shown: boolean): void {
+  private _setShown(shown: boolean): void {
     this._state.seen = shown;
     this._context.model.setShown(shown);
   }
 
-  private _draw(): void {
+  private _update(): void {
     const { model } = this._context;
     const state = model.connection.state;
     const rows = model.runs.length + model.targets.length > 0;
@@ -88,7 +88,7 @@ export class TrainingPanel extends SidePanel {
     this.content.setHidden(state !== 'ready' && !stale);
   }
 
-  private async _heal(remedy: Remedy): Promise<void> {
+  private async _applyRemedy(remedy: Remedy): Promise<void> {
     const { app, model } = this._context;
     const context = model.notebook?.sessionContext;
     if (remedy === 'connect') {

@@ -223,9 +223,9 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     this._forms.enable(disabledReason);
     this._buttons.forEach(({ button, why }) => void (button.enabled = why() === ''));
     if (this._list.row(this._awaited)) {
-      const made = this._awaited;
+      const created = this._awaited;
       this._awaited = '';
-      this.select(made, true);
+      this.select(created, true);
     }
   }
 
@@ -419,13 +419,13 @@ export class OutcomeView {
   }
 
   private _icon(shape: LabIcon, label: string, click: () => void): HTMLElement {
-    const made = element('button', 'jp-AmlOutcome-button');
-    made.type = 'button';
-    made.title = label;
-    made.setAttribute('aria-label', label);
-    shape.element({ container: made });
-    made.addEventListener('click', click);
-    return made;
+    const created = element('button', 'jp-AmlOutcome-button');
+    created.type = 'button';
+    created.title = label;
+    created.setAttribute('aria-label', label);
+    shape.element({ container: created });
+    created.addEventListener('click', click);
+    return created;
   }
 
   private _timer: ReturnType<typeof setTimeout> | undefined;

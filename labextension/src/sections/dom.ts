@@ -7,28 +7,28 @@ export function element<K extends keyof HTMLElementTagNameMap>(
   text = '',
   ...children: Node[]
 ): HTMLElementTagNameMap[K] {
-  const made = document.createElement(tag);
+  const created = document.createElement(tag);
   if (className) {
-    made.className = className;
+    created.className = className;
   }
   if (text) {
-    made.textContent = text;
+    created.textContent = text;
   }
-  made.append(...children);
-  return made;
+  created.append(...children);
+  return created;
 }
 
 /** A button in the styles of JupyterLab: `accept`, `warn` or `reject`. */
 export function button(label: string, look: 'accept' | 'warn' | 'reject', click: () => void): HTMLButtonElement {
-  const made = element('button', `jp-AmlButton jp-mod-styled jp-mod-${look}`, label);
-  made.type = 'button';
-  made.addEventListener('click', () => {
+  const created = element('button', `jp-AmlButton jp-mod-styled jp-mod-${look}`, label);
+  created.type = 'button';
+  created.addEventListener('click', () => {
     // A button that explains why it cannot be pressed stays in the tab order.
-    if (made.getAttribute('aria-disabled') !== 'true') {
+    if (created.getAttribute('aria-disabled') !== 'true') {
       click();
     }
   });
-  return made;
+  return created;
 }
 
 /** Let a button be pressed, or say why not. */

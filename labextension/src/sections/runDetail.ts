@@ -175,10 +175,10 @@ export class RunDetail extends Widget {
     this._shown = key;
     this._actions.replaceChildren(
       ...shown.map(([id, icon]) => {
-        const made = iconButton(icon, commands.label(id, { short: true }));
-        made.dataset.command = id;
-        made.addEventListener('click', () => void commands.execute(id));
-        return made;
+        const created = iconButton(icon, commands.label(id, { short: true }));
+        created.dataset.command = id;
+        created.addEventListener('click', () => void commands.execute(id));
+        return created;
       })
     );
   }
@@ -195,10 +195,10 @@ export class RunDetail extends Widget {
 }
 
 function iconButton(icon: LabIcon, label: string): HTMLButtonElement {
-  const made = element('button', 'jp-AmlRuns-action');
-  made.type = 'button';
-  made.title = label;
-  made.setAttribute('aria-label', label);
-  icon.element({ container: made, width: '16px', height: '16px' });
-  return made;
+  const created = element('button', 'jp-AmlRuns-action');
+  created.type = 'button';
+  created.title = label;
+  created.setAttribute('aria-label', label);
+  icon.element({ container: created, width: '16px', height: '16px' });
+  return created;
 }

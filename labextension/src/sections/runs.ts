@@ -119,10 +119,10 @@ export class RunsSection extends PanelWithToolbar {
     this._state.addEventListener('change', () => this._draw());
     this._count = element('span', 'jp-AmlRuns-count');
     this._count.setAttribute('aria-live', 'polite');
-    const made = new Widget();
-    made.addClass('jp-AmlRuns-filter');
-    made.node.append(this._words, this._state, this._count);
-    return made;
+    const created = new Widget();
+    created.addClass('jp-AmlRuns-filter');
+    created.node.append(this._words, this._state, this._count);
+    return created;
   }
 
   private _draw(): void {

@@ -307,7 +307,7 @@ export class SubmitForm extends FieldForm {
   constructor(private readonly _context: IPanelContext) {
     super({ fields: [], trans: _context.trans, compact: true });
     this.changed.connect(() => {
-      if (!this._filled && !this._asked) {
+      if (!this._filled && !this._valuesBefore) {
         this._draft = this.values();
       }
     });
@@ -337,8 +337,8 @@ export class SubmitForm extends FieldForm {
       return false;
     }
     this._read = read(subject);
-    this._asked = subject.old ? this.values() : null;
-    if (this._asked) {
+    this._valuesBefore = subject.old ? this.values() : null;
+    if (this._valuesBefore) {
       return true;
     }
     if (this._filled) {
@@ -358,9 +358,9 @@ export class SubmitForm extends FieldForm {
     if (!this.isOf(subject)) {
       return null;
     }
-    const kept = this._asked ? keepTyped(this._asked, this.values(), values) : values;
+    const kept = this._valuesBefore ? keepTyped(this._valuesBefore, this.values(), values) : values;
     this._filled = true;
-    this._asked = null;
+    this._valuesBefore = null;
     this.setValues(kept);
     return !same(kept, values);
   }
@@ -373,7 +373,7 @@ export class SubmitForm extends FieldForm {
   /** What was read is to be read again. */
   forget(): void {
     this._read = '';
-    this._asked = null;
+    this._valuesBefore = null;
   }
 
   /** Empty it, for good. */
@@ -389,7 +389,7 @@ export class SubmitForm extends FieldForm {
   /** What a person has typed for cells without a line. */
   private _draft: Values = {};
   /** What the form said when the kernel was asked what a line says; `null`: it has answered. */
-  private _asked: Values | null = null;
+  private _valuesBefore: Values | null = null;
 }
 
 function read(subject: ISubject): string {

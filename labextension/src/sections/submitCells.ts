@@ -90,7 +90,7 @@ export function writeLine(notebook: NotebookPanel, subject: ISubject, line: stri
     return true;
   }
   const source = subject.cell === null ? line : `${line}\n${subject.cell}`;
-  const last = content.widgets.reduce((found, cell, at) => (isIn(notebook, cell) ? at : found), content.activeCellIndex);
+  const last = content.widgets.reduce((result, cell, at) => (isIn(notebook, cell) ? at : result), content.activeCellIndex);
   return insertBelow(notebook, subject.mode === 'selected' ? last : content.activeCellIndex, source);
 }
 

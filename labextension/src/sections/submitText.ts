@@ -39,8 +39,8 @@ export function edit(source: string, line: string): { start: number; end: number
 
 /** Name of a cell magic on top that is not ours, `%%bash`; empty when there is none. */
 export function otherMagic(source: string): string {
-  const found = /^%%\S+/.exec(firstLine(source).text);
-  return found && found[0] !== MAGIC ? found[0] : '';
+  const result = /^%%\S+/.exec(firstLine(source).text);
+  return result && result[0] !== MAGIC ? result[0] : '';
 }
 
 /**

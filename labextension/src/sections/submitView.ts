@@ -70,11 +70,11 @@ export class SubmitView {
       selected: count > 1 ? this._trans.__('Selected (%1)', count) : this._trans.__('Selected'),
       file: this._trans.__('File')
     };
-    for (const [mode, made] of this._modeButtons) {
-      say(made, labels[mode]);
-      made.title = labels[mode];
-      made.setAttribute('aria-checked', String(mode === this._mode));
-      made.tabIndex = mode === this._mode ? 0 : -1;
+    for (const [mode, created] of this._modeButtons) {
+      say(created, labels[mode]);
+      created.title = labels[mode];
+      created.setAttribute('aria-checked', String(mode === this._mode));
+      created.tabIndex = mode === this._mode ? 0 : -1;
     }
     this._fileField.hidden = this._mode !== 'file';
     this._source.hidden = subject.title === '';
@@ -115,13 +115,13 @@ export class SubmitView {
     this._modes.setAttribute('role', 'radiogroup');
     this._modes.setAttribute('aria-label', this._trans.__('What to submit'));
     for (const mode of MODES) {
-      const made = element('button');
-      made.type = 'button';
-      made.dataset.mode = mode;
-      made.setAttribute('role', 'radio');
-      made.addEventListener('click', () => this._host.choose(mode));
-      this._modes.append(made);
-      this._modeButtons.set(mode, made);
+      const created = element('button');
+      created.type = 'button';
+      created.dataset.mode = mode;
+      created.setAttribute('role', 'radio');
+      created.addEventListener('click', () => this._host.choose(mode));
+      this._modes.append(created);
+      this._modeButtons.set(mode, created);
     }
     this._modes.addEventListener('keydown', event => {
       const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];

@@ -79,11 +79,11 @@ export class TargetActions {
     let values: Values = {};
     let errors: Readonly<Record<string, string>> = {};
     for (;;) {
-      const given = await this._ask(target, act, values, errors);
-      if (given === null) {
+      const entered = await this._showFields(target, act, values, errors);
+      if (entered === null) {
         return null;
       }
-      values = given;
+      values = entered;
       const outcome = await this._run({ verb: act.verb, target, values });
       if (outcome.done || Object.keys(outcome.errors).length === 0) {
         this._outcome.emit(outcome);
@@ -94,7 +94,7 @@ export class TargetActions {
   }
 
   /** A dialog with the fields of an act, checked while they are typed. */
-  private async _ask(
+  private async _showFields(
     target: string,
     act: IAct,
     values: Values,
@@ -128,7 +128,7 @@ export class TargetActions {
     try {
       let reply = await this._send(request, false, false);
       if (!reply.accepted && reply.ask) {
-        if (!(await this._agree(request, reply))) {
+        if (!(await this._confirm(request, reply))) {
           return { request, done: false, text: '', line: '', errors: {} };
         }
         reply = await this._send(request, false, true);
@@ -142,7 +142,7 @@ export class TargetActions {
     }
   }
 
-  private async _agree(request: ITargetRequest, reply: IActReply): Promise<boolean> {
+  private async _confirm(request: ITargetRequest, reply: IActReply): Promise<boolean> {
     const { trans } = this._context;
     const verb = verbText(request.verb, trans);
     const body = new FieldForm({ fields: [], trans });
@@ -183,7 +183,7 @@ export class TargetActions {
 /** Ask the kernel when a person pauses; of several questions under way only the last one's answer counts. */
 export class Checker<T> {
   constructor(
-    private readonly _ask: () => Promise<T> | null,
+    private readonly _showFields: () => Promise<T> | null,
     private readonly _wait = 400
   ) {}
 
@@ -206,7 +206,7 @@ export class Checker<T> {
     clearTimeout(this._timer);
     const turn = (this._turn += 1);
     try {
-      const reply = await this._ask();
+      const reply = await this._showFields();
       if (reply === null || turn !== this._turn) {
         return null;
       }

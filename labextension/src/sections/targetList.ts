@@ -342,25 +342,25 @@ export class TargetView {
       }
     }
     for (const act of wanted) {
-      let made = this._buttons.get(act.verb);
-      if (!made) {
+      let created = this._buttons.get(act.verb);
+      if (!created) {
         const label = verbText(act.verb, this._host.trans) + (act.fields.length ? '…' : '');
-        made = button(label, WARNING_VERBS.has(act.verb) ? 'warn' : 'reject', () => {
+        created = button(label, WARNING_VERBS.has(act.verb) ? 'warn' : 'reject', () => {
           const now = this._row.acts.find(({ verb }) => verb === act.verb);
           if (now) {
             this._host.perform(this._row.name, now);
           }
         });
-        made.dataset.verb = act.verb;
-        this._buttons.set(act.verb, made);
+        created.dataset.verb = act.verb;
+        this._buttons.set(act.verb, created);
       }
-      allow(made, this._whyNot || act.why_not);
+      allow(created, this._whyNot || act.why_not);
     }
     // In their order; one that is in its place keeps the focus.
     wanted.forEach(({ verb }, at) => {
-      const made = this._buttons.get(verb);
-      if (made && this._actions.children[at] !== made) {
-        this._actions.insertBefore(made, this._actions.children[at] ?? null);
+      const created = this._buttons.get(verb);
+      if (created && this._actions.children[at] !== created) {
+        this._actions.insertBefore(created, this._actions.children[at] ?? null);
       }
     });
   }

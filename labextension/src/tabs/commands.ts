@@ -87,7 +87,7 @@ class Tabs<T extends Widget> {
 
   open(key: string, label: string, make: () => T): MainAreaWidget<T> {
     const { shell } = this._context.app;
-    let tab = this.tracker.find(found => this._keyOf(found.content) === key);
+    let tab = this.tracker.find(result => this._keyOf(result.content) === key);
     if (!tab) {
       const content = make();
       content.title.label = content.title.label || label;
@@ -260,7 +260,7 @@ export async function showCell(
 ): Promise<boolean> {
   const panels: NotebookPanel[] = first && !first.isDisposed ? [first] : [];
   tracker.forEach(panel => panels.push(panel));
-  const panel = panels.find(found => cellOf(found, handle) >= 0);
+  const panel = panels.find(result => cellOf(result, handle) >= 0);
   if (!panel) {
     return false;
   }

@@ -400,16 +400,16 @@ export class LogPage {
   /** The first line in view that stays. */
   private _anchor(wanted: ReadonlySet<number>): HTMLElement | undefined {
     const top = this.node.scrollTop + this.node.offsetTop;
-    let found: HTMLElement | undefined;
+    let result: HTMLElement | undefined;
     for (const [key, node] of this._nodes) {
       if (wanted.has(key)) {
-        found = node;
+        result = node;
         if (node.offsetTop + node.offsetHeight > top) {
           return node;
         }
       }
     }
-    return found;
+    return result;
   }
 
   private _line(line: ILine): HTMLElement {

@@ -240,14 +240,14 @@ const CODES = /\u001b(?:\[([0-9;:?]*)[ -/]*([@-~])|\[[0-9;:?]*$|\][^\u0007\u001b
 
 /** A line without codes, in stretches of one color. A line begins plain. */
 export function spans(line: string): ISpan[] {
-  const found: ISpan[] = [];
+  const result: ISpan[] = [];
   let style = PLAIN;
   let from = 0;
   const push = (to: number) => {
     // eslint-disable-next-line no-control-regex
     const text = line.slice(from, to).replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, '');
     if (text) {
-      found.push(span(text, style));
+      result.push(span(text, style));
     }
   };
   for (const match of line.matchAll(CODES)) {
@@ -258,5 +258,5 @@ export function spans(line: string): ISpan[] {
     }
   }
   push(line.length);
-  return found;
+  return result;
 }
