@@ -563,9 +563,7 @@ test('kind of a silent kernel that nobody follows is probed again, every few sec
   await clock.pass(10_000);
   const probes = kernel.probes.length;
   kernel.kind = 'ready';
-  await session.kind();
-  await session.kind();
-  await settle();
+  assert.equal(await session.kind(), 'ready');
   assert.equal(await session.kind(), 'ready');
   assert.equal(kernel.probes.length, probes + 1);
 });
@@ -576,4 +574,15 @@ test('kind after a request without an answer is not the one of before', async ()
   kernel.refusal = new NoAnswer('no answer in 4 s');
   await assert.rejects(session.request('cancel', { handle: 'local/a' }), NoAnswer);
   assert.equal(await session.kind(), 'not-loaded');
+});
+
+test('kind after a cell has loaded the extension waits for the probe that is on its way', async () => {
+  const { kernel, session } = made();
+  kernel.kind = 'not-loaded';
+  session.begin();
+  assert.equal(await session.kind(), 'not-loaded');
+  await settle();
+  kernel.kind = 'ready';
+  session.cellRuns(false);
+  assert.equal(await session.kind(), 'ready');
 });

@@ -519,10 +519,10 @@ class Prober {
 
   /** What is at the other end by the last probe; waits for one that is on its way for at most `ms`. */
   async answer(ms: number): Promise<KernelKind> {
-    if (this._kind === null && this._pending) {
+    if (this._kind !== 'ready' && this._pending) {
       const late = new Promise<null>(resolve => this._timers.set(() => resolve(null), ms));
       const result = await Promise.race([this._pending.then(({ kind }) => kind), late]);
-      return result ?? 'not-responding';
+      return result ?? this._kind ?? 'not-responding';
     }
     return this._kind ?? 'not-responding';
   }

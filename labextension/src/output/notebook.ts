@@ -40,7 +40,7 @@ export function asShown<T>(old: { view?: string; window?: number }, fresh: T): T
  * @param sizes metadata by MIME type
  * @returns how many outputs were written
  */
-export function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle, sizes: Bundle = {}): number {
+function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle, sizes: Bundle = {}): number {
   const model = panel.content.model;
   if (!model || model.readOnly || panel.isDisposed) {
     return 0;

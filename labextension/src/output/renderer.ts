@@ -260,7 +260,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
 
-export class SlotLayout extends PanelLayout {
+class SlotLayout extends PanelLayout {
   constructor(private readonly _slot: HTMLElement) {
     super();
   }

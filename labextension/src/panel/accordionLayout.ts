@@ -254,7 +254,7 @@ export function sectionsToClose(room: number, sections: readonly ISectionNeed[],
 }
 
 /** What is remembered of the sections, by their names. */
-export interface IStoredLayout {
+interface IStoredLayout {
   readonly closed: readonly string[];
   /** Pixels that a person has chosen. */
   readonly sizes: Readonly<Record<string, number>>;

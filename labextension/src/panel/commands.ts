@@ -322,7 +322,7 @@ export function addPanelCommands(context: IPanelContext): string[] {
 const MLFLOW_POLL_INTERVAL_MS = 700;
 const MLFLOW_START_TIMEOUT_MS = 120000;
 
-export async function openMlflow(context: IPanelContext, row: IRunRow): Promise<void> {
+async function openMlflow(context: IPanelContext, row: IRunRow): Promise<void> {
   const { model, trans } = context;
   const end = Date.now() + MLFLOW_START_TIMEOUT_MS;
   // Another notebook's kernel does not know the run.
@@ -353,7 +353,7 @@ export async function openMlflow(context: IPanelContext, row: IRunRow): Promise<
 }
 
 /** Open a page that cannot reach back; a browser that forbids it gets a button. */
-export function openPage(address: string, ready: string, label: string): void {
+function openPage(address: string, ready: string, label: string): void {
   // Behind a hub it is a path of the hub.
   const { href: url, protocol } = new URL(address, window.location.href);
   if (protocol !== 'http:' && protocol !== 'https:') {

@@ -104,7 +104,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export class PanelSettings implements IPanelSettings {
+class PanelSettings implements IPanelSettings {
   autoConnect = false;
   notifyEnded = true;
   notifyAttention = true;

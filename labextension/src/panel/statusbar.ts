@@ -11,7 +11,7 @@ import { CommandIDs, IPanelContext } from './tokens';
 
 const RUNNING: ReadonlySet<string> = new Set(['running', 'finalizing']);
 
-export class StatusItem extends Widget {
+class StatusItem extends Widget {
   constructor(private readonly _context: IPanelContext) {
     const button = element('button', 'jp-AmlStatus-button');
     super({ node: button });

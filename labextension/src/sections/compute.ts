@@ -295,14 +295,14 @@ interface IForm extends Widget {
 }
 
 /** Where the form is shown. */
-export interface IFormHost {
+interface IFormHost {
   readonly disabledReason: string;
   /** The form is gone; `inside`: it had the focus. */
   formClosed(inside: boolean): void;
   makeRoom(node?: HTMLElement): void;
 }
 
-export class ComputeForms {
+class ComputeForms {
   constructor(
     private readonly _context: IPanelContext,
     private readonly _body: Panel,
@@ -366,7 +366,7 @@ export class ComputeForms {
 /** Milliseconds after which what went well makes room for the rows again. */
 const OUTCOME_SHOWN_MS = 15000;
 
-export class OutcomeView {
+class OutcomeView {
   constructor(private readonly _trans: TranslationBundle) {
     this.node.hidden = true;
     this.node.setAttribute('role', 'status');

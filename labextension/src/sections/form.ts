@@ -285,7 +285,7 @@ export class FieldForm extends Widget implements Dialog.IBodyWidget<Values> {
 }
 
 /** What a form needs of a control, whatever it looks like. */
-export interface IControl {
+interface IControl {
   readonly node: HTMLElement;
   /** The element that takes the focus and carries the aria attributes. */
   readonly input: HTMLElement;
@@ -295,13 +295,13 @@ export interface IControl {
 }
 
 /** A choice of a `target` field. */
-export interface ITargetChoice {
+interface ITargetChoice {
   readonly name: string;
   readonly current: boolean;
 }
 
 /** The control of a field; `changed` is called when a person changes it. */
-export function makeControl(
+function makeControl(
   field: IField,
   targets: readonly ITargetChoice[],
   trans: TranslationBundle,

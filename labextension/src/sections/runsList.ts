@@ -288,7 +288,7 @@ export class RunsList extends Widget {
 }
 
 /** Pixels; the same in runs.css. */
-export const ROW_HEIGHT = 44;
+const ROW_HEIGHT = 44;
 const SPARK_WIDTH = 48;
 const SPARK_HEIGHT = 16;
 const SVG = 'http://www.w3.org/2000/svg';
@@ -313,7 +313,7 @@ class Figure {
   private readonly _number: HTMLElement;
 }
 
-export class RowView {
+class RowView {
   constructor(private readonly _trans: TranslationBundle) {
     this.node = element('li', 'jp-AmlRuns-row');
     this.node.setAttribute('role', 'option');
@@ -434,6 +434,6 @@ export class RowView {
 }
 
 /** Id of a row's node, for `aria-activedescendant`. */
-export function idOf(handle: string): string {
+function idOf(handle: string): string {
   return `jp-AmlRuns-${encodeURIComponent(handle)}`;
 }

@@ -303,7 +303,7 @@ export class SubmitSection extends PanelWithToolbar {
   private _notebook: NotebookPanel | null = null;
 }
 
-export class SubmitForm extends FieldForm {
+class SubmitForm extends FieldForm {
   constructor(private readonly _context: IPanelContext) {
     super({ fields: [], trans: _context.trans, compact: true });
     this.changed.connect(() => {
@@ -400,9 +400,9 @@ function read(subject: ISubject): string {
 const CHANGE_DELAY_MS = 120;
 
 /** The same for what a person types. */
-export const TYPING_DELAY_MS = 400;
+const TYPING_DELAY_MS = 400;
 
-export class CellFollower {
+class CellFollower {
   /** Calls `settled` a while after the last change, as long as it is `seen`. */
   constructor(
     private readonly _context: IPanelContext,

@@ -169,7 +169,7 @@ export class TargetList {
 }
 
 /** What a row asks of its list. */
-export interface IRowHost {
+interface IRowHost {
   readonly trans: TranslationBundle;
   select(name: string, open: boolean): void;
   perform(name: string, act: IAct): void;
@@ -181,7 +181,7 @@ export interface IRowHost {
 /** TargetActions whose button warns by its color. */
 const WARNING_VERBS = new Set(['delete', 'detach']);
 
-export class TargetView {
+class TargetView {
   constructor(
     private readonly _host: IRowHost,
     row: ITargetRow

@@ -237,7 +237,7 @@ const FLASH_MS = 1600;
 const REVEAL_TIMEOUT_MS = 5000;
 
 /** Index of the last cell whose output shows this run, or -1. */
-export function cellOf(panel: NotebookPanel, handle: string): number {
+function cellOf(panel: NotebookPanel, handle: string): number {
   const cells = panel.content.model?.cells;
   for (let i = (cells?.length ?? 0) - 1; cells && i >= 0; i--) {
     const outputs = (cells.get(i) as unknown as { outputs?: IOutputAreaModel }).outputs;
@@ -252,7 +252,7 @@ export function cellOf(panel: NotebookPanel, handle: string): number {
 }
 
 /** Show the cell; false where no open notebook has it. */
-export async function showCell(
+async function showCell(
   app: JupyterFrontEnd,
   tracker: INotebookTracker,
   first: NotebookPanel | null,

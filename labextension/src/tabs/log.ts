@@ -324,7 +324,7 @@ export class LogTab extends Widget {
 /** CSS pixels from the end that still count as the end. */
 const NEAR_END_PX = 24;
 
-export class LogPage {
+class LogPage {
   constructor(private readonly _trans: TranslationBundle) {
     this.node = document.createElement('pre');
     this.node.className = 'jp-AmlLog-text';
