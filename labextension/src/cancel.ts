@@ -1,42 +1,96 @@
-/** The question before a run is ended, wherever a person asks for that. */
+/** Canceling runs, for commands, menus, JupyterLab's list of running things and cell outputs alike. */
 
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { messageOf, NoAnswer } from './kernel/client';
+import type { KernelSession } from './kernel/session';
+import { LOAD_COMMAND } from './tokens';
 
-/** Names that a question lists. */
+/** Names that a dialog lists. */
 const MAX_NAMES = 10;
 
-/** What the question needs to know of a run. */
-export interface ICancelled {
+/** A run as far as canceling needs it: a row of the panel or the record of an output. */
+export interface ICancelable {
+  readonly handle: string;
   readonly name: string;
   readonly state: string;
+  readonly kind?: string;
+}
+
+/** What came of a request to cancel runs. */
+export interface ICancelResult {
+  /** Runs that had ended already, with their states. */
+  readonly ended: readonly { readonly name: string; readonly state: string }[];
+  /** One message for each run that could not be canceled. */
+  readonly errors: readonly string[];
 }
 
 /** The names of some runs, in one line. */
-export function names(runs: readonly ICancelled[]): string {
+export function names(runs: readonly ICancelable[]): string {
   const shown = runs.slice(0, MAX_NAMES).map(run => run.name);
   return shown.join(', ') + (runs.length > MAX_NAMES ? ' …' : '');
 }
 
-/** Whether ending these runs loses anything: one that has not begun has nothing to lose. */
-export function needsConfirmation(runs: readonly ICancelled[]): boolean {
-  return runs.some(run => run.state !== 'queued' && run.state !== 'preparing');
+/** The confirmation rule: only what has begun can lose anything, and a monitor never does. */
+function needsConfirmation(run: ICancelable): boolean {
+  return run.kind !== 'monitor' && run.state !== 'queued' && run.state !== 'preparing';
 }
 
-/** Ask whether these runs shall be ended; true without a question where nothing is lost. */
-export async function confirmCancel(trans: TranslationBundle, runs: readonly ICancelled[]): Promise<boolean> {
-  if (!needsConfirmation(runs)) {
+/** Ask whether these runs shall be canceled; true without a dialog where nothing is lost. */
+export async function confirmCancel(trans: TranslationBundle, runs: readonly ICancelable[]): Promise<boolean> {
+  if (!runs.some(needsConfirmation)) {
     return true;
   }
-  const answer = await showDialog({
+  const result = await showDialog({
     title: trans._n('Cancel run?', 'Cancel %1 runs?', runs.length, runs.length),
-    body: trans.__('%1 will be stopped. What it has written stays.', names(runs)),
+    body: trans._n(
+      '"%2" will be stopped. Everything it has written so far is kept.',
+      '%2 will be stopped. Everything they have written so far is kept.',
+      runs.length,
+      names(runs)
+    ),
     buttons: [
-      Dialog.cancelButton({ label: trans.__('Keep Running') }),
-      Dialog.warnButton({ label: trans._n('Cancel Run', 'Cancel Runs', runs.length) })
+      Dialog.cancelButton({ label: trans.__('Keep running') }),
+      Dialog.warnButton({ label: trans._n('Cancel run', 'Cancel runs', runs.length) })
     ],
     // Enter alone never agrees.
     defaultButton: 0
   });
-  return answer.button.accept;
+  return result.button.accept;
+}
+
+/** Request the end of these runs, each whatever comes of the others. */
+export async function requestCancel(
+  trans: TranslationBundle,
+  session: Pick<KernelSession, 'request' | 'kind'>,
+  runs: readonly ICancelable[]
+): Promise<ICancelResult> {
+  const ended: { name: string; state: string }[] = [];
+  const errors: string[] = [];
+  await Promise.all(
+    runs.map(async run => {
+      try {
+        const { accepted, state } = await session.request('cancel', { handle: run.handle });
+        if (!accepted) {
+          ended.push({ name: run.name, state });
+        }
+      } catch (error) {
+        errors.push(error instanceof NoAnswer ? await noAnswer(trans, session, run) : messageOf(error));
+      }
+    })
+  );
+  return { ended, errors };
+}
+
+async function noAnswer(
+  trans: TranslationBundle,
+  session: Pick<KernelSession, 'kind'>,
+  run: ICancelable
+): Promise<string> {
+  return (await session.kind()) === 'not-loaded'
+    ? trans.__('Not canceled: this kernel has not loaded the extension. Run: %1', LOAD_COMMAND)
+    : trans.__(
+        'Not canceled: the kernel is not responding. Try again, or use: %1',
+        `amltrain runs cancel ${run.handle}`
+      );
 }

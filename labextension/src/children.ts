@@ -23,11 +23,11 @@ export function timeOf(child: IChildRun, now: number): string {
 }
 
 function cell(row: HTMLTableRowElement, name: string, text = ''): HTMLTableCellElement {
-  const made = row.insertCell();
-  made.className = `jp-AmlChildren-${name}`;
-  made.setAttribute('role', 'cell');
-  made.textContent = text;
-  return made;
+  const created = row.insertCell();
+  created.className = `jp-AmlChildren-${name}`;
+  created.setAttribute('role', 'cell');
+  created.textContent = text;
+  return created;
 }
 
 export class ChildrenTable {
@@ -87,10 +87,10 @@ export class ChildrenTable {
       ...(this._openLog ? [trans.__('Log')] : [])
     ];
     for (const title of titles) {
-      const made = document.createElement('th');
-      made.scope = 'col';
-      made.textContent = title;
-      head.append(made);
+      const created = document.createElement('th');
+      created.scope = 'col';
+      created.textContent = title;
+      head.append(created);
     }
     const body = table.createTBody();
     for (const child of this._children) {

@@ -23,16 +23,16 @@ export function drawDoors(node: HTMLElement, doors: readonly IDoor[] | undefined
   node.replaceChildren(
     ...(doors ?? []).map(door => {
       const address = addressOf(door);
-      const made = document.createElement(address ? 'a' : 'span');
-      made.className = 'jp-AmlDoor';
-      made.textContent = address || !door.hint ? door.title : `${door.title}: ${door.hint}`;
-      if (made instanceof HTMLAnchorElement) {
-        made.href = address;
-        made.target = '_blank';
-        made.rel = 'noopener noreferrer';
-        made.title = trans.__('Open %1 in a new tab', door.title);
+      const created = document.createElement(address ? 'a' : 'span');
+      created.className = 'jp-AmlDoor';
+      created.textContent = address || !door.hint ? door.title : `${door.title}: ${door.hint}`;
+      if (created instanceof HTMLAnchorElement) {
+        created.href = address;
+        created.target = '_blank';
+        created.rel = 'noopener noreferrer';
+        created.title = trans.__('Open %1 in a new tab', door.title);
       }
-      return made;
+      return created;
     })
   );
 }

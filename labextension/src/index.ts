@@ -4,7 +4,7 @@ import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application'
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
-import { NotebookHost } from './output/host';
+import { NotebookHost } from './output/notebook';
 import { RunOutput } from './output/renderer';
 import { panel } from './panel/plugin';
 import { RUN_MIME } from './protocol';

@@ -1,6 +1,6 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { Client, IControlChannel, NoAnswer, Refused } from '../src/client';
+import { IControlChannel, KernelClient, NoAnswer, Refused } from '../src/kernel/client';
 import { PROTOCOL_VERSION, REQUEST } from '../src/protocol';
 
 type Answer = (content: Record<string, unknown>) => unknown;
@@ -25,7 +25,7 @@ const hello = () => ({ version: PROTOCOL_VERSION, ok: true, package: '0.1.0', ke
 
 test('a request carries version, operation and payload', async () => {
   const { fake, log } = channel({ [REQUEST]: () => ({ version: PROTOCOL_VERSION, ok: true, accepted: true }) });
-  const reply = await new Client(fake).request('cancel', { handle: 'local/a' });
+  const reply = await new KernelClient(fake).request('cancel', { handle: 'local/a' });
   assert.equal(reply.accepted, true);
   assert.deepEqual(log.sent, [{ type: REQUEST, version: PROTOCOL_VERSION, op: 'cancel', handle: 'local/a' }]);
   assert.equal(log.disposed, 1);
@@ -33,13 +33,13 @@ test('a request carries version, operation and payload', async () => {
 
 test('silence ends in NoAnswer and the message is given up', async () => {
   const { fake, log } = channel({});
-  await assert.rejects(new Client(fake, 10).request('hello', {}), NoAnswer);
+  await assert.rejects(new KernelClient(fake, 10).request('hello', {}), NoAnswer);
   assert.equal(log.disposed, 1);
 });
 
 test('a refusal keeps the sentence of the kernel', async () => {
   const { fake } = channel({ [REQUEST]: () => ({ version: PROTOCOL_VERSION, ok: false, error: 'No run local/b.' }) });
-  await assert.rejects(new Client(fake).request('run', { handle: 'local/b' }), (error: Error) => {
+  await assert.rejects(new KernelClient(fake).request('run', { handle: 'local/b' }), (error: Error) => {
     assert.ok(error instanceof Refused);
     assert.equal(error.message, 'No run local/b.');
     return true;
@@ -48,14 +48,14 @@ test('a refusal keeps the sentence of the kernel', async () => {
 
 test('another version is said, not guessed', async () => {
   const { fake } = channel({ [REQUEST]: () => ({ version: PROTOCOL_VERSION + 1, ok: true }) });
-  await assert.rejects(new Client(fake).request('hello', {}), /version 3 .*version 2/);
-  assert.equal(await new Client(fake).probe(10), 'other-version');
+  await assert.rejects(new KernelClient(fake).request('hello', {}), /version 3, .*version 2/);
+  assert.equal((await new KernelClient(fake).probe(10)).kind, 'other-version');
 });
 
 test('probe tells a kernel without us from one that does not respond', async () => {
-  assert.equal(await new Client(channel({ [REQUEST]: hello }).fake).probe(10), 'ready');
-  assert.equal(await new Client(channel({ kernel_info_request: () => ({}) }).fake).probe(10), 'not-loaded');
-  assert.equal(await new Client(channel({}).fake).probe(10), 'not-responding');
+  assert.equal((await new KernelClient(channel({ [REQUEST]: hello }).fake).probe(10)).kind, 'ready');
+  assert.equal((await new KernelClient(channel({ kernel_info_request: () => ({}) }).fake).probe(10)).kind, 'not-loaded');
+  assert.equal((await new KernelClient(channel({}).fake).probe(10)).kind, 'not-responding');
 });
 
 test('a question that cannot be sent yet is asked again', async () => {
@@ -68,7 +68,7 @@ test('a question that cannot be sent yet is asked again', async () => {
       throw new Error('Could not send message: status is not connected');
     }
   };
-  assert.equal(await new Client(fake).probe(3000), 'not-loaded');
+  assert.equal((await new KernelClient(fake).probe(3000)).kind, 'not-loaded');
   assert.equal(tries, 2);
 });
 
@@ -80,5 +80,5 @@ test('a first question that was held back is waited for', async () => {
       dispose: () => undefined
     })
   };
-  assert.equal(await new Client(fake).probe(3000), 'ready');
+  assert.equal((await new KernelClient(fake).probe(3000)).kind, 'ready');
 });

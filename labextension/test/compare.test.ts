@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { normalise } from '../src/record';
-import { compareRows, gpuSummary, overlays, seconds } from '../src/tabs/compare_rows';
+import { compareRows, gpuSummary, overlays, seconds } from '../src/tabs/compareRows';
 
 const trans: any = {
   __: (text: string, ...values: unknown[]) => values.reduce((t: string, v, i) => t.replace(`%${i + 1}`, String(v)), text)

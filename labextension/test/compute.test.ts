@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { ITargetRow } from '../src/protocol';
-import { details, facts, gpusText, nodesText, price, runsText, stateText } from '../src/sections/compute_text';
+import { details, facts, gpusText, nodesText, price, runsText, stateText } from '../src/sections/targetText';
 import { trans } from './english';
 
 const row = (more: Partial<ITargetRow>): ITargetRow => ({

@@ -1,8 +1,8 @@
 import * as assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 import { Signal } from '@lumino/signaling';
-import { NotebookFollower } from '../src/panel/follow';
-import { Wants } from '../src/panel/wants';
+import { NotebookFollower } from '../src/kernel/follow';
+import { PageSubscription } from '../src/kernel/events';
 
 /** A notebook and its session context, as far as they are looked at. */
 class Notebook {
@@ -123,15 +123,15 @@ test('wishes are gathered; a page that is not seen wants the status alone', () =
   try {
     let visible = true;
     let told = 0;
-    const wants = new Wants(
+    const wants = new PageSubscription(
       () => visible,
       () => 30
     );
     wants.changed.connect(() => void told++);
     wants.shown = true;
     wants.gpus = 'local/a';
-    const look = wants.look('local/a');
-    wants.look('local/a');
+    const look = wants.view('local/a');
+    wants.view('local/a');
     mock.timers.tick(100);
     assert.equal(told, 1);
     assert.deepEqual(wants.now, { shown: 'panel', gpus: 'local/a', looks: ['local/a'], details: [], meter: 0 });
@@ -148,7 +148,7 @@ test('wishes are gathered; a page that is not seen wants the status alone', () =
 test('details of runs that flew by, or of another kernel, are not asked for', () => {
   mock.timers.enable({ apis: ['setTimeout'] });
   try {
-    const wants = new Wants(
+    const wants = new PageSubscription(
       () => true,
       () => 0
     );

@@ -1,12 +1,20 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { gpuFrame, meanUtil } from '../src/panel/frames';
-import { look, seen, word } from '../src/panel/look';
-import { Rows, Watch } from '../src/panel/rows';
+import { gpuFrame, meanUtil } from '../src/kernel/model';
+import { Rows, TransitionWatcher } from '../src/kernel/rows';
+import { connectionMessage, lastSeenText, connectionWord } from '../src/panel/connectionMessages';
 import type { ConnectionState, IConnection } from '../src/panel/tokens';
 import type { IRunRow, ITargetRow } from '../src/protocol';
-import { filterRuns, select, windowOf } from '../src/sections/runs_filter';
-import { elapsed, progress, secondsOf, sparkPoints, spoken } from '../src/sections/runs_text';
+import {
+  elapsed,
+  filterRuns,
+  progress,
+  secondsOf,
+  select,
+  sparkPoints,
+  spoken,
+  windowOf
+} from '../src/sections/runText';
 
 const fill = (text: string, args: unknown[]) => text.replace(/%(\d+)/g, (_, k) => String(args[Number(k) - 1]));
 const trans = {
@@ -103,8 +111,8 @@ test('what is the matter with the targets is kept until it is over', () => {
 });
 
 test('an end is told once, and not of runs that had ended when we came', () => {
-  const watch = new Watch();
-  const told = (...rows: IRunRow[]) => watch.see(rows).map(({ row, what }) => `${row.name} ${what}`);
+  const watch = new TransitionWatcher();
+  const told = (...rows: IRunRow[]) => watch.update(rows).map(({ row, what }) => `${row.name} ${what}`);
   assert.deepEqual(told(row('a'), row('old', { state: 'failed', attention: 'It failed.' })), []);
   assert.deepEqual(told(row('a', { state: 'completed' })), ['a ended']);
   assert.deepEqual(told(row('a', { state: 'completed' })), []);
@@ -113,8 +121,8 @@ test('an end is told once, and not of runs that had ended when we came', () => {
 });
 
 test('attention is told when it is new, once for each sentence', () => {
-  const watch = new Watch();
-  const told = (more: Partial<IRunRow>) => watch.see([row('a', more)]).map(({ what }) => what);
+  const watch = new TransitionWatcher();
+  const told = (more: Partial<IRunRow>) => watch.update([row('a', more)]).map(({ what }) => what);
   assert.deepEqual(told({}), []);
   assert.deepEqual(told({ attention: 'Idle GPUs.' }), ['attention']);
   assert.deepEqual(told({}), []);
@@ -217,15 +225,15 @@ test('every state but ready says something; what can be done has a button', () =
     notebook: 'a.ipynb'
   });
   for (const [state, remedy] of Object.entries(states)) {
-    const found = look(connection(state as ConnectionState), trans);
+    const found = connectionMessage(connection(state as ConnectionState), trans);
     assert.ok(found && found.title, state);
     assert.equal(found.remedy, remedy, state);
     assert.equal(found.label !== '', remedy !== null, state);
-    assert.ok(word(connection(state as ConnectionState), trans));
+    assert.ok(connectionWord(connection(state as ConnectionState), trans));
   }
-  assert.equal(look(connection('ready'), trans), null);
-  assert.match(look(connection('missing'), trans)!.text, /Python 3/);
-  assert.equal(look(connection('missing'), trans)!.copy, '%pip install jupyter-amltrain');
-  assert.match(look(connection('loading'), trans)!.text, /waits for the cell/);
-  assert.equal(seen(connection('not-responding'), 100000, trans), 'last seen 12 s ago');
+  assert.equal(connectionMessage(connection('ready'), trans), null);
+  assert.match(connectionMessage(connection('missing'), trans)!.text, /Python 3/);
+  assert.equal(connectionMessage(connection('missing'), trans)!.copy, '%pip install jupyter-amltrain');
+  assert.match(connectionMessage(connection('loading'), trans)!.text, /running cell/);
+  assert.equal(lastSeenText(connection('not-responding'), 100000, trans), 'last seen 12 s ago');
 });

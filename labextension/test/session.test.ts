@@ -1,10 +1,10 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { IGreeting, NoAnswer, Refused } from '../src/client';
-import { IDifference } from '../src/panel/rows';
-import { ILoaded, IPort, ISessionOwner, ITimers } from '../src/panel/peer';
-import { Session } from '../src/panel/session';
-import type { IWants } from '../src/panel/events';
+import { IProbe, NoAnswer, Refused } from '../src/kernel/client';
+import { IDifference } from '../src/kernel/rows';
+import { ILoadReply, ITransport, ISessionListener, ITimers } from '../src/kernel/session';
+import { KernelSession } from '../src/kernel/session';
+import { ISubscription, NO_SUBSCRIPTION } from '../src/kernel/events';
 import type { IRunRow, PanelEvent } from '../src/protocol';
 
 /** Timers that go on when they are told to. */
@@ -50,13 +50,13 @@ class Clock implements ITimers {
 const settle = () => new Promise<void>(resolve => setImmediate(resolve));
 
 /** A kernel that is what the test says. */
-class FakeKernel implements IPort {
+class FakeKernel implements ITransport {
   status = 'idle';
-  kind: IGreeting['kind'] = 'ready';
+  kind: IProbe['kind'] = 'ready';
   cellRuns = false;
   detail = '';
-  loaded: ILoaded[] = [];
-  greetings: number[] = [];
+  loaded: ILoadReply[] = [];
+  probes: number[] = [];
   asked: Record<string, unknown>[] = [];
   comms: string[] = [];
   snapshots = true;
@@ -65,11 +65,11 @@ class FakeKernel implements IPort {
   hang = false;
   seq = -1;
   /** Resolves a load that is waited for. */
-  finish: (answer: ILoaded) => void = () => undefined;
+  finish: (answer: ILoadReply) => void = () => undefined;
 
   readonly client = {
-    greet: async (ms: number): Promise<IGreeting> => {
-      this.greetings.push(ms);
+    probe: async (ms: number): Promise<IProbe> => {
+      this.probes.push(ms);
       return { kind: this.kind, busy: this.cellRuns, detail: this.detail };
     },
     request: async (op: string, payload: any): Promise<any> => {
@@ -86,7 +86,7 @@ class FakeKernel implements IPort {
       }
       return { version: 2, ok: true, snapshot, why: '', known: true };
     }
-  } as unknown as IPort['client'];
+  } as unknown as ITransport['client'];
 
   listen(comm: string, got: (event: unknown, buffers: DataView[]) => void): { dispose(): void } {
     this.comms.push(comm);
@@ -95,7 +95,7 @@ class FakeKernel implements IPort {
     return { dispose: () => (this._got = () => undefined) };
   }
 
-  load(): Promise<ILoaded> {
+  load(): Promise<ILoadReply> {
     const next = this.loaded.shift();
     return next ? Promise.resolve(next) : new Promise(resolve => (this.finish = resolve));
   }
@@ -116,7 +116,7 @@ class FakeKernel implements IPort {
   private _got: (event: unknown, buffers: DataView[]) => void = () => undefined;
 }
 
-const PANEL: IWants = { shown: 'panel', gpus: '', looks: [], details: [], meter: 0 };
+const PANEL: ISubscription = { shown: 'panel', gpus: '', looks: [], details: [], meter: 0 };
 
 function made() {
   const kernel = new FakeKernel();
@@ -125,7 +125,7 @@ function made() {
   const differences: IDifference[] = [];
   const events: PanelEvent[] = [];
   let ids = 0;
-  const owner: ISessionOwner = {
+  const listener: ISessionListener = {
     stateChanged: () => {
       if (states[states.length - 1] !== session.state) {
         states.push(session.state);
@@ -133,10 +133,10 @@ function made() {
     },
     rowsChanged: difference => void differences.push(difference),
     event: event => void events.push(event),
-    gpuWhy: () => undefined
+    gpuReasonChanged: () => undefined
   };
-  const session: Session = new Session(kernel, owner, () => `comm-${ids++}`, clock);
-  session.want(PANEL);
+  const session: KernelSession = new KernelSession(kernel, listener, () => `comm-${ids++}`, clock);
+  session.subscribe(PANEL);
   return { kernel, clock, session, states, differences, events };
 }
 
@@ -153,7 +153,7 @@ const beat = { type: 'beat', renew: false };
 
 test('a kernel with us is asked once, sends a snapshot, and is ready', async () => {
   const { kernel, session, clock } = await ready();
-  assert.deepEqual(kernel.greetings, [8000]);
+  assert.deepEqual(kernel.probes, [8000]);
   assert.equal(kernel.events.length, 1);
   assert.equal(kernel.events[0].seq, -1);
   assert.equal(session.rows.known, true);
@@ -166,11 +166,11 @@ test('a kernel without us offers Connect and is asked again after each cell', as
   session.begin();
   await settle();
   assert.equal(session.state, 'not-loaded');
-  session.cell(true);
+  session.cellRuns(true);
   await settle();
-  assert.equal(kernel.greetings.length, 1);
+  assert.equal(kernel.probes.length, 1);
   kernel.kind = 'ready';
-  session.cell(false);
+  session.cellRuns(false);
   await settle();
   await settle();
   assert.equal(session.state, 'ready');
@@ -180,13 +180,13 @@ test('a cell that ends while we ask may have loaded us', async () => {
   const { kernel, session } = made();
   kernel.kind = 'not-loaded';
   session.begin();
-  session.cell(false);
+  session.cellRuns(false);
   kernel.kind = 'ready';
   for (let k = 0; k < 4; k++) {
     await settle();
   }
   assert.equal(session.state, 'ready');
-  assert.equal(kernel.greetings.length, 2);
+  assert.equal(kernel.probes.length, 2);
 });
 
 test('another version is said with its sentence', async () => {
@@ -204,7 +204,7 @@ test('connect loads the extension; a failed cell before it is no failure of ours
   session.begin();
   await settle();
   kernel.loaded = [{ status: 'aborted', ename: '', evalue: '' }];
-  const done = session.connect();
+  const done = session.load();
   await settle();
   assert.equal(session.state, 'loading');
   kernel.kind = 'ready';
@@ -220,25 +220,25 @@ test('a missing package is told from one that fails to load', async () => {
   session.begin();
   await settle();
   kernel.loaded = [{ status: 'error', ename: 'ModuleNotFoundError', evalue: "No module named 'jupyter_amltrain'" }];
-  await session.connect();
+  await session.load();
   assert.equal(session.state, 'missing');
   // A cell that ends (pip, say) leaves the advice on the screen.
-  session.cell(false);
+  session.cellRuns(false);
   await settle();
   assert.equal(session.state, 'missing');
   kernel.loaded = [{ status: 'error', ename: 'ImportError', evalue: 'too old' }];
-  await session.connect();
+  await session.load();
   assert.deepEqual([session.state, session.detail], ['not-loaded', 'ImportError: too old']);
 });
 
 test('beats keep a busy kernel alive; silence is asked about, then said, then over', async () => {
   const { kernel, session, clock, states } = await ready();
-  session.cell(true);
+  session.cellRuns(true);
   for (let k = 0; k < 10; k++) {
     await clock.pass(2000);
     kernel.send(beat);
   }
-  assert.equal(kernel.greetings.length, 1);
+  assert.equal(kernel.probes.length, 1);
   const lastSeen = session.lastSeen;
   kernel.kind = 'not-responding';
   await clock.pass(4900);
@@ -247,7 +247,7 @@ test('beats keep a busy kernel alive; silence is asked about, then said, then ov
   assert.equal(session.state, 'not-responding');
   assert.equal(session.lastSeen, lastSeen);
   await clock.pass(9500);
-  assert.equal(kernel.greetings.length, 5);
+  assert.equal(kernel.probes.length, 5);
   kernel.kind = 'ready';
   kernel.cellRuns = true;
   await clock.pass(3000);
@@ -271,18 +271,18 @@ test('a cell that takes the kernel before it says that it runs', async () => {
   await clock.pass(200);
   assert.equal(session.state, 'not-responding');
   kernel.kind = 'ready';
-  session.cell(false);
+  session.cellRuns(false);
   await clock.pass(3000);
   assert.equal(session.busy, false);
   assert.deepEqual(states, ['ready', 'not-responding', 'ready']);
-  const asked = kernel.greetings.length;
+  const asked = kernel.probes.length;
   await clock.pass(60000);
-  assert.equal(kernel.greetings.length, asked);
+  assert.equal(kernel.probes.length, asked);
 });
 
 test('an event ends the silence at once', async () => {
   const { kernel, session, clock } = await ready();
-  session.cell(true);
+  session.cellRuns(true);
   kernel.kind = 'not-responding';
   await clock.pass(6000);
   assert.equal(session.state, 'not-responding');
@@ -293,10 +293,10 @@ test('an event ends the silence at once', async () => {
 test('an idle kernel, or one that nobody looks at, may be silent', async () => {
   const { kernel, session, clock } = await ready();
   await clock.pass(60000);
-  session.want({ ...PANEL, shown: 'status' });
-  session.cell(true);
+  session.subscribe({ ...PANEL, shown: 'status' });
+  session.cellRuns(true);
   await clock.pass(60000);
-  assert.equal(kernel.greetings.length, 1);
+  assert.equal(kernel.probes.length, 1);
   assert.equal(session.state, 'ready');
 });
 
@@ -317,7 +317,7 @@ test('a request that fails after its kernel is gone asks nothing more', async ()
   session.dispose();
   await assert.rejects(asked, NoAnswer);
   await clock.pass(60000);
-  assert.equal(kernel.greetings.length, 1);
+  assert.equal(kernel.probes.length, 1);
 });
 
 test('a refusal is an answer', async () => {
@@ -352,15 +352,15 @@ test('the kernel asks whether we are there, and is told', async () => {
 
 test('wishes go out once, the last of them counts', async () => {
   const { kernel, session } = await ready();
-  session.want({ ...PANEL, gpus: 'local/a' });
-  session.want({ ...PANEL, gpus: 'local/b' });
-  session.want({ ...PANEL, gpus: 'local/c' });
+  session.subscribe({ ...PANEL, gpus: 'local/a' });
+  session.subscribe({ ...PANEL, gpus: 'local/b' });
+  session.subscribe({ ...PANEL, gpus: 'local/c' });
   await settle();
   assert.deepEqual(
     kernel.events.map(request => request.gpus),
     ['', 'local/a', 'local/c']
   );
-  session.want({ ...PANEL, gpus: 'local/c' });
+  session.subscribe({ ...PANEL, gpus: 'local/c' });
   await settle();
   assert.equal(kernel.events.length, 3);
 });
@@ -376,7 +376,7 @@ test('a restart forgets the comm and begins anew', async () => {
   await settle();
   assert.equal(session.state, 'not-loaded');
   kernel.kind = 'ready';
-  session.cell(false);
+  session.cellRuns(false);
   await settle();
   await settle();
   assert.deepEqual(kernel.comms, ['comm-0', 'comm-1']);
@@ -407,17 +407,17 @@ test('a dead kernel is dead until it is restarted', async () => {
 
 test('nothing is left when it is disposed of', async () => {
   const { kernel, session, clock } = await ready();
-  session.cell(true);
+  session.cellRuns(true);
   session.dispose();
   assert.equal(clock.waiting, 0);
   kernel.snapshot();
   await clock.pass(60000);
-  assert.equal(kernel.greetings.length, 1);
+  assert.equal(kernel.probes.length, 1);
 });
 
 test('a page without a panel in view hears of the end', async () => {
   const { kernel, session } = await ready();
-  session.want({ shown: '', gpus: '', looks: [], details: [], meter: 0 });
+  session.subscribe({ shown: '', gpus: '', looks: [], details: [], meter: 0 });
   await settle();
   assert.equal(kernel.events[1].shown, '');
 });
@@ -434,7 +434,7 @@ test('a kernel asks twice before our answer is through, and is answered once', a
 test('what was asked before a restart holds nothing up after it', async () => {
   const { kernel, session } = await ready();
   kernel.hang = true;
-  session.want({ ...PANEL, gpus: 'local/a' });
+  session.subscribe({ ...PANEL, gpus: 'local/a' });
   session.statusChanged('restarting');
   kernel.hang = false;
   session.statusChanged('idle');
@@ -458,10 +458,10 @@ test('a restart while we ask: the answer of the old kernel says nothing of the n
 
 test('what was wanted while the kernel did not answer is said when it is back', async () => {
   const { kernel, session, clock } = await ready();
-  session.cell(true);
+  session.cellRuns(true);
   kernel.kind = 'not-responding';
   await clock.pass(6000);
-  session.want({ ...PANEL, gpus: 'local/a' });
+  session.subscribe({ ...PANEL, gpus: 'local/a' });
   assert.equal(kernel.events.length, 1);
   kernel.send(beat);
   await settle();
@@ -470,17 +470,17 @@ test('what was wanted while the kernel did not answer is said when it is back', 
 
 test('nobody looks: a kernel that does not answer is left alone until somebody does', async () => {
   const { kernel, session, clock } = await ready();
-  session.cell(true);
+  session.cellRuns(true);
   kernel.kind = 'not-responding';
   await clock.pass(6000);
-  session.want({ ...PANEL, shown: '' });
+  session.subscribe({ ...PANEL, shown: '' });
   await clock.pass(60000);
-  const asked = kernel.greetings.length;
+  const asked = kernel.probes.length;
   await clock.pass(60000);
-  assert.equal(kernel.greetings.length, asked);
+  assert.equal(kernel.probes.length, asked);
   assert.equal(clock.waiting, 0);
   kernel.kind = 'ready';
-  session.want(PANEL);
+  session.subscribe(PANEL);
   await settle();
   await settle();
   assert.equal(session.state, 'ready');
@@ -488,10 +488,10 @@ test('nobody looks: a kernel that does not answer is left alone until somebody d
 
 test('left while it did not answer, a kernel hears that nobody listens when it is back', async () => {
   const { kernel, session, clock } = await ready();
-  session.cell(true);
+  session.cellRuns(true);
   kernel.kind = 'not-responding';
   await clock.pass(6000);
-  session.want({ ...PANEL, shown: '' });
+  session.subscribe({ ...PANEL, shown: '' });
   kernel.send({ type: 'changes', runs: [], gone: [], targets: null, workspaces: null, current: null, trouble: null, renew: false });
   await settle();
   assert.equal(kernel.events[kernel.events.length - 1].shown, '');
@@ -499,10 +499,10 @@ test('left while it did not answer, a kernel hears that nobody listens when it i
 
 test('a kernel that sleeps for an hour is not asked a thousand times', async () => {
   const { kernel, session, clock } = await ready();
-  session.cell(true);
+  session.cellRuns(true);
   kernel.kind = 'not-responding';
   await clock.pass(3_600_000);
-  assert.ok(kernel.greetings.length < 150, `${kernel.greetings.length}`);
+  assert.ok(kernel.probes.length < 150, `${kernel.probes.length}`);
 });
 
 test('refreshed, the rows stay in view and the old comm is ended', async () => {
@@ -524,8 +524,8 @@ test('refreshed, the rows stay in view and the old comm is ended', async () => {
 test('a page that goes away says so, whatever is on its way', async () => {
   const { kernel, session } = await ready();
   kernel.hang = true;
-  session.want({ ...PANEL, gpus: 'local/a' });
-  session.bye();
+  session.subscribe({ ...PANEL, gpus: 'local/a' });
+  session.unsubscribe();
   assert.equal(kernel.events[2].shown, '');
 });
 
@@ -534,13 +534,55 @@ test('Connect pressed while we ask does not keep us from asking later', async ()
   kernel.kind = 'not-loaded';
   session.begin();
   await settle();
-  session.cell(false);
+  session.cellRuns(false);
   kernel.loaded = [{ status: 'error', ename: 'ImportError', evalue: 'too old' }];
-  await session.connect();
+  await session.load();
   assert.equal(session.state, 'not-loaded');
   kernel.kind = 'ready';
-  session.cell(false);
+  session.cellRuns(false);
   await settle();
   await settle();
   assert.equal(session.state, 'ready');
+});
+
+test('kind of a kernel that nobody follows is known from the first probe', async () => {
+  const { kernel, session } = made();
+  session.subscribe(NO_SUBSCRIPTION);
+  session.begin();
+  assert.equal(await session.kind(), 'ready');
+  assert.equal(await session.kind(), 'ready');
+  assert.equal(kernel.probes.length, 1);
+});
+
+test('kind of a silent kernel that nobody follows is probed again, every few seconds at most', async () => {
+  const { kernel, session, clock } = made();
+  session.subscribe(NO_SUBSCRIPTION);
+  kernel.kind = 'not-responding';
+  session.begin();
+  assert.equal(await session.kind(), 'not-responding');
+  await clock.pass(10_000);
+  const probes = kernel.probes.length;
+  kernel.kind = 'ready';
+  assert.equal(await session.kind(), 'ready');
+  assert.equal(await session.kind(), 'ready');
+  assert.equal(kernel.probes.length, probes + 1);
+});
+
+test('kind after a request without an answer is not the one of before', async () => {
+  const { kernel, session } = await ready();
+  kernel.kind = 'not-loaded';
+  kernel.refusal = new NoAnswer('no answer in 4 s');
+  await assert.rejects(session.request('cancel', { handle: 'local/a' }), NoAnswer);
+  assert.equal(await session.kind(), 'not-loaded');
+});
+
+test('kind after a cell has loaded the extension waits for the probe that is on its way', async () => {
+  const { kernel, session } = made();
+  kernel.kind = 'not-loaded';
+  session.begin();
+  assert.equal(await session.kind(), 'not-loaded');
+  await settle();
+  kernel.kind = 'ready';
+  session.cellRuns(false);
+  assert.equal(await session.kind(), 'ready');
 });

@@ -1,6 +1,6 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { edit, firstLines, folderOf, join, otherMagic, relative, scriptLine, split } from '../src/sections/submit_text';
+import { edit, firstLines, folderOf, join, otherMagic, relative, scriptLine, split } from '../src/sections/submitText';
 
 /** The source after the edit. */
 const written = (source: string, line: string): string => {

@@ -1,10 +1,10 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { Rows } from '../src/kernel/rows';
 import type { IPanelContext } from '../src/panel/tokens';
-import { Rows } from '../src/panel/rows';
 import type { IChanges, ISnapshot, IWorkspaceRow } from '../src/protocol';
-import { connectFromCell } from '../src/sections/workspace_line';
-import { workspaceFacts, workspaceTitle } from '../src/sections/workspace_text';
+import { connectFromCell } from '../src/sections/notebookEdits';
+import { workspaceFacts, workspaceTitle } from '../src/sections/targetText';
 import { trans } from './english';
 
 const row = (more: Partial<IWorkspaceRow> = {}): IWorkspaceRow => ({
@@ -116,9 +116,9 @@ test('what is wrong is said and nothing is written', async () => {
   assert.deepEqual(await connectFromCell(wrong.context, {}), { config: 'No config.json.' });
   assert.deepEqual([wrong.cells.length, wrong.ran.length], [2, 0]);
   const shut = page({ line: '%aml_compute connect', errors: {} }, true);
-  assert.match((await connectFromCell(shut.context, {}))[''], /cannot be written/);
+  assert.match((await connectFromCell(shut.context, {}))[''], /read-only/);
   const gone = page({ line: '%aml_compute connect', errors: {} });
   gone.model.notebook = null;
-  assert.match((await connectFromCell(gone.context, {}))[''], /nothing was written/);
+  assert.match((await connectFromCell(gone.context, {}))[''], /another notebook/);
   assert.deepEqual([gone.cells.length, gone.ran.length], [2, 0]);
 });

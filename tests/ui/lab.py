@@ -318,7 +318,7 @@ class NotebookPage:
         """Cancel a run by the button in its output, and agree to the question."""
         button = run.locator("button.jp-AmlRun-cancel")
         (button.and_(self.page.get_by_role("button", name=f"Cancel: {name}")) if name else button).click()
-        self.page.locator(".jp-Dialog").get_by_role("button", name="Cancel Run").click()
+        self.page.locator(".jp-Dialog").get_by_role("button", name="Cancel run").click()
 
     def theme(self, name: str) -> None:
         """``JupyterLab Light`` or ``JupyterLab Dark``."""

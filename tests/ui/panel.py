@@ -212,7 +212,7 @@ class PanelPage:
         """Milliseconds from the confirmed click to the row that says canceled."""
         self.select(handle)
         self.action("run-cancel").click()
-        self.page.locator(".jp-Dialog").get_by_role("button", name="Cancel Run").wait_for()
+        self.page.locator(".jp-Dialog").get_by_role("button", name="Cancel run").wait_for()
         took: float = self.page.evaluate(
             """async handle => {
                 const row = document.querySelector(`.jp-AmlRuns-row[data-handle="${handle}"]`);

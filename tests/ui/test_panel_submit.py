@@ -274,7 +274,7 @@ def test_a_file_of_the_file_browser(panel: PanelPage, notebook: NotebookPage, sh
     put(notebook, "pass")
     page.evaluate("() => jupyterapp.shell.activateById('filebrowser')")
     page.locator(".jp-DirListing-item", has_text="train.py").click(button="right")
-    page.locator(".lm-Menu-item", has_text="Submit as Training Run…").click()
+    page.locator(".lm-Menu-item", has_text="Submit as training run…").click()
     expect(panel.submit).to_be_visible(timeout=MS)
     expect(panel.submit.locator("#jp-AmlSubmit-file")).to_have_value("train.py", timeout=MS)
     expect(line(panel)).to_have_text("%aml_submit train.py", timeout=MS)

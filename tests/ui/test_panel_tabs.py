@@ -186,7 +186,7 @@ def test_a_long_log_is_bounded_and_keeps_the_readers_place(panel: PanelPage, sho
     expect(text).to_contain_text(f"line {LINES - 1}", timeout=MS)
     assert at_end(text)
     first = text.locator("> :first-child")
-    earlier = tab.get_by_role("button", name="Load Earlier")
+    earlier = tab.get_by_role("button", name="Load earlier")
     text.evaluate("node => node.scrollTo(0, 0)")
     words = first.inner_text()
     panel.page.screenshot(path=shots / "tab-log-earlier.png")
@@ -269,7 +269,7 @@ def test_a_live_run_is_drawn_in_a_tab_to_its_end(here: str, panel: PanelPage, sh
     panel.page.screenshot(path=shots / "tab-live.png")
     panel.action("run-cancel").click()
     panel.dialog()
-    panel.confirm("Cancel Run")
+    panel.confirm("Cancel run")
     expect(tab.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
     close(panel)
 

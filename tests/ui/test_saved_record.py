@@ -69,7 +69,7 @@ def test_a_failed_run_says_why(notebook: NotebookPage) -> None:
 def test_an_unfinished_run_says_how_old_it_is_and_how_to_reconnect(notebook: NotebookPage) -> None:
     run = notebook.runs.nth(2)
     run.scroll_into_view_if_needed()
-    expect(run.locator(".jp-AmlRun-notice")).to_contain_text("As saved")
+    expect(run.locator(".jp-AmlRun-notice")).to_contain_text("Last update")
     expect(run.locator(".jp-AmlRun-notice")).to_contain_text("%load_ext jupyter_amltrain")
     expect(run.locator(".jp-AmlRun-cancel")).to_be_hidden()
     # Nobody knows how long it has been running: its length is the one that was saved.

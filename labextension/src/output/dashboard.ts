@@ -1,8 +1,8 @@
 /** Live charts in an output: asks the kernel for them, shows them, gives them back. */
 
 import type { Kernel } from '@jupyterlab/services';
-import { NoAnswer, Refused } from '../client';
-import { linkOf } from '../kernel';
+import { NoAnswer, Refused } from '../kernel/client';
+import { sessionOf } from '../kernel/connection';
 import { available, IFeed, ISite, waitForFeed } from '../widgets/feeds';
 import { Follower, followerOf } from './follower';
 
@@ -105,13 +105,13 @@ export class DashboardHost {
   }
 
   private async _open(kernel: Kernel.IKernelConnection, handle: string, attempt: number): Promise<void> {
-    const link = linkOf(kernel);
-    if ((await link.kind()) !== 'ready') {
+    const session = sessionOf(kernel);
+    if ((await session.kind()) !== 'ready') {
       this._pausedUntil = Date.now() + 2 * AGAIN;
       return;
     }
     try {
-      const { feed, why } = await link.client.request('dashboard', { handle, page: PAGE, window: this._window });
+      const { feed, why } = await session.request('dashboard', { handle, page: PAGE, window: this._window });
       if (why) {
         this._refuse(kernel, why);
       } else if (!feed) {
@@ -126,9 +126,7 @@ export class DashboardHost {
         await this._show(found, kernel, attempt);
       }
     } catch (error) {
-      if (error instanceof NoAnswer) {
-        link.doubt();
-      } else if (!(error instanceof Refused)) {
+      if (!(error instanceof NoAnswer || error instanceof Refused)) {
         console.warn('jupyter-amltrain: live charts failed, the record is drawn instead', error);
       }
       this._failed += 1;
@@ -150,7 +148,7 @@ export class DashboardHost {
     this._site = site;
     this._feed = feed;
     this._kernel = kernel;
-    this._follower = followerOf(feed, linkOf(kernel).client);
+    this._follower = followerOf(feed, sessionOf(kernel));
     this._follower.join(this);
     this._host.place(site);
     this._tellShown();

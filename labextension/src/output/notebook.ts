@@ -1,7 +1,9 @@
-/** Writes what the kernel says of a run into the notebook's own model, so that the saved file is right. */
+/** The notebook of an output: its kernel, and writing records into it so that the saved file is right. */
 
 import { NotebookPanel } from '@jupyterlab/notebook';
 import type { IOutputAreaModel } from '@jupyterlab/outputarea';
+import type { Kernel } from '@jupyterlab/services';
+import type { ISignal } from '@lumino/signaling';
 import { RUN_MIME } from '../protocol';
 
 type Bundle = Record<string, unknown>;
@@ -38,7 +40,7 @@ export function asShown<T>(old: { view?: string; window?: number }, fresh: T): T
  * @param sizes metadata by MIME type
  * @returns how many outputs were written
  */
-export function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle, sizes: Bundle = {}): number {
+function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle, sizes: Bundle = {}): number {
   const model = panel.content.model;
   if (!model || model.readOnly || panel.isDisposed) {
     return 0;
@@ -63,4 +65,40 @@ export function writeBundle(panel: NotebookPanel, handle: string, bundle: Bundle
     }
   }
   return written;
+}
+
+export interface IRunHost {
+  /** Whom to ask; none that is gone. */
+  readonly kernel: Kernel.IKernelConnection | null;
+  /** There is another kernel, or none. */
+  readonly kernelChanged: ISignal<unknown, unknown> | null;
+  /** What is drawn is saved: an ended run's picture is wanted for readers without us. */
+  readonly saves: boolean;
+  /** Keep a fresh record; true where that draws it here again. */
+  write(handle: string, bundle: Bundle, sizes: Bundle): boolean;
+}
+
+/** The same connection, unless its kernel is gone. */
+export function living(kernel: Kernel.IKernelConnection | null | undefined): Kernel.IKernelConnection | null {
+  const gone = !kernel || kernel.isDisposed || kernel.status === 'dead' || kernel.status === 'terminating';
+  return gone ? null : kernel;
+}
+
+/** An output of a notebook; or of a console or viewer, which has no kernel to ask. */
+export class NotebookHost implements IRunHost {
+  constructor(private readonly _panel: NotebookPanel | null) {}
+
+  readonly saves = true;
+
+  get kernel(): Kernel.IKernelConnection | null {
+    return living(this._panel?.sessionContext?.session?.kernel);
+  }
+
+  get kernelChanged(): ISignal<unknown, unknown> | null {
+    return this._panel?.sessionContext.kernelChanged ?? null;
+  }
+
+  write(handle: string, bundle: Bundle, sizes: Bundle): boolean {
+    return this._panel !== null && writeBundle(this._panel, handle, bundle, sizes) > 0;
+  }
 }

@@ -1,23 +1,21 @@
-/** The renderer of a run's output: live while the kernel speaks, asking when it does not, else as saved. */
+/** The renderer of a run in a cell output: live while the kernel answers, as saved otherwise. */
 
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Kernel } from '@jupyterlab/services';
 import { TranslationBundle } from '@jupyterlab/translation';
-import { Message } from '@lumino/messaging';
-import { Widget } from '@lumino/widgets';
+import { Message, MessageLoop } from '@lumino/messaging';
+import { PanelLayout, Widget } from '@lumino/widgets';
 import { confirmCancel } from '../cancel';
 import { IRunRecord, RUN_MIME } from '../protocol';
 import { isWhole, normalise, TERMINAL } from '../record';
 import { available, ISite } from '../widgets/feeds';
 import { DashboardHost, IHost } from './dashboard';
-import { IRunHost } from './host';
-import { notice } from './notice';
-import { SlotLayout } from './slot';
-import { RunTalk } from './talk';
+import { IRunHost } from './notebook';
+import { notice, RecordPoller } from './recordPoller';
 import { RunView } from './view';
 
 /** Milliseconds. */
-const TICK = 1000;
+const POLL_INTERVAL_MS = 1000;
 
 const WAITING: ReadonlySet<string> = new Set(['preparing', 'queued']);
 
@@ -38,7 +36,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     this._slot = new SlotLayout(this._view.slot);
     this.layout = this._slot;
     this._dashboard = new DashboardHost(this);
-    this._talk = new RunTalk(_trans, _host, () => this._dashboard.revision);
+    this._poller = new RecordPoller(_trans, _host, () => this._dashboard.revision);
     this._seen = new IntersectionObserver(entries => {
       this._onScreen = entries[entries.length - 1].isIntersecting;
     });
@@ -73,11 +71,11 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     this._live = this._live || !(record.done || TERMINAL.has(record.state)) || record.view === 'dashboard';
     this._record = record;
     this._trusted = model.trusted;
-    this._talk.keeps = model.trusted;
-    this._talk.pictured = !this._host.saves || !model.trusted || 'image/png' in model.data;
-    this._talk.handed(record, old);
-    if (!this._mayAsk && this._host.kernel !== null) {
-      this._talk.source = 'saved';
+    this._poller.writes = model.trusted;
+    this._poller.hasPicture = !this._host.saves || !model.trusted || 'image/png' in model.data;
+    this._poller.take(record, old);
+    if (!this._mayPoll && this._host.kernel !== null) {
+      this._poller.source = 'saved';
     }
     this._want(record);
     this._draw();
@@ -90,8 +88,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       return;
     }
     this._live = true;
-    this._opened = true;
-    this._agreed = this._record.handle;
+    this._dashboardOpened = true;
+    this._allowedHandle = this._record.handle;
     this._want(this._record);
     this._dashboard.retry();
     this._tickWhileNeeded();
@@ -124,16 +122,16 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
    *
    * A notebook that is not trusted may name runs of other notebooks: then a person has to want it.
    */
-  private get _mayAsk(): boolean {
+  private get _mayPoll(): boolean {
     const handle = this._record?.handle ?? '';
-    return isWhole(handle) && (this._trusted || this._agreed === handle);
+    return isWhole(handle) && (this._trusted || this._allowedHandle === handle);
   }
 
   /** A person wants the kernel to be asked about this run. */
   private _load(): void {
     if (this._record) {
-      this._agreed = this._record.handle;
-      this._talk.hurry();
+      this._allowedHandle = this._record.handle;
+      this._poller.pollSoon();
       this._want(this._record);
       this._tickWhileNeeded();
       void this._tick();
@@ -142,23 +140,23 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
 
   private async _childLog(id: string): Promise<string> {
     const record = this._record;
-    if (!record || !this._mayAsk) {
-      throw new Error(this._trans.__('The log can be read when the notebook is trusted.'));
+    if (!record || !this._mayPoll) {
+      throw new Error(this._trans.__('Trust the notebook to read the log.'));
     }
-    return this._talk.childLog(record.handle, id);
+    return this._poller.childLog(record.handle, id);
   }
 
-  /** A kernel that comes may know the run: one that was drawn to its end has nothing to ask. */
+  /** A kernel that comes may know the run: one that was drawn to its end needs no poll. */
   private _otherKernel(): void {
     this._draw();
   }
 
   private _tickWhileNeeded(): void {
-    if ((this._finished && !this._live && !this._talk.unsettled(this._record)) || this.isDisposed) {
+    if ((this._finished && !this._live && !this._poller.isIncomplete(this._record)) || this.isDisposed) {
       clearInterval(this._timer);
       this._timer = undefined;
     } else if (this._timer === undefined) {
-      this._timer = setInterval(() => void this._tick(), TICK);
+      this._timer = setInterval(() => void this._tick(), POLL_INTERVAL_MS);
     }
   }
 
@@ -168,13 +166,13 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     if (!record || !this.isVisible || !this._onScreen || document.hidden) {
       return;
     }
-    if (this._finished && !this._talk.unsettled(record)) {
+    if (this._finished && !this._poller.isIncomplete(record)) {
       this._draw();
       return;
     }
-    if (this._mayAsk && this._talk.due(this._finished)) {
-      const fresh = await this._talk.ask(record, this._finished);
-      // It may have been disposed of meanwhile, or been handed a newer record.
+    if (this._mayPoll && this._poller.isDue(this._finished)) {
+      const fresh = await this._poller.poll(record, this._finished);
+      // It may have been disposed of meanwhile, or taken a newer record.
       if (fresh && this._record === record && !this.isDisposed) {
         this._record = fresh;
         this._want(fresh);
@@ -188,7 +186,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
 
   /** A run that waits has nothing to show, and may wait for hours: nobody is asked for its charts. */
   private _want(record: IRunRecord): void {
-    const wanted = this._live && this._mayAsk && !WAITING.has(record.state);
+    const wanted = this._live && this._mayPoll && !WAITING.has(record.state);
     this._dashboard.want(wanted ? record.handle : null, record.window);
   }
 
@@ -204,15 +202,14 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
     this._confirming = true;
     try {
-      // A monitor takes nothing with it.
-      if (record.kind !== 'monitor' && !(await confirmCancel(this._trans, [record]))) {
+      if (!(await confirmCancel(this._trans, [record]))) {
         return;
       }
     } finally {
       this._confirming = false;
     }
     if (!this.isDisposed && this._cancelable && this._record?.handle === record.handle) {
-      await this._talk.cancel(record, () => {
+      await this._poller.cancel(record, () => {
         if (!this.isDisposed) {
           this._draw();
         }
@@ -225,19 +222,19 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     if (!record) {
       return;
     }
-    const { source, received, failure, clicked } = this._talk;
+    const { source, received, failure, cancelRequested } = this._poller;
     const kernel = this._host.kernel;
     const live = source === 'live';
     const over = this._finished || TERMINAL.has(record.state);
     const why = this._dashboard.why;
     const startable = over && record.reason !== 'launch' && available() && kernel !== null && isWhole(record.handle);
-    const untrusted = !this._mayAsk && kernel !== null;
+    const untrusted = !this._mayPoll && kernel !== null;
     this._view.update(record, {
       since: live && record.reachable ? Math.max(0, Date.now() - received) / 1000 : 0,
       cancellable: this._cancelable && kernel !== null && !(record.kind === 'monitor' && source === 'unknown-run'),
-      cancelClicked: clicked,
+      cancelClicked: cancelRequested,
       notice: this._finished ? '' : notice(this._trans, record, source, untrusted),
-      failure: failure || (over && (this._opened || record.view === 'dashboard') ? why : ''),
+      failure: failure || (over && (this._dashboardOpened || record.view === 'dashboard') ? why : ''),
       interactive: startable && (!this._live || why !== ''),
       loadable: untrusted && isWhole(record.handle) && !this._finished
     });
@@ -247,18 +244,46 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   private readonly _view: RunView;
   private readonly _slot: SlotLayout;
   private readonly _dashboard: DashboardHost;
-  private readonly _talk: RunTalk;
+  private readonly _poller: RecordPoller;
   private readonly _seen: IntersectionObserver;
   private _record: IRunRecord | null = null;
   /** JupyterLab trusts the cell: it was run here, or a person has said so */
   private _trusted = false;
   /** handle of the run about which a person wants the kernel to be asked */
-  private _agreed = '';
+  private _allowedHandle = '';
   private _confirming = false;
   private _onScreen = false;
   /** live charts are wanted: the run was going on when it was first seen, or a person asked for them */
   private _live = false;
   /** a person asked for live charts */
-  private _opened = false;
+  private _dashboardOpened = false;
   private _timer: ReturnType<typeof setInterval> | undefined;
+}
+
+class SlotLayout extends PanelLayout {
+  constructor(private readonly _slot: HTMLElement) {
+    super();
+  }
+
+  protected attachWidget(_index: number, widget: Widget): void {
+    const attached = this.parent?.isAttached === true;
+    if (attached) {
+      MessageLoop.sendMessage(widget, Widget.Msg.BeforeAttach);
+    }
+    this._slot.append(widget.node);
+    if (attached) {
+      MessageLoop.sendMessage(widget, Widget.Msg.AfterAttach);
+    }
+  }
+
+  protected detachWidget(_index: number, widget: Widget): void {
+    const attached = this.parent?.isAttached === true;
+    if (attached) {
+      MessageLoop.sendMessage(widget, Widget.Msg.BeforeDetach);
+    }
+    widget.node.remove();
+    if (attached) {
+      MessageLoop.sendMessage(widget, Widget.Msg.AfterDetach);
+    }
+  }
 }

@@ -1,24 +1,26 @@
-/** Commands of runs, but for those that open something (see tabs/commands.ts). */
+/** Commands of the panel and of runs, but for those that open a view of one (see tabs/commands.ts). */
 
 import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
-import { copyIcon, LabIcon } from '@jupyterlab/ui-components';
+import { copyIcon, LabIcon, refreshIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
-import { confirmCancel, names } from '../cancel';
+import { confirmCancel, names, requestCancel } from '../cancel';
 import { addressOf } from '../doors';
+import { messageOf } from '../kernel/client';
+import { isLive } from '../kernel/rows';
 import type { IRunRow } from '../protocol';
-import { againIcon, cancelIcon, deleteIcon, linkIcon } from './icons';
-import { openMlflow, openPage } from './mlflow';
-import { isLive } from './rows';
+import { PANEL_ID } from '../tokens';
+import { ClickGuard } from './clickGuard';
+import { againIcon, cancelIcon, deleteIcon, linkIcon, plugIcon, runsIcon } from './icons';
 import { chosenRuns, selection } from './selection';
 import { CommandIDs, IPanelContext } from './tokens';
-import { Presses } from './twice';
 
 const DESCRIBED = {
   args: {
     type: 'object',
     properties: {
       handle: { type: 'string', description: 'Handle of the run, e.g. local/my-run-1; the selected one by default' },
-      handles: { type: 'array', items: { type: 'string' }, description: 'Handles of several runs' }
+      handles: { type: 'array', items: { type: 'string' }, description: 'Handles of several runs' },
+      confirmed: { type: 'boolean', description: 'Cancel without a dialog: it was confirmed elsewhere' }
     }
   }
 } as const;
@@ -34,13 +36,13 @@ interface IRunCommand {
   /** Of the rows that are chosen, those it can act on; none disables it. */
   fits(rows: readonly IRunRow[]): readonly IRunRow[];
   /** `same` names a run on which a second press at once is this press again. */
-  run(rows: readonly IRunRow[], same: (handle: string) => void): Promise<void>;
+  run(rows: readonly IRunRow[], same: (handle: string) => void, args: ReadonlyPartialJSONObject): Promise<void>;
 }
 
 /** Show what the kernel said. */
 export function failed(title: string, error: unknown): void {
-  const said = error instanceof Error ? error.message : String(error);
-  Notification.error(said ? `${title}: ${said}` : title, { autoClose: 10000 });
+  const text = messageOf(error);
+  Notification.error(text ? `${title}: ${text}` : title, { autoClose: 10000 });
 }
 
 const one = (rows: readonly IRunRow[]): readonly IRunRow[] => (rows.length === 1 ? rows : []);
@@ -55,18 +57,17 @@ export function addRunCommands(context: IPanelContext): string[] {
       .map(handle => model.run(handle))
       .filter((row): row is IRunRow => row !== undefined);
 
-  const cancel = async (rows: readonly IRunRow[]) => {
-    if (!(await confirmCancel(trans, rows))) {
+  const cancel = async (rows: readonly IRunRow[], confirmed: boolean) => {
+    if (!confirmed && !(await confirmCancel(trans, rows))) {
       return;
     }
-    await Promise.all(
-      rows.map(async row => {
-        const reply = await model.request('cancel', { handle: row.handle });
-        if (!reply.accepted) {
-          Notification.info(trans.__('%1 has ended already: %2.', row.name, reply.state), { autoClose: 5000 });
-        }
-      })
+    const { ended, errors } = await requestCancel(trans, model, rows);
+    ended.forEach(({ name, state }) =>
+      Notification.info(trans.__('%1 has already ended: %2.', name, state), { autoClose: 5000 })
     );
+    if (errors.length > 0) {
+      failed(trans._n('A run was not canceled', '%1 runs were not canceled', errors.length, errors.length), errors.join(' '));
+    }
   };
 
   const again = async (rows: readonly IRunRow[], same: (handle: string) => void) => {
@@ -76,12 +77,12 @@ export function addRunCommands(context: IPanelContext): string[] {
     Notification.success(trans.__('Submitted again as %1', handle), { autoClose: 5000 });
     const { kernel } = model;
     const choose = () => {
-      const found = model.run(handle) !== undefined;
+      const result = model.run(handle) !== undefined;
       // Of another notebook's kernel it will not come.
-      if (found || model.kernel !== kernel) {
+      if (result || model.kernel !== kernel) {
         model.runsChanged.disconnect(choose);
       }
-      if (found && model.kernel === kernel) {
+      if (result && model.kernel === kernel) {
         selection.runs = [handle];
       }
     };
@@ -124,46 +125,46 @@ export function addRunCommands(context: IPanelContext): string[] {
     Notification.success(trans.__('Copied %1', text), { autoClose: 3000 });
   };
 
-  const doorOf = (row: IRunRow, kind: string): string => {
+  const linkOf = (row: IRunRow, kind: string): string => {
     // A kernel with an older package tells none.
-    const found = (row.doors ?? []).find(door => door.kind === kind);
-    return found ? addressOf(found) : '';
+    const result = (row.doors ?? []).find(door => door.kind === kind);
+    return result ? addressOf(result) : '';
   };
-  const opens = (id: string, kind: string, title: string): IRunCommand => ({
+  const openCommand = (id: string, kind: string, title: string): IRunCommand => ({
     id,
     short: trans.__('Open in %1', title),
-    long: trans.__('Open Run in %1', title),
+    long: trans.__('Open run in %1', title),
     caption: trans.__('Open %1 of the selected run in a new tab', title),
     icon: linkIcon,
     hides: true,
-    fits: rows => one(rows).filter(row => doorOf(row, kind)),
-    run: async rows => openPage(doorOf(rows[0], kind), trans.__('%1 of %2', title, rows[0].name), trans.__('Open'))
+    fits: rows => one(rows).filter(row => linkOf(row, kind)),
+    run: async rows => openPage(linkOf(rows[0], kind), trans.__('%1 of %2', title, rows[0].name), trans.__('Open'))
   });
 
   const list: IRunCommand[] = [
     {
       id: CommandIDs.runCancel,
       short: trans.__('Cancel…'),
-      long: trans.__('Cancel Run…'),
+      long: trans.__('Cancel run…'),
       caption: trans.__('Stop the selected run'),
       icon: cancelIcon,
       fits: rows => rows.filter(row => isLive(row) && !row.cancel_requested),
-      run: cancel
+      run: (rows, _, args) => cancel(rows, args['confirmed'] === true)
     },
     {
       id: CommandIDs.runAgain,
-      short: trans.__('Run Again'),
-      long: trans.__('Run Again'),
-      caption: trans.__('Submit the job of the selected run once more, as it was'),
+      short: trans.__('Run again'),
+      long: trans.__('Run again'),
+      caption: trans.__('Run again with the same code and settings'),
       icon: againIcon,
       fits: rows => one(rows).filter(row => row.again),
       run: again
     },
     {
       id: CommandIDs.runCopy,
-      short: trans.__('Copy Handle'),
-      long: trans.__('Copy Run Handle'),
-      caption: trans.__('Copy what magics call the selected run'),
+      short: trans.__('Copy handle'),
+      long: trans.__('Copy run handle'),
+      caption: trans.__('Copy the name that magics use for the selected run'),
       icon: copyIcon,
       fits: rows => rows,
       run: copy
@@ -171,28 +172,28 @@ export function addRunCommands(context: IPanelContext): string[] {
     {
       id: CommandIDs.runMlflow,
       short: trans.__('Open in MLflow'),
-      long: trans.__('Open Run in MLflow'),
+      long: trans.__('Open run in MLflow'),
       caption: trans.__('Open the selected run in the MLflow UI'),
       icon: linkIcon,
       fits: one,
       run: rows => openMlflow(context, rows[0])
     },
-    opens(CommandIDs.runStudio, 'studio', trans.__('Azure ML Studio')),
-    opens(CommandIDs.runJupyter, 'jupyterlab', 'JupyterLab'),
-    opens(CommandIDs.runVscode, 'vscode', 'VS Code'),
-    opens(CommandIDs.runTensorboard, 'tensorboard', 'TensorBoard'),
+    openCommand(CommandIDs.runStudio, 'studio', trans.__('Azure ML Studio')),
+    openCommand(CommandIDs.runJupyter, 'jupyterlab', 'JupyterLab'),
+    openCommand(CommandIDs.runVscode, 'vscode', 'VS Code'),
+    openCommand(CommandIDs.runTensorboard, 'tensorboard', 'TensorBoard'),
     {
       id: CommandIDs.runDelete,
       short: trans.__('Delete…'),
-      long: trans.__('Delete Run…'),
-      caption: trans.__('Remove the selected runs that have ended'),
+      long: trans.__('Delete run…'),
+      caption: trans.__('Delete selected finished runs'),
       icon: deleteIcon,
       fits: rows => rows.filter(row => !isLive(row)),
       run: remove
     }
   ];
 
-  const presses = new Presses();
+  const guard = new ClickGuard();
   const keyOf = (id: string, handles: readonly string[]) => [id, ...handles].join(' ');
   for (const command of list) {
     commands.addCommand(command.id, {
@@ -207,8 +208,8 @@ export function addRunCommands(context: IPanelContext): string[] {
         if (rows.length > 0) {
           try {
             const handles = rows.map(row => row.handle);
-            await presses.once(keyOf(command.id, handles), same =>
-              command.run(rows, handle => same(keyOf(command.id, [handle])))
+            await guard.once(keyOf(command.id, handles), same =>
+              command.run(rows, handle => same(keyOf(command.id, [handle])), args)
             );
           } catch (error) {
             failed(command.long.replace(/…$/, ''), error);
@@ -280,4 +281,90 @@ export function addRunMenu(context: IPanelContext): void {
       menu.addItem({ type: 'separator', selector, rank: 10 * k + 9 });
     }
   });
+}
+
+/** Ids that go into the palette. */
+export function addPanelCommands(context: IPanelContext): string[] {
+  const { app, model, trans } = context;
+  const { commands } = app;
+  const described = { args: { type: 'object', properties: {} } } as const;
+  commands.addCommand(CommandIDs.open, {
+    label: trans.__('Training runs'),
+    caption: trans.__('Show the panel of compute targets, runs and GPUs'),
+    icon: runsIcon,
+    describedBy: described,
+    execute: () => app.shell.activateById(PANEL_ID)
+  });
+  commands.addCommand(CommandIDs.connect, {
+    label: trans.__('Connect kernel to training runs'),
+    caption: trans.__('Load the jupyter_amltrain extension in the kernel of the notebook'),
+    icon: plugIcon,
+    isEnabled: () => model.connection.state === 'not-loaded' || model.connection.state === 'missing',
+    describedBy: described,
+    execute: () => model.connect()
+  });
+  commands.addCommand(CommandIDs.refresh, {
+    label: trans.__('Refresh training runs'),
+    caption: trans.__('Refresh'),
+    icon: refreshIcon,
+    isEnabled: () => model.kernel !== null,
+    describedBy: described,
+    execute: () => model.refresh()
+  });
+  model.connectionChanged.connect(() => {
+    commands.notifyCommandChanged(CommandIDs.connect);
+    commands.notifyCommandChanged(CommandIDs.refresh);
+  });
+  return [CommandIDs.open, CommandIDs.connect, CommandIDs.refresh];
+}
+
+/** Milliseconds; MLflow's server takes a while the first time. */
+const MLFLOW_POLL_INTERVAL_MS = 700;
+const MLFLOW_START_TIMEOUT_MS = 120000;
+
+async function openMlflow(context: IPanelContext, row: IRunRow): Promise<void> {
+  const { model, trans } = context;
+  const end = Date.now() + MLFLOW_START_TIMEOUT_MS;
+  // Another notebook's kernel does not know the run.
+  const { kernel } = model;
+  let waiting = '';
+  try {
+    while (model.kernel === kernel) {
+      const reply = await model.request('mlflow', { handle: row.handle });
+      // The record of a run that has just ended is still being written.
+      const soon = reply.why !== '' && model.run(row.handle)?.tracking === 'pending' && !isLive(row);
+      if (reply.url) {
+        openPage(reply.url, trans.__('MLflow is ready'), trans.__('Open'));
+        return;
+      } else if (reply.why && (!soon || Date.now() > end)) {
+        Notification.warning(reply.why, { autoClose: 10000 });
+        return;
+      } else if (Date.now() > end) {
+        throw new Error(trans.__('The MLflow server did not start within two minutes.'));
+      }
+      waiting = waiting || Notification.emit(trans.__('Waiting for MLflow…'), 'in-progress', { autoClose: false });
+      await new Promise(resolve => setTimeout(resolve, MLFLOW_POLL_INTERVAL_MS));
+    }
+  } finally {
+    if (waiting) {
+      Notification.dismiss(waiting);
+    }
+  }
+}
+
+/** Open a page that cannot reach back; a browser that forbids it gets a button. */
+function openPage(address: string, ready: string, label: string): void {
+  // Behind a hub it is a path of the hub.
+  const { href: url, protocol } = new URL(address, window.location.href);
+  if (protocol !== 'http:' && protocol !== 'https:') {
+    throw new Error(address);
+  }
+  const opened = window.open(url, '_blank');
+  if (opened) {
+    // `noopener` would hide whether the browser has forbidden it.
+    opened.opener = null;
+    return;
+  }
+  const callback = () => void window.open(url, '_blank', 'noopener');
+  Notification.info(ready, { autoClose: false, actions: [{ label, callback }] });
 }

@@ -1,20 +1,20 @@
-/** What a person is told without having looked. */
+/** Notifications of runs that ended or need attention. */
 
 import { Notification } from '@jupyterlab/apputils';
-import { attention, bare, elapsed, secondsOf } from '../sections/runs_text';
 import type { INotice, IRunRow } from '../protocol';
+import { attention, bare, elapsed, secondsOf } from '../sections/runText';
 import { CommandIDs, IPanelContext, ITransition } from './tokens';
 
 /** Milliseconds. */
-const SHORT = 5000;
-const SAME = 60000;
+const AUTO_CLOSE_MS = 5000;
+const SAME_TARGET_INTERVAL_MS = 60000;
 
 export function notifyTransitions(context: IPanelContext): void {
   const { app, model, trans, settings } = context;
   /** Two notebooks may follow the same run; a kernel may say the same again. */
-  const told = new Set<string>();
-  /** Milliseconds since 1970 when a target's silence was told: all of its runs say the same at once. */
-  const silent = new Map<string, number>();
+  const shown = new Set<string>();
+  /** Milliseconds since 1970 when a target was reported unreachable: all of its runs report it at once. */
+  const unreachableSince = new Map<string, number>();
 
   const action = (label: string, id: string, handle: string): Notification.IAction[] =>
     app.commands.hasCommand(id) ? [{ label, callback: () => void app.commands.execute(id, { handle }) }] : [];
@@ -29,34 +29,39 @@ export function notifyTransitions(context: IPanelContext): void {
     const { name } = row;
     switch (row.state) {
       case 'completed':
-        Notification.success(took ? trans.__('%1 completed after %2', name, took) : trans.__('%1 completed', name), { autoClose: SHORT, actions: actions(row) });
+        Notification.success(took ? trans.__('%1 completed after %2', name, took) : trans.__('%1 completed', name), { autoClose: AUTO_CLOSE_MS, actions: actions(row) });
         break;
       case 'canceled':
-        Notification.info(took ? trans.__('%1 was canceled after %2', name, took) : trans.__('%1 was canceled', name), { autoClose: SHORT });
+        Notification.info(took ? trans.__('%1 was canceled after %2', name, took) : trans.__('%1 was canceled', name), { autoClose: AUTO_CLOSE_MS });
         break;
       default: {
-        const why = bare(row, row.error || row.attention || row.reason || row.detail);
+        if (row.reason === 'timeout') {
+          const limit = took ? trans.__('%1 stopped: time limit reached after %2', name, took) : trans.__('%1 stopped: time limit reached', name);
+          Notification.error(limit, { autoClose: false, actions: actions(row) });
+          break;
+        }
+        const reason = bare(row, row.error || row.attention || row.reason || row.detail);
         const lost = took ? trans.__('%1 is lost after %2', name, took) : trans.__('%1 is lost', name);
         const broke = took ? trans.__('%1 failed after %2', name, took) : trans.__('%1 failed', name);
         const what = row.state === 'lost' ? lost : broke;
-        Notification.error(why ? `${what}: ${why}` : what, { autoClose: false, actions: actions(row) });
+        Notification.error(reason ? `${what}: ${reason}` : what, { autoClose: false, actions: actions(row) });
       }
     }
   };
 
   model.transition.connect((_, { row, what }: ITransition) => {
     const key = `${row.handle} ${row.created} ${what === 'ended' ? row.state : row.attention}`;
-    if (told.has(key)) {
+    if (shown.has(key)) {
       return;
     }
-    told.add(key);
+    shown.add(key);
     if (what === 'ended' && settings.notifyEnded) {
       ended(row);
     } else if (what === 'attention' && settings.notifyAttention) {
       if (row.reachable) {
         Notification.warning(`${row.name}: ${attention(row)}`, { autoClose: false, actions: actions(row) });
-      } else if (Date.now() - (silent.get(row.target) ?? 0) > SAME) {
-        silent.set(row.target, Date.now());
+      } else if (Date.now() - (unreachableSince.get(row.target) ?? 0) > SAME_TARGET_INTERVAL_MS) {
+        unreachableSince.set(row.target, Date.now());
         Notification.warning(attention(row), { autoClose: false });
       }
     }
@@ -64,6 +69,6 @@ export function notifyTransitions(context: IPanelContext): void {
 
   model.notice.connect((_, { level, text }: INotice) => {
     const type = level === 'error' || level === 'warning' || level === 'success' ? level : 'info';
-    Notification.emit(text, type, { autoClose: type === 'error' ? false : SHORT });
+    Notification.emit(text, type, { autoClose: type === 'error' ? false : AUTO_CLOSE_MS });
   });
 }

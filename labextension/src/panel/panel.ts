@@ -7,11 +7,11 @@ import { CommandToolbarButton, SidePanel } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
 import { AccordionPanel, PanelLayout, Widget } from '@lumino/widgets';
 import { PANEL_ID } from '../tokens';
+import { ISection, SectionLayout } from './accordionLayout';
 import { failed } from './commands';
+import { isStale, Remedy } from './connectionMessages';
+import { HeaderView, StateView } from './connectionView';
 import { runsIcon } from './icons';
-import { isStale, Remedy } from './look';
-import { ISection, SectionKeeper } from './sections';
-import { HeaderView, StateView } from './states';
 import { CommandIDs, IPanelContext } from './tokens';
 
 export class TrainingPanel extends SidePanel {
@@ -33,52 +33,52 @@ export class TrainingPanel extends SidePanel {
     this.toolbar.addItem('refresh', new CommandToolbarButton({ commands: app.commands, id: CommandIDs.refresh, label: '' }));
     this.header.addWidget(this.toolbar);
     this._state = new StateView(model, trans, remedy => {
-      this._heal(remedy).catch(error => failed(trans.__('The kernel could not be changed'), error));
+      this._applyRemedy(remedy).catch(error => failed(trans.__('Cannot change the kernel'), error));
     });
     (this.layout as PanelLayout).insertWidget(1, this._state);
-    this._keeper = new SectionKeeper(this.content as AccordionPanel, sections, db);
-    model.connectionChanged.connect(this._draw, this);
-    this._draw();
+    this._sectionLayout = new SectionLayout(this.content as AccordionPanel, sections, db);
+    model.connectionChanged.connect(this._update, this);
+    this._update();
   }
 
   /** Bring a section into view. */
   reveal(section: Widget): void {
-    this._keeper.reveal(section);
+    this._sectionLayout.reveal(section);
   }
 
   dispose(): void {
-    this._context.model.connectionChanged.disconnect(this._draw, this);
+    this._context.model.connectionChanged.disconnect(this._update, this);
     this._context.model.setShown(false);
-    this._keeper.dispose();
+    this._sectionLayout.dispose();
     super.dispose();
   }
 
   protected onAfterShow(message: Message): void {
     super.onAfterShow(message);
-    this._tell(true);
+    this._setShown(true);
   }
 
   protected onAfterHide(message: Message): void {
     super.onAfterHide(message);
-    this._tell(false);
+    this._setShown(false);
   }
 
   protected onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
-    this._tell(this.isVisible);
+    this._setShown(this.isVisible);
   }
 
   protected onBeforeDetach(message: Message): void {
     super.onBeforeDetach(message);
-    this._tell(false);
+    this._setShown(false);
   }
 
-  private _tell(shown: boolean): void {
+  private _setShown(shown: boolean): void {
     this._state.seen = shown;
     this._context.model.setShown(shown);
   }
 
-  private _draw(): void {
+  private _update(): void {
     const { model } = this._context;
     const state = model.connection.state;
     const rows = model.runs.length + model.targets.length > 0;
@@ -88,7 +88,7 @@ export class TrainingPanel extends SidePanel {
     this.content.setHidden(state !== 'ready' && !stale);
   }
 
-  private async _heal(remedy: Remedy): Promise<void> {
+  private async _applyRemedy(remedy: Remedy): Promise<void> {
     const { app, model } = this._context;
     const context = model.notebook?.sessionContext;
     if (remedy === 'connect') {
@@ -112,6 +112,6 @@ export class TrainingPanel extends SidePanel {
     }
   }
 
-  private readonly _keeper: SectionKeeper;
+  private readonly _sectionLayout: SectionLayout;
   private readonly _state: StateView;
 }

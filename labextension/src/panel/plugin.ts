@@ -1,4 +1,4 @@
-/** The panel as a plugin: everything it may use besides notebooks is optional. */
+/** The panel as a plugin, and its settings: everything it may use besides notebooks is optional. */
 
 import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
@@ -9,25 +9,22 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ISignal, Signal } from '@lumino/signaling';
+import { PanelModel } from '../kernel/model';
 import { ComputeSection } from '../sections/compute';
-import { addComputeCommands } from '../sections/compute_commands';
+import { addComputeCommands, addWorkspaceCommands } from '../sections/computeCommands';
 import { GpusSection } from '../sections/gpus';
 import { RunsSection } from '../sections/runs';
-import { SubmitSection } from '../sections/submit';
-import { addSubmitCommands } from '../sections/submit_commands';
-import { addWorkspaceCommands } from '../sections/workspace_commands';
+import { addSubmitCommands, SubmitSection } from '../sections/submit';
 import { addTabCommands } from '../tabs/commands';
 import { DOMAIN, PANEL_ID, PANEL_PLUGIN_ID } from '../tokens';
-import { addRunCommands, addRunMenu } from './commands';
-import { PanelModel } from './model';
+import type { ISection } from './accordionLayout';
+import { addPanelCommands, addRunCommands, addRunMenu } from './commands';
 import { notifyTransitions } from './notifications';
 import { TrainingPanel } from './panel';
-import { addPanelCommands } from './panel_commands';
 import { addToRunning } from './running';
-import type { ISection } from './sections';
-import { PanelSettings } from './settings';
 import { addStatusItem } from './statusbar';
-import type { IPanelContext } from './tokens';
+import type { IPanelContext, IPanelSettings } from './tokens';
 
 /** Behind JupyterLab's own panels. */
 const RANK = 900;
@@ -66,7 +63,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
     const context: IPanelContext = { app, model, tracker, trans, settings };
     registry
       ?.load(PANEL_PLUGIN_ID)
-      .then(found => settings.follow(found))
+      .then(stored => settings.follow(stored))
       .catch(error => console.warn('jupyter-amltrain: the settings of the panel cannot be read', error));
 
     const ids = [
@@ -81,10 +78,10 @@ export const panel: JupyterFrontEndPlugin<void> = {
     const submit = new SubmitSection(context);
     // Runs are what people live with: what is left is theirs.
     const sections: ISection[] = [
-      { name: 'compute', widget: new ComputeSection(context), least: 100, wish: { share: 0.3 }, greed: 0 },
-      { name: 'runs', widget: new RunsSection(context), least: 140, wish: 300, greed: 3 },
-      { name: 'gpus', widget: new GpusSection(context), least: 110, wish: 240, greed: 2 },
-      { name: 'submit', widget: submit, least: 110, wish: { share: 0.5 }, greed: 1, closed: true }
+      { name: 'compute', widget: new ComputeSection(context), minimum: 100, preferred: { share: 0.3 }, flex: 0 },
+      { name: 'runs', widget: new RunsSection(context), minimum: 140, preferred: 300, flex: 3 },
+      { name: 'gpus', widget: new GpusSection(context), minimum: 110, preferred: 240, flex: 2 },
+      { name: 'submit', widget: submit, minimum: 110, preferred: { share: 0.5 }, flex: 1, closed: true }
     ];
     const widget = new TrainingPanel(context, sections, language, db);
     const showSubmit = () => {
@@ -92,10 +89,10 @@ export const panel: JupyterFrontEndPlugin<void> = {
       widget.reveal(submit);
       return submit;
     };
-    app.shell.add(widget, 'left', { rank: RANK, type: 'Training Runs' });
+    app.shell.add(widget, 'left', { rank: RANK, type: 'Training runs' });
     restorer?.add(widget, PANEL_ID);
 
-    const category = trans.__('Training Runs');
+    const category = trans.__('Training runs');
     ids.forEach(command => palette?.addItem({ command, category }));
     if (statusBar) {
       addStatusItem(context, statusBar);
@@ -106,3 +103,34 @@ export const panel: JupyterFrontEndPlugin<void> = {
     notifyTransitions(context);
   }
 };
+
+class PanelSettings implements IPanelSettings {
+  autoConnect = false;
+  notifyEnded = true;
+  notifyAttention = true;
+  watchTarget = true;
+  statusBarSeconds = 30;
+
+  get changed(): ISignal<IPanelSettings, void> {
+    return this._changed;
+  }
+
+  /** Follow them from now on. */
+  follow(settings: ISettingRegistry.ISettings): void {
+    const read = () => {
+      const values = settings.composite as Record<string, unknown>;
+      const flag = (name: string, other: boolean) => (typeof values[name] === 'boolean' ? (values[name] as boolean) : other);
+      this.autoConnect = flag('autoConnect', false);
+      this.notifyEnded = flag('notifyEnded', true);
+      this.notifyAttention = flag('notifyAttention', true);
+      this.watchTarget = flag('watchTarget', true);
+      const seconds = values.statusBarSeconds;
+      this.statusBarSeconds = typeof seconds === 'number' && seconds >= 0 ? seconds : 30;
+      this._changed.emit();
+    };
+    read();
+    settings.changed.connect(read);
+  }
+
+  private readonly _changed = new Signal<IPanelSettings, void>(this);
+}

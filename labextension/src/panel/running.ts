@@ -2,18 +2,18 @@
 
 import type { IRunningSessionManagers, IRunningSessions } from '@jupyterlab/running';
 import { Signal } from '@lumino/signaling';
-import { stateWord } from '../sections/runs_text';
+import { isLive } from '../kernel/rows';
 import type { IRunRow } from '../protocol';
+import { stateWord } from '../sections/runText';
 import { cancelIcon, runsIcon } from './icons';
-import { isLive } from './rows';
 import { CommandIDs, IPanelContext } from './tokens';
 
 class RunningRuns implements IRunningSessions.IManager {
   constructor(private readonly _context: IPanelContext) {
     const { model, trans } = _context;
-    this.name = trans.__('Training Runs');
+    this.name = trans.__('Training runs');
     this.shutdownLabel = trans.__('Cancel…');
-    this.shutdownAllLabel = trans.__('Cancel All');
+    this.shutdownAllLabel = trans.__('Cancel all');
     this.shutdownAllConfirmationText = trans.__('Cancel all live training runs of this kernel?');
     let before = '';
     model.runsChanged.connect(() => {
@@ -54,11 +54,10 @@ class RunningRuns implements IRunningSessions.IManager {
     this.runningChanged.emit();
   }
 
-  /** The panel has asked already. */
+  /** JupyterLab has shown its dialog already. */
   shutdownAll(): void {
-    this._live.forEach(row => {
-      this._context.model.request('cancel', { handle: row.handle }).catch(() => undefined);
-    });
+    const handles = this._live.map(row => row.handle);
+    void this._context.app.commands.execute(CommandIDs.runCancel, { handles, confirmed: true });
   }
 
   private get _live(): readonly IRunRow[] {

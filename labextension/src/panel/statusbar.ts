@@ -3,15 +3,15 @@
 import type { IStatusBar } from '@jupyterlab/statusbar';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
+import { isLive } from '../kernel/rows';
 import { element, say } from '../sections/dom';
+import { isStale, lastSeenText, connectionWord } from './connectionMessages';
 import { runsIcon } from './icons';
-import { isStale, seen, word } from './look';
-import { isLive } from './rows';
 import { CommandIDs, IPanelContext } from './tokens';
 
 const RUNNING: ReadonlySet<string> = new Set(['running', 'finalizing']);
 
-export class StatusItem extends Widget {
+class StatusItem extends Widget {
   constructor(private readonly _context: IPanelContext) {
     const button = element('button', 'jp-AmlStatus-button');
     super({ node: button });
@@ -63,7 +63,7 @@ export class StatusItem extends Widget {
       const title = [
         trans.__('Training runs of %1', connection.notebook),
         model.current ? trans.__('Target in use: %1', model.current) : '',
-        stale ? `${word(connection, trans)}, ${seen(connection, Date.now(), trans)}` : '',
+        stale ? `${connectionWord(connection, trans)}, ${lastSeenText(connection, Date.now(), trans)}` : '',
         trans.__('Click to open the panel')
       ];
       this.node.title = title.filter(Boolean).join('\n');

@@ -5,6 +5,7 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ISignal } from '@lumino/signaling';
+import type { KernelKind } from '../kernel/client';
 import type { IGpus, IKindsReply, INotice, IOperations, IRunRow, ITargetRow, IWorkspaceRow } from '../protocol';
 
 /**
@@ -111,6 +112,8 @@ export interface IPanelModel {
    * connection's state.
    */
   request<K extends keyof IOperations>(op: K, payload: IOperations[K]['payload'], ms?: number): Promise<IOperations[K]['reply']>;
+  /** What is at the other end; probes where that is not known. */
+  kind(): Promise<KernelKind>;
   /** The forms, asked once for each connection, and anew when workspaces have come or gone. */
   kinds(): Promise<IKindsReply>;
   /** Load the extension in the kernel. */

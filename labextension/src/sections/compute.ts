@@ -1,27 +1,31 @@
-/** The Compute section: the targets and workspaces, what can be done with them, and the forms for new ones. */
+/** The Compute section: targets, workspaces, the forms for new ones, and the outcome of the last action. */
 
+import { Clipboard } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
 import {
-  LabIcon,
-  PanelWithToolbar,
-  ToolbarButton,
   addIcon,
   checkIcon,
-  refreshIcon
+  closeIcon,
+  copyIcon,
+  LabIcon,
+  PanelWithToolbar,
+  refreshIcon,
+  ToolbarButton
 } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
+import type { ISignal } from '@lumino/signaling';
 import { Panel, Widget } from '@lumino/widgets';
-import { keeperOf } from '../panel/sections';
+import { sectionLayoutOf } from '../panel/accordionLayout';
+import { cloudIcon } from '../panel/icons';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IAct } from '../protocol';
-import { Acts, IOutcome, notify } from './acts';
-import { ComputeForms, IFormHost } from './compute_forms';
-import { cloudIcon } from './compute_icons';
-import { IListHost, TargetList } from './compute_list';
-import { OutcomeView } from './compute_outcome';
-import { element, say } from './dom';
+import { NewTarget } from './computeForm';
+import { element, say, sayLine } from './dom';
+import { TargetActions, IOutcome, notify } from './targetActions';
+import { IListHost, TargetList } from './targetList';
 import { toolbarButton } from './toolbar';
-import { IWorkspaceHost, WorkspaceList } from './workspace_list';
+import { ConnectWorkspace, IWorkspaceHost, WorkspaceList } from './workspaces';
 
 const sections = new WeakMap<IPanelModel, ComputeSection>();
 
@@ -33,7 +37,7 @@ export async function revealCompute(context: IPanelContext): Promise<ComputeSect
   }
   const section = ComputeSection.of(context);
   if (section) {
-    keeperOf(section.parent)?.reveal(section);
+    sectionLayoutOf(section.parent)?.reveal(section);
   }
   return section;
 }
@@ -45,7 +49,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     sections.set(model, this);
     this.addClass('jp-AmlCompute');
     this.title.label = trans.__('Compute');
-    this._acts = Acts.of(_context);
+    this._actions = TargetActions.of(_context);
     this._outcome = new OutcomeView(trans);
     this._list = new TargetList(_context, this, this._body.node);
     this._workspaces = new WorkspaceList(this);
@@ -58,8 +62,8 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     this._addButtons();
     model.targetsChanged.connect(this._draw, this);
     model.connectionChanged.connect(this._draw, this);
-    this._acts.pendingChanged.connect(this._draw, this);
-    this._acts.outcome.connect(this._show, this);
+    this._actions.pendingChanged.connect(this._draw, this);
+    this._actions.outcome.connect(this._show, this);
     this._draw();
   }
 
@@ -78,9 +82,9 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   }
 
   /** Why nothing can be done now; empty when it can. */
-  get whyNot(): string {
+  get disabledReason(): string {
     const { model, trans } = this._context;
-    return model.connection.state === 'ready' ? '' : trans.__('The kernel does not answer now.');
+    return model.connection.state === 'ready' ? '' : trans.__('The kernel is not responding.');
   }
 
   /** Open the form for a new target. */
@@ -113,17 +117,17 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   use(name: string): void {
     const row = this._context.model.target(name);
     const act = row?.acts.find(({ verb }) => verb === 'use');
-    if (row && !row.current && act && !act.why_not && this.whyNot === '') {
-      void this._acts.perform(name, act);
+    if (row && !row.current && act && !act.why_not && this.disabledReason === '') {
+      void this._actions.perform(name, act);
     }
   }
 
   perform(name: string, act: IAct): void {
-    void this._acts.perform(name, act);
+    void this._actions.perform(name, act);
   }
 
   dismiss(name: string): void {
-    void this._acts.run({ verb: 'dismiss', target: name });
+    void this._actions.run({ verb: 'dismiss', target: name });
   }
 
   connect(name: string): void {
@@ -151,8 +155,8 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     const { model } = this._context;
     model.targetsChanged.disconnect(this._draw, this);
     model.connectionChanged.disconnect(this._draw, this);
-    this._acts.pendingChanged.disconnect(this._draw, this);
-    this._acts.outcome.disconnect(this._show, this);
+    this._actions.pendingChanged.disconnect(this._draw, this);
+    this._actions.outcome.disconnect(this._show, this);
     sections.delete(model);
     super.dispose();
   }
@@ -210,18 +214,18 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   private _draw(): void {
     const { model, trans } = this._context;
     const { targets, workspaces } = model;
-    const { whyNot } = this;
-    const pending = (name: string) => (this._acts.pending(name) ? trans.__('Waiting for the kernel…') : '');
-    this._list.draw(targets, name => whyNot || pending(name));
-    this._workspaces.draw(workspaces, name => whyNot || pending(name));
-    say(this._empty, model.connection.state === 'ready' ? trans.__('There are no targets.') : '');
+    const { disabledReason } = this;
+    const pending = (name: string) => (this._actions.pending(name) ? trans.__('Waiting for the kernel…') : '');
+    this._list.draw(targets, name => disabledReason || pending(name));
+    this._workspaces.draw(workspaces, name => disabledReason || pending(name));
+    say(this._empty, model.connection.state === 'ready' ? trans.__('No targets.') : '');
     this._empty.hidden = targets.length > 0;
-    this._forms.enable(whyNot);
+    this._forms.enable(disabledReason);
     this._buttons.forEach(({ button, why }) => void (button.enabled = why() === ''));
     if (this._list.row(this._awaited)) {
-      const made = this._awaited;
+      const created = this._awaited;
       this._awaited = '';
-      this.select(made, true);
+      this.select(created, true);
     }
   }
 
@@ -232,13 +236,13 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
       this.toolbar.addItem(name, button);
       this._buttons.push({ button, why });
     };
-    const anyway = () => this.whyNot;
+    const anyway = () => this.disabledReason;
     add('new', addIcon, trans.__('New target…'), CommandIDs.targetNew, anyway);
     add('connect', cloudIcon, trans.__('Connect Azure ML workspace…'), CommandIDs.workspaceConnect, anyway);
     add('test', checkIcon, trans.__('Test the selected target'), CommandIDs.targetTest, () => {
       const name = this.selected || this._context.model.current;
       const act = this._context.model.target(name)?.acts.find(({ verb }) => verb === 'test');
-      return this.whyNot || (act ? act.why_not : '-');
+      return this.disabledReason || (act ? act.why_not : '-');
     });
     add('refresh', refreshIcon, trans.__('Refresh'), CommandIDs.refresh, () => '');
   }
@@ -246,30 +250,30 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   /** A form and details are seen whole where that can be, `node` of them first. */
   makeRoom(node?: HTMLElement): void {
     if (!this.isDisposed) {
-      keeperOf(this.parent)?.grant(this, this._forms.open ? 0.7 : this._list.open && this.selected ? 0.5 : 0);
+      sectionLayoutOf(this.parent)?.requestSpace(this, this._forms.open ? 0.7 : this._list.open && this.selected ? 0.5 : 0);
       // The panel has its new sizes with the next frame.
       requestAnimationFrame(() => node?.scrollIntoView({ block: 'nearest' }));
     }
   }
 
   /** What came of an act: what was said, and what could have been typed. */
-  private _show(_: Acts, outcome: IOutcome): void {
+  private _show(_: TargetActions, outcome: IOutcome): void {
     notify(outcome, this.isVisible);
-    if (outcome.wanted.verb === 'create' || outcome.wanted.verb === 'attach') {
+    if (outcome.request.verb === 'create' || outcome.request.verb === 'attach') {
       if (!outcome.done) {
         return; // The form shows it.
       }
       // Its row may come later than the answer.
-      this._awaited = outcome.wanted.target;
+      this._awaited = outcome.request.target;
       this._draw();
     }
-    if (outcome.wanted.verb === 'dismiss' && outcome.done) {
+    if (outcome.request.verb === 'dismiss' && outcome.done) {
       return;
     }
     this._outcome.show(outcome);
   }
 
-  private readonly _acts: Acts;
+  private readonly _actions: TargetActions;
   private readonly _body = new Panel();
   private readonly _buttons: { button: ToolbarButton; why: () => string }[] = [];
   private readonly _list: TargetList;
@@ -282,4 +286,147 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
   /** Was made just now and has no row yet. */
   private _awaited = '';
   private _timer = 0;
+}
+
+interface IForm extends Widget {
+  readonly closed: ISignal<unknown, void>;
+  load(): Promise<void>;
+  enable(disabledReason: string): void;
+}
+
+/** Where the form is shown. */
+interface IFormHost {
+  readonly disabledReason: string;
+  /** The form is gone; `inside`: it had the focus. */
+  formClosed(inside: boolean): void;
+  makeRoom(node?: HTMLElement): void;
+}
+
+class ComputeForms {
+  constructor(
+    private readonly _context: IPanelContext,
+    private readonly _body: Panel,
+    private readonly _host: IFormHost
+  ) {}
+
+  /** Whether one is open. */
+  get open(): boolean {
+    return this._form !== null;
+  }
+
+  /** Open the form for a new target. */
+  newTarget(): void {
+    this._show(NewTarget, () => {
+      const form = new NewTarget(this._context);
+      form.workspaceWanted.connect(() => this.connect());
+      return form;
+    });
+  }
+
+  /** Open the form that connects a workspace. */
+  connect(): void {
+    this._show(ConnectWorkspace, () => new ConnectWorkspace(this._context));
+  }
+
+  /** Why nothing can be done with it now; empty when it can. */
+  enable(disabledReason: string): void {
+    this._form?.enable(disabledReason);
+  }
+
+  private _show(kind: new (context: IPanelContext) => IForm, make: () => IForm): void {
+    if (this._form instanceof kind) {
+      this._form.node.querySelector<HTMLElement>('input, select')?.focus();
+      return;
+    }
+    this._close();
+    const form = (this._form = make());
+    form.closed.connect(() => this._close());
+    form.enable(this._host.disabledReason);
+    this._body.insertWidget(0, form);
+    void form.load().then(() => {
+      if (form === this._form) {
+        this._host.makeRoom(form.node);
+      }
+    });
+  }
+
+  private _close(): void {
+    const form = this._form;
+    this._form = null;
+    if (form) {
+      const inside = form.node.contains(document.activeElement);
+      form.dispose();
+      this._host.formClosed(inside);
+    }
+  }
+
+  private _form: IForm | null = null;
+}
+
+/** Milliseconds after which what went well makes room for the rows again. */
+const OUTCOME_SHOWN_MS = 15000;
+
+class OutcomeView {
+  constructor(private readonly _trans: TranslationBundle) {
+    this.node.hidden = true;
+    this.node.setAttribute('role', 'status');
+  }
+
+  readonly node = element('div', 'jp-AmlOutcome');
+
+  show(outcome: IOutcome): void {
+    const trans = this._trans;
+    const { node } = this;
+    clearTimeout(this._timer);
+    node.hidden = outcome.text === '' && outcome.line === '';
+    node.classList.toggle('jp-mod-failed', !outcome.done);
+    const parts: Node[] = [];
+    if (outcome.text) {
+      parts.push(element('div', 'jp-AmlOutcome-text', outcome.text));
+    }
+    if (outcome.line) {
+      const line = element('code', 'jp-AmlLine');
+      sayLine(line, outcome.line);
+      const copy = this._icon(copyIcon, trans.__('Copy the line'), () => Clipboard.copyToSystem(outcome.line));
+      parts.push(element('div', 'jp-AmlOutcome-same', '', element('span', '', trans.__('The same as:')), line, copy));
+    }
+    const close = this._icon(closeIcon, trans.__('Dismiss'), () => void (node.hidden = true));
+    node.replaceChildren(element('div', 'jp-AmlOutcome-parts', '', ...parts), close);
+    if (outcome.done) {
+      this._leave();
+    }
+  }
+
+  /** It has been read, or makes way. */
+  hide(): void {
+    clearTimeout(this._timer);
+    this.node.hidden = true;
+  }
+
+  dispose(): void {
+    clearTimeout(this._timer);
+  }
+
+  /** Not while somebody is at it. */
+  private _leave(): void {
+    this._timer = setTimeout(() => {
+      if (this.node.matches(':hover, :focus-within')) {
+        this._leave();
+      } else {
+        this.node.hidden = true;
+      }
+    }, OUTCOME_SHOWN_MS);
+  }
+
+  private _icon(shape: LabIcon, label: string, click: () => void): HTMLElement {
+    const created = element('button', 'jp-AmlOutcome-button');
+    created.type = 'button';
+    created.title = label;
+    created.setAttribute('aria-label', label);
+    shape.element({ container: created });
+    created.addEventListener('click', click);
+    return created;
+  }
+
+  private _timer: ReturnType<typeof setTimeout> | undefined;
 }

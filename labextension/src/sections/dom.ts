@@ -1,4 +1,4 @@
-/** Elements in one call. Text is only ever set as text. */
+/** DOM elements in one call, and the tab stop of a toolbar. Text is only ever set as text. */
 
 /** An element with a class, a text and children. */
 export function element<K extends keyof HTMLElementTagNameMap>(
@@ -7,36 +7,36 @@ export function element<K extends keyof HTMLElementTagNameMap>(
   text = '',
   ...children: Node[]
 ): HTMLElementTagNameMap[K] {
-  const made = document.createElement(tag);
+  const created = document.createElement(tag);
   if (className) {
-    made.className = className;
+    created.className = className;
   }
   if (text) {
-    made.textContent = text;
+    created.textContent = text;
   }
-  made.append(...children);
-  return made;
+  created.append(...children);
+  return created;
 }
 
 /** A button in the styles of JupyterLab: `accept`, `warn` or `reject`. */
 export function button(label: string, look: 'accept' | 'warn' | 'reject', click: () => void): HTMLButtonElement {
-  const made = element('button', `jp-AmlButton jp-mod-styled jp-mod-${look}`, label);
-  made.type = 'button';
-  made.addEventListener('click', () => {
+  const created = element('button', `jp-AmlButton jp-mod-styled jp-mod-${look}`, label);
+  created.type = 'button';
+  created.addEventListener('click', () => {
     // A button that explains why it cannot be pressed stays in the tab order.
-    if (made.getAttribute('aria-disabled') !== 'true') {
+    if (created.getAttribute('aria-disabled') !== 'true') {
       click();
     }
   });
-  return made;
+  return created;
 }
 
 /** Let a button be pressed, or say why not. */
-export function allow(button: HTMLButtonElement, whyNot: string): void {
-  button.title = whyNot;
-  if (whyNot) {
+export function allow(button: HTMLButtonElement, disabledReason: string): void {
+  button.title = disabledReason;
+  if (disabledReason) {
     button.setAttribute('aria-disabled', 'true');
-    button.setAttribute('aria-description', whyNot);
+    button.setAttribute('aria-description', disabledReason);
   } else {
     button.removeAttribute('aria-disabled');
     button.removeAttribute('aria-description');
@@ -58,4 +58,50 @@ export function sayLine(node: HTMLElement, line: string): void {
       ...words.map(word => (word.trim() ? element('span', 'jp-AmlLine-word', word) : document.createTextNode(word)))
     );
   }
+}
+
+/** What JupyterLab's toolbar element has: the list of what Tab and the arrows reach. */
+interface IReach {
+  reduceFocusableElements?(): void;
+  focusableElements?: HTMLElement[];
+  activeIndex?: number;
+}
+
+/**
+ * Which button is to be the stop of Tab, of those in their order; -1 for none.
+ *
+ * It stays where it is unless that button cannot be pressed any more.
+ */
+export function stopOf(buttons: readonly { readonly usable: boolean; readonly stop: boolean }[]): number {
+  const kept = buttons.findIndex(button => button.usable && button.stop);
+  return kept >= 0 ? kept : buttons.findIndex(button => button.usable);
+}
+
+/**
+ * Let Tab and the arrows reach what can be pressed now.
+ *
+ * JupyterLab lists that only when buttons come or go: those that were disabled then are passed by ever after.
+ */
+export function keepTabStop(toolbar: HTMLElement): MutationObserver {
+  const observer = new MutationObserver(() => {
+    const reach = toolbar as IReach;
+    reach.reduceFocusableElements?.();
+    const buttons = [...toolbar.querySelectorAll<HTMLElement>('jp-button')];
+    const usable = buttons.filter(button => !button.hasAttribute('disabled') && button.offsetParent !== null);
+    const at = stopOf(
+      buttons.map(button => ({
+        usable: usable.includes(button),
+        stop: button.getAttribute('tabindex') === '0'
+      }))
+    );
+    if (at >= 0) {
+      buttons.forEach((button, k) => button.setAttribute('tabindex', k === at ? '0' : '-1'));
+      if (reach.focusableElements) {
+        reach.focusableElements = usable; // without the opener of a menu that is not shown
+        reach.activeIndex = usable.indexOf(buttons[at]);
+      }
+    }
+  });
+  observer.observe(toolbar, { subtree: true, childList: true, attributeFilter: ['disabled'] });
+  return observer;
 }

@@ -64,17 +64,17 @@ export function valueOf(field: IField, raw: Raw): unknown {
  * `before`: of the form when it was asked for; `now`: of the form when the answer is there.
  */
 export function keepTyped(before: Values, now: Values, answer: Values): Values {
-  const found = { ...answer };
+  const result = { ...answer };
   for (const name of new Set([...Object.keys(before), ...Object.keys(now)])) {
     if (!same(before[name], now[name])) {
       if (now[name] === undefined) {
-        delete found[name];
+        delete result[name];
       } else {
-        found[name] = now[name];
+        result[name] = now[name];
       }
     }
   }
-  return found;
+  return result;
 }
 
 /** Two values are the same JSON. */
@@ -108,8 +108,8 @@ export function labelOf(field: IField): string {
 /** A name of the kernel's as a person reads it: `max_nodes` is `Max nodes`. */
 export function labelText(name: string): string {
   const words = name.replace(/[-_]+/g, ' ').trim();
-  const spelled = words.replace(/\b(gpus?|cpus?|ssh|url|id|ip|ssd|gb)\b/gi, found => {
-    const upper = found.toUpperCase();
+  const spelled = words.replace(/\b(gpus?|cpus?|ssh|url|id|ip|ssd|gb)\b/gi, result => {
+    const upper = result.toUpperCase();
     return upper.endsWith('US') ? `${upper.slice(0, -1)}s` : upper;
   });
   return spelled.charAt(0).toUpperCase() + spelled.slice(1);

@@ -1,8 +1,8 @@
 /** The drop-down list of whose GPUs are shown. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { caret } from './controls';
 import { element } from './dom';
+import { caret } from './form';
 import type { IOption } from './gpu_source';
 
 export class GpuSelect {

@@ -4,7 +4,7 @@ import { PanelWithToolbar, runIcon, stopIcon, ToolbarButton } from '@jupyterlab/
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { ago } from '../format';
-import { keeperOf } from '../panel/sections';
+import { sectionLayoutOf } from '../panel/accordionLayout';
 import type { IGpuFrame, IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
 import { element, say } from './dom';
@@ -124,7 +124,7 @@ export class GpusSection extends PanelWithToolbar {
 
   /** Expand this section: somebody asked for it. */
   private _reveal(): void {
-    keeperOf(this.parent)?.reveal(this);
+    sectionLayoutOf(this.parent)?.reveal(this);
     this._select.focus();
   }
 
@@ -198,7 +198,7 @@ export class GpusSection extends PanelWithToolbar {
       ask = ready;
       lines.push(
         target && chosen === IN_USE && !settings.watchTarget && !store.length
-          ? trans.__('The GPUs of %1 are not sampled until you ask.', target)
+          ? trans.__('The GPUs of %1 are sampled only on request.', target)
           : trans.__('Not watched.')
       );
     } else if (model.gpuWhy) {
@@ -214,7 +214,7 @@ export class GpusSection extends PanelWithToolbar {
     const silent = (Date.now() - this._heard) / 1000;
     let age = '';
     if (store.length && store.ended) {
-      lines.push(trans.__('It has ended; these are its last minutes.'));
+      lines.push(trans.__('Finished. Showing the last minutes.'));
     } else if (store.length && silent > Math.max(STALE, 3 * store.period)) {
       age = trans.__('Last sample %1 ago.', ago(silent));
     }

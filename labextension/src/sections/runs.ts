@@ -5,11 +5,10 @@ import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
-import { button, element, say } from './dom';
-import { filterRuns, StateFilter } from './runs_filter';
-import { RunDetail } from './runs_detail';
-import { RunsList } from './runs_list';
-import { keepTabStop } from './tab_stop';
+import { button, element, keepTabStop, say } from './dom';
+import { RunDetail } from './runDetail';
+import { filterRuns, StateFilter } from './runText';
+import { RunsList } from './runsList';
 
 /** As many as there is room for in a narrow panel; all are in the menu and below the list. */
 const TOOLBAR = [
@@ -20,7 +19,7 @@ const TOOLBAR = [
   CommandIDs.runDelete
 ];
 
-const SECOND = 1000;
+const SECOND_MS = 1000;
 
 export class RunsSection extends PanelWithToolbar {
   constructor(private readonly _context: IPanelContext) {
@@ -86,7 +85,7 @@ export class RunsSection extends PanelWithToolbar {
   private _see(shown: boolean): void {
     this._list.seen = shown;
     clearInterval(this._timer);
-    this._timer = shown ? setInterval(() => this._detail.tick(), SECOND) : undefined;
+    this._timer = shown ? setInterval(() => this._detail.tick(), SECOND_MS) : undefined;
     if (shown) {
       this._draw();
     } else {
@@ -106,11 +105,11 @@ export class RunsSection extends PanelWithToolbar {
     this._words = element('input', 'jp-AmlRuns-words jp-mod-styled');
     this._words.type = 'search';
     this._words.placeholder = trans.__('Filter');
-    this._words.title = trans.__('Words of the name, handle, target, state, experiment or parameters (lr=0.1)');
+    this._words.title = trans.__('Filter by name, handle, target, state, experiment or parameters (lr=0.1)');
     this._words.setAttribute('aria-label', trans.__('Filter runs'));
     this._words.addEventListener('input', () => this._draw());
     this._state = element('select', 'jp-AmlRuns-states');
-    this._state.setAttribute('aria-label', trans.__('State of the runs that are listed'));
+    this._state.setAttribute('aria-label', trans.__('Filter by state'));
     const options: [StateFilter, string][] = [
       ['all', trans.__('All')],
       ['live', trans.__('Live')],
@@ -120,10 +119,10 @@ export class RunsSection extends PanelWithToolbar {
     this._state.addEventListener('change', () => this._draw());
     this._count = element('span', 'jp-AmlRuns-count');
     this._count.setAttribute('aria-live', 'polite');
-    const made = new Widget();
-    made.addClass('jp-AmlRuns-filter');
-    made.node.append(this._words, this._state, this._count);
-    return made;
+    const created = new Widget();
+    created.addClass('jp-AmlRuns-filter');
+    created.node.append(this._words, this._state, this._count);
+    return created;
   }
 
   private _draw(): void {
@@ -153,21 +152,21 @@ export class RunsSection extends PanelWithToolbar {
     }
     this._emptiness = what;
     if (what === 'filtered') {
-      const clear = button(trans.__('Clear Filter'), 'reject', () => {
+      const clear = button(trans.__('Clear filter'), 'reject', () => {
         this._words.value = '';
         this._state.value = 'all';
         this._draw();
       });
-      this._empty.node.replaceChildren(element('div', '', trans.__('No run matches.')), clear);
+      this._empty.node.replaceChildren(element('div', '', trans.__('No runs match.')), clear);
     } else if (what === 'none') {
       const nodes: Node[] = [
-        element('div', 'jp-AmlRuns-emptyTitle', trans.__('No run yet')),
-        element('div', '', trans.__('Begin a cell with this line, or let the panel write it:')),
+        element('div', 'jp-AmlRuns-emptyTitle', trans.__('No runs yet')),
+        element('div', '', trans.__('Start a cell with this line, or let the panel add it:')),
         element('code', '', '%%aml_submit')
       ];
       if (app.commands.hasCommand(CommandIDs.submitCell)) {
         nodes.push(
-          button(trans.__('Submit Active Cell…'), 'accept', () => void app.commands.execute(CommandIDs.submitCell))
+          button(trans.__('Submit active cell…'), 'accept', () => void app.commands.execute(CommandIDs.submitCell))
         );
       }
       this._empty.node.replaceChildren(...nodes);

@@ -1,22 +1,23 @@
-/** The Submit section: a small form that writes the line of a submit into the notebook. */
+/** The Submit section: a form that writes the line of a submit into the notebook, and its commands. */
 
+import type { Cell } from '@jupyterlab/cells';
+import type { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { PanelWithToolbar, ToolbarButton, cleaningIcon, clearIcon, runIcon } from '@jupyterlab/ui-components';
+import { cleaningIcon, clearIcon, PanelWithToolbar, runIcon, ToolbarButton } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
-import { keeperOf } from '../panel/sections';
-import type { IPanelContext } from '../panel/tokens';
+import { sectionLayoutOf } from '../panel/accordionLayout';
+import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IComposeReply } from '../protocol';
-import { Checker } from './acts';
-import { sortErrors } from './fields';
-import { ISubject, Mode, selectedCount, subjectOf, writeLine } from './submit_cells';
-import { CellFollower, TYPING } from './submit_follow';
-import { SubmitForm } from './submit_form';
-import { folderOf, relative } from './submit_text';
-import { SubmitView } from './submit_view';
+import { keepTyped, same, sortErrors, Values } from './fields';
+import { FieldForm } from './form';
+import { runActive } from './notebookEdits';
+import { ISubject, Mode, selectedCount, subjectOf, writeLine } from './submitCells';
+import { folderOf, relative } from './submitText';
+import { SubmitView } from './submitView';
+import { Checker } from './targetActions';
 import { toolbarButton } from './toolbar';
-import { runActive } from './written';
 
 export class SubmitSection extends PanelWithToolbar {
   constructor(private readonly _context: IPanelContext) {
@@ -38,7 +39,7 @@ export class SubmitSection extends PanelWithToolbar {
 
     this._view = new SubmitView(trans, this._form.node, {
       choose: mode => this._choose(mode),
-      fileTyped: () => this._follower.later(TYPING),
+      fileTyped: () => this._follower.later(TYPING_DELAY_MS),
       write: () => void this._finish(false),
       submit: () => void this._submit()
     });
@@ -71,7 +72,7 @@ export class SubmitSection extends PanelWithToolbar {
     this._view.file = path ?? what.file;
     this._choose('file');
     if (path === null) {
-      const wrong = this._trans.__('%1 lies on another drive than the notebook: its kernel cannot read it.', what.file);
+      const wrong = this._trans.__('%1 is on another drive than the notebook, so its kernel cannot read it.', what.file);
       this._view.sayWrong([wrong]);
     }
   }
@@ -103,7 +104,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   /** See the whole form where that can be; once what was asked for is drawn. */
   private _makeRoom(): void {
-    requestAnimationFrame(() => void (this.isDisposed || keeperOf(this.parent)?.grant(this, 0.65)));
+    requestAnimationFrame(() => void (this.isDisposed || sectionLayoutOf(this.parent)?.requestSpace(this, 0.65)));
   }
 
   private _choose(mode: Mode): void {
@@ -177,7 +178,7 @@ export class SubmitSection extends PanelWithToolbar {
   /** Look at the notebook again: what would be submitted, and what its line says. */
   private _refresh(): void {
     const subject = (this._subject = this._look());
-    if (subject.whyNot) {
+    if (subject.disabledReason) {
       this._checker.cancel();
       this._reply = null;
       this._view.sayLine('');
@@ -221,10 +222,10 @@ export class SubmitSection extends PanelWithToolbar {
 
   private _enable(): void {
     const { connection } = this._context.model;
-    const whyNot = !this._ready ? this._trans.__('The kernel does not answer now.') : (this._subject?.whyNot ?? '');
+    const disabledReason = !this._ready ? this._trans.__('The kernel is not responding.') : (this._subject?.disabledReason ?? '');
     const wrong = this._reply && Object.keys(this._reply.errors).length > 0;
-    this._runButton.enabled = whyNot === '' && !wrong;
-    this._view.enable(whyNot, this._ready && connection.busy && whyNot === '');
+    this._runButton.enabled = disabledReason === '' && !wrong;
+    this._view.enable(disabledReason, this._ready && connection.busy && disabledReason === '');
   }
 
   private _payload(subject: ISubject): { old: string; cell: string | null; script: string; folder: string } {
@@ -234,7 +235,7 @@ export class SubmitSection extends PanelWithToolbar {
 
   private _compose(): Promise<IComposeReply> | null {
     const subject = this._subject;
-    if (!subject || subject.whyNot || !this._ready) {
+    if (!subject || subject.disabledReason || !this._ready) {
       return null;
     }
     return this._context.model.request('compose', { ...this._payload(subject), values: this._form.values() });
@@ -271,7 +272,7 @@ export class SubmitSection extends PanelWithToolbar {
       return;
     }
     if (!writeLine(notebook, subject, reply.line)) {
-      this._view.sayWrong([this._trans.__('The cell has changed or cannot be written: nothing was sent.')]);
+      this._view.sayWrong([this._trans.__('Nothing was submitted: the cell has changed or is read-only.')]);
       return;
     }
     if (subject.mode === 'selected') {
@@ -300,4 +301,218 @@ export class SubmitSection extends PanelWithToolbar {
   private _reply: IComposeReply | null = null;
   private _state = '';
   private _notebook: NotebookPanel | null = null;
+}
+
+class SubmitForm extends FieldForm {
+  constructor(private readonly _context: IPanelContext) {
+    super({ fields: [], trans: _context.trans, compact: true });
+    this.changed.connect(() => {
+      if (!this._filled && !this._valuesBefore) {
+        this._draft = this.values();
+      }
+    });
+  }
+
+  /** The kernel has not been asked for the fields yet. */
+  get empty(): boolean {
+    return this.fields.length === 0;
+  }
+
+  /** Ask the kernel for the fields; whether others than before are shown now. */
+  async load(): Promise<boolean> {
+    const { submit } = await this._context.model.kinds();
+    const fields = submit.filter(field => field.flag !== '');
+    if (this.isDisposed || same(fields, this.fields)) {
+      return false;
+    }
+    this.setTargets(this._context.model.targets);
+    this.setFields(fields);
+    this.forget();
+    return true;
+  }
+
+  /** Another cell, or another line in it, may be meant now; `true`: the form is to be filled from its line. */
+  turnTo(subject: ISubject): boolean {
+    if (this.isOf(subject)) {
+      return false;
+    }
+    this._read = read(subject);
+    this._valuesBefore = subject.old ? this.values() : null;
+    if (this._valuesBefore) {
+      return true;
+    }
+    if (this._filled) {
+      // The form said what another cell's line says; back to what a person has typed.
+      this._filled = false;
+      this.setValues(this._draft);
+    }
+    return false;
+  }
+
+  /**
+   * Say what the line of a cell says, and keep what was typed while the kernel was asked for it.
+   *
+   * `null`: another line is meant by now; else whether the form says more than the line.
+   */
+  fill(subject: ISubject, values: Values): boolean | null {
+    if (!this.isOf(subject)) {
+      return null;
+    }
+    const kept = this._valuesBefore ? keepTyped(this._valuesBefore, this.values(), values) : values;
+    this._filled = true;
+    this._valuesBefore = null;
+    this.setValues(kept);
+    return !same(kept, values);
+  }
+
+  /** Whether the form is about this cell and its line. */
+  isOf(subject: ISubject): boolean {
+    return this._read === read(subject);
+  }
+
+  /** What was read is to be read again. */
+  forget(): void {
+    this._read = '';
+    this._valuesBefore = null;
+  }
+
+  /** Empty it, for good. */
+  clear(): void {
+    this._draft = {};
+    this.setValues({});
+  }
+
+  /** Place and line that the form was filled from, or was found without one. */
+  private _read = '';
+  /** The form says what a line in the notebook says. */
+  private _filled = false;
+  /** What a person has typed for cells without a line. */
+  private _draft: Values = {};
+  /** What the form said when the kernel was asked what a line says; `null`: it has answered. */
+  private _valuesBefore: Values | null = null;
+}
+
+function read(subject: ISubject): string {
+  return `${subject.place}\n${subject.old}`;
+}
+
+/** Milliseconds after which a change in the notebook is followed. */
+const CHANGE_DELAY_MS = 120;
+
+/** The same for what a person types. */
+const TYPING_DELAY_MS = 400;
+
+class CellFollower {
+  /** Calls `settled` a while after the last change, as long as it is `seen`. */
+  constructor(
+    private readonly _context: IPanelContext,
+    private readonly _seen: () => boolean,
+    private readonly _settled: () => void
+  ) {
+    const { tracker } = _context;
+    tracker.activeCellChanged.connect(this.follow, this);
+    tracker.selectionChanged.connect(this._changed, this);
+  }
+
+  /** Follow the cell that is the active one now. */
+  follow(): void {
+    const cell = this._context.model.notebook?.content.activeCell ?? null;
+    if (cell !== this._cell) {
+      this._cell?.model?.contentChanged.disconnect(this._typed, this);
+      this._cell = cell;
+      cell?.model?.contentChanged.connect(this._typed, this);
+    }
+    this.later();
+  }
+
+  /** Look again after `wait` milliseconds, if nothing else comes until then. */
+  later(wait = CHANGE_DELAY_MS): void {
+    this.cancel();
+    if (this._seen()) {
+      this._timer = setTimeout(this._settled, wait);
+    }
+  }
+
+  /** Who looks now need not do so again later. */
+  cancel(): void {
+    clearTimeout(this._timer);
+  }
+
+  dispose(): void {
+    this.cancel();
+    const { tracker } = this._context;
+    tracker.activeCellChanged.disconnect(this.follow, this);
+    tracker.selectionChanged.disconnect(this._changed, this);
+    this._cell?.model?.contentChanged.disconnect(this._typed, this);
+    this._cell = null;
+  }
+
+  private _changed(): void {
+    this.later();
+  }
+
+  private _typed(): void {
+    this.later(TYPING_DELAY_MS);
+  }
+
+  private _cell: Cell | null = null;
+  private _timer: ReturnType<typeof setTimeout> | undefined;
+}
+
+/** The only selected `.py` file; empty when it is not one. */
+function selectedScript(files: IFileBrowserFactory | null): string {
+  const browser = files?.tracker.currentWidget;
+  const items = browser ? Array.from(browser.selectedItems()) : [];
+  return items.length === 1 && items[0].type !== 'directory' && /\.py$/i.test(items[0].path) ? items[0].path : '';
+}
+
+/** Commands of the Submit section; the ids go into the palette. */
+export function addSubmitCommands(
+  context: IPanelContext,
+  show: () => SubmitSection,
+  files: IFileBrowserFactory | null
+): string[] {
+  const { app, model, trans } = context;
+  const { commands } = app;
+  const hasNotebook = () => model.notebook !== null;
+
+  commands.addCommand(CommandIDs.submitCell, {
+    label: trans.__('Submit cell as training run…'),
+    caption: trans.__('Open the form that writes the submit line into the active cell'),
+    icon: args => (args['toolbar'] ? runIcon : undefined),
+    isEnabled: hasNotebook,
+    describedBy: { args: { type: 'object', properties: {} } },
+    execute: () => show().prefill('cell')
+  });
+  commands.addCommand(CommandIDs.submitSelected, {
+    label: trans.__('Submit selected cells as training run…'),
+    caption: trans.__('Open the form that joins the selected cells into a new one with a submit line'),
+    isEnabled: hasNotebook,
+    describedBy: { args: { type: 'object', properties: {} } },
+    execute: () => show().prefill('selected')
+  });
+  commands.addCommand(CommandIDs.submitFile, {
+    label: trans.__('Submit as training run…'),
+    caption: trans.__('Open the form that writes the submit line of this .py file into the notebook'),
+    isEnabled: args => hasNotebook() && (typeof args['file'] === 'string' || selectedScript(files) !== ''),
+    isVisible: args => typeof args['file'] === 'string' || selectedScript(files) !== '',
+    describedBy: {
+      args: {
+        type: 'object',
+        properties: {
+          file: { type: 'string', description: 'Path of a .py file from the root of the server; the selected one by default' }
+        }
+      }
+    },
+    execute: args => {
+      const file = typeof args['file'] === 'string' ? args['file'] : selectedScript(files);
+      if (file) {
+        show().prefill({ file });
+      }
+    }
+  });
+
+  // The other two lie in the settings' schema, where a person can move them.
+  app.contextMenu.addItem({ command: CommandIDs.submitSelected, selector: '.jp-Notebook .jp-CodeCell', rank: 11.6 });
+  return [CommandIDs.submitCell, CommandIDs.submitSelected, CommandIDs.submitFile];
 }

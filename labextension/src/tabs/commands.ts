@@ -1,15 +1,17 @@
 /** Commands that show a run: its cell, its tab, its log, its GPUs, beside another run. */
 
-import type { ILayoutRestorer } from '@jupyterlab/application';
+import type { ILayoutRestorer, JupyterFrontEnd } from '@jupyterlab/application';
 import { MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
+import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import type { IOutputAreaModel } from '@jupyterlab/outputarea';
 import type { LabIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { Widget } from '@lumino/widgets';
 import { chartIcon, compareIcon, gpuIcon, logIcon, runsIcon } from '../panel/icons';
 import { chosenRuns, selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
+import { RUN_MIME } from '../protocol';
 import { choiceOf, IN_USE, targetSource } from '../sections/gpu_source';
-import { showCell } from './cell';
 import { CompareTab } from './compare';
 import { DashboardTab } from './dashboard';
 import { LogTab } from './log';
@@ -85,7 +87,7 @@ class Tabs<T extends Widget> {
 
   open(key: string, label: string, make: () => T): MainAreaWidget<T> {
     const { shell } = this._context.app;
-    let tab = this.tracker.find(found => this._keyOf(found.content) === key);
+    let tab = this.tracker.find(result => this._keyOf(result.content) === key);
     if (!tab) {
       const content = make();
       content.title.label = content.title.label || label;
@@ -120,8 +122,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   const label = (short: string, long: string) => (args: Args) => (args.short ? short : long);
 
   commands.addCommand(CommandIDs.runTab, {
-    label: label(trans.__('Open Dashboard in a Tab'), trans.__('Open Run Dashboard in a Tab')),
-    caption: trans.__('Live charts of the run in the main area'),
+    label: label(trans.__('Open dashboard in a tab'), trans.__('Open run dashboard in a tab')),
+    caption: trans.__('Open live charts of the run in the main area'),
     icon: runsIcon,
     isEnabled: some,
     describedBy: HANDLE,
@@ -132,8 +134,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   });
 
   commands.addCommand(CommandIDs.runOpen, {
-    label: label(trans.__('Go to Cell'), trans.__('Go to Cell of Run')),
-    caption: trans.__('Show the cell of the run; its dashboard in a tab where no open notebook has it'),
+    label: label(trans.__('Go to cell'), trans.__('Go to cell of run')),
+    caption: trans.__('Go to cell (opens the dashboard if its notebook is closed)'),
     icon: chartIcon,
     isEnabled: some,
     describedBy: HANDLE,
@@ -146,8 +148,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   });
 
   commands.addCommand(CommandIDs.runLogs, {
-    label: label(trans.__('Open Log'), trans.__('Open Run Log')),
-    caption: trans.__('The whole log of the run, followed while it grows'),
+    label: label(trans.__('Open log'), trans.__('Open run log')),
+    caption: trans.__('Open log'),
     icon: logIcon,
     isEnabled: some,
     describedBy: LOG,
@@ -161,8 +163,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   });
 
   commands.addCommand(CommandIDs.runCompare, {
-    label: label(trans.__('Compare'), trans.__('Compare Runs')),
-    caption: trans.__('Two selected runs side by side'),
+    label: label(trans.__('Compare'), trans.__('Compare runs')),
+    caption: trans.__('Compare two selected runs side by side'),
     icon: compareIcon,
     isEnabled: args => two(args) !== null,
     describedBy: HANDLES,
@@ -181,8 +183,8 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   };
 
   commands.addCommand(CommandIDs.runGpus, {
-    label: label(trans.__('Show GPUs'), trans.__('Show GPUs of Run')),
-    caption: trans.__('GPU charts of the run in the side panel'),
+    label: label(trans.__('Show GPUs'), trans.__('Show GPUs of run')),
+    caption: trans.__('Show GPU charts of the run in the side panel'),
     icon: gpuIcon,
     isEnabled: some,
     describedBy: HANDLE,
@@ -192,7 +194,7 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
   const targetName = (args: Args) =>
     (typeof args.target === 'string' && args.target) || selection.target || model.current;
   commands.addCommand(CommandIDs.targetGpus, {
-    label: label(trans.__('Watch GPUs'), trans.__('Watch GPUs of Compute Target')),
+    label: label(trans.__('Watch GPUs'), trans.__('Watch GPUs of compute target')),
     caption: trans.__('Sample the GPUs of the target in the side panel'),
     icon: gpuIcon,
     isEnabled: args => targetName(args) !== '' && model.connection.state === 'ready',
@@ -228,4 +230,61 @@ export function addTabCommands(context: IPanelContext, restorer: ILayoutRestorer
     CommandIDs.runGpus,
     CommandIDs.targetGpus
   ];
+}
+
+/** Milliseconds. */
+const FLASH_MS = 1600;
+const REVEAL_TIMEOUT_MS = 5000;
+
+/** Index of the last cell whose output shows this run, or -1. */
+function cellOf(panel: NotebookPanel, handle: string): number {
+  const cells = panel.content.model?.cells;
+  for (let i = (cells?.length ?? 0) - 1; cells && i >= 0; i--) {
+    const outputs = (cells.get(i) as unknown as { outputs?: IOutputAreaModel }).outputs;
+    for (let k = 0; outputs && k < outputs.length; k++) {
+      const record = outputs.get(k).data[RUN_MIME] as { handle?: string } | undefined;
+      if (record?.handle === handle) {
+        return i;
+      }
+    }
+  }
+  return -1;
+}
+
+/** Show the cell; false where no open notebook has it. */
+async function showCell(
+  app: JupyterFrontEnd,
+  tracker: INotebookTracker,
+  first: NotebookPanel | null,
+  handle: string
+): Promise<boolean> {
+  const panels: NotebookPanel[] = first && !first.isDisposed ? [first] : [];
+  tracker.forEach(panel => panels.push(panel));
+  const panel = panels.find(result => cellOf(result, handle) >= 0);
+  if (!panel) {
+    return false;
+  }
+  app.shell.activateById(panel.id);
+  await Promise.race([panel.revealed, new Promise(resolve => setTimeout(resolve, REVEAL_TIMEOUT_MS))]);
+  const { content } = panel;
+  const index = cellOf(panel, handle);
+  if (index < 0) {
+    return false;
+  }
+  content.activeCellIndex = index;
+  content.deselectAll();
+  // A notebook that is long keeps what is far off the page out of it: it knows how to bring it back.
+  await content.scrollToItem(index, 'start');
+  const cell = content.widgets[index];
+  cell?.ready.then(
+    () => {
+      cell.node.classList.remove('jp-AmlFlash');
+      // Begin anew where it flashes already.
+      void cell.node.offsetWidth;
+      cell.node.classList.add('jp-AmlFlash');
+      setTimeout(() => cell.node.classList.remove('jp-AmlFlash'), FLASH_MS);
+    },
+    () => undefined
+  );
+  return true;
 }

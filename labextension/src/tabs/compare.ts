@@ -2,17 +2,17 @@
 
 import { Widget } from '@lumino/widgets';
 import { LineChart } from '../charts/line';
-import { Refused } from '../client';
 import { number } from '../format';
+import { Refused } from '../kernel/client';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
 import type { IRunRecord } from '../protocol';
 import { normalise, TERMINAL } from '../record';
 import { element } from '../sections/dom';
-import { compareRows, IRow, overlays } from './compare_rows';
-import { quiet } from './state';
+import { compareRows, IRow, overlays } from './compareRows';
+import { quiet } from './tabText';
 
 /** Milliseconds between two looks at a run that goes on. */
-const AGAIN = 5000;
+const POLL_INTERVAL_MS = 5000;
 
 export class CompareTab extends Widget {
   constructor(
@@ -42,7 +42,7 @@ export class CompareTab extends Widget {
     this.node.append(this._state, label, scroll, this._key, this._charts);
     model.runsChanged.connect(this._changed, this);
     model.connectionChanged.connect(this._connection, this);
-    void this._ask();
+    void this._fetch();
   }
 
   dispose(): void {
@@ -74,49 +74,49 @@ export class CompareTab extends Widget {
   private _connection(): void {
     if (this._records.length && this._model.connection.state === 'ready') {
       // A cell has begun or ended, no more.
-      this._say('');
+      this._setStatus('');
       this._later();
     } else {
-      void this._ask();
+      void this._fetch();
     }
   }
 
   /** What changes many times a second is asked for now and then. */
   private _later(): void {
     if (this._timer === undefined && this.isVisible) {
-      const wait = Math.max(0, this._asked + AGAIN - Date.now());
+      const wait = Math.max(0, this._fetchedAt + POLL_INTERVAL_MS - Date.now());
       this._timer = setTimeout(() => {
         this._timer = undefined;
-        void this._ask();
+        void this._fetch();
       }, wait);
     }
   }
 
-  private async _ask(): Promise<void> {
+  private async _fetch(): Promise<void> {
     const { trans } = this._context;
     const model = this._model;
     const settled = this._records.every(record => record && record.done && TERMINAL.has(record.state));
-    if (this._asking || this.isDisposed || (settled && this._records.length)) {
+    if (this._fetching || this.isDisposed || (settled && this._records.length)) {
       return;
     }
     if (model.connection.state !== 'ready') {
-      this._say(quiet(trans, model.connection, trans.__('the comparison')));
+      this._setStatus(quiet(trans, model.connection, trans.__('the comparison')));
       return;
     }
-    this._asking = true;
-    this._asked = Date.now();
+    this._fetching = true;
+    this._fetchedAt = Date.now();
     try {
       const replies = await Promise.all(this.handles.map(handle => model.request('run', { handle })));
       if (this.isDisposed) {
         return;
       }
       this._records = replies.map(reply => normalise(reply.record));
-      this._say('');
+      this._setStatus('');
       this._draw();
     } catch (error) {
-      this._say(error instanceof Refused ? error.message : quiet(trans, model.connection, trans.__('the comparison')));
+      this._setStatus(error instanceof Refused ? error.message : quiet(trans, model.connection, trans.__('the comparison')));
     } finally {
-      this._asking = false;
+      this._fetching = false;
     }
   }
 
@@ -200,9 +200,9 @@ export class CompareTab extends Widget {
       mark.setAttribute('aria-label', trans.__('differs'));
     }
     const cell = (value: string) => {
-      const found = element('td', 'jp-AmlCompare-value', value || '–');
-      found.title = value;
-      return found;
+      const result = element('td', 'jp-AmlCompare-value', value || '–');
+      result.title = value;
+      return result;
     };
     line.append(name, mark, cell(row.left), cell(row.right));
     return line;
@@ -210,7 +210,7 @@ export class CompareTab extends Widget {
 
   private _overlay(a: IRunRecord, b: IRunRecord, names: readonly string[]): void {
     const { trans } = this._context;
-    const found = overlays(a, b);
+    const result = overlays(a, b);
     this._key.replaceChildren(
       ...names.map((name, i) => {
         const part = element('span', '');
@@ -220,15 +220,15 @@ export class CompareTab extends Widget {
         return part;
       })
     );
-    this._key.hidden = !found.length;
-    this._charts.hidden = !found.length;
+    this._key.hidden = !result.length;
+    this._charts.hidden = !result.length;
     for (const [name, chart] of this._lines) {
-      if (!found.some(overlay => overlay.name === name)) {
+      if (!result.some(overlay => overlay.name === name)) {
         chart.dispose();
         this._lines.delete(name);
       }
     }
-    for (const { name, x, left, right } of found) {
+    for (const { name, x, left, right } of result) {
       let chart = this._lines.get(name);
       if (!chart) {
         this._lines.set(name, (chart = new LineChart()));
@@ -252,7 +252,7 @@ export class CompareTab extends Widget {
     }
   }
 
-  private _say(text: string): void {
+  private _setStatus(text: string): void {
     this._state.textContent = text;
     this._state.hidden = !text;
   }
@@ -266,7 +266,7 @@ export class CompareTab extends Widget {
   private readonly _lines = new Map<string, LineChart>();
   private _records: IRunRecord[] = [];
   private _drawn = '';
-  private _asked = 0;
-  private _asking = false;
+  private _fetchedAt = 0;
+  private _fetching = false;
   private _timer: ReturnType<typeof setTimeout> | undefined;
 }

@@ -4,12 +4,12 @@ import type { Kernel } from '@jupyterlab/services';
 import { Message } from '@lumino/messaging';
 import { ISignal, Signal } from '@lumino/signaling';
 import { PanelLayout, Widget } from '@lumino/widgets';
-import { Refused } from '../client';
-import { IRunHost, living } from '../output/host';
+import { Refused } from '../kernel/client';
+import { IRunHost, living } from '../output/notebook';
 import { RunOutput } from '../output/renderer';
 import type { IPanelContext } from '../panel/tokens';
 import { RUN_MIME } from '../protocol';
-import { quiet } from './state';
+import { quiet } from './tabText';
 
 /** The kernel that the tab was opened with; when it is gone, the one that the panel follows. */
 class TabHost implements IRunHost {
@@ -70,15 +70,15 @@ export class DashboardTab extends Widget {
     this._state.hidden = true;
     this.node.append(this._state);
     this.layout = new PanelLayout();
-    _context.model.connectionChanged.connect(this._ask, this);
-    void this._ask();
+    _context.model.connectionChanged.connect(this._fetch, this);
+    void this._fetch();
   }
 
   dispose(): void {
     if (this.isDisposed) {
       return;
     }
-    this._context.model.connectionChanged.disconnect(this._ask, this);
+    this._context.model.connectionChanged.disconnect(this._fetch, this);
     this._host.dispose();
     super.dispose();
   }
@@ -90,16 +90,16 @@ export class DashboardTab extends Widget {
   }
 
   /** Fetch the record once; from then on it is the output's own affair. */
-  private async _ask(): Promise<void> {
+  private async _fetch(): Promise<void> {
     const { model, trans } = this._context;
-    if (this._run || this._asking || this.isDisposed) {
+    if (this._run || this._fetching || this.isDisposed) {
       return;
     }
     if (model.connection.state !== 'ready') {
-      this._say(quiet(trans, model.connection, trans.__('the dashboard')));
+      this._setStatus(quiet(trans, model.connection, trans.__('the dashboard')));
       return;
     }
-    this._asking = true;
+    this._fetching = true;
     // Another may be followed by the time the answer comes.
     const { kernel } = model;
     try {
@@ -110,7 +110,7 @@ export class DashboardTab extends Widget {
       if (record.handle !== this.handle) {
         throw new Refused(trans.__('The kernel answered about another run.'));
       }
-      this._say('');
+      this._setStatus('');
       this._host.adopt(kernel);
       const run = (this._run = new RunOutput(trans, this._host));
       (this.layout as PanelLayout).addWidget(run);
@@ -119,17 +119,17 @@ export class DashboardTab extends Widget {
       await run.renderModel({ data, metadata: {}, trusted: true, setData: () => undefined });
       run.openDashboard();
     } catch (error) {
-      this._say(error instanceof Refused ? error.message : quiet(trans, model.connection, trans.__('the dashboard')));
+      this._setStatus(error instanceof Refused ? error.message : quiet(trans, model.connection, trans.__('the dashboard')));
     } finally {
-      this._asking = false;
+      this._fetching = false;
     }
     if (!this._run && kernel !== model.kernel) {
       // The one that is followed now was not asked.
-      await this._ask();
+      await this._fetch();
     }
   }
 
-  private _say(text: string): void {
+  private _setStatus(text: string): void {
     this._state.textContent = text;
     this._state.hidden = !text;
   }
@@ -137,5 +137,5 @@ export class DashboardTab extends Widget {
   private readonly _host: TabHost;
   private readonly _state: HTMLElement;
   private _run: RunOutput | null = null;
-  private _asking = false;
+  private _fetching = false;
 }

@@ -1,18 +1,18 @@
-/** The log of one run in the main area: from its end, and on as it grows. */
+/** The log of one run in the main area: fetched in parts, followed at its end. */
 
 import { Clipboard, Notification } from '@jupyterlab/apputils';
+import { TranslationBundle } from '@jupyterlab/translation';
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
-import { Refused } from '../client';
 import { bytes } from '../format';
+import { Refused } from '../kernel/client';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
-import { LogLines } from './log_text';
-import { LogPage } from './log_view';
-import { quiet, runLine } from './state';
+import { cut, ILine, ISpan, LogLines, spans } from './logText';
+import { quiet, runLine } from './tabText';
 
 /** Bytes in one question. */
-const PART = 128 * 1024;
+const PART_BYTES = 128 * 1024;
 
 /** Milliseconds between questions about the last bytes of an ended run. */
 const LAST = [500, 1000, 2000, 4000, 8000];
@@ -30,7 +30,7 @@ export class LogTab extends Widget {
     this._model = model;
     this.addClass('jp-AmlTab');
     this.addClass('jp-AmlLog');
-    // JupyterLab styles the colours of terminals below this class.
+    // JupyterLab styles the colors of terminals below this class.
     this.addClass('jp-RenderedText');
     const bar = document.createElement('div');
     bar.className = 'jp-AmlLog-bar';
@@ -46,7 +46,7 @@ export class LogTab extends Widget {
     };
     this._follow = button(trans.__('Follow'), () => void this._toEnd());
     this._wrap = button(trans.__('Wrap'), () => this._setWrap(this._wrap.getAttribute('aria-pressed') !== 'true'));
-    this._copy = button(trans.__('Copy Path'), () => {
+    this._copy = button(trans.__('Copy path'), () => {
       Clipboard.copyToSystem(this._path);
       Notification.success(trans.__('Copied %1', this._path), { autoClose: 3000 });
     });
@@ -55,7 +55,7 @@ export class LogTab extends Widget {
     this._quiet = document.createElement('div');
     this._quiet.className = 'jp-AmlTab-state';
     this._quiet.setAttribute('role', 'status');
-    this._earlier = button(trans.__('Load Earlier'), () => void this._loadEarlier());
+    this._earlier = button(trans.__('Load earlier lines'), () => void this._loadEarlier());
     this._earlier.className = 'jp-AmlLog-earlier jp-mod-styled jp-mod-minimal';
     this._page = new LogPage(trans);
     this._page.onFollow = () => this._buttons();
@@ -135,8 +135,8 @@ export class LogTab extends Widget {
     try {
       for (let more = true; more && !this.isDisposed && !this._detached; ) {
         const first = !this._began;
-        const offset = first ? -PART : this._lines.end;
-        const reply = await this._model.request('log', { ...this._whose, offset, limit: PART });
+        const offset = first ? -PART_BYTES : this._lines.end;
+        const reply = await this._model.request('log', { ...this._whose, offset, limit: PART_BYTES });
         if (this.isDisposed) {
           return;
         }
@@ -203,7 +203,7 @@ export class LogTab extends Widget {
     }
     this._reading = true;
     try {
-      const from = Math.max(0, start - PART);
+      const from = Math.max(0, start - PART_BYTES);
       let [text, at] = ['', from];
       while (at < start) {
         const reply = await this._model.request('log', { ...this._whose, offset: at, limit: start - at });
@@ -319,4 +319,146 @@ export class LogTab extends Widget {
   private _drawn = false;
   /** Earlier lines have pushed the end out: nothing is added until the reader goes back there. */
   private _detached = false;
+}
+
+/** CSS pixels from the end that still count as the end. */
+const NEAR_END_PX = 24;
+
+class LogPage {
+  constructor(private readonly _trans: TranslationBundle) {
+    this.node = document.createElement('pre');
+    this.node.className = 'jp-AmlLog-text';
+    this.node.tabIndex = 0;
+    this.node.setAttribute('role', 'log');
+    // It scrolls by many times a second; a screen reader would never stop.
+    this.node.setAttribute('aria-live', 'off');
+    this.node.setAttribute('aria-label', _trans.__('Log'));
+    this.node.addEventListener('scroll', () => this._scrolled(), { passive: true });
+  }
+
+  readonly node: HTMLElement;
+
+  /** Called when the reader has left the end or come back. */
+  onFollow: () => void = () => undefined;
+
+  /** The end stays in view as lines come. */
+  get follows(): boolean {
+    return this._follows;
+  }
+
+  follow(): void {
+    this._setFollows(true);
+    this._bottom = this.node.scrollHeight;
+    this.node.scrollTop = this.node.scrollHeight;
+  }
+
+  set wrap(on: boolean) {
+    this.node.classList.toggle('jp-mod-wrap', on);
+    if (this._follows) {
+      this.follow();
+    }
+  }
+
+  /** Show these lines; one with the same key is left as it is, with what is selected in it. */
+  show(lines: readonly ILine[]): void {
+    const wanted = new Set(lines.map(line => line.key));
+    const old = this._nodes;
+    // What is read stays where it is while lines come and go before it.
+    const anchor = this._follows ? undefined : this._anchor(wanted);
+    const was = anchor?.offsetTop ?? 0;
+    old.forEach((node, key) => {
+      if (!wanted.has(key)) {
+        node.remove();
+      }
+    });
+    this._nodes = new Map();
+    let next: ChildNode | null = this.node.firstChild;
+    let fresh: DocumentFragment | null = null;
+    for (const line of lines) {
+      const known = old.get(line.key);
+      if (known) {
+        if (fresh) {
+          this.node.insertBefore(fresh, known);
+          fresh = null;
+        }
+        next = known.nextSibling;
+      } else {
+        (fresh ??= document.createDocumentFragment()).append(this._line(line));
+      }
+      this._nodes.set(line.key, known ?? ((fresh as DocumentFragment).lastChild as HTMLElement));
+    }
+    if (fresh) {
+      this.node.insertBefore(fresh, next);
+    }
+    if (this._follows) {
+      this.follow();
+    } else if (anchor) {
+      this.node.scrollTop += anchor.offsetTop - was;
+    }
+  }
+
+  /** The first line in view that stays. */
+  private _anchor(wanted: ReadonlySet<number>): HTMLElement | undefined {
+    const top = this.node.scrollTop + this.node.offsetTop;
+    let result: HTMLElement | undefined;
+    for (const [key, node] of this._nodes) {
+      if (wanted.has(key)) {
+        result = node;
+        if (node.offsetTop + node.offsetHeight > top) {
+          return node;
+        }
+      }
+    }
+    return result;
+  }
+
+  private _line(line: ILine): HTMLElement {
+    const node = document.createElement('div');
+    node.className = 'jp-AmlLog-line';
+    const { text, rest } = cut(line.text);
+    node.append(...spans(text).map(part => this._span(part)));
+    if (rest) {
+      const more = document.createElement('span');
+      more.className = 'jp-AmlLog-cut';
+      more.textContent = this._trans._n('… %1 more character', '… %1 more characters', rest, rest);
+      node.append(' ', more);
+    }
+    if (!node.firstChild) {
+      // An empty line is a line, and copied as one.
+      node.append(document.createElement('br'));
+    }
+    return node;
+  }
+
+  private _span(part: ISpan): Node {
+    if (!part.classes.length && !part.color && !part.background) {
+      return document.createTextNode(part.text);
+    }
+    const node = document.createElement('span');
+    node.className = part.classes.join(' ');
+    node.style.color = part.color;
+    node.style.backgroundColor = part.background;
+    node.textContent = part.text;
+    return node;
+  }
+
+  private _scrolled(): void {
+    const { scrollTop, scrollHeight, clientHeight } = this.node;
+    if (!clientHeight || (this._follows && scrollHeight !== this._bottom)) {
+      // Hidden, or longer than when we scrolled: not the reader's doing.
+      return;
+    }
+    this._setFollows(scrollHeight - scrollTop - clientHeight < NEAR_END_PX);
+  }
+
+  private _setFollows(on: boolean): void {
+    if (on !== this._follows) {
+      this._follows = on;
+      this.onFollow();
+    }
+  }
+
+  private _nodes = new Map<number, HTMLElement>();
+  private _follows = true;
+  private _bottom = 0;
 }

@@ -1,0 +1,281 @@
+/** The sections of the panel: which are open, how high they are, and that both survive a reload. */
+
+import type { IStateDB } from '@jupyterlab/statedb';
+import { AccordionLayout, AccordionPanel, Widget } from '@lumino/widgets';
+
+const STATE_KEY = 'jupyter-amltrain:sections';
+/** Milliseconds after a change before it is written. */
+const SAVE_DELAY_MS = 500;
+
+export interface ISection {
+  /** Under which it is remembered. */
+  readonly name: string;
+  readonly widget: Widget;
+  readonly minimum: number;
+  /** Pixels, or as much as its content, up to a share of the room. */
+  readonly preferred: number | { readonly share: number };
+  readonly flex: number;
+  /** Closed until a person opens it. */
+  readonly closed?: boolean;
+}
+
+const layouts = new WeakMap<Widget, SectionLayout>();
+
+/** Who keeps the sections of this panel; `null` before there is one. */
+export function sectionLayoutOf(panel: Widget | null): SectionLayout | null {
+  return (panel && layouts.get(panel)) ?? null;
+}
+
+export class SectionLayout {
+  constructor(
+    private readonly _panel: AccordionPanel,
+    private readonly _sections: readonly ISection[],
+    private readonly _db: IStateDB | null
+  ) {
+    layouts.set(_panel, this);
+    for (const { widget, closed } of _sections) {
+      widget.setHidden(closed === true);
+      _panel.addWidget(widget);
+    }
+    _panel.expansionToggled.connect(this._toggled, this);
+    _panel.handleMoved.connect(this._moved, this);
+    this._observer = new ResizeObserver(() => this.update());
+    this._observer.observe(_panel.node);
+    void this._restore();
+  }
+
+  dispose(): void {
+    cancelAnimationFrame(this._frame);
+    clearTimeout(this._saving);
+    this._observer.disconnect();
+  }
+
+  /** Open a section and give it what it needs; others are closed only where there is no room for all. */
+  reveal(widget: Widget): void {
+    const at = this._sections.findIndex(section => section.widget === widget);
+    if (at < 0) {
+      return;
+    }
+    this._sizes.delete(this._sections[at].name);
+    this._panel.expand(at);
+    sectionsToClose(this._room, this._needs(), at).forEach(i => this._panel.collapse(i));
+    this.update();
+  }
+
+  /** A section has more to show for a while: up to this share of the room; 0 gives it back. */
+  requestSpace(widget: Widget, share: number): void {
+    const section = this._sections.find(each => each.widget === widget);
+    if (section && (this._requested.get(section.name) ?? 0) !== share) {
+      this._requested.set(section.name, share);
+      this._divide();
+    }
+  }
+
+  /** Give each its height, with the next frame. */
+  update(): void {
+    cancelAnimationFrame(this._frame);
+    this._frame = requestAnimationFrame(() => this._divide());
+  }
+
+  private get _room(): number {
+    const layout = this._panel.layout as AccordionLayout;
+    const open = this._sections.filter(section => !section.widget.isHidden).length;
+    return (
+      this._panel.node.clientHeight - layout.titleSpace * this._sections.length - layout.spacing * Math.max(0, open - 1)
+    );
+  }
+
+  private _needs(): ISectionNeed[] {
+    const room = this._room;
+    return this._sections.map(({ name, widget, minimum, preferred, flex }) => {
+      const open = !widget.isHidden;
+      const requested = this._requested.get(name) ?? 0;
+      const chosen = requested ? undefined : this._sizes.get(name);
+      if (typeof preferred === 'number') {
+        return { open, minimum, preferred: chosen ?? preferred, flex };
+      }
+      const content = open ? contentHeight(widget.node, node => this._observe(node)) : 0;
+      const fits = Math.min(content, Math.max(preferred.share, requested) * room);
+      return { open, minimum: Math.min(minimum, content || minimum), preferred: chosen ?? fits, flex, prioritized: requested > 0 };
+    });
+  }
+
+  private _divide(): void {
+    const room = this._room;
+    if (!this._panel.isVisible || room <= 0) {
+      return;
+    }
+    const sizes = divide(room, this._needs());
+    const layout = this._panel.layout as AccordionLayout;
+    const now = layout.absoluteSizes();
+    const same = sizes.every((size, i) => Math.abs(size - (this._sections[i].widget.isHidden ? 0 : now[i])) < 1);
+    if (!same) {
+      this._panel.setRelativeSizes(sizes);
+    }
+    this._assigned = sizes;
+  }
+
+  private _toggled(): void {
+    this.update();
+    this._save();
+  }
+
+  /** A person has moved a border: the sections at its two sides keep what they got. */
+  private _moved(): void {
+    const sizes = (this._panel.layout as AccordionLayout).absoluteSizes();
+    this._sections.forEach(({ name, widget }, i) => {
+      if (!widget.isHidden && Math.abs(sizes[i] - (this._assigned[i] ?? 0)) > 2) {
+        this._sizes.set(name, Math.round(sizes[i]));
+        this._requested.delete(name);
+      }
+    });
+    this._assigned = sizes;
+    this._save();
+  }
+
+  private _observe(node: Element): void {
+    if (!this._observed.has(node)) {
+      this._observed.add(node);
+      this._observer.observe(node);
+    }
+  }
+
+  private async _restore(): Promise<void> {
+    const stored = storedLayout(await this._db?.fetch(STATE_KEY).catch(() => null));
+    if (!stored || this._panel.isDisposed) {
+      return;
+    }
+    this._restoring = true;
+    this._sections.forEach(({ name }, i) => {
+      if (stored.closed.includes(name)) {
+        this._panel.collapse(i);
+      } else {
+        this._panel.expand(i);
+      }
+    });
+    Object.entries(stored.sizes).forEach(([name, size]) => this._sizes.set(name, size));
+    this._restoring = false;
+    this.update();
+  }
+
+  private _save(): void {
+    if (this._restoring || !this._db) {
+      return;
+    }
+    clearTimeout(this._saving);
+    this._saving = setTimeout(() => {
+      const layout: IStoredLayout = {
+        closed: this._sections.filter(section => section.widget.isHidden).map(section => section.name),
+        sizes: Object.fromEntries(this._sizes)
+      };
+      this._db?.save(STATE_KEY, JSON.parse(JSON.stringify(layout))).catch(() => undefined);
+    }, SAVE_DELAY_MS);
+  }
+
+  private readonly _observer: ResizeObserver;
+  private readonly _observed = new WeakSet<Element>();
+  private readonly _sizes = new Map<string, number>();
+  private readonly _requested = new Map<string, number>();
+  private _assigned: readonly number[] = [];
+  private _restoring = false;
+  private _frame = 0;
+  private _saving: ReturnType<typeof setTimeout> | undefined;
+}
+
+/** Height of all that is in a node, were nothing of it scrolled away; `part` hears of each part. */
+function contentHeight(node: Element, part: (node: Element) => void): number {
+  let height = 0;
+  for (const child of node.children) {
+    const { overflowY, display, position, paddingTop, paddingBottom } = getComputedStyle(child);
+    if (display === 'none' || position === 'absolute') {
+      part(child);
+    } else if (overflowY === 'auto' || overflowY === 'scroll') {
+      height += contentHeight(child, part) + parseFloat(paddingTop) + parseFloat(paddingBottom);
+    } else {
+      part(child);
+      height += (child as HTMLElement).offsetHeight;
+    }
+  }
+  return height;
+}
+
+export interface ISectionNeed {
+  readonly open: boolean;
+  /** Pixels below which it is of no use. */
+  readonly minimum: number;
+  /** Pixels with which it is content. */
+  readonly preferred: number;
+  /** What is left goes to the open section that is mostFlexible. */
+  readonly flex: number;
+  /** Its preferred comes before those of others. */
+  readonly prioritized?: boolean;
+}
+
+/** Pixels for each section: the minimum first, then preferences as far as there is room, the rest to the mostFlexible. */
+export function divide(room: number, sections: readonly ISectionNeed[]): number[] {
+  const open = sections.map(section => (section.open ? 1 : 0));
+  const sum = (values: readonly number[]) => values.reduce((all, value) => all + value, 0);
+  const minimum = sections.map((section, i) => open[i] * section.minimum);
+  const preferences = sections.map((section, i) => open[i] * Math.max(section.preferred, section.minimum));
+  const need = sum(minimum);
+  if (need >= room) {
+    return minimum.map(value => (need ? (value / need) * room : 0));
+  }
+  const grow = (from: readonly number[], prioritized: boolean) => {
+    const more = preferences.map((value, i) => ((sections[i].prioritized ?? false) === prioritized ? value - minimum[i] : 0));
+    const share = sum(more) > 0 ? Math.min(1, (room - sum(from)) / sum(more)) : 0;
+    return from.map((value, i) => value + more[i] * share);
+  };
+  const sizes = grow(grow(minimum, true), false);
+  const rest = room - sum(sizes);
+  let mostFlexible = -1;
+  sections.forEach((section, i) => {
+    if (section.open && (mostFlexible < 0 || section.flex > sections[mostFlexible].flex)) {
+      mostFlexible = i;
+    }
+  });
+  if (mostFlexible >= 0) {
+    sizes[mostFlexible] += rest;
+  }
+  return sizes;
+}
+
+/** Which sections to close, the first ones first, so that the others can be used beside the one that must be seen. */
+export function sectionsToClose(room: number, sections: readonly ISectionNeed[], must: number): number[] {
+  const closed: number[] = [];
+  let need = sections.reduce((all, section) => all + (section.open ? section.minimum : 0), 0);
+  for (let i = sections.length - 1; i >= 0 && need > room; i--) {
+    if (i !== must && sections[i].open) {
+      closed.push(i);
+      need -= sections[i].minimum;
+    }
+  }
+  return closed;
+}
+
+/** What is remembered of the sections, by their names. */
+interface IStoredLayout {
+  readonly closed: readonly string[];
+  /** Pixels that a person has chosen. */
+  readonly sizes: Readonly<Record<string, number>>;
+}
+
+/** What was remembered, as far as it can be used. */
+export function storedLayout(value: unknown): IStoredLayout | null {
+  if (typeof value !== 'object' || value === null) {
+    return null;
+  }
+  const { closed, sizes } = value as { closed?: unknown; sizes?: unknown };
+  const stored: Record<string, number> = {};
+  if (typeof sizes === 'object' && sizes !== null) {
+    for (const [name, size] of Object.entries(sizes)) {
+      if (typeof size === 'number' && Number.isFinite(size) && size > 0) {
+        stored[name] = size;
+      }
+    }
+  }
+  return {
+    closed: Array.isArray(closed) ? closed.filter((name): name is string => typeof name === 'string') : [],
+    sizes: stored
+  };
+}

@@ -1,0 +1,154 @@
+/** Commands on compute targets and workspaces. */
+
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { cloudIcon } from '../panel/icons';
+import { selection } from '../panel/selection';
+import { CommandIDs, IPanelContext } from '../panel/tokens';
+import type { IAct, ITargetRow } from '../protocol';
+import { ComputeSection, revealCompute } from './compute';
+import { connectFromCell } from './notebookEdits';
+import { TargetActions, notify } from './targetActions';
+
+/** `{ target }` names one; without it, it is the selected one or the one in use. */
+const DESCRIBED = {
+  args: {
+    type: 'object',
+    properties: {
+      target: { type: 'string', description: 'Name of the compute target; the selected one or the one in use by default' }
+    }
+  }
+} as const;
+
+/** Commands on targets and their context menu; the ids go into the palette. */
+export function addComputeCommands(context: IPanelContext): string[] {
+  const { app, model, trans } = context;
+  const { commands } = app;
+
+  const rowOf = (args: ReadonlyPartialJSONObject): ITargetRow | undefined => {
+    const name = typeof args['target'] === 'string' ? args['target'] : ComputeSection.of(context)?.selected;
+    return model.target(name || model.current);
+  };
+  const actOf = (args: ReadonlyPartialJSONObject, verb: string): IAct | undefined =>
+    rowOf(args)?.acts.find(act => act.verb === verb);
+
+  const add = (id: string, verb: string, short: string, long: string, caption: string) => {
+    commands.addCommand(id, {
+      // In a menu on a row it is clear what is meant.
+      label: args => (args['short'] ? short : long),
+      caption: args => actOf(args, verb)?.why_not || caption,
+      isEnabled: args => {
+        const act = actOf(args, verb);
+        return model.connection.state === 'ready' && act !== undefined && act.why_not === '';
+      },
+      describedBy: DESCRIBED,
+      execute: async args => {
+        const row = rowOf(args);
+        const act = actOf(args, verb);
+        if (!row || !act) {
+          return;
+        }
+        const outcome = await TargetActions.of(context).perform(row.name, act);
+        if (outcome && ComputeSection.of(context) === null) {
+          notify(outcome, false);
+        }
+      }
+    });
+  };
+
+  add(CommandIDs.targetUse, 'use', trans.__('Use'), trans.__('Use compute target'), trans.__('Submit new runs to this target'));
+  add(CommandIDs.targetTest, 'test', trans.__('Test'), trans.__('Test compute target'), trans.__('Check whether it can run jobs now'));
+  add(CommandIDs.targetStart, 'start', trans.__('Start'), trans.__('Start compute target'), trans.__('Start its machines'));
+  add(CommandIDs.targetStop, 'stop', trans.__('Stop'), trans.__('Stop compute target'), trans.__('Stop its machines'));
+  add(CommandIDs.targetScale, 'scale', trans.__('Change…'), trans.__('Change compute target…'), trans.__('Change its number of nodes and its idle time'));
+  add(CommandIDs.targetDelete, 'delete', trans.__('Delete…'), trans.__('Delete compute target…'), trans.__('Delete the target after a confirmation'));
+
+  commands.addCommand(CommandIDs.targetNew, {
+    label: trans.__('New compute target…'),
+    caption: trans.__('Create or attach a compute target'),
+    isEnabled: () => model.connection.state === 'ready',
+    describedBy: { args: { type: 'object', properties: {} } },
+    execute: async () => {
+      (await revealCompute(context))?.openNew();
+    }
+  });
+
+  const changed = () => {
+    [...ALL, CommandIDs.targetGpus].filter(id => commands.hasCommand(id)).forEach(id => commands.notifyCommandChanged(id));
+  };
+  selection.changed.connect(changed);
+  model.targetsChanged.connect(changed);
+  model.connectionChanged.connect(changed);
+
+  const selector = '.jp-AmlTarget';
+  const args = { short: true };
+  [CommandIDs.targetUse, CommandIDs.targetTest, CommandIDs.targetStart, CommandIDs.targetStop, CommandIDs.targetScale].forEach(
+    (command, at) => app.contextMenu.addItem({ command, selector, rank: at, args })
+  );
+  app.contextMenu.addItem({ command: CommandIDs.targetGpus, selector, rank: 10, args });
+  app.contextMenu.addItem({ type: 'separator', selector, rank: 20 });
+  app.contextMenu.addItem({ command: CommandIDs.targetDelete, selector, rank: 21, args });
+  return [...ALL];
+}
+
+const ALL = [
+  CommandIDs.targetNew,
+  CommandIDs.targetUse,
+  CommandIDs.targetTest,
+  CommandIDs.targetStart,
+  CommandIDs.targetStop,
+  CommandIDs.targetScale,
+  CommandIDs.targetDelete
+];
+
+/** Commands on workspaces; the ids go into the palette. */
+export function addWorkspaceCommands(context: IPanelContext): string[] {
+  const { app, model, trans } = context;
+  const { commands } = app;
+  const ready = () => model.connection.state === 'ready';
+  const describedBy = (description: string) => ({
+    args: { type: 'object', properties: { workspace: { type: 'string', description } } }
+  });
+  const nameOf = (args: ReadonlyPartialJSONObject): string => {
+    const named = typeof args['workspace'] === 'string' ? args['workspace'] : '';
+    const row = model.workspaces.find(({ name, current }) => (named ? name === named : current));
+    return row?.name ?? '';
+  };
+
+  commands.addCommand(CommandIDs.workspaceConnect, {
+    label: trans.__('Connect Azure ML workspace…'),
+    caption: trans.__('Add the computes of an Azure ML workspace as targets'),
+    icon: args => (args['toolbar'] ? cloudIcon : undefined),
+    isEnabled: ready,
+    describedBy: describedBy('Name of a connected workspace, which is connected again; without one a form asks'),
+    execute: async args => {
+      if (typeof args['workspace'] !== 'string') {
+        (await revealCompute(context))?.openConnect();
+        return;
+      }
+      const errors = await connectFromCell(context, { name: args['workspace'] });
+      const text = Object.values(errors).join('\n');
+      notify({ request: { verb: 'connect', target: args['workspace'] }, done: false, text, line: '', errors }, false);
+    }
+  });
+  commands.addCommand(CommandIDs.workspaceDisconnect, {
+    label: trans.__('Disconnect Azure ML workspace…'),
+    caption: trans.__('Remove a workspace and its targets here, after a confirmation; nothing changes in Azure'),
+    isEnabled: args => ready() && nameOf(args) !== '',
+    describedBy: describedBy('Name of the workspace; the current one by default'),
+    execute: async args => {
+      const target = nameOf(args);
+      if (target) {
+        const outcome = await TargetActions.of(context).run({ verb: 'disconnect', target });
+        if (ComputeSection.of(context) === null) {
+          notify(outcome, false);
+        }
+      }
+    }
+  });
+
+  const ids = [CommandIDs.workspaceConnect, CommandIDs.workspaceDisconnect];
+  const changed = () => ids.forEach(id => commands.notifyCommandChanged(id));
+  model.targetsChanged.connect(changed);
+  model.connectionChanged.connect(changed);
+  return ids;
+}

@@ -1,0 +1,53 @@
+/** Lines that a click writes into the notebook and runs: visible, repeatable and shared. */
+
+import type { NotebookPanel } from '@jupyterlab/notebook';
+import type { IPanelContext } from '../panel/tokens';
+import type { Values } from './fields';
+
+/** Put code into a new cell below cell `at`, which becomes the active one; `false`: nothing can be written. */
+export function insertBelow(notebook: NotebookPanel, at: number, source: string): boolean {
+  const { content } = notebook;
+  const shared = content.model?.sharedModel;
+  if (!shared || content.model?.readOnly) {
+    return false;
+  }
+  shared.transact(() => void shared.insertCell(at + 1, { cell_type: 'code', source, metadata: {} }));
+  content.deselectAll();
+  content.activeCellIndex = at + 1;
+  return true;
+}
+
+/** Run the active cell of a notebook; the focus stays where it is. */
+export async function runActive({ app, tracker }: IPanelContext, notebook: NotebookPanel): Promise<void> {
+  if (tracker.currentWidget !== notebook) {
+    app.shell.activateById(notebook.id);
+  }
+  await app.commands.execute('notebook:run-cell', { activate: false });
+}
+
+/**
+ * Write the line that connects into a new cell below the active one, and run it there: a sign-in shows its link and
+ * its code below the cell.
+ *
+ * What is wrong, by field; nothing is written then.
+ */
+export async function connectFromCell(context: IPanelContext, values: Values): Promise<Readonly<Record<string, string>>> {
+  const { model, trans } = context;
+  const { notebook } = model;
+  const { line, errors } = await model.request('connect', { values });
+  if (Object.keys(errors).length > 0) {
+    return errors;
+  }
+  if (!notebook || notebook.isDisposed || notebook !== model.notebook) {
+    return { '': trans.__('Nothing was written: another notebook is active now.') };
+  }
+  const { content } = notebook;
+  if (!insertBelow(notebook, content.activeCellIndex, line)) {
+    return { '': trans.__('Nothing was written: the notebook is read-only. Type the line into another one.') };
+  }
+  const ran = runActive(context, notebook);
+  // What comes below it is what a person has to see.
+  await content.scrollToItem(content.activeCellIndex, 'center').catch(() => undefined);
+  void ran;
+  return {};
+}

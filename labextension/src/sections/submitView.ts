@@ -1,0 +1,168 @@
+/** The view of the Submit section: the code, the form, the resulting line, and the buttons. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { allow, button, element, say, sayLine } from './dom';
+import type { ISubject, Mode } from './submitCells';
+
+const MODES: readonly Mode[] = ['cell', 'selected', 'file'];
+
+/** What a person does here. */
+export interface ISubmitHost {
+  choose(mode: Mode): void;
+  fileTyped(): void;
+  write(): void;
+  submit(): void;
+}
+
+export class SubmitView {
+  constructor(
+    private readonly _trans: TranslationBundle,
+    form: HTMLElement,
+    private readonly _host: ISubmitHost
+  ) {
+    this._write = button(_trans.__('Write line'), 'reject', () => _host.write());
+    this._run = button(_trans.__('Submit'), 'accept', () => _host.submit());
+    this._makeModes();
+    this._makeFile();
+    this._wrong.setAttribute('role', 'alert');
+    this._remarks.setAttribute('role', 'status');
+    this._line.setAttribute('aria-label', _trans.__('The line that will be written'));
+    this._line.setAttribute('role', 'note');
+    this._note.setAttribute('role', 'status');
+    this._remarks.hidden = true;
+    this._source.append(this._title, this._code);
+    const what = element('div', 'jp-AmlSubmit-what', '', this._modes, this._fileField, this._source, this._note);
+    const buttons = element('div', 'jp-AmlForm-buttons', '', this._write, this._run);
+    this.body = element('div', 'jp-AmlSubmit-body', '', what, form);
+    this.foot = element('div', 'jp-AmlSubmit-foot', '', this._wrong, this._remarks, this._line, this._queued, buttons);
+  }
+
+  /** What scrolls. */
+  readonly body: HTMLElement;
+  /** What stays in sight below it. */
+  readonly foot: HTMLElement;
+
+  get mode(): Mode {
+    return this._mode;
+  }
+  set mode(mode: Mode) {
+    this._mode = mode;
+    this._fileField.hidden = mode !== 'file';
+  }
+
+  /** The path that was typed. */
+  get file(): string {
+    return this._file.value;
+  }
+  set file(path: string) {
+    this._file.value = path;
+  }
+
+  /** Whether the button that submits can be pressed. */
+  get open(): boolean {
+    return this._run.getAttribute('aria-disabled') !== 'true';
+  }
+
+  /** Draw what would be submitted, with so many cells selected. */
+  draw(subject: ISubject, count: number): void {
+    const labels = {
+      cell: this._trans.__('Active cell'),
+      selected: count > 1 ? this._trans.__('Selected (%1)', count) : this._trans.__('Selected'),
+      file: this._trans.__('File')
+    };
+    for (const [mode, created] of this._modeButtons) {
+      say(created, labels[mode]);
+      created.title = labels[mode];
+      created.setAttribute('aria-checked', String(mode === this._mode));
+      created.tabIndex = mode === this._mode ? 0 : -1;
+    }
+    this._fileField.hidden = this._mode !== 'file';
+    this._source.hidden = subject.title === '';
+    say(this._title, subject.title);
+    say(this._code, subject.preview);
+    this._code.hidden = subject.preview === '';
+    say(this._note, subject.disabledReason || subject.note);
+    this._note.hidden = (subject.disabledReason || subject.note) === '';
+  }
+
+  /** The line that will be written. */
+  sayLine(line: string): void {
+    sayLine(this._line, line);
+  }
+
+  /** What no field says of itself. */
+  sayWrong(errors: readonly string[]): void {
+    say(this._wrong, errors.join('\n'));
+    this._wrong.hidden = errors.length === 0;
+  }
+
+  /** What stops nothing and should be known before the submit. */
+  sayNotes(notes: readonly string[]): void {
+    say(this._remarks, notes.join('\n'));
+    this._remarks.hidden = notes.length === 0;
+  }
+
+  /** Let the buttons be pressed, or say why not. */
+  enable(disabledReason: string, queued: boolean): void {
+    allow(this._write, disabledReason);
+    allow(this._run, disabledReason);
+    this._line.hidden = !this._line.textContent;
+    say(this._queued, this._trans.__('The kernel is busy: the submit is queued behind the running cell.'));
+    this._queued.hidden = !queued;
+  }
+
+  private _makeModes(): void {
+    this._modes.setAttribute('role', 'radiogroup');
+    this._modes.setAttribute('aria-label', this._trans.__('What to submit'));
+    for (const mode of MODES) {
+      const created = element('button');
+      created.type = 'button';
+      created.dataset.mode = mode;
+      created.setAttribute('role', 'radio');
+      created.addEventListener('click', () => this._host.choose(mode));
+      this._modes.append(created);
+      this._modeButtons.set(mode, created);
+    }
+    this._modes.addEventListener('keydown', event => {
+      const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (by) {
+        event.preventDefault();
+        const next = MODES[(MODES.indexOf(this._mode) + by + MODES.length) % MODES.length];
+        this._host.choose(next);
+        this._modeButtons.get(next)?.focus();
+      }
+    });
+  }
+
+  private _makeFile(): void {
+    const label = element('label', '', this._trans.__('File'));
+    const help = element('div', 'jp-AmlForm-help', this._trans.__('Path relative to the notebook.'));
+    label.htmlFor = this._file.id = 'jp-AmlSubmit-file';
+    help.id = 'jp-AmlSubmit-fileHelp';
+    this._file.type = 'text';
+    this._file.spellcheck = false;
+    this._file.placeholder = 'train.py';
+    this._file.setAttribute('aria-describedby', help.id);
+    this._file.addEventListener('input', () => this._host.fileTyped());
+    this._fileField.append(
+      element('div', 'jp-AmlForm-field', '', element('div', 'jp-AmlForm-head', '', label), this._file, help)
+    );
+    this._fileField.dataset.lmSuppressShortcuts = 'true';
+  }
+
+  private readonly _write: HTMLButtonElement;
+  private readonly _run: HTMLButtonElement;
+  private readonly _modeButtons = new Map<Mode, HTMLButtonElement>();
+  private readonly _modes = element('div', 'jp-AmlSubmit-modes');
+  private readonly _fileField = element('div', 'jp-AmlForm');
+  private readonly _file = element('input', 'jp-AmlForm-input jp-mod-styled');
+  private readonly _source = element('div', 'jp-AmlSubmit-source');
+  private readonly _title = element('div', 'jp-AmlSubmit-title');
+  private readonly _code = element('pre', 'jp-AmlSubmit-code');
+  private readonly _note = element('div', 'jp-AmlSubmit-note');
+  private readonly _line = element('code', 'jp-AmlLine jp-AmlSubmit-line');
+  private readonly _wrong = element('div', 'jp-AmlSubmit-wrong');
+  private readonly _remarks = element('div', 'jp-AmlSubmit-remarks');
+  private readonly _queued = element('div', 'jp-AmlSubmit-note');
+  private _mode: Mode = 'cell';
+}
