@@ -1,10 +1,11 @@
 /** The loud part: a run that does not use its GPUs; and the quiet one: what an ended run made of them. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
-import { bytes, duration, number } from '../format';
+import { bytes, duration, number, percent } from '../format';
 import { count, list, object, text } from '../loose';
 import { IRunRecord } from '../protocol';
-import { gpuLabel, gpuName } from './gpu';
+import { gpuName } from '../record';
+import { gpuLabel } from './charts';
 
 /** GPUs that are listed one by one. */
 const LISTED = 16;
@@ -99,7 +100,6 @@ export class SummaryView {
       const value = count(x);
       return value === null ? na : format(value);
     };
-    const percent = (value: number) => `${Math.round(value)} %`;
     const size = (value: number) => bytes(value * MIB);
     const several = new Set(gpus.map(gpu => count(gpu.node) ?? 0)).size > 1;
     const columns: Columns = [

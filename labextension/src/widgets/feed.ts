@@ -1,21 +1,11 @@
 /** The browser's end of a feed: ticks come in, the marks of the charts are redrawn, nothing goes back. */
 
 import { ISerializers, unpack_models, WidgetModel } from '@jupyter-widgets/base';
-import { SampleAge } from './age';
-import { Controls } from './controls';
+import { DrawGate } from '../charts/drawGate';
+import { dashed, hasLone, IPoints, ITicks, MetricStore, NodeHistory } from '../charts/series';
+import { Controls, IScaleModel, ShownSpan, ShownSteps, Span, Titles, YRanges } from './axes';
 import { addFeed, IFeed, ISite, removeFeed } from './feeds';
-import { decode, Frame, fromState, ISnapshot, ITicks } from './frames';
-import { DrawGate } from './gate';
-import { NodeHistory } from './history';
-import { ILayout, layoutOf, MarkSpec, specOf, unitOf } from './layout';
-import { dashed, hasLone } from './lone';
-import { MetricStore } from './metrics';
-import { pointsOf } from './points';
-import type { IPoints } from './reduce';
-import { ShownSpan, Span } from './span';
-import { ShownSteps } from './steps';
-import { Titles } from './titles';
-import { IScaleModel, YRanges } from './yrange';
+import { decode, Frame, fromState, ILayout, ISnapshot, layoutOf, MarkSpec, pointsOf, SampleAge, specOf, unitOf } from './frames';
 
 /** Ticks after a gap wait this long for the missing ones, which were asked for (milliseconds). */
 const PATIENCE = 10000;
