@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { INodeSnapshot, ITicks, MetricStore, NodeHistory, Ring } from '../src/charts/series';
-import { decode, fromState } from '../src/widgets/frames';
+import { INodeSnapshot, ITicks, NodeHistory, Ring } from '../src/charts/series';
+import { decode, fromState, MetricStore } from '../src/widgets/frames';
 
 const bytes = (...parts: (Float64Array | Float32Array)[]): DataView => {
   // As in a websocket message: somewhere inside, at an address that fits no number.

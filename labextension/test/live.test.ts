@@ -1,11 +1,10 @@
 import * as assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 import { Follower } from '../src/output/follower';
-import { SampleAge } from '../src/widgets/frames';
+import { MetricStore, SampleAge } from '../src/widgets/frames';
 import { IFeed } from '../src/widgets/feeds';
 import { DrawGate, ITimers } from '../src/charts/drawGate';
 import { secondsOf, ShownSpan, ShownSteps, Titles, YRanges } from '../src/widgets/axes';
-import { MetricStore } from '../src/charts/series';
 import { metricAxis, roundAxis, roundLimits, tickLabels } from '../src/charts/scale';
 import { within, zoomed } from '../src/widgets/zoom';
 

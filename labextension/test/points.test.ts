@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { MetricStore, NodeHistory } from '../src/charts/series';
-import { IStored, layoutOf, pointsOf, specOf } from '../src/widgets/frames';
+import { NodeHistory } from '../src/charts/series';
+import { IStored, layoutOf, MetricStore, pointsOf, specOf } from '../src/widgets/frames';
 
 /** Two nodes of one GPU each, ten ticks: the second is ten percent above the first. */
 function stored(): IStored {

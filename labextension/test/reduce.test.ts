@@ -1,6 +1,7 @@
 import * as assert from 'node:assert/strict';
-import { band, dashed, lines, means, nearestRow, NodeHistory } from '../src/charts/series';
+import { band, lines, means, nearestRow, NodeHistory } from '../src/charts/series';
 import { test } from 'node:test';
+import { dashed } from '../src/widgets/frames';
 
 function history(values: (i: number) => number[], n: number, capacity = 3600, at = (i: number) => 1000 + i): NodeHistory {
   const found = new NodeHistory(values(0).length, capacity, 64, 1);

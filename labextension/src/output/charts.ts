@@ -141,8 +141,6 @@ function lines(
 
 /** Rows of the list of processes. */
 const PROCESSES = 20;
-/** Columns of that list which are set flush right. */
-const NUMBERS = new Set([1, 5, 6]);
 /** More GPUs than this have no line, so no colour, of their own. */
 const CHIPS = 8;
 
@@ -151,6 +149,30 @@ function element(tag: string, name: string, text = ''): HTMLElement {
   node.className = `jp-AmlRun-${name}`;
   node.textContent = text;
   return node;
+}
+
+/** Title of a column, text of an item in it, and whether it is set flush right. */
+export type Column<T> = [title: string, text: (item: T) => string, number?: boolean];
+
+/** A table with a row for each item. */
+export function table<T>(columns: readonly Column<T>[], items: readonly T[]): HTMLElement {
+  const line = (tag: 'th' | 'td', texts: readonly string[]): HTMLElement => {
+    const row = document.createElement('tr');
+    texts.forEach((text, i) => {
+      const cell = document.createElement(tag);
+      cell.classList.toggle('jp-mod-number', columns[i][2] === true);
+      cell.textContent = text;
+      if (tag === 'th') {
+        cell.scope = 'col';
+      }
+      row.append(cell);
+    });
+    return row;
+  };
+  const found = element('table', 'table');
+  const titles = columns.map(([title]) => title);
+  found.append(line('th', titles), ...items.map(item => line('td', columns.map(([, text]) => text(item)))));
+  return found;
 }
 
 /** What a record says of its GPUs beside the charts: which they are, their processes, the heat map. */
@@ -266,52 +288,20 @@ class GpuView {
       return;
     }
     const trans = this._trans;
-    const table = element('table', 'table');
-    const head = document.createElement('tr');
-    const titles = [
-      trans.__('GPU'),
-      trans.__('pid'),
-      trans.__('user'),
-      trans.__('command'),
-      trans.__('whose'),
-      trans.__('SM'),
-      trans.__('GPU memory')
+    const owners: Record<string, string> = { mine: trans.__('this run'), other: trans.__('others') };
+    const columns: Column<IGpuProcess>[] = [
+      [trans.__('GPU'), ({ node, index }) => (record.gpu ? gpuLabel(record.gpu, node, index) : '')],
+      [trans.__('pid'), ({ pid }) => String(pid), true],
+      [trans.__('user'), ({ user }) => user || trans.__('n/a')],
+      [trans.__('command'), ({ name }) => name || trans.__('n/a')],
+      [trans.__('whose'), ({ owner }) => owners[owner] ?? trans.__('cannot tell')],
+      [trans.__('SM'), ({ sm }) => (sm === null ? trans.__('n/a') : percent(sm)), true],
+      [trans.__('GPU memory'), ({ memory }) => (memory === null ? trans.__('n/a') : bytes(memory)), true]
     ];
-    for (const [i, title] of titles.entries()) {
-      const cell = document.createElement('th');
-      cell.classList.toggle('jp-mod-number', NUMBERS.has(i));
-      cell.scope = 'col';
-      cell.textContent = title;
-      head.append(cell);
-    }
-    table.append(head, ...all.slice(0, PROCESSES).map(process => this._row(record, process)));
-    this._table.append(table);
+    this._table.append(table(columns, all.slice(0, PROCESSES)));
     if (all.length > PROCESSES) {
       this._table.append(element('div', 'gpuSource', trans.__('and %1 more', all.length - PROCESSES)));
     }
-  }
-
-  private _row(record: IRunRecord, process: IGpuProcess): HTMLElement {
-    const trans = this._trans;
-    const owners: Record<string, string> = { mine: trans.__('this run'), other: trans.__('others') };
-    const where = record.gpu ? gpuLabel(record.gpu, process.node, process.index) : '';
-    const row = document.createElement('tr');
-    const texts = [
-      where,
-      String(process.pid),
-      process.user || trans.__('n/a'),
-      process.name || trans.__('n/a'),
-      owners[process.owner] ?? trans.__('cannot tell'),
-      process.sm === null ? trans.__('n/a') : percent(process.sm),
-      process.memory === null ? trans.__('n/a') : bytes(process.memory)
-    ];
-    for (const [i, text] of texts.entries()) {
-      const cell = document.createElement('td');
-      cell.classList.toggle('jp-mod-number', NUMBERS.has(i));
-      cell.textContent = text;
-      row.append(cell);
-    }
-    return row;
   }
 
   private readonly _table: HTMLElement;

@@ -5,7 +5,7 @@ import { bytes, duration, number, percent } from '../format';
 import { count, list, object, text } from '../loose';
 import { IRunRecord } from '../protocol';
 import { gpuName } from '../record';
-import { gpuLabel } from './charts';
+import { Column, gpuLabel, table } from './charts';
 
 /** GPUs that are listed one by one. */
 const LISTED = 16;
@@ -20,7 +20,7 @@ function element(tag: string, name: string, content = ''): HTMLElement {
   return node;
 }
 
-type Columns = [string, (gpu: Record<string, unknown>) => string][];
+type Columns = Column<Record<string, unknown>>[];
 
 export class VerdictView {
   constructor(private readonly _trans: TranslationBundle) {
@@ -154,20 +154,7 @@ export class SummaryView {
     if (gpus.some(gpu => errors(gpu))) {
       columns.push([trans.__('errors'), errors]);
     }
-    const table = element('table', 'table');
-    const head = document.createElement('tr');
-    for (const [title] of columns) {
-      const cell = element('th', '', title) as HTMLTableCellElement;
-      cell.scope = 'col';
-      head.append(cell);
-    }
-    table.append(head);
-    for (const gpu of gpus.slice(0, LISTED)) {
-      const row = document.createElement('tr');
-      row.append(...columns.map(([, value]) => element('td', '', value(gpu))));
-      table.append(row);
-    }
-    return table;
+    return table(columns, gpus.slice(0, LISTED));
   }
 
   private _key = '';

@@ -108,13 +108,12 @@ export function fieldChart(trans: TranslationBundle, store: GpuStore, field: Gpu
   const { mean, low, high } = store.range(field, store.latest);
   const held = field === 'memory' ? heldOf(trans, store) : '';
   const range = store.count === 1 || low === high ? '' : ` (${Math.round(low)}–${percent(high)})`;
-  const row = (get: 'mean' | 'low' | 'high') => store.row(i => store.range(field, i)[get]);
   const colour = field === 'util' ? 0 : 2;
   const many = store.count > LINES;
   const lines = (): ISeries[] =>
     store.labels.map((_, g) => ({
       name: labelOf(store, g),
-      y: store.row(i => store.value(field, i, g)),
+      y: store.row(field, g),
       colour: store.count === 1 ? colour : g,
       dash: DASHES[g]
     }));
@@ -122,8 +121,8 @@ export function fieldChart(trans: TranslationBundle, store: GpuStore, field: Gpu
     ...timed(trans, store),
     title: field === 'util' ? trans.__('Utilization') : trans.__('Memory'),
     last: Number.isNaN(mean) ? trans.__('n/a') : `${held || percent(mean)}${range}`,
-    series: many ? [{ name: trans.__('mean'), y: row('mean'), colour }] : lines(),
-    band: many ? { low: row('low'), high: row('high') } : null,
+    series: many ? [{ name: trans.__('mean'), y: store.together(`${field} mean`), colour }] : lines(),
+    band: many ? { low: store.together(`${field} low`), high: store.together(`${field} high`) } : null,
     yFormat: percent,
     yMax: 100,
     yTicks: [0, 50, 100].map(tick => [tick, String(tick)] as const)
@@ -133,7 +132,7 @@ export function fieldChart(trans: TranslationBundle, store: GpuStore, field: Gpu
 /** CPU or memory of the first host. */
 function hostChart(trans: TranslationBundle, store: GpuStore, what: 'cpu' | 'memory'): ILineData {
   const cpu = what === 'cpu';
-  const y = store.row(i => (cpu ? store.hostCpu(i) : store.hostMemory(i)));
+  const y = store.together(cpu ? 'cpu' : 'host');
   const format = cpu ? percent : bytes;
   const now = y[y.length - 1];
   const all = cpu ? store.cpus && 100 * store.cpus : store.hostSize;

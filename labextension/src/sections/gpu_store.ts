@@ -20,7 +20,8 @@ export interface IRange {
 }
 
 /** What all GPUs together have in the ring, behind the columns of each. */
-const TOGETHER = ['util mean', 'util low', 'util high', 'memory mean', 'memory low', 'memory high', 'cpu', 'host'];
+const TOGETHER = ['util mean', 'util low', 'util high', 'memory mean', 'memory low', 'memory high', 'cpu', 'host'] as const;
+export type Together = (typeof TOGETHER)[number];
 
 /** Seconds between the ticks of a frame: what they say themselves, where they are slower than announced. */
 function periodOf(frame: IGpuFrame): number {
@@ -114,23 +115,18 @@ export class GpuStore {
   }
 
   range(field: GpuField, i: number): IRange {
-    const [mean, low, high] = ['mean', 'low', 'high'].map(name => this._together(`${field} ${name}`, i));
-    return { mean, low, high };
+    const first = 2 * this.count + TOGETHER.indexOf(`${field} mean`);
+    return { mean: this._at(first, i), low: this._at(first + 1, i), high: this._at(first + 2, i) };
   }
 
-  /** Percent of one core, or NaN. */
-  hostCpu(i: number): number {
-    return this._together('cpu', i);
+  /** Each tick of one GPU: percent, or NaN. */
+  row(field: GpuField, gpu: number): Float32Array {
+    return this._row(gpu + (field === 'util' ? 0 : this.count));
   }
 
-  /** Bytes, or NaN. */
-  hostMemory(i: number): number {
-    return this._together('host', i);
-  }
-
-  /** A value of each tick. */
-  row(get: (i: number) => number): Float32Array {
-    return Float32Array.from({ length: this.length }, (_, i) => get(i));
+  /** Each tick of all GPUs (percent) or of the host (percent of one core, bytes), or NaN. */
+  together(name: Together): Float32Array {
+    return this._row(2 * this.count + TOGETHER.indexOf(name));
   }
 
   /** Last tick at which any GPU could tell, of the last few; -1 for none. */
@@ -145,8 +141,8 @@ export class GpuStore {
 
   /** Whether any tick has this. */
   has(what: GpuField | 'cpu' | 'host'): boolean {
-    const name = what === 'util' || what === 'memory' ? `${what} mean` : what;
-    return Array.from({ length: this.length }).some((_, i) => !Number.isNaN(this._together(name, i)));
+    const row = this.together(what === 'util' || what === 'memory' ? `${what} mean` : what);
+    return row.some(value => !Number.isNaN(value));
   }
 
   /** Mean of a GPU over the ticks numbered `from` to `to` (without), counted as `total` counts; NaN for none. */
@@ -167,8 +163,8 @@ export class GpuStore {
     return i >= 0 && i < this.length ? this._ring.value(column, i) : NaN;
   }
 
-  private _together(name: string, i: number): number {
-    return this._at(2 * this.count + TOGETHER.indexOf(name), i);
+  private _row(column: number): Float32Array {
+    return Float32Array.from({ length: this.length }, (_, i) => this._ring.value(column, i));
   }
 
   private _tick(frame: IGpuFrame, i: number): void {

@@ -1,9 +1,9 @@
 /** What the charts of a dashboard show: stretch of time or steps, limits and ticks of the axes, titles, controls. */
 
 import type { WidgetModel } from '@jupyter-widgets/base';
-import { IPoints, MetricStore } from '../charts/series';
+import { IPoints } from '../charts/series';
 import { metricAxis, roundAxis, tickLabels, ticks } from '../charts/scale';
-import type { ILayout, MarkSpec } from './frames';
+import type { ILayout, MarkSpec, MetricStore } from './frames';
 
 export type Span = [number, number];
 

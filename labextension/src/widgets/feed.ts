@@ -2,13 +2,28 @@
 
 import { ISerializers, unpack_models, WidgetModel } from '@jupyter-widgets/base';
 import { DrawGate } from '../charts/drawGate';
-import { dashed, hasLone, IPoints, ITicks, MetricStore, NodeHistory } from '../charts/series';
+import { IPoints, ITicks, NodeHistory } from '../charts/series';
 import { Controls, IScaleModel, ShownSpan, ShownSteps, Span, Titles, YRanges } from './axes';
 import { addFeed, IFeed, ISite, removeFeed } from './feeds';
-import { decode, Frame, fromState, ILayout, ISnapshot, layoutOf, MarkSpec, pointsOf, SampleAge, specOf, unitOf } from './frames';
+import {
+  dashed,
+  decode,
+  Frame,
+  fromState,
+  hasLone,
+  ILayout,
+  ISnapshot,
+  layoutOf,
+  MarkSpec,
+  MetricStore,
+  pointsOf,
+  SampleAge,
+  specOf,
+  unitOf
+} from './frames';
 
-/** Ticks after a gap wait this long for the missing ones, which were asked for (milliseconds). */
-const PATIENCE = 10000;
+/** Ticks after a gap wait this long for the missing ones, which were requested. */
+const GAP_TIMEOUT_MS = 10000;
 
 /** The x axis of a chart: what it shows now and could show, in unix seconds or, of a metric, in steps. */
 export interface IChartAxis {
@@ -264,7 +279,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       return;
     }
     const now = Date.now();
-    const waited = this._gapSince[i] !== 0 && now - this._gapSince[i] > PATIENCE;
+    const waited = this._gapSince[i] !== 0 && now - this._gapSince[i] > GAP_TIMEOUT_MS;
     if (!this.nodes[i].take(ticks, waited)) {
       this.stats.gaps += 1;
       this._gapSince[i] = this._gapSince[i] || now;

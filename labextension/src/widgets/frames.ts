@@ -1,6 +1,6 @@
 /** What the kernel sends on a feed, and what it means: messages to ticks, layout, points of the marks. Pure. */
 
-import { band, IMetricPoints, INodeSnapshot, IPoints, ITicks, lines, MetricStore, NodeHistory } from '../charts/series';
+import { band, INodeSnapshot, IPoints, IRows, ITicks, lines, NodeHistory } from '../charts/series';
 import { duration } from '../format';
 
 export type Bytes = ArrayBuffer | ArrayBufferView;
@@ -174,6 +174,129 @@ export function unitOf(layout: ILayout, column: string): string {
     return 'bytes';
   }
   return layout.units[column] ?? layout.units[field ?? first] ?? '';
+}
+
+/** Part of the shown time that a value without neighbors takes: a line through it alone has no length. */
+const DASH_SHARE = 0.008;
+
+const told = (value: number | undefined): boolean => value !== undefined && Number.isFinite(value);
+
+/** Values of a line that have neither a neighbour before nor one behind. */
+function lone(row: Float32Array, i: number): boolean {
+  return told(row[i]) && !told(row[i - 1]) && !told(row[i + 1]);
+}
+
+/** Whether there is a value without neighbours. */
+export function hasLone({ x, y }: IPoints): boolean {
+  return y.some(row => x.some((_, i) => lone(row, i)));
+}
+
+/**
+ * The points, each lone value stretched to a dash.
+ *
+ * @param span milliseconds that are shown
+ */
+export function dashed({ x, y }: IPoints, span: number): IPoints {
+  const at = Array.from(x.keys()).filter(i => y.some(row => lone(row, i)));
+  if (!at.length) {
+    return { x, y };
+  }
+  const wanted = new Set(at);
+  const order = Array.from(x.keys()).flatMap(i => (wanted.has(i) ? [i, -1 - i] : [i]));
+  const end = (i: number) => x[i] + Math.min(DASH_SHARE * span, i + 1 < x.length ? (x[i + 1] - x[i]) / 2 : Infinity);
+  return {
+    x: Float64Array.from(order, i => (i < 0 ? end(-1 - i) : x[i])),
+    y: y.map(row => Float32Array.from(order, i => row[i < 0 ? -1 - i : i]))
+  };
+}
+
+/** Points of metrics: times (unix seconds), steps, numbers of the points, values. */
+export interface IMetricPoints {
+  values: Record<string, { t: number[]; s: number[]; i: number[]; v: (number | null)[] }>;
+  /** nothing that was known before is kept */
+  all: boolean;
+}
+
+/** Points kept of one metric; when there are more, pairs become their low and high. */
+const KEPT = 8192;
+
+interface IPoint {
+  step: number;
+  /** how many points of the metric were logged before */
+  index: number;
+  value: number;
+}
+
+class Metric {
+  add(steps: readonly number[], indices: readonly number[], values: readonly (number | null)[]): void {
+    for (let i = 0; i < Math.min(steps.length, values.length); i++) {
+      const last = this._points[this._points.length - 1];
+      const point = { step: steps[i], index: indices[i] ?? (last ? last.index + 1 : 0), value: values[i] ?? NaN };
+      this._stepless = this._stepless && (!last || point.step === last.step);
+      this._ordered = this._ordered && (!last || point.step >= last.step);
+      this._points.push(point);
+    }
+    while (this._points.length > KEPT) {
+      this._thin();
+    }
+  }
+
+  /** Along the x axis: by step, or by order where none was given. */
+  rows(): IRows {
+    if (!this._ordered) {
+      // A script may go back to an earlier step: a line that turns around says nothing.
+      this._points.sort((a, b) => a.step - b.step || a.index - b.index);
+      this._ordered = true;
+    }
+    const points = this._points;
+    const x = this._stepless && points.length > 1 ? (i: number) => points[i].index : (i: number) => points[i].step;
+    const value = (_: number, i: number) => points[i].value;
+    // Steps may lie far apart: no distance is long enough to be a hole.
+    return { length: points.length, base: 0, raw: true, step: Infinity, t: x, low: value, mean: value, high: value };
+  }
+
+  /** Of every four points, the lowest and the highest stay. */
+  private _thin(): void {
+    const all = this._points;
+    const kept: IPoint[] = [];
+    for (let i = 0; i < all.length; i += 4) {
+      let [low, high] = [i, i];
+      for (let j = i; j < Math.min(i + 4, all.length); j++) {
+        low = all[j].value < all[low].value ? j : low;
+        high = all[j].value > all[high].value ? j : high;
+      }
+      kept.push(...(low === high ? [low] : [Math.min(low, high), Math.max(low, high)]).map(j => all[j]));
+    }
+    this._points = kept;
+  }
+
+  private _points: IPoint[] = [];
+  /** all points have the same step */
+  private _stepless = true;
+  private _ordered = true;
+}
+
+/** Points of the script's own metrics, in fixed memory. */
+export class MetricStore {
+  take(message: IMetricPoints): void {
+    if (message.all) {
+      this._metrics.clear();
+    }
+    for (const [name, points] of Object.entries(message.values)) {
+      let metric = this._metrics.get(name);
+      if (!metric) {
+        this._metrics.set(name, (metric = new Metric()));
+      }
+      metric.add(points.s ?? [], points.i ?? [], points.v ?? []);
+    }
+  }
+
+  /** Rows of one column, whose `t` is the step; null for a metric that has not come. */
+  rows(name: string): IRows | null {
+    return this._metrics.get(name)?.rows() ?? null;
+  }
+
+  private readonly _metrics = new Map<string, Metric>();
 }
 
 /** Points of a line in one drawing. */
