@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { IHeatSize, nodesOf, topsOf } from '../src/charts/heat';
-import { columnsOf, fieldChart, when } from '../src/sections/gpu_board';
+import { columnsOf, fieldChart, HeatCells, when } from '../src/sections/gpu_board';
 import { GpuStore } from '../src/sections/gpu_store';
 
 const trans: any = {
@@ -32,4 +32,23 @@ test('the newest tick is at the right edge, and a young stream leaves the left e
   assert.deepEqual([when(trans, store, 2), when(trans, store, 0)], ['now', '2 s ago']);
   store.ended = true;
   assert.deepEqual([when(trans, store, 2), when(trans, store, 0)], ['at the end', '2 s before the end']);
+});
+
+test('cells of the heat map computed as ticks come equal those computed at once', () => {
+  const store = new GpuStore();
+  const cells = new HeatCells();
+  for (let i = 0; i < 1400; i += 1 + (i % 7)) {
+    const head: any = { source: 'a', n: 1, first: !i, labels: ['0:0', '0:1'], names: [], memory: [], period: 1, note: '' };
+    const util = Uint8Array.from([i % 101, i % 13 ? (3 * i) % 101 : 255]);
+    store.push({ head, t: Float64Array.of(i), util, memory: util, host: new Float32Array(2) });
+    const each = i < 300 ? 1 : 3;
+    const whole = new HeatCells();
+    const before = cells.first;
+    cells.update(store, each);
+    whole.update(store, each);
+    assert.deepEqual([cells.first, cells.columns], [whole.first, whole.columns]);
+    // The first column keeps the ticks that the store has let go of.
+    const cut = (found: HeatCells) => [...found.cells].filter((_, at) => at % found.columns);
+    assert.deepEqual(cut(cells), cut(whole), `at ${i} after ${before}`);
+  }
 });

@@ -154,23 +154,46 @@ function hostChart(trans: TranslationBundle, store: GpuStore, what: 'cpu' | 'mem
   };
 }
 
+/** Utilization by GPU in columns of `each` ticks, row after row; only columns with new ticks are computed. */
+export class HeatCells {
+  /** number of the first column, counted from the first tick ever */
+  first = 0;
+  columns = 0;
+  cells = new Float32Array(0);
+
+  update(store: GpuStore, each: number): void {
+    const first = Math.floor((store.total - store.length) / each);
+    const columns = Math.ceil(store.total / each) - first;
+    const same = this._labels === store.labels && this._each === each && this._total <= store.total;
+    // Columns that were whole the last time.
+    const kept = same ? Math.max(0, Math.floor(this._total / each) - Math.max(first, this.first)) : 0;
+    const cells = new Float32Array(columns * store.count);
+    for (let g = 0; g < store.count; g++) {
+      const from = g * this.columns + first - this.first;
+      cells.set(kept ? this.cells.subarray(from, from + kept) : [], g * columns);
+      for (let c = kept; c < columns; c++) {
+        cells[g * columns + c] = store.mean('util', g, (first + c) * each, (first + c + 1) * each);
+      }
+    }
+    Object.assign(this, { first, columns, cells });
+    [this._labels, this._each, this._total] = [store.labels, each, store.total];
+  }
+
+  private _labels: readonly string[] | null = null;
+  private _each = 0;
+  private _total = 0;
+}
+
 /** Draw utilization by GPU; where the panel is narrower than the ticks, a column is the mean of some of them. */
-function drawHeat(trans: TranslationBundle, store: GpuStore, map: HeatMap): void {
+function drawHeat(trans: TranslationBundle, store: GpuStore, map: HeatMap, found: HeatCells): void {
   const { count, empty } = columnsOf(store);
   const room = (map.node.clientWidth - HEAT.left - HEAT.right) * (window.devicePixelRatio || 1);
   const each = Math.max(1, Math.ceil(count / Math.max(1, Math.floor(room))));
   // Columns begin at multiples of `each` ticks: else they would flicker as ticks move on.
+  found.update(store, each);
+  const { first, columns, cells } = found;
   const oldest = store.total - store.length;
-  const first = Math.floor(oldest / each);
-  const columns = Math.ceil(store.total / each) - first;
   const edge = (tick: number) => (tick - oldest + empty) / count;
-  const cells = new Float32Array(columns * store.count);
-  for (let g = 0; g < store.count; g++) {
-    for (let c = 0; c < columns; c++) {
-      const begin = (first + c) * each;
-      cells[g * columns + c] = store.mean('util', g, begin, begin + each);
-    }
-  }
   const known = store.labels.map((_, g) => ({ g, now: store.value('util', store.latest, g) })).filter(({ now }) => now >= 0);
   const low = known.reduce((a, b) => (b.now < a.now ? b : a), known[0]);
   const apart = known.some(({ now }) => now !== low.now);
@@ -256,7 +279,7 @@ export class GpuBoard {
     };
     const any = store.count > 0;
     show(this._util, any && store.has('util'), () => this._util.update(fieldChart(trans, store, 'util')));
-    show(this._heat, store.count > 1 && store.has('util'), () => drawHeat(trans, store, this._heat));
+    show(this._heat, store.count > 1 && store.has('util'), () => drawHeat(trans, store, this._heat, this._cells));
     show(this._memory, any && store.has('memory'), () => this._memory.update(fieldChart(trans, store, 'memory')));
     show(this._cpu, store.has('cpu'), () => this._cpu.update(hostChart(trans, store, 'cpu')));
     show(this._host, store.has('host'), () => this._host.update(hostChart(trans, store, 'memory')));
@@ -268,6 +291,7 @@ export class GpuBoard {
 
   private readonly _util: LineChart;
   private readonly _heat: HeatMap;
+  private readonly _cells = new HeatCells();
   private readonly _memory: LineChart;
   private readonly _cpu: LineChart;
   private readonly _host: LineChart;
