@@ -37,12 +37,11 @@ const HEAT: IHeatSize = {
   ]
 };
 
-/** `GPU 3`, or `n1 GPU 3` where there are several nodes. */
-function labelOf(store: GpuStore, gpu: number): string {
-  const { node, index } = heatRow(store.labels[gpu] ?? '');
-  const several = store.labels.some(label => heatRow(label).node !== heatRow(store.labels[0]).node);
-  const name = gpuName(index, store.titles[gpu]);
-  return several ? `n${node} ${name}` : name;
+/** What each GPU is called: `GPU 3`, or `n1 GPU 3` where there are several nodes. */
+function labelsOf(store: GpuStore): string[] {
+  const places = store.labels.map(heatRow);
+  const several = places.some(({ node }) => node !== places[0].node);
+  return places.map(({ node, index }, g) => `${several ? `n${node} ` : ''}${gpuName(index, store.titles[g])}`);
 }
 
 /** How long before the last tick: `now`, `12 s ago`; of an ended run `12 s before the end`. */
@@ -111,8 +110,8 @@ export function fieldChart(trans: TranslationBundle, store: GpuStore, field: Gpu
   const colour = field === 'util' ? 0 : 2;
   const many = store.count > LINES;
   const lines = (): ISeries[] =>
-    store.labels.map((_, g) => ({
-      name: labelOf(store, g),
+    labelsOf(store).map((name, g) => ({
+      name,
       y: store.row(field, g),
       colour: store.count === 1 ? colour : g,
       dash: DASHES[g]
@@ -194,17 +193,18 @@ function drawHeat(trans: TranslationBundle, store: GpuStore, map: HeatMap, found
   const { first, columns, cells } = found;
   const oldest = store.total - store.length;
   const edge = (tick: number) => (tick - oldest + empty) / count;
-  const known = store.labels.map((_, g) => ({ g, now: store.value('util', store.latest, g) })).filter(({ now }) => now >= 0);
+  const labels = labelsOf(store);
+  const known = labels.map((_, g) => ({ g, now: store.value('util', store.latest, g) })).filter(({ now }) => now >= 0);
   const low = known.reduce((a, b) => (b.now < a.now ? b : a), known[0]);
   const apart = known.some(({ now }) => now !== low.now);
   const [from, to] = ends(trans, store);
   map.update({
     title: trans.__('By GPU'),
-    last: apart ? trans.__('lowest %1, %2', labelOf(store, low.g), percent(low.now)) : '',
+    last: apart ? trans.__('lowest %1, %2', labels[low.g], percent(low.now)) : '',
     rows: store.labels.map((label, g) => {
       const { node, index } = heatRow(label);
       const short = gpuName(index, store.titles[g]).replace('GPU ', '').replace(' MIG ', '.');
-      return { label: labelOf(store, g), short, node };
+      return { label: labels[g], short, node };
     }),
     cells,
     columns,
@@ -371,7 +371,7 @@ class GpuList {
     const util = i < 0 ? NaN : store.value('util', i, g);
     const share = i < 0 ? NaN : store.value('memory', i, g);
     const size = store.sizes[g];
-    say(find('listLabel'), labelOf(store, g));
+    say(find('listLabel'), labelsOf(store)[g]);
     say(find('listName'), store.names[g] ?? '');
     find('listName').title = store.names[g] ?? '';
     find('barFill').style.width = `${Number.isNaN(util) ? 0 : util}%`;
