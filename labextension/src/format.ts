@@ -70,6 +70,11 @@ function significant(value: number, figures: number): string {
   return value.toFixed(Math.max(0, figures - before));
 }
 
+/** Percent without digits: `87 %`. */
+export function percent(value: number): string {
+  return `${Math.round(value)} %`;
+}
+
 /** A measured value: four figures, exponents only where they are shorter to read. */
 export function number(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) {

@@ -1,8 +1,20 @@
 /** A record as it may lie in a saved notebook -> one with every field. Pure functions. */
 
-import { gpuTelemetry, gpuTruth } from './gpu_record';
 import { count, list, object, text } from './loose';
-import { IChildRun, IDoor, IMetricSeries, IPhase, IRunRecord, RunState } from './protocol';
+import {
+  IChildRun,
+  IDoor,
+  IGpuBand,
+  IGpuHeat,
+  IGpuProcess,
+  IGpuSeries,
+  IGpuTelemetry,
+  IGpuTruth,
+  IMetricSeries,
+  IPhase,
+  IRunRecord,
+  RunState
+} from './protocol';
 
 const STATES: readonly string[] = [
   'preparing',
@@ -53,6 +65,108 @@ function child(x: unknown): IChildRun {
     ended: count(c.ended),
     url: text(c.url)
   };
+}
+
+/** As long as the common times: what is missing is a hole. */
+function row(x: unknown, n: number): (number | null)[] {
+  const values = list(x).slice(0, n).map(count);
+  return values.length ? [...values, ...new Array<null>(n - values.length).fill(null)] : [];
+}
+
+function gpu(x: unknown, i: number, n: number): IGpuSeries {
+  const g = object(x);
+  return {
+    node: count(g.node) ?? 0,
+    index: count(g.index) ?? i,
+    label: text(g.label),
+    name: text(g.name),
+    uuid: text(g.uuid),
+    memory_total: count(g.memory_total),
+    power_limit: count(g.power_limit),
+    util: row(g.util, n),
+    peak: row(g.peak, n),
+    memory: row(g.memory, n),
+    power: row(g.power, n),
+    lost: g.lost === true,
+    sm_activity: row(g.sm_activity, n)
+  };
+}
+
+function gpuBand(x: unknown, n: number): IGpuBand | null {
+  const b = object(x);
+  const mean = row(b.mean, n);
+  return mean.length ? { mean, low: row(b.low, n), high: row(b.high, n) } : null;
+}
+
+function gpuHeat(x: unknown): IGpuHeat | null {
+  const h = object(x);
+  const labels = list(h.labels).map(label => text(label, '?'));
+  const columns = count(h.columns) ?? 0;
+  const cells = text(h.cells);
+  const whole = labels.length > 0 && columns > 0 && cells.length >= 2 * labels.length * columns;
+  return whole ? { labels, columns, cells } : null;
+}
+
+function gpuProcess(x: unknown): IGpuProcess {
+  const p = object(x);
+  return {
+    node: count(p.node) ?? 0,
+    index: count(p.index) ?? 0,
+    pid: count(p.pid) ?? 0,
+    owner: text(p.owner, 'unknown'),
+    memory: count(p.memory),
+    name: text(p.name),
+    label: text(p.label),
+    user: text(p.user),
+    sm: count(p.sm)
+  };
+}
+
+function gpuTelemetry(raw: unknown): IGpuTelemetry | null {
+  if (typeof raw !== 'object' || raw === null || Array.isArray(raw)) {
+    return null;
+  }
+  const g = object(raw);
+  const t = list(g.t).map(x => count(x) ?? 0);
+  return {
+    t,
+    gpus: list(g.gpus).map((x, i) => gpu(x, i, t.length)),
+    util: gpuBand(g.util, t.length),
+    memory: gpuBand(g.memory, t.length),
+    power: gpuBand(g.power, t.length),
+    heat: gpuHeat(g.heat),
+    nodes: list(g.nodes).map(name => text(name)),
+    processes: list(g.processes).map(gpuProcess),
+    source: text(g.source),
+    age: count(g.age),
+    note: text(g.note),
+    now: list(g.now).map(object)
+  };
+}
+
+function gpuTruth(raw: unknown): IGpuTruth | null {
+  const t = object(raw);
+  const verdict = text(t.verdict);
+  return verdict ? { verdict, detail: text(t.detail), cause: text(t.cause) } : null;
+}
+
+/** Percent of each cell, row after row; NaN for a hole. */
+export function heatCells(map: IGpuHeat): Float32Array {
+  return Float32Array.from({ length: map.labels.length * map.columns }, (_, i) => {
+    const value = parseInt(map.cells.slice(2 * i, 2 * i + 2), 16);
+    return value <= 100 ? value : NaN;
+  });
+}
+
+/** `0:3` -> node 0, index 3. */
+export function heatRow(label: string): { node: number; index: number } {
+  const [node, index] = label.split(':').map(Number);
+  return { node: node || 0, index: index || 0 };
+}
+
+/** `GPU 3`, or `GPU 0 MIG 1`: what the kernel calls it. Records of earlier versions have a number only. */
+export function gpuName(index: number, label = ''): string {
+  return label || (index < 100 ? `GPU ${index}` : `GPU ${Math.floor(index / 100) - 1} MIG ${index % 100}`);
 }
 
 /** Fill what is missing and drop what has the wrong type; never throws. */

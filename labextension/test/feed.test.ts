@@ -1,9 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { decode, fromState, INodeSnapshot, ITicks } from '../src/widgets/frames';
-import { NodeHistory } from '../src/widgets/history';
-import { MetricStore } from '../src/widgets/metrics';
-import { Ring } from '../src/widgets/ring';
+import { INodeSnapshot, ITicks, NodeHistory, Ring } from '../src/charts/series';
+import { decode, fromState, MetricStore } from '../src/widgets/frames';
 
 const bytes = (...parts: (Float64Array | Float32Array)[]): DataView => {
   // As in a websocket message: somewhere inside, at an address that fits no number.
@@ -85,7 +83,7 @@ test('metrics stay in bounds and keep their highs and lows', () => {
   for (let part = 0; part < 50; part++) {
     const t = Array.from({ length: 1000 }, (_, i) => 1000 * part + i);
     const v = t.map(x => (x === 12345 ? 99 : x === 23456 ? -99 : x % 7));
-    store.take({ kind: 'metrics', values: { loss: { t, s: t, i: t, v } }, all: false });
+    store.take({ values: { loss: { t, s: t, i: t, v } }, all: false });
   }
   const rows = store.rows('loss');
   assert.ok(rows && rows.length <= 8192);
@@ -93,7 +91,7 @@ test('metrics stay in bounds and keep their highs and lows', () => {
   assert.deepEqual([Math.max(...values), Math.min(...values)], [99, -99]);
   const times = Array.from({ length: rows.length }, (_, i) => rows.t(i));
   assert.deepEqual(times, [...times].sort((a, b) => a - b));
-  store.take({ kind: 'metrics', values: { acc: { t: [1], s: [1], i: [0], v: [2] } }, all: true });
+  store.take({ values: { acc: { t: [1], s: [1], i: [0], v: [2] } }, all: true });
   assert.equal(store.rows('loss'), null);
 });
 
@@ -101,7 +99,7 @@ test('metrics stay in bounds and keep their highs and lows', () => {
 function logged(...points: [step: number, value: number][]): [number, number][] {
   const store = new MetricStore();
   points.forEach(([step, value], i) => {
-    store.take({ kind: 'metrics', values: { m: { t: [i], s: [step], i: [i], v: [value] } }, all: i === 0 });
+    store.take({ values: { m: { t: [i], s: [step], i: [i], v: [value] } }, all: i === 0 });
   });
   const rows = store.rows('m');
   return Array.from({ length: rows?.length ?? 0 }, (_, i) => [rows?.t(i) ?? NaN, rows?.mean(0, i) ?? NaN]);

@@ -1,9 +1,9 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { area, same, yExtent } from '../src/charts/model';
-import { heatCells, heatRow } from '../src/gpu_record';
-import { gpuCharts, shades } from '../src/output/gpu';
-import { normalise } from '../src/record';
+import { same, yExtent } from '../src/charts/chart';
+import { area } from '../src/charts/scale';
+import { gpuCharts, shades } from '../src/output/charts';
+import { heatCells, heatRow, normalise } from '../src/record';
 
 const trans: any = {
   __: (text: string, ...values: unknown[]) => values.reduce((t: string, v, i) => t.replace(`%${i + 1}`, String(v)), text)

@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { nodesOf, topsOf } from '../src/sections/gpu_heat';
-import { columnsOf, tickAt, when } from '../src/sections/gpu_plot';
+import { IHeatSize, nodesOf, topsOf } from '../src/charts/heat';
+import { columnsOf, fieldChart, HeatCells, when } from '../src/sections/gpu_board';
 import { GpuStore } from '../src/sections/gpu_store';
 
 const trans: any = {
@@ -9,13 +9,14 @@ const trans: any = {
 };
 
 test('rows of a node touch; nodes are apart', () => {
-  const labels = ['0:0', '0:1', '1:0', '1:1'];
-  assert.deepEqual(nodesOf(labels), [
+  const size: IHeatSize = { left: 0, right: 0, top: 0, bottom: 0, gap: 2, key: false, rows: [[8, 10]] };
+  const rows = [{ node: 0 }, { node: 0 }, { node: 1 }, { node: 1 }];
+  assert.deepEqual(nodesOf(rows), [
     { node: 0, first: 0, rows: 2 },
     { node: 1, first: 2, rows: 2 }
   ]);
-  assert.deepEqual(topsOf(labels), [0, 10, 22, 32, 42]);
-  assert.deepEqual(topsOf([]), [0]);
+  assert.deepEqual(topsOf(rows, size), [0, 10, 22, 32, 42]);
+  assert.deepEqual(topsOf([], size), [0]);
 });
 
 test('the newest tick is at the right edge, and a young stream leaves the left empty', () => {
@@ -24,8 +25,30 @@ test('the newest tick is at the right edge, and a young stream leaves the left e
   const bytes = Uint8Array.from([1, 2, 3]);
   store.push({ head, t: Float64Array.from([100, 101, 102]), util: bytes, memory: bytes, host: new Float32Array(6) });
   assert.deepEqual(columnsOf(store), { count: 60, empty: 57 });
-  assert.deepEqual([tickAt(store, 1), tickAt(store, 0.99), tickAt(store, 0.5)], [2, 2, -1]);
+  const chart = fieldChart(trans, store, 'util');
+  assert.deepEqual([[...chart.x as Float64Array], chart.xRange, chart.last], [[0, 1, 2], [-57, 2], '3 %']);
+  assert.deepEqual([...chart.series[0].y as Float32Array], [1, 2, 3]);
+  assert.deepEqual(chart.xTicks, [[-57, '1 min ago'], [2, 'now']]);
   assert.deepEqual([when(trans, store, 2), when(trans, store, 0)], ['now', '2 s ago']);
   store.ended = true;
   assert.deepEqual([when(trans, store, 2), when(trans, store, 0)], ['at the end', '2 s before the end']);
+});
+
+test('cells of the heat map computed as ticks come equal those computed at once', () => {
+  const store = new GpuStore();
+  const cells = new HeatCells();
+  for (let i = 0; i < 1400; i += 1 + (i % 7)) {
+    const head: any = { source: 'a', n: 1, first: !i, labels: ['0:0', '0:1'], names: [], memory: [], period: 1, note: '' };
+    const util = Uint8Array.from([i % 101, i % 13 ? (3 * i) % 101 : 255]);
+    store.push({ head, t: Float64Array.of(i), util, memory: util, host: new Float32Array(2) });
+    const each = i < 300 ? 1 : 3;
+    const whole = new HeatCells();
+    const before = cells.first;
+    cells.update(store, each);
+    whole.update(store, each);
+    assert.deepEqual([cells.first, cells.columns], [whole.first, whole.columns]);
+    // The first column keeps the ticks that the store has let go of.
+    const cut = (found: HeatCells) => [...found.cells].filter((_, at) => at % found.columns);
+    assert.deepEqual(cut(cells), cut(whole), `at ${i} after ${before}`);
+  }
 });

@@ -31,7 +31,7 @@ test('mean, range and latest values are those of the GPUs that can tell', () => 
   assert.ok(Number.isNaN(store.value('util', 1, 2)));
   assert.equal(store.value('memory', 0, 1), 25);
   assert.equal(store.latest, 1);
-  assert.equal(store.hostCpu(1), 11);
+  assert.equal(store.together('cpu')[1], 11);
   assert.ok(store.has('cpu') && !store.has('host'));
   assert.equal(store.mean('util', 1, 0, 2), 45);
   assert.ok(Number.isNaN(store.range('util', 7).mean));

@@ -1,14 +1,11 @@
 import * as assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
 import { Follower } from '../src/output/follower';
-import { SampleAge } from '../src/widgets/age';
+import { MetricStore, SampleAge } from '../src/widgets/frames';
 import { IFeed } from '../src/widgets/feeds';
-import { DrawGate, ITimers } from '../src/widgets/gate';
-import { secondsOf, ShownSpan } from '../src/widgets/span';
-import { Titles } from '../src/widgets/titles';
-import { ShownSteps } from '../src/widgets/steps';
-import { MetricStore } from '../src/widgets/metrics';
-import { metricAxis, roundAxis, roundLimits, tickLabels, YRanges } from '../src/widgets/yrange';
+import { DrawGate, ITimers } from '../src/charts/drawGate';
+import { secondsOf, ShownSpan, ShownSteps, Titles, YRanges } from '../src/widgets/axes';
+import { metricAxis, roundAxis, roundLimits, tickLabels } from '../src/charts/scale';
 import { within, zoomed } from '../src/widgets/zoom';
 
 /** Timers that the test moves. */
@@ -166,7 +163,7 @@ test('zooming and panning never leave the data', () => {
 test('chosen steps are kept until everything is shown again', () => {
   const store = new MetricStore();
   const take = (...s: number[]) =>
-    store.take({ kind: 'metrics', values: { loss: { t: s, s, i: s.map((_, i) => i), v: s } }, all: false });
+    store.take({ values: { loss: { t: s, s, i: s.map((_, i) => i), v: s } }, all: false });
   const steps = new ShownSteps(() => store);
   assert.equal(steps.shown('loss'), null);
   take(0, 10, 20);

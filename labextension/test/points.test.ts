@@ -1,9 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { NodeHistory } from '../src/widgets/history';
-import { layoutOf, specOf } from '../src/widgets/layout';
-import { MetricStore } from '../src/widgets/metrics';
-import { IStored, pointsOf } from '../src/widgets/points';
+import { NodeHistory } from '../src/charts/series';
+import { IStored, layoutOf, MetricStore, pointsOf, specOf } from '../src/widgets/frames';
 
 /** Two nodes of one GPU each, ten ticks: the second is ten percent above the first. */
 function stored(): IStored {
@@ -47,7 +45,7 @@ test('a span needs no ticks, an unknown metric and a static mark are not drawn h
 
 test('a metric is drawn along its steps, not in milliseconds', () => {
   const found = stored();
-  found.metrics.take({ kind: 'metrics', values: { loss: { t: [9, 9], s: [3, 8], i: [0, 1], v: [1, null] } }, all: true });
+  found.metrics.take({ values: { loss: { t: [9, 9], s: [3, 8], i: [0, 1], v: [1, null] } }, all: true });
   const points = pointsOf(found, specOf({ kind: 'metric', name: 'loss' }), [3, 8]);
   assert.deepEqual([[...(points?.x ?? [])], [...(points?.y[0] ?? [])]], [[3, 8], [1, NaN]]);
 });

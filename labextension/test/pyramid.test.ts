@@ -1,6 +1,6 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { Pyramid } from '../src/widgets/pyramid';
+import { Pyramid } from '../src/charts/series';
 
 /** A generator of its own: the same numbers in every run. */
 function random(seed: number): () => number {

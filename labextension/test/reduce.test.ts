@@ -1,8 +1,7 @@
 import * as assert from 'node:assert/strict';
-import { dashed } from '../src/widgets/lone';
+import { band, lines, means, nearestRow, NodeHistory } from '../src/charts/series';
 import { test } from 'node:test';
-import { nearestRow, NodeHistory } from '../src/widgets/history';
-import { band, lines, means } from '../src/widgets/reduce';
+import { dashed } from '../src/widgets/frames';
 
 function history(values: (i: number) => number[], n: number, capacity = 3600, at = (i: number) => 1000 + i): NodeHistory {
   const found = new NodeHistory(values(0).length, capacity, 64, 1);

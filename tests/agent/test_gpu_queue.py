@@ -161,7 +161,7 @@ def test_run_without_gpus_beside_a_broken_driver_says_so(agent: Agent, driver: S
     state = agent.wait(agent.submit(SHOW, gpus=0))
     assert state["state"] == "completed" and "mismatch" in state["notes"][0]
     driver.answer("nvmlInit", 0)
-    wait_accepted(agent)
+    devices(agent, 1, gpus=1)
     assert not agent.wait(agent.submit(SHOW, gpus=0)).get("notes")
 
 

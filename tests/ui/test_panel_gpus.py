@@ -84,13 +84,13 @@ def option(panel: PanelPage) -> Locator:
 
 def plot(panel: PanelPage, title: str) -> Locator:
     """A chart by its title."""
-    return panel.gpus.locator(".jp-AmlGpus-plot", has=panel.page.get_by_text(title, exact=True))
+    return panel.gpus.locator(".jp-AmlRun-chart", has=panel.page.get_by_text(title, exact=True))
 
 
 def read(panel: PanelPage, title: str, *keys: str) -> list[str]:
     """What the chart's cursor says after these keys."""
-    area = plot(panel, title).locator(".jp-AmlGpus-area")
-    said = plot(panel, title).locator(".jp-AmlGpus-said")
+    area = plot(panel, title).locator(".jp-AmlRun-chartArea")
+    said = plot(panel, title).locator(".jp-AmlRun-chartSpoken")
 
     def heard() -> str:
         area.focus()
@@ -104,7 +104,7 @@ def read(panel: PanelPage, title: str, *keys: str) -> list[str]:
 
 
 def painted(panel: PanelPage, title: str) -> int:
-    """Pixels of a chart's canvas with anything in them."""
+    """Pixels of a heat map with anything in them."""
     found: int = (
         plot(panel, title)
         .locator("canvas")
@@ -138,7 +138,7 @@ LOW, HIGH = 55, 95
 
 
 def test_the_target_in_use_is_watched(panel: PanelPage, shots: Path) -> None:
-    value = plot(panel, "Utilization").locator(".jp-AmlGpus-value")
+    value = plot(panel, "Utilization").locator(".jp-AmlRun-chartValue")
     expect(value).to_have_text(re.compile(r"^\d+ % \(\d+–\d+ %\)$"), timeout=MS)
     at, highest, mean, lowest = read(panel, "Utilization", "End")
     assert at == "now"
@@ -146,7 +146,9 @@ def test_the_target_in_use_is_watched(panel: PanelPage, shots: Path) -> None:
     assert numbers == sorted(numbers) and numbers[0] >= LOW and numbers[2] <= HIGH
     gpu, _ = read(panel, "By GPU", "End", "ArrowDown", "ArrowDown")
     assert gpu.startswith("GPU 2: ")
-    assert painted(panel, "Utilization") and painted(panel, "By GPU") and painted(panel, "Memory")
+    assert painted(panel, "By GPU")
+    for title in ("Utilization", "Memory"):
+        assert plot(panel, title).locator("path.jp-AmlRun-line").get_attribute("d")
     canvas = plot(panel, "By GPU").locator("canvas")
     assert canvas.evaluate("c => c.width / c.clientWidth") == pytest.approx(2, abs=0.02)  # sharp on this screen
     panel.page.screenshot(path=shots / "gpus-8.png")
@@ -208,9 +210,9 @@ def test_a_target_without_gpus(panel: PanelPage, shots: Path) -> None:
     expect(option(panel)).to_have_text("none (in use)", timeout=MS)
     expect(panel.gpus.locator(".jp-AmlGpus-state")).to_contain_text("a fake target without GPUs", timeout=MS)
     expect(plot(panel, "Utilization")).to_be_hidden()
-    value = plot(panel, "Host CPU").locator(".jp-AmlGpus-value")
+    value = plot(panel, "Host CPU").locator(".jp-AmlRun-chartValue")
     expect(value).to_have_text(re.compile(r"^\d+ % of 800 %$"), timeout=MS)
-    expect(plot(panel, "Host memory").locator(".jp-AmlGpus-value")).to_contain_text("of 32.0 GiB")
+    expect(plot(panel, "Host memory").locator(".jp-AmlRun-chartValue")).to_contain_text("of 32.0 GiB")
     panel.settle()
     panel.page.screenshot(path=shots / "gpus-none.png")
 
@@ -219,7 +221,7 @@ def test_a_target_without_gpus(panel: PanelPage, shots: Path) -> None:
 def test_one_and_sixty_four(panel: PanelPage, shots: Path) -> None:
     panel.use("one")
     expect(option(panel)).to_have_text("one (in use)", timeout=MS)
-    expect(plot(panel, "Utilization").locator(".jp-AmlGpus-value")).to_have_text(re.compile(r"^\d+ %$"), timeout=MS)
+    expect(plot(panel, "Utilization").locator(".jp-AmlRun-chartValue")).to_have_text(re.compile(r"^\d+ %$"), timeout=MS)
     expect(plot(panel, "By GPU")).to_be_hidden()
     assert read(panel, "Utilization", "End")[1].startswith("GPU 0: ")
     panel.settle(2)

@@ -1,10 +1,14 @@
-/** From data to pixels. Pure functions. */
+/** From data to pixels: limits, ticks and labels of axes, paths. Pure functions. */
+
+/** Values along x; null and NaN are holes. */
+export type Row = ArrayLike<number | null>;
 
 /** Smallest and largest finite value, or null when there is none. */
-export function extent(values: readonly (number | null)[]): [number, number] | null {
+export function extent(values: Row): [number, number] | null {
   let low = Infinity;
   let high = -Infinity;
-  for (const value of values) {
+  for (let i = 0; i < values.length; i++) {
+    const value = values[i];
     if (value !== null && Number.isFinite(value)) {
       low = Math.min(low, value);
       high = Math.max(high, value);
@@ -72,33 +76,44 @@ export function linear(low: number, high: number, from: number, to: number): Sca
   return value => from + (value - low) * k;
 }
 
+const known = (value: number | null | undefined): value is number =>
+  value !== null && value !== undefined && Number.isFinite(value);
+
 /** SVG path of a line with gaps where a value is missing; a lone point becomes a dot's worth of line. */
-export function path(
-  x: readonly number[],
-  y: readonly (number | null)[],
-  sx: Scale,
-  sy: Scale
-): string {
+export function path(x: ArrayLike<number>, y: Row, sx: Scale, sy: Scale): string {
   let text = '';
   let open = false;
   for (let i = 0; i < Math.min(x.length, y.length); i++) {
     const value = y[i];
-    if (value === null || !Number.isFinite(value) || !Number.isFinite(x[i])) {
+    if (!known(value) || !Number.isFinite(x[i])) {
       open = false;
       continue;
     }
     const at = `${sx(x[i]).toFixed(1)},${sy(value).toFixed(1)}`;
-    const next = y[i + 1];
-    const alone = !open && (next === null || next === undefined || !Number.isFinite(next));
     text += open ? `L${at}` : `M${at}`;
-    text += alone ? 'h0.01' : '';
+    text += open || known(y[i + 1]) ? '' : 'h0.01';
     open = true;
   }
   return text;
 }
 
+/** Closed SVG path between two lines; stretches without both are left out. */
+export function area(x: ArrayLike<number>, { low, high }: { low: Row; high: Row }, sx: Scale, sy: Scale): string {
+  let text = '';
+  const point = (i: number, y: Row) => `${sx(x[i]).toFixed(1)},${sy(y[i] as number).toFixed(1)}`;
+  for (let begin = 0, end = 0; begin < x.length; begin = end + 1) {
+    const [upper, lower]: string[][] = [[], []];
+    for (end = begin; end < x.length && known(low[end]) && known(high[end]); end++) {
+      upper.push(point(end, high));
+      lower.unshift(point(end, low));
+    }
+    text += upper.length ? `M${[...upper, ...lower].join('L')}Z` : '';
+  }
+  return text;
+}
+
 /** Index of the value nearest to `at` in an ascending array, or -1. */
-export function nearest(x: readonly number[], at: number): number {
+export function nearest(x: ArrayLike<number>, at: number): number {
   if (!x.length) {
     return -1;
   }
@@ -113,4 +128,90 @@ export function nearest(x: readonly number[], at: number): number {
     }
   }
   return Math.abs(x[low] - at) <= Math.abs(x[high] - at) ? low : high;
+}
+
+const STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10];
+
+/** Steps between the ticks of an axis with round limits. */
+const INTERVALS = 3;
+
+/** Ticks of a metric's axis, at most. */
+const TICKS = 5;
+
+/** Part of a metric's range that is left free above and below its line. */
+const AIR = 0.05;
+
+const BYTES = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+
+/**
+ * Round limits around a range.
+ *
+ * @param low fixed lower limit, or null
+ */
+export function roundLimits(from: number, to: number, low: number | null): [number, number] {
+  const bottom = low ?? from;
+  const height = to - bottom > 0 ? to - bottom : Math.abs(to) * 0.2 || 1;
+  const power = 10 ** Math.floor(Math.log10(height / INTERVALS));
+  for (const factor of [...STEPS, ...STEPS.map(step => 10 * step)]) {
+    const step = factor * power;
+    const start = low ?? Math.floor(bottom / step + 1e-9) * step;
+    if (start + INTERVALS * step >= to - 1e-9 * height) {
+      return [Number(start.toPrecision(12)), Number((start + INTERVALS * step).toPrecision(12))];
+    }
+  }
+  return [bottom, to];
+}
+
+/** Labels of the ticks of one axis: as many digits as tell them apart and make them true. */
+export function tickLabels(values: readonly number[]): string[] {
+  const size = Math.max(...values.map(Math.abs));
+  const steps = values.slice(1).map((value, i) => Math.abs(value - values[i]));
+  const error = 1e-3 * Math.min(...steps, size || 1);
+  const far = size >= 1e6 || (size > 0 && size < 1e-3);
+  const short = (value: number, digits: number) => {
+    const [mantissa, power] = value.toExponential(digits - 1).split('e');
+    return `${Number(mantissa)}e${Number(power)}`;
+  };
+  const text = (value: number, digits: number) =>
+    value === 0 ? '0' : far ? short(value, digits) : String(Number(value.toPrecision(digits)));
+  for (let digits = 1; digits < 15; digits++) {
+    const labels = values.map(value => text(value, digits));
+    if (labels.every((label, i) => Math.abs(Number(label) - values[i]) <= error)) {
+      return labels;
+    }
+  }
+  return values.map(String);
+}
+
+/** An axis: its limits, and where it is marked with what. */
+export interface IAxis {
+  min: number;
+  max: number;
+  ticks: number[];
+  labels: string[];
+}
+
+/** The axis of a metric: the data with a little air, round ticks inside. */
+export function metricAxis(from: number, to: number): IAxis {
+  const [low, high] = widen([from, to]);
+  const air = AIR * (high - low);
+  const [min, max] = [low - air, high + air];
+  const marks = from < to ? ticks(min, max, TICKS) : [from];
+  return { min, max, ticks: marks, labels: tickLabels(marks) };
+}
+
+/**
+ * The axis of a measured quantity: round limits, marked at both ends and between.
+ *
+ * @param low fixed lower limit, or null
+ */
+export function roundAxis(from: number, to: number, low: number | null, unit = ''): IAxis {
+  const power = unit === 'bytes' ? Math.min(BYTES.length - 1, Math.max(0, Math.floor(Math.log2(to || 1) / 10))) : 0;
+  const one = 1024 ** power;
+  const [min, max] = roundLimits(from / one, to / one, low === null ? null : low / one);
+  const marks = Array.from({ length: INTERVALS + 1 }, (_, i) => {
+    return Number((min + (i * (max - min)) / INTERVALS).toPrecision(12));
+  });
+  const labels = tickLabels(marks).map(label => (unit === 'bytes' ? `${label} ${BYTES[power]}` : label));
+  return { min: min * one, max: max * one, ticks: marks.map(mark => mark * one), labels };
 }

@@ -1,12 +1,314 @@
-/** The charts of one run, from its record: metrics, GPUs, host; each kept and updated in place. */
+/** The charts of one run, from its record alone: metrics, GPUs with heat map and processes, host. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
-import { LineChart } from '../charts/line';
-import { ILineData } from '../charts/model';
-import { bytes, clock, number } from '../format';
-import { IRunRecord } from '../protocol';
-import { gpuCharts, shades } from './gpu';
-import { GpuView } from './gpu_view';
+import { ILevel, ILineData, ISeries, IShade, LineChart } from '../charts/chart';
+import { HeatMap, timed } from '../charts/heat';
+import { extent } from '../charts/scale';
+import { ago, bytes, clock, number, percent } from '../format';
+import { IGpuBand, IGpuProcess, IGpuSeries, IGpuTelemetry, IRunRecord } from '../protocol';
+import { gpuName, heatCells, heatRow, TERMINAL } from '../record';
+
+/** Dashed lines of sizes and limits in one chart. */
+const LEVELS = 4;
+
+type Field = 'util' | 'memory' | 'power';
+
+/** `16 GiB` on an axis, where `bytes` says `16.0 GiB`. */
+const size = (value: number): string => bytes(value).replace(/\.0+ /, ' ');
+
+/** `GPU 3`, or `n1 GPU 3` where there are several nodes. */
+export function gpuLabel(part: IGpuTelemetry, node: number, index: number): string {
+  const several = part.nodes.length > 1 || part.gpus.some(gpu => gpu.node !== part.gpus[0].node);
+  const name = gpuName(index, part.gpus.find(gpu => gpu.node === node && gpu.index === index)?.label);
+  return several ? `n${node} ${name}` : name;
+}
+
+/** `2 × NVIDIA A100, 3 × NVIDIA A100 MIG 1g.10gb`: GPUs and instances counted apart. */
+export function gpuCounts(gpus: readonly IGpuSeries[], trans: TranslationBundle): string {
+  const counts = new Map<string, number>();
+  for (const gpu of gpus) {
+    const name = gpu.name || trans.__('GPU');
+    const kind = gpuName(gpu.index, gpu.label).includes(' MIG ') && !name.includes(' MIG') ? `${name} MIG` : name;
+    counts.set(kind, (counts.get(kind) ?? 0) + 1);
+  }
+  return [...counts].map(([name, count]) => `${count} × ${name}`).join(', ');
+}
+
+/** Phases other than *running*, in seconds since `start`. */
+export function shades(record: IRunRecord, start: number): IShade[] {
+  return record.phases
+    .filter(phase => phase.name !== 'running' && !TERMINAL.has(phase.name as IRunRecord['state']))
+    .map(({ name, start: from, end, seconds }) => {
+      const to = end ?? (seconds !== null ? from + seconds : record.seen_at);
+      return { name, from: from - start, to: to - start };
+    })
+    .filter(shade => shade.to - shade.from > 0.2);
+}
+
+const lastOf = (values: readonly (number | null)[]): number | null => {
+  for (let i = values.length - 1; i >= 0 && i >= values.length - 3; i--) {
+    if (values[i] !== null) {
+      return values[i];
+    }
+  }
+  return null;
+};
+
+/** `at most` of one or many GPUs now; `n/a` where none of them can tell. */
+function now(trans: TranslationBundle, values: (number | null)[], format: (value: number) => string): string {
+  const known = values.filter((value): value is number => value !== null);
+  if (!known.length) {
+    return trans.__('n/a');
+  }
+  const [low, high] = [format(Math.min(...known)), format(Math.max(...known))];
+  return low === high ? high : trans.__('%1 to %2', low, high);
+}
+
+export function gpuCharts(record: IRunRecord, trans: TranslationBundle): Map<string, ILineData> {
+  const found = new Map<string, ILineData>();
+  const part = record.gpu;
+  if (!part || !part.t.length || !part.gpus.length) {
+    return found;
+  }
+  const start = part.t[0];
+  const common = {
+    x: part.t.map(t => t - start),
+    xKind: 'time' as const,
+    xFormat: clock,
+    xName: trans.__('at'),
+    fromZero: true,
+    shades: shades(record, start)
+  };
+  const watts = (value: number) => `${Math.round(value)} W`;
+  const add = (
+    field: Field,
+    title: string,
+    yKind: 'number' | 'bytes',
+    yFormat: (value: number) => string,
+    more: Partial<ILineData>
+  ) => {
+    const band: IGpuBand | null = part[field];
+    const own = part.gpus.filter(gpu => gpu[field].length);
+    const series = band ? [{ name: trans.__('mean'), y: band.mean, colour: 0 }] : lines(part, own, field, trans);
+    if (!band && !series.some(({ y }) => extent(y))) {
+      // Nothing was ever told of it: an empty chart would look like zero.
+      return;
+    }
+    const last = band
+      ? now(trans, [lastOf(band.low), lastOf(band.high)], yFormat)
+      : now(
+          trans,
+          own.map(gpu => lastOf(gpu[field])),
+          yFormat
+        );
+    found.set(`gpu ${field}`, { ...common, title, last, yKind, yFormat, series, band, ...more });
+  };
+  // GPUs may have different sizes and limits: a line for each.
+  const levels = (name: string, values: (number | null)[]): ILevel[] =>
+    [...new Set(values.filter((value): value is number => value !== null && value > 0))]
+      .sort((a, b) => a - b)
+      .slice(-LEVELS)
+      .map(value => ({ name, value }));
+  const totals = part.gpus.map(gpu => gpu.memory_total);
+  const limits = part.gpus.map(gpu => gpu.power_limit);
+  const activity = part.gpus.some(gpu => gpu.sm_activity.some(value => value !== null));
+  const util = activity ? trans.__('GPU utilization, dashed: SM activity') : trans.__('GPU utilization');
+  add('util', util, 'number', percent, { yMax: 100 });
+  add('memory', trans.__('GPU memory'), 'bytes', size, { levels: levels(trans.__('size'), totals) });
+  add('power', trans.__('GPU power'), 'number', watts, { levels: levels(trans.__('limit'), limits) });
+  return found;
+}
+
+function lines(
+  part: IGpuTelemetry,
+  gpus: readonly IGpuSeries[],
+  field: Field,
+  trans: TranslationBundle
+): ISeries[] {
+  return gpus.flatMap(gpu => {
+    const colour = part.gpus.indexOf(gpu);
+    const name = gpuLabel(part, gpu.node, gpu.index);
+    const line: ISeries = { name, y: gpu[field], colour };
+    // Between two points the device may have been busier than their mean says.
+    const peaks = field === 'util' && gpu.peak.some((value, i) => value !== gpu.util[i]);
+    const found: ISeries[] = peaks ? [{ name: trans.__('%1 peak', name), y: gpu.peak, colour, faint: true }, line] : [line];
+    if (field === 'util' && gpu.sm_activity.some(value => value !== null)) {
+      found.push({ name: trans.__('%1 SM activity', name), y: gpu.sm_activity, colour, dashed: true });
+    }
+    return found;
+  });
+}
+
+/** Rows of the list of processes. */
+const PROCESSES = 20;
+/** More GPUs than this have no line, so no colour, of their own. */
+const CHIPS = 8;
+
+function element(tag: string, name: string, text = ''): HTMLElement {
+  const node = document.createElement(tag);
+  node.className = `jp-AmlRun-${name}`;
+  node.textContent = text;
+  return node;
+}
+
+/** Title of a column, text of an item in it, and whether it is set flush right. */
+export type Column<T> = [title: string, text: (item: T) => string, number?: boolean];
+
+/** A table with a row for each item. */
+export function table<T>(columns: readonly Column<T>[], items: readonly T[]): HTMLElement {
+  const line = (tag: 'th' | 'td', texts: readonly string[]): HTMLElement => {
+    const row = document.createElement('tr');
+    texts.forEach((text, i) => {
+      const cell = document.createElement(tag);
+      cell.classList.toggle('jp-mod-number', columns[i][2] === true);
+      cell.textContent = text;
+      if (tag === 'th') {
+        cell.scope = 'col';
+      }
+      row.append(cell);
+    });
+    return row;
+  };
+  const found = element('table', 'table');
+  const titles = columns.map(([title]) => title);
+  found.append(line('th', titles), ...items.map(item => line('td', columns.map(([, text]) => text(item)))));
+  return found;
+}
+
+/** What a record says of its GPUs beside the charts: which they are, their processes, the heat map. */
+class GpuView {
+  constructor(private readonly _trans: TranslationBundle) {
+    this.legend = element('div', 'gpuLegend');
+    this.node = element('div', 'gpu');
+    this._table = element('div', 'gpuProcesses');
+    this.node.append(this._table);
+  }
+
+  /** Which GPUs, and where the samples come from: above the charts. */
+  readonly legend: HTMLElement;
+
+  /** Heat map and processes: below the charts. */
+  readonly node: HTMLElement;
+
+  update(record: IRunRecord): void {
+    const part = record.gpu;
+    this.legend.hidden = !part || (!part.gpus.length && !part.note);
+    this.node.hidden = !part || !part.gpus.length;
+    if (!part) {
+      return;
+    }
+    const key = JSON.stringify([part.gpus.map(g => [g.node, g.index, g.name]), part.note, part.source, part.age]);
+    if (this._key !== key) {
+      this._key = key;
+      this.legend.replaceChildren(...this._legend(record));
+    }
+    this._heatMap(record);
+    this._processes(record);
+  }
+
+  dispose(): void {
+    this._heat?.dispose();
+  }
+
+  private _legend(record: IRunRecord): HTMLElement[] {
+    const part = record.gpu;
+    const nodes: HTMLElement[] = [];
+    if (!part) {
+      return nodes;
+    }
+    if (part.gpus.length && part.gpus.length <= CHIPS) {
+      part.gpus.forEach((gpu, i) => {
+        const chip = element('span', 'gpuChip');
+        const colour = element('i', 'hoverKey');
+        colour.dataset.colour = String(i);
+        const label = gpuLabel(part, gpu.node, gpu.index);
+        chip.append(colour, gpu.lost ? this._trans.__('%1 lost', label) : label);
+        chip.title = [gpu.name, gpu.uuid].filter(Boolean).join(', ');
+        nodes.push(chip);
+      });
+    }
+    const words: string[] = [];
+    if (part.gpus.length) {
+      words.push(gpuCounts(part.gpus, this._trans));
+      if (part.gpus.length > CHIPS) {
+        words.push(this._trans.__('mean, and the range from lowest to highest'));
+      }
+    }
+    if (part.note) {
+      words.push(part.note);
+    }
+    if (part.source) {
+      words.push(part.source);
+    }
+    if (part.age !== null && !record.done) {
+      words.push(this._trans.__('last sample %1 before this record', ago(part.age)));
+    }
+    nodes.push(element('span', 'gpuSource', words.join(' · ')));
+    return nodes;
+  }
+
+  private _heatMap(record: IRunRecord): void {
+    const part = record.gpu;
+    const map = part?.heat;
+    if (!part || !map || part.t.length < 2) {
+      this._heat?.dispose();
+      this._heat = null;
+      this._cells = '';
+      return;
+    }
+    if (this._cells === map.cells) {
+      return;
+    }
+    this._cells = map.cells;
+    if (!this._heat) {
+      this._heat = new HeatMap(this._trans);
+      this.node.prepend(this._heat.node);
+    }
+    const { t } = part;
+    this._heat.update({
+      title: this._trans.__('Utilization by GPU'),
+      last: '',
+      rows: map.labels.map(heatRow).map(({ node, index }) => ({ node, label: gpuLabel(part, node, index) })),
+      cells: heatCells(map),
+      columns: map.columns,
+      ...timed(0, t[t.length - 1] - t[0], map.columns)
+    });
+  }
+
+  private _processes(record: IRunRecord): void {
+    const all = record.gpu?.processes ?? [];
+    const key = JSON.stringify(all);
+    if (this._table.dataset.key === key) {
+      return;
+    }
+    this._table.dataset.key = key;
+    this._table.hidden = !all.length;
+    this._table.replaceChildren();
+    if (!all.length) {
+      return;
+    }
+    const trans = this._trans;
+    const owners: Record<string, string> = { mine: trans.__('this run'), other: trans.__('others') };
+    const columns: Column<IGpuProcess>[] = [
+      [trans.__('GPU'), ({ node, index }) => (record.gpu ? gpuLabel(record.gpu, node, index) : '')],
+      [trans.__('pid'), ({ pid }) => String(pid), true],
+      [trans.__('user'), ({ user }) => user || trans.__('n/a')],
+      [trans.__('command'), ({ name }) => name || trans.__('n/a')],
+      [trans.__('whose'), ({ owner }) => owners[owner] ?? trans.__('cannot tell')],
+      [trans.__('SM'), ({ sm }) => (sm === null ? trans.__('n/a') : percent(sm)), true],
+      [trans.__('GPU memory'), ({ memory }) => (memory === null ? trans.__('n/a') : bytes(memory)), true]
+    ];
+    this._table.append(table(columns, all.slice(0, PROCESSES)));
+    if (all.length > PROCESSES) {
+      this._table.append(element('div', 'gpuSource', trans.__('and %1 more', all.length - PROCESSES)));
+    }
+  }
+
+  private readonly _table: HTMLElement;
+  private _heat: HeatMap | null = null;
+  private _cells = '';
+  private _key = '';
+}
 
 /** Where charts of each kind stand. */
 const KINDS = ['metric', 'gpu', 'host'];
@@ -15,7 +317,7 @@ const KINDS = ['metric', 'gpu', 'host'];
 const steps = (all: readonly number[]): readonly number[] =>
   all.every(step => step === all[0]) ? all.map((_, i) => (all.length > 1 ? i : all[0])) : all;
 
-/** The charts of one run. */
+/** The charts of one run, each kept and updated in place. */
 export class RunCharts {
   constructor(private readonly _trans: TranslationBundle) {
     this.node = document.createElement('div');
@@ -58,7 +360,7 @@ export class RunCharts {
     for (const [key, data] of wanted) {
       let chart = this._charts.get(key);
       if (!chart) {
-        this._charts.set(key, (chart = new LineChart()));
+        this._charts.set(key, (chart = new LineChart(this._trans)));
         chart.node.dataset.series = key;
         this._grid.insertBefore(chart.node, this._after(key));
       }
@@ -100,7 +402,6 @@ export class RunCharts {
       fromZero: true,
       shades: shades(record, t[0])
     };
-    const percent = (value: number) => `${Math.round(value)} %`;
     const of = (now: string, all: string | number | null) => (all ? this._trans.__('%1 of %2', now, all) : now);
     const use = last(cpu);
     const cpuTitle = this._trans.__('CPU');
@@ -120,7 +421,7 @@ export class RunCharts {
       last: of(held === null ? '–' : bytes(held), memory_total && bytes(memory_total)),
       series: [{ name: memoryTitle, y: memory }],
       yKind: 'bytes',
-      yFormat: value => bytes(value).replace(/\.0+ /, ' ')
+      yFormat: size
     });
   }
 

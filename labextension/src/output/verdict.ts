@@ -1,10 +1,11 @@
 /** The loud part: a run that does not use its GPUs; and the quiet one: what an ended run made of them. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
-import { bytes, duration, number } from '../format';
+import { bytes, duration, number, percent } from '../format';
 import { count, list, object, text } from '../loose';
 import { IRunRecord } from '../protocol';
-import { gpuLabel, gpuName } from './gpu';
+import { gpuName } from '../record';
+import { Column, gpuLabel, table } from './charts';
 
 /** GPUs that are listed one by one. */
 const LISTED = 16;
@@ -19,7 +20,7 @@ function element(tag: string, name: string, content = ''): HTMLElement {
   return node;
 }
 
-type Columns = [string, (gpu: Record<string, unknown>) => string][];
+type Columns = Column<Record<string, unknown>>[];
 
 export class VerdictView {
   constructor(private readonly _trans: TranslationBundle) {
@@ -99,7 +100,6 @@ export class SummaryView {
       const value = count(x);
       return value === null ? na : format(value);
     };
-    const percent = (value: number) => `${Math.round(value)} %`;
     const size = (value: number) => bytes(value * MIB);
     const several = new Set(gpus.map(gpu => count(gpu.node) ?? 0)).size > 1;
     const columns: Columns = [
@@ -154,20 +154,7 @@ export class SummaryView {
     if (gpus.some(gpu => errors(gpu))) {
       columns.push([trans.__('errors'), errors]);
     }
-    const table = element('table', 'table');
-    const head = document.createElement('tr');
-    for (const [title] of columns) {
-      const cell = element('th', '', title) as HTMLTableCellElement;
-      cell.scope = 'col';
-      head.append(cell);
-    }
-    table.append(head);
-    for (const gpu of gpus.slice(0, LISTED)) {
-      const row = document.createElement('tr');
-      row.append(...columns.map(([, value]) => element('td', '', value(gpu))));
-      table.append(row);
-    }
-    return table;
+    return table(columns, gpus.slice(0, LISTED));
   }
 
   private _key = '';

@@ -1,45 +1,245 @@
-/** The board of GPU charts: which of them are seen, and when they are drawn. */
+/** The panel's board of GPU charts: what they show of the store, and when they are drawn. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { DrawGate } from '../widgets/gate';
-import { element } from './dom';
-import { FieldPlot, HostPlot } from './gpu_charts';
-import { HeatPlot } from './gpu_heat';
-import { GpuList } from './gpu_list';
-import { Colours, Plot } from './gpu_plot';
-import type { GpuStore } from './gpu_store';
+import { IChartSize, ILineData, ISeries, LineChart, Tick } from '../charts/chart';
+import { DrawGate } from '../charts/drawGate';
+import { HeatMap, IHeatSize } from '../charts/heat';
+import { DASHES } from '../charts/palette';
+import { ago, bytes, percent } from '../format';
+import { gpuName, heatRow } from '../record';
+import { element, say } from './dom';
+import { GpuField, GpuStore } from './gpu_store';
 
 /** Draws a second, at most. */
 const RATE = 2;
 
+/** Ticks that an axis holds at least: a minute. */
+const LEAST = 60;
+
+/** GPUs that have a line each. */
+const LINES = 4;
+
+const LARGE: IChartSize = { height: 79, left: 28, right: 4, top: 2, bottom: 15 };
+const SMALL: IChartSize = { ...LARGE, height: 49 };
+const HEAT: IHeatSize = {
+  left: 28,
+  right: 4,
+  top: 0,
+  bottom: 15,
+  gap: 2,
+  key: false,
+  rows: [
+    [8, 10],
+    [20, 8],
+    [40, 6],
+    [96, 3],
+    [256, 2]
+  ]
+};
+
+/** What each GPU is called: `GPU 3`, or `n1 GPU 3` where there are several nodes. */
+function labelsOf(store: GpuStore): string[] {
+  const places = store.labels.map(heatRow);
+  const several = places.some(({ node }) => node !== places[0].node);
+  return places.map(({ node, index }, g) => `${several ? `n${node} ` : ''}${gpuName(index, store.titles[g])}`);
+}
+
+/** How long before the last tick: `now`, `12 s ago`; of an ended run `12 s before the end`. */
+export function when(trans: TranslationBundle, store: GpuStore, i: number): string {
+  const back = store.time(store.length - 1) - store.time(i);
+  if (back < store.period / 2) {
+    return store.ended ? trans.__('at the end') : trans.__('now');
+  }
+  return store.ended ? trans.__('%1 before the end', ago(back)) : trans.__('%1 ago', ago(back));
+}
+
+/** Ticks that have room on an axis, and how many of them are empty: those at the left. */
+export function columnsOf(store: GpuStore): { count: number; empty: number } {
+  const count = Math.max(LEAST, store.length);
+  return { count, empty: count - store.length };
+}
+
+/** The ends of the time axis in words. */
+function ends(trans: TranslationBundle, store: GpuStore): [string, string] {
+  const span = ago(columnsOf(store).count * store.period);
+  return store.ended ? [trans.__('%1 before', span), trans.__('end')] : [trans.__('%1 ago', span), trans.__('now')];
+}
+
+/** What the charts over time have in common: x is the number of the tick. */
+function timed(trans: TranslationBundle, store: GpuStore) {
+  const [from, to] = [store.length - columnsOf(store).count, store.length - 1];
+  const [first, last] = ends(trans, store);
+  const marks: Tick[] = [[from, first], [to, last]];
+  return {
+    x: Float64Array.from({ length: store.length }, (_, i) => i),
+    xKind: 'integer' as const,
+    xFormat: (i: number) => when(trans, store, i),
+    xName: '',
+    xRange: [from, to] as const,
+    xTicks: marks,
+    yKind: 'number' as const,
+    fromZero: true
+  };
+}
+
+/** `12 of 80 GiB`: of all GPUs whose sizes are known. */
+function heldOf(trans: TranslationBundle, store: GpuStore): string {
+  let [held, all] = [0, 0];
+  for (let g = 0; g < store.count; g++) {
+    // The memory of an instance is its GPU's.
+    const instance = (store.titles[g] ?? '').split(' MIG ');
+    if (instance.length > 1 && store.titles.includes(instance[0])) {
+      continue;
+    }
+    const size = store.sizes[g];
+    const share = store.value('memory', store.latest, g);
+    if (typeof size !== 'number' || Number.isNaN(share)) {
+      return '';
+    }
+    held += (share / 100) * size;
+    all += size;
+  }
+  return all ? trans.__('%1 of %2', bytes(held), bytes(all)) : '';
+}
+
+/** Utilization or memory of all GPUs: lines of few, the band of many. */
+export function fieldChart(trans: TranslationBundle, store: GpuStore, field: GpuField): ILineData {
+  const { mean, low, high } = store.range(field, store.latest);
+  const held = field === 'memory' ? heldOf(trans, store) : '';
+  const range = store.count === 1 || low === high ? '' : ` (${Math.round(low)}–${percent(high)})`;
+  const colour = field === 'util' ? 0 : 2;
+  const many = store.count > LINES;
+  const lines = (): ISeries[] =>
+    labelsOf(store).map((name, g) => ({
+      name,
+      y: store.row(field, g),
+      colour: store.count === 1 ? colour : g,
+      dash: DASHES[g]
+    }));
+  return {
+    ...timed(trans, store),
+    title: field === 'util' ? trans.__('Utilization') : trans.__('Memory'),
+    last: Number.isNaN(mean) ? trans.__('n/a') : `${held || percent(mean)}${range}`,
+    series: many ? [{ name: trans.__('mean'), y: store.together(`${field} mean`), colour }] : lines(),
+    band: many ? { low: store.together(`${field} low`), high: store.together(`${field} high`) } : null,
+    yFormat: percent,
+    yMax: 100,
+    yTicks: [0, 50, 100].map(tick => [tick, String(tick)] as const)
+  };
+}
+
+/** CPU or memory of the first host. */
+function hostChart(trans: TranslationBundle, store: GpuStore, what: 'cpu' | 'memory'): ILineData {
+  const cpu = what === 'cpu';
+  const y = store.together(cpu ? 'cpu' : 'host');
+  const format = cpu ? percent : bytes;
+  const now = y[y.length - 1];
+  const all = cpu ? store.cpus && 100 * store.cpus : store.hostSize;
+  // A little air, in steps: the scale shall not move with each tick.
+  const most = y.reduce((a, b) => (b > a ? b : a), cpu ? 100 : 1);
+  const gib = Math.ceil((1.05 * most) / 2 ** 30);
+  const yMax = cpu ? 100 * Math.ceil(most / 100) : gib * 2 ** 30;
+  return {
+    ...timed(trans, store),
+    title: cpu ? trans.__('Host CPU') : trans.__('Host memory'),
+    last: Number.isNaN(now) ? '' : all ? trans.__('%1 of %2', format(now), format(all)) : format(now),
+    series: [{ name: '', y }],
+    yFormat: format,
+    yMax,
+    yTicks: [
+      [0, '0'],
+      [yMax, cpu ? String(yMax) : `${gib}G`]
+    ]
+  };
+}
+
+/** Utilization by GPU in columns of `each` ticks, row after row; only columns with new ticks are computed. */
+export class HeatCells {
+  /** number of the first column, counted from the first tick ever */
+  first = 0;
+  columns = 0;
+  cells = new Float32Array(0);
+
+  update(store: GpuStore, each: number): void {
+    const first = Math.floor((store.total - store.length) / each);
+    const columns = Math.ceil(store.total / each) - first;
+    const same = this._labels === store.labels && this._each === each && this._total <= store.total;
+    // Columns that were whole the last time.
+    const kept = same ? Math.max(0, Math.floor(this._total / each) - Math.max(first, this.first)) : 0;
+    const cells = new Float32Array(columns * store.count);
+    for (let g = 0; g < store.count; g++) {
+      const from = g * this.columns + first - this.first;
+      cells.set(kept ? this.cells.subarray(from, from + kept) : [], g * columns);
+      for (let c = kept; c < columns; c++) {
+        cells[g * columns + c] = store.mean('util', g, (first + c) * each, (first + c + 1) * each);
+      }
+    }
+    Object.assign(this, { first, columns, cells });
+    [this._labels, this._each, this._total] = [store.labels, each, store.total];
+  }
+
+  private _labels: readonly string[] | null = null;
+  private _each = 0;
+  private _total = 0;
+}
+
+/** Draw utilization by GPU; where the panel is narrower than the ticks, a column is the mean of some of them. */
+function drawHeat(trans: TranslationBundle, store: GpuStore, map: HeatMap, found: HeatCells): void {
+  const { count, empty } = columnsOf(store);
+  const room = (map.node.clientWidth - HEAT.left - HEAT.right) * (window.devicePixelRatio || 1);
+  const each = Math.max(1, Math.ceil(count / Math.max(1, Math.floor(room))));
+  // Columns begin at multiples of `each` ticks: else they would flicker as ticks move on.
+  found.update(store, each);
+  const { first, columns, cells } = found;
+  const oldest = store.total - store.length;
+  const edge = (tick: number) => (tick - oldest + empty) / count;
+  const labels = labelsOf(store);
+  const known = labels.map((_, g) => ({ g, now: store.value('util', store.latest, g) })).filter(({ now }) => now >= 0);
+  const low = known.reduce((a, b) => (b.now < a.now ? b : a), known[0]);
+  const apart = known.some(({ now }) => now !== low.now);
+  const [from, to] = ends(trans, store);
+  map.update({
+    title: trans.__('By GPU'),
+    last: apart ? trans.__('lowest %1, %2', labels[low.g], percent(low.now)) : '',
+    rows: store.labels.map((label, g) => {
+      const { node, index } = heatRow(label);
+      const short = gpuName(index, store.titles[g]).replace('GPU ', '').replace(' MIG ', '.');
+      return { label: labels[g], short, node };
+    }),
+    cells,
+    columns,
+    edges: [edge(first * each), edge((first + columns) * each)],
+    ticks: () => [
+      [0, from],
+      [1, to]
+    ],
+    at: column => when(trans, store, Math.min(store.length - 1, Math.max(0, (first + column + 1) * each - 1 - oldest)))
+  });
+}
+
 export class GpuBoard {
-  /** Charts of `store` in the colours of `styled`; `drawing` is told of each draw, also of one without samples. */
+  /** Charts of `store`; `drawing` is told of each draw, also of one without samples. */
   constructor(
-    trans: TranslationBundle,
+    private readonly _trans: TranslationBundle,
     private readonly _store: GpuStore,
-    styled: HTMLElement,
+    _styled: HTMLElement,
     private readonly _seen: () => boolean,
     private readonly _drawing: () => void
   ) {
-    const colours = new Colours(styled);
-    this._util = new FieldPlot(trans, colours, trans.__('Utilization'), 'util');
-    this._heat = new HeatPlot(trans, colours);
-    this._memory = new FieldPlot(trans, colours, trans.__('Memory'), 'memory');
-    this._cpu = new HostPlot(trans, colours, trans.__('Host CPU'), 'cpu');
-    this._host = new HostPlot(trans, colours, trans.__('Host memory'), 'memory');
-    this._list = new GpuList(trans);
+    const line = (name: string, size: IChartSize) => {
+      const chart = new LineChart(_trans, size);
+      chart.node.dataset.series = name;
+      return chart;
+    };
+    this._util = line('gpu util', LARGE);
+    this._memory = line('gpu memory', LARGE);
+    this._cpu = line('host cpu', SMALL);
+    this._host = line('host memory', SMALL);
+    this._heat = new HeatMap(_trans, HEAT);
+    this._list = new GpuList(_trans);
     const host = element('div', 'jp-AmlGpus-host', '', this._cpu.node, this._host.node);
     this.node.append(this._util.node, this._heat.node, this._memory.node, this._list.node, host);
-
     this._gate = new DrawGate(() => this._frame(), _seen, () => RATE);
-    this._size = new ResizeObserver(() => this.dirty());
-    this._size.observe(this.node);
-    this._theme = new MutationObserver(() => {
-      colours.forget();
-      this._plots.forEach(plot => plot.repaint());
-      this.dirty();
-    });
-    this._theme.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-name'] });
   }
 
   readonly node = element('div', 'jp-AmlGpus-charts');
@@ -53,14 +253,9 @@ export class GpuBoard {
   }
 
   dispose(): void {
-    this._size.disconnect();
-    this._theme.disconnect();
     this._gate.dispose();
     cancelAnimationFrame(this._request);
-  }
-
-  private get _plots(): Plot[] {
-    return [this._util, this._heat, this._memory, this._cpu, this._host];
+    [this._util, this._heat, this._memory, this._cpu, this._host].forEach(chart => chart.dispose());
   }
 
   private _frame(): void {
@@ -69,44 +264,125 @@ export class GpuBoard {
   }
 
   private _paint(): void {
-    const store = this._store;
-    const any = store.length > 0 && store.count > 0;
+    const { _store: store, _trans: trans } = this;
     this.node.hidden = !store.length;
     this._drawing();
     if (!store.length || !this._seen()) {
       return;
     }
     performance.mark('jp-aml-gpus');
-    const many = store.count > 1;
-    const shown: [Plot, boolean][] = [
-      [this._util, any && store.has('util')],
-      [this._heat, many && store.has('util')],
-      [this._memory, any && store.has('memory')],
-      [this._cpu, store.has('cpu')],
-      [this._host, store.has('host')]
-    ];
-    shown.forEach(([plot, on]) => (plot.node.hidden = !on));
-    // Read all widths before anything is written: each look between two writes lays the page out anew.
-    const widths = shown.map(([plot, on]) => (on ? Math.floor(plot.node.clientWidth) : 0));
-    shown.forEach(([plot, on], i) => {
-      if (on && widths[i]) {
-        plot.paint(store, widths[i]);
+    const show = (chart: { node: HTMLElement }, on: boolean, draw: () => void) => {
+      chart.node.hidden = !on;
+      if (on) {
+        draw();
       }
-    });
+    };
+    const any = store.count > 0;
+    show(this._util, any && store.has('util'), () => this._util.update(fieldChart(trans, store, 'util')));
+    show(this._heat, store.count > 1 && store.has('util'), () => drawHeat(trans, store, this._heat, this._cells));
+    show(this._memory, any && store.has('memory'), () => this._memory.update(fieldChart(trans, store, 'memory')));
+    show(this._cpu, store.has('cpu'), () => this._cpu.update(hostChart(trans, store, 'cpu')));
+    show(this._host, store.has('host'), () => this._host.update(hostChart(trans, store, 'memory')));
     this._list.update(store);
     performance.measure('jp-aml-gpus', 'jp-aml-gpus');
     performance.clearMarks('jp-aml-gpus');
     performance.clearMeasures('jp-aml-gpus');
   }
 
-  private readonly _util: FieldPlot;
-  private readonly _heat: HeatPlot;
-  private readonly _memory: FieldPlot;
-  private readonly _cpu: HostPlot;
-  private readonly _host: HostPlot;
+  private readonly _util: LineChart;
+  private readonly _heat: HeatMap;
+  private readonly _cells = new HeatCells();
+  private readonly _memory: LineChart;
+  private readonly _cpu: LineChart;
+  private readonly _host: LineChart;
   private readonly _list: GpuList;
   private readonly _gate: DrawGate;
-  private readonly _size: ResizeObserver;
-  private readonly _theme: MutationObserver;
   private _request = 0;
+}
+
+/** More of them are a heat map alone. */
+const LISTED = 8;
+
+function part(parent: HTMLElement, tag: string, name: string): HTMLElement {
+  const node = document.createElement(tag);
+  node.className = `jp-AmlGpus-${name}`;
+  parent.append(node);
+  return node;
+}
+
+const NS = 'http://www.w3.org/2000/svg';
+
+/** The line of a GPU in the charts above: its colour and its dashes. */
+function key(gpu: number): SVGElement {
+  const node = document.createElementNS(NS, 'svg');
+  node.setAttribute('class', 'jp-AmlGpus-key');
+  node.setAttribute('aria-hidden', 'true');
+  const line = document.createElementNS(NS, 'path');
+  line.setAttribute('d', 'M0 4H22');
+  line.setAttribute('stroke-dasharray', DASHES[gpu] || 'none');
+  line.style.stroke = `var(--jp-amlrun-c${gpu})`;
+  node.append(line);
+  return node;
+}
+
+class GpuList {
+  constructor(private readonly _trans: TranslationBundle) {
+    this.node = document.createElement('ul');
+    this.node.className = 'jp-AmlGpus-list';
+    this.node.setAttribute('aria-label', _trans.__('GPUs'));
+  }
+
+  readonly node: HTMLElement;
+
+  update(store: GpuStore): void {
+    const count = store.count <= LISTED ? store.count : 0;
+    this.node.hidden = !count;
+    while (this.node.children.length > count) {
+      this.node.lastElementChild?.remove();
+    }
+    for (let g = 0; g < count; g++) {
+      this._row(store, g);
+    }
+  }
+
+  private _row(store: GpuStore, g: number): void {
+    let row = this.node.children[g] as HTMLElement | undefined;
+    if (!row) {
+      row = document.createElement('li');
+      const head = part(row, 'div', 'listHead');
+      if (g < LINES) {
+        head.append(key(g));
+      }
+      part(head, 'span', 'listLabel');
+      part(head, 'span', 'listName');
+      const line = part(row, 'div', 'listLine');
+      const bar = part(line, 'div', 'bar');
+      bar.setAttribute('aria-hidden', 'true');
+      part(bar, 'div', 'barFill');
+      part(line, 'span', 'listUtil');
+      part(line, 'span', 'listMemory');
+      this.node.append(row);
+    }
+    const mark = row.querySelector('.jp-AmlGpus-key');
+    mark?.toggleAttribute('hidden', store.count < 2 || store.count > LINES);
+    const find = (name: string) => (row as HTMLElement).querySelector(`.jp-AmlGpus-${name}`) as HTMLElement;
+    const na = this._trans.__('n/a');
+    const i = store.latest;
+    const util = i < 0 ? NaN : store.value('util', i, g);
+    const share = i < 0 ? NaN : store.value('memory', i, g);
+    const size = store.sizes[g];
+    say(find('listLabel'), labelsOf(store)[g]);
+    say(find('listName'), store.names[g] ?? '');
+    find('listName').title = store.names[g] ?? '';
+    find('barFill').style.width = `${Number.isNaN(util) ? 0 : util}%`;
+    const lost = store.lost.includes(g);
+    row.classList.toggle('jp-mod-lost', lost);
+    say(find('listUtil'), lost ? this._trans.__('lost') : Number.isNaN(util) ? na : percent(util));
+    const held = Number.isNaN(share)
+      ? na
+      : typeof size === 'number'
+        ? this._trans.__('%1 of %2', bytes((share / 100) * size), bytes(size))
+        : this._trans.__('%1 of memory', percent(share));
+    say(find('listMemory'), lost ? '' : held);
+  }
 }

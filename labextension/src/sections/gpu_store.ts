@@ -1,12 +1,13 @@
-/** The last ten minutes of every GPU, as ticks come: a ring with mean and range. Pure. */
+/** The last ten minutes of every GPU, as ticks come, with mean and range of each tick. Pure. */
 
+import { Ring, Tally } from '../charts/series';
 import type { IGpuFrame } from '../panel/tokens';
 
 /** Ticks that are kept: ten minutes at one a second. */
 export const CAPACITY = 600;
 
 /** A byte that stands for *cannot tell*. */
-export const UNKNOWN = 255;
+const UNKNOWN = 255;
 
 /** What of a GPU is measured. */
 export type GpuField = 'util' | 'memory';
@@ -18,27 +19,13 @@ export interface IRange {
   readonly high: number;
 }
 
-const NOTHING: IRange = { mean: NaN, low: NaN, high: NaN };
-
-interface IRings {
-  cells: Uint8Array;
-  mean: Float32Array;
-  low: Float32Array;
-  high: Float32Array;
-}
-
-function rings(count: number): IRings {
-  const empty = () => new Float32Array(CAPACITY).fill(NaN);
-  return { cells: new Uint8Array(CAPACITY * count).fill(UNKNOWN), mean: empty(), low: empty(), high: empty() };
-}
+/** What all GPUs together have in the ring, behind the columns of each. */
+const TOGETHER = ['util mean', 'util low', 'util high', 'memory mean', 'memory low', 'memory high', 'cpu', 'host'] as const;
+export type Together = (typeof TOGETHER)[number];
 
 /** Seconds between the ticks of a frame: what they say themselves, where they are slower than announced. */
 function periodOf(frame: IGpuFrame): number {
-  const steps: number[] = [];
-  for (let i = 1; i < frame.t.length; i++) {
-    steps.push(frame.t[i] - frame.t[i - 1]);
-  }
-  steps.sort((a, b) => a - b);
+  const steps = Array.from(frame.t.subarray(1), (t, i) => t - frame.t[i]).sort((a, b) => a - b);
   const announced = frame.head.period > 0 ? frame.head.period : 1;
   return steps.length >= 8 ? Math.max(announced, steps[steps.length >> 1]) : announced;
 }
@@ -63,12 +50,16 @@ export class GpuStore {
   period = 1;
   note = '';
   ended = false;
+
   /** Ticks ever written; the newest has the number `total - 1`. */
-  total = 0;
+  get total(): number {
+    return this._ring.next;
+  }
+
   /** Ticks that are there. */
-  length = 0;
-  /** Grows when all that was there is replaced. */
-  epoch = 0;
+  get length(): number {
+    return this._ring.length;
+  }
 
   /** Number of GPUs. */
   get count(): number {
@@ -78,9 +69,8 @@ export class GpuStore {
   /** Forget everything. */
   clear(source = ''): void {
     Object.assign(this, { source, labels: [], titles: [], names: [], sizes: [], lost: [], cpus: null, hostSize: null });
-    Object.assign(this, { period: 1, note: '', ended: false, total: 0, length: 0 });
-    this.epoch += 1;
-    this._allot(0);
+    Object.assign(this, { period: 1, note: '', ended: false });
+    this._ring = ringOf(0);
   }
 
   /**
@@ -99,15 +89,14 @@ export class GpuStore {
       this.cpus = head.cpus;
       this.hostSize = head.host_memory;
       this.period = periodOf(frame);
-      this._allot(head.labels.length);
+      this._ring = ringOf(head.labels.length);
     } else if (head.source !== this.source) {
       return false;
     }
     this.note = head.note;
     this.lost = head.lost ?? [];
     this.ended = head.ended;
-    const count = this.count;
-    if (frame.util.length >= head.n * count) {
+    if (frame.util.length >= head.n * this.count) {
       for (let i = 0; i < head.n; i++) {
         this._tick(frame, i);
       }
@@ -117,32 +106,27 @@ export class GpuStore {
 
   /** Unix seconds of a tick, `i` from the oldest. */
   time(i: number): number {
-    return this._t[this._slot(i)];
+    return this._ring.t(i);
   }
 
   /** Percent, or NaN. */
   value(field: GpuField, i: number, gpu: number): number {
-    const byte = this._rings[field].cells[this._slot(i) * this.count + gpu];
-    return byte === UNKNOWN || byte === undefined ? NaN : byte;
+    return this._at(gpu + (field === 'util' ? 0 : this.count), i);
   }
 
   range(field: GpuField, i: number): IRange {
-    if (i < 0 || i >= this.length) {
-      return NOTHING;
-    }
-    const { mean, low, high } = this._rings[field];
-    const slot = this._slot(i);
-    return { mean: mean[slot], low: low[slot], high: high[slot] };
+    const first = 2 * this.count + TOGETHER.indexOf(`${field} mean`);
+    return { mean: this._at(first, i), low: this._at(first + 1, i), high: this._at(first + 2, i) };
   }
 
-  /** Percent of one core, or NaN. */
-  hostCpu(i: number): number {
-    return this._cpu[this._slot(i)];
+  /** Each tick of one GPU: percent, or NaN. */
+  row(field: GpuField, gpu: number): Float32Array {
+    return this._row(gpu + (field === 'util' ? 0 : this.count));
   }
 
-  /** Bytes, or NaN. */
-  hostMemory(i: number): number {
-    return this._held[this._slot(i)];
+  /** Each tick of all GPUs (percent) or of the host (percent of one core, bytes), or NaN. */
+  together(name: Together): Float32Array {
+    return this._row(2 * this.count + TOGETHER.indexOf(name));
   }
 
   /** Last tick at which any GPU could tell, of the last few; -1 for none. */
@@ -157,90 +141,61 @@ export class GpuStore {
 
   /** Whether any tick has this. */
   has(what: GpuField | 'cpu' | 'host'): boolean {
-    for (let i = 0; i < this.length; i++) {
-      const value =
-        what === 'cpu' ? this.hostCpu(i) : what === 'host' ? this.hostMemory(i) : this.range(what, i).mean;
-      if (!Number.isNaN(value)) {
-        return true;
-      }
-    }
-    return false;
+    const row = this.together(what === 'util' || what === 'memory' ? `${what} mean` : what);
+    return row.some(value => !Number.isNaN(value));
   }
 
   /** Mean of a GPU over the ticks numbered `from` to `to` (without), counted as `total` counts; NaN for none. */
   mean(field: GpuField, gpu: number, from: number, to: number): number {
-    const { cells } = this._rings[field];
+    const first = this._ring.first;
     let [sum, known] = [0, 0];
-    for (let k = Math.max(from, this.total - this.length); k < Math.min(to, this.total); k++) {
-      const byte = cells[(k % CAPACITY) * this.count + gpu];
-      if (byte !== UNKNOWN) {
-        sum += byte;
+    for (let k = Math.max(from, first); k < Math.min(to, this.total); k++) {
+      const value = this.value(field, k - first, gpu);
+      if (!Number.isNaN(value)) {
+        sum += value;
         known += 1;
       }
     }
     return known ? sum / known : NaN;
   }
 
-  private _slot(i: number): number {
-    return (this.total - this.length + i) % CAPACITY;
+  private _at(column: number, i: number): number {
+    return i >= 0 && i < this.length ? this._ring.value(column, i) : NaN;
+  }
+
+  private _row(column: number): Float32Array {
+    return Float32Array.from({ length: this.length }, (_, i) => this._ring.value(column, i));
   }
 
   private _tick(frame: IGpuFrame, i: number): void {
     const { count } = this;
     const t = frame.t[i];
     if (this.length) {
-      const before = this.time(this.length - 1);
-      const missing = Math.round((t - before) / this.period) - 1;
+      const missing = Math.round((t - this.time(this.length - 1)) / this.period) - 1;
+      const nothing = new Float32Array(this._ring.columns).fill(NaN);
       // One tick may be late by most of a period; two in a row are a gap.
-      for (let k = 1; missing > 1 && k <= Math.min(missing, CAPACITY); k++) {
-        this._hole(t - (Math.min(missing, CAPACITY) - k + 1) * this.period);
+      for (let k = Math.min(missing, CAPACITY); missing > 1 && k > 0; k--) {
+        this._ring.push(t - k * this.period, nothing);
       }
     }
-    const slot = this._next(t);
-    for (const field of ['util', 'memory'] as const) {
-      const ring = this._rings[field];
-      let [sum, known, low, high] = [0, 0, Infinity, -Infinity];
+    const values = new Float32Array(this._ring.columns);
+    (['util', 'memory'] as const).forEach((field, f) => {
+      const all = new Tally();
       for (let g = 0; g < count; g++) {
         const byte = frame[field][i * count + g] ?? UNKNOWN;
-        ring.cells[slot * count + g] = byte;
-        if (byte !== UNKNOWN) {
-          sum += byte;
-          known += 1;
-          low = Math.min(low, byte);
-          high = Math.max(high, byte);
-        }
+        const value = byte === UNKNOWN ? NaN : byte;
+        values[f * count + g] = value;
+        all.take(value);
       }
-      ring.mean[slot] = known ? sum / known : NaN;
-      ring.low[slot] = known ? low : NaN;
-      ring.high[slot] = known ? high : NaN;
-    }
-    this._cpu[slot] = frame.host[2 * i] ?? NaN;
-    this._held[slot] = frame.host[2 * i + 1] ?? NaN;
+      values.set([all.mean, all.count ? all.low : NaN, all.count ? all.high : NaN], 2 * count + 3 * f);
+    });
+    values.set([frame.host[2 * i] ?? NaN, frame.host[2 * i + 1] ?? NaN], 2 * count + 6);
+    this._ring.push(t, values);
   }
 
-  private _hole(t: number): void {
-    const slot = this._next(t);
-    for (const ring of [this._rings.util, this._rings.memory]) {
-      ring.cells.fill(UNKNOWN, slot * this.count, (slot + 1) * this.count);
-      ring.mean[slot] = ring.low[slot] = ring.high[slot] = NaN;
-    }
-    this._cpu[slot] = this._held[slot] = NaN;
-  }
+  private _ring = ringOf(0);
+}
 
-  private _next(t: number): number {
-    const slot = this.total % CAPACITY;
-    this.total += 1;
-    this.length = Math.min(this.length + 1, CAPACITY);
-    this._t[slot] = t;
-    return slot;
-  }
-
-  private _allot(count: number): void {
-    this._rings = { util: rings(count), memory: rings(count) };
-  }
-
-  private readonly _t = new Float64Array(CAPACITY);
-  private readonly _cpu = new Float32Array(CAPACITY).fill(NaN);
-  private readonly _held = new Float32Array(CAPACITY).fill(NaN);
-  private _rings: Record<GpuField, IRings> = { util: rings(0), memory: rings(0) };
+function ringOf(gpus: number): Ring {
+  return new Ring(2 * gpus + TOGETHER.length, CAPACITY);
 }

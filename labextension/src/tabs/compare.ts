@@ -1,7 +1,7 @@
 /** Two runs side by side in the main area. */
 
 import { Widget } from '@lumino/widgets';
-import { LineChart } from '../charts/line';
+import { LineChart } from '../charts/chart';
 import { number } from '../format';
 import { Refused } from '../kernel/client';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
@@ -231,7 +231,7 @@ export class CompareTab extends Widget {
     for (const { name, x, left, right } of result) {
       let chart = this._lines.get(name);
       if (!chart) {
-        this._lines.set(name, (chart = new LineChart()));
+        this._lines.set(name, (chart = new LineChart(trans)));
         this._charts.append(chart.node);
       }
       chart.update({

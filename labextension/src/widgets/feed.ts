@@ -1,24 +1,29 @@
 /** The browser's end of a feed: ticks come in, the marks of the charts are redrawn, nothing goes back. */
 
 import { ISerializers, unpack_models, WidgetModel } from '@jupyter-widgets/base';
-import { SampleAge } from './age';
-import { Controls } from './controls';
+import { DrawGate } from '../charts/drawGate';
+import { IPoints, ITicks, NodeHistory } from '../charts/series';
+import { Controls, IScaleModel, ShownSpan, ShownSteps, Span, Titles, YRanges } from './axes';
 import { addFeed, IFeed, ISite, removeFeed } from './feeds';
-import { decode, Frame, fromState, ISnapshot, ITicks } from './frames';
-import { DrawGate } from './gate';
-import { NodeHistory } from './history';
-import { ILayout, layoutOf, MarkSpec, specOf, unitOf } from './layout';
-import { dashed, hasLone } from './lone';
-import { MetricStore } from './metrics';
-import { pointsOf } from './points';
-import type { IPoints } from './reduce';
-import { ShownSpan, Span } from './span';
-import { ShownSteps } from './steps';
-import { Titles } from './titles';
-import { IScaleModel, YRanges } from './yrange';
+import {
+  dashed,
+  decode,
+  Frame,
+  fromState,
+  hasLone,
+  ILayout,
+  ISnapshot,
+  layoutOf,
+  MarkSpec,
+  MetricStore,
+  pointsOf,
+  SampleAge,
+  specOf,
+  unitOf
+} from './frames';
 
-/** Ticks after a gap wait this long for the missing ones, which were asked for (milliseconds). */
-const PATIENCE = 10000;
+/** Ticks after a gap wait this long for the missing ones, which were requested. */
+const GAP_TIMEOUT_MS = 10000;
 
 /** The x axis of a chart: what it shows now and could show, in unix seconds or, of a metric, in steps. */
 export interface IChartAxis {
@@ -274,7 +279,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       return;
     }
     const now = Date.now();
-    const waited = this._gapSince[i] !== 0 && now - this._gapSince[i] > PATIENCE;
+    const waited = this._gapSince[i] !== 0 && now - this._gapSince[i] > GAP_TIMEOUT_MS;
     if (!this.nodes[i].take(ticks, waited)) {
       this.stats.gaps += 1;
       this._gapSince[i] = this._gapSince[i] || now;

@@ -1,41 +1,17 @@
-/** Messages of a feed, as they lie in the websocket, to ticks in order. Pure functions. */
+/** What the kernel sends on a feed, and what it means: messages to ticks, layout, points of the marks. Pure. */
+
+import { band, INodeSnapshot, IPoints, IRows, ITicks, lines, NodeHistory } from '../charts/series';
+import { duration } from '../format';
 
 export type Bytes = ArrayBuffer | ArrayBufferView;
-
-/** Ticks of one node: `t[j]` and `y[c * stride + j]`. */
-export interface ITicks {
-  kind: 'ticks';
-  node: number;
-  first: number;
-  count: number;
-  t: Float64Array;
-  y: Float32Array;
-}
-
-/** All that the kernel keeps of one node. */
-export interface INodeSnapshot {
-  node: number;
-  next: number;
-  ring: number;
-  buckets: number;
-  width: number;
-  partial: number;
-  t: Float64Array;
-  y: Float32Array;
-  bucketT: Float64Array;
-  bucketY: Float32Array;
-}
 
 export interface ISnapshot {
   kind: 'snapshot';
   nodes: INodeSnapshot[];
 }
 
-export interface IMetrics {
+export interface IMetrics extends IMetricPoints {
   kind: 'metrics';
-  /** times (unix seconds), steps, numbers of the points, values */
-  values: Record<string, { t: number[]; s: number[]; i: number[]; v: (number | null)[] }>;
-  all: boolean;
 }
 
 /** The kernel knows more of the run than its ticks: the record is worth asking for. */
@@ -106,4 +82,294 @@ export function fromState(state: unknown): ISnapshot | null {
     return null;
   }
   return { kind: 'snapshot', nodes: nodes.map((keys: Loose) => node(keys, keys.x, keys.y, keys.buckets)) };
+}
+
+export interface INode {
+  node: number;
+  host: string;
+  columns: string[];
+}
+
+export interface IGpu {
+  node: number;
+  index: number;
+  name: string;
+  label: string;
+}
+
+export interface ILayout {
+  nodes: INode[];
+  gpus: IGpu[];
+  period: number;
+  capacity: number;
+  buckets: number;
+  units: Record<string, string>;
+  /** unix seconds, or 0 when unknown */
+  start: number;
+  /** seconds of each choice of the window control, where the kernel gives them */
+  windows: number[] | null;
+  /** names of the GPU charts that can be chosen, in the order of the view control */
+  views: string[];
+}
+
+export type MarkSpec =
+  | { kind: 'lines'; node: number; columns: number[] }
+  | { kind: 'band'; field: string; high: string }
+  | { kind: 'span'; start: number; end: number }
+  | { kind: 'metric'; name: string }
+  | { kind: 'static' };
+
+const list = (x: unknown): any[] => (Array.isArray(x) ? x : []);
+const numberOr = (x: unknown, fallback: number): number =>
+  typeof x === 'number' && Number.isFinite(x) ? x : fallback;
+const text = (x: unknown): string => (typeof x === 'string' ? x : '');
+
+export function layoutOf(raw: unknown): ILayout {
+  const l = (raw ?? {}) as Loose;
+  const buckets = Math.max(2, numberOr(l.buckets, 1024));
+  return {
+    nodes: list(l.nodes).map((n: Loose, i) => ({
+      node: numberOr(n?.node, i),
+      host: text(n?.host),
+      columns: list(n?.columns).map(String)
+    })),
+    gpus: list(l.gpus).map((g: Loose) => {
+      const index = numberOr(g?.index, 0);
+      return { node: numberOr(g?.node, 0), index, name: text(g?.name), label: text(g?.label) || `GPU ${index}` };
+    }),
+    period: numberOr(l.period, 1) || 1,
+    capacity: Math.max(1, numberOr(l.capacity, 3600)),
+    buckets: buckets + (buckets % 2),
+    units: (l.units ?? {}) as Record<string, string>,
+    start: numberOr(l.start, 0),
+    windows: Array.isArray(l.windows) ? l.windows.map(w => numberOr(w, 0)) : null,
+    views: list(l.views).map(text)
+  };
+}
+
+export function specOf(raw: unknown): MarkSpec {
+  const s = (raw ?? {}) as Loose;
+  if (s.kind === 'lines') {
+    return { kind: 'lines', node: numberOr(s.node, 0), columns: list(s.columns).map(c => numberOr(c, 0)) };
+  }
+  if (s.kind === 'band') {
+    return { kind: 'band', field: text(s.field), high: text(s.high) || text(s.field) };
+  }
+  if (s.kind === 'span') {
+    return { kind: 'span', start: numberOr(s.start, 0), end: numberOr(s.end, 0) };
+  }
+  return s.kind === 'metric' ? { kind: 'metric', name: text(s.name) } : { kind: 'static' };
+}
+
+/** Column numbers of one field of every GPU of a node: `util` -> those of `gpu0.util`, `gpu1.util`, ... */
+export function columnsOf(node: INode, field: string): number[] {
+  return node.columns.flatMap((name, c) => (/^gpu\d+\./.test(name) && name.endsWith(`.${field}`) ? [c] : []));
+}
+
+/** Unit of a column: a GPU's by its field, a host's by its own name. */
+export function unitOf(layout: ILayout, column: string): string {
+  const [first, field] = column.split('.');
+  if (field === undefined && first.endsWith('memory')) {
+    // The host's comes in bytes, also where the GPUs' field of the same name is in MiB.
+    return 'bytes';
+  }
+  return layout.units[column] ?? layout.units[field ?? first] ?? '';
+}
+
+/** Part of the shown time that a value without neighbors takes: a line through it alone has no length. */
+const DASH_SHARE = 0.008;
+
+const told = (value: number | undefined): boolean => value !== undefined && Number.isFinite(value);
+
+/** Values of a line that have neither a neighbour before nor one behind. */
+function lone(row: Float32Array, i: number): boolean {
+  return told(row[i]) && !told(row[i - 1]) && !told(row[i + 1]);
+}
+
+/** Whether there is a value without neighbours. */
+export function hasLone({ x, y }: IPoints): boolean {
+  return y.some(row => x.some((_, i) => lone(row, i)));
+}
+
+/**
+ * The points, each lone value stretched to a dash.
+ *
+ * @param span milliseconds that are shown
+ */
+export function dashed({ x, y }: IPoints, span: number): IPoints {
+  const at = Array.from(x.keys()).filter(i => y.some(row => lone(row, i)));
+  if (!at.length) {
+    return { x, y };
+  }
+  const wanted = new Set(at);
+  const order = Array.from(x.keys()).flatMap(i => (wanted.has(i) ? [i, -1 - i] : [i]));
+  const end = (i: number) => x[i] + Math.min(DASH_SHARE * span, i + 1 < x.length ? (x[i + 1] - x[i]) / 2 : Infinity);
+  return {
+    x: Float64Array.from(order, i => (i < 0 ? end(-1 - i) : x[i])),
+    y: y.map(row => Float32Array.from(order, i => row[i < 0 ? -1 - i : i]))
+  };
+}
+
+/** Points of metrics: times (unix seconds), steps, numbers of the points, values. */
+export interface IMetricPoints {
+  values: Record<string, { t: number[]; s: number[]; i: number[]; v: (number | null)[] }>;
+  /** nothing that was known before is kept */
+  all: boolean;
+}
+
+/** Points kept of one metric; when there are more, pairs become their low and high. */
+const KEPT = 8192;
+
+interface IPoint {
+  step: number;
+  /** how many points of the metric were logged before */
+  index: number;
+  value: number;
+}
+
+class Metric {
+  add(steps: readonly number[], indices: readonly number[], values: readonly (number | null)[]): void {
+    for (let i = 0; i < Math.min(steps.length, values.length); i++) {
+      const last = this._points[this._points.length - 1];
+      const point = { step: steps[i], index: indices[i] ?? (last ? last.index + 1 : 0), value: values[i] ?? NaN };
+      this._stepless = this._stepless && (!last || point.step === last.step);
+      this._ordered = this._ordered && (!last || point.step >= last.step);
+      this._points.push(point);
+    }
+    while (this._points.length > KEPT) {
+      this._thin();
+    }
+  }
+
+  /** Along the x axis: by step, or by order where none was given. */
+  rows(): IRows {
+    if (!this._ordered) {
+      // A script may go back to an earlier step: a line that turns around says nothing.
+      this._points.sort((a, b) => a.step - b.step || a.index - b.index);
+      this._ordered = true;
+    }
+    const points = this._points;
+    const x = this._stepless && points.length > 1 ? (i: number) => points[i].index : (i: number) => points[i].step;
+    const value = (_: number, i: number) => points[i].value;
+    // Steps may lie far apart: no distance is long enough to be a hole.
+    return { length: points.length, base: 0, raw: true, step: Infinity, t: x, low: value, mean: value, high: value };
+  }
+
+  /** Of every four points, the lowest and the highest stay. */
+  private _thin(): void {
+    const all = this._points;
+    const kept: IPoint[] = [];
+    for (let i = 0; i < all.length; i += 4) {
+      let [low, high] = [i, i];
+      for (let j = i; j < Math.min(i + 4, all.length); j++) {
+        low = all[j].value < all[low].value ? j : low;
+        high = all[j].value > all[high].value ? j : high;
+      }
+      kept.push(...(low === high ? [low] : [Math.min(low, high), Math.max(low, high)]).map(j => all[j]));
+    }
+    this._points = kept;
+  }
+
+  private _points: IPoint[] = [];
+  /** all points have the same step */
+  private _stepless = true;
+  private _ordered = true;
+}
+
+/** Points of the script's own metrics, in fixed memory. */
+export class MetricStore {
+  take(message: IMetricPoints): void {
+    if (message.all) {
+      this._metrics.clear();
+    }
+    for (const [name, points] of Object.entries(message.values)) {
+      let metric = this._metrics.get(name);
+      if (!metric) {
+        this._metrics.set(name, (metric = new Metric()));
+      }
+      metric.add(points.s ?? [], points.i ?? [], points.v ?? []);
+    }
+  }
+
+  /** Rows of one column, whose `t` is the step; null for a metric that has not come. */
+  rows(name: string): IRows | null {
+    return this._metrics.get(name)?.rows() ?? null;
+  }
+
+  private readonly _metrics = new Map<string, Metric>();
+}
+
+/** Points of a line in one drawing. */
+const POINTS = 300;
+
+/** What a feed has stored. */
+export interface IStored {
+  readonly layout: ILayout;
+  /** In the order of the layout's nodes. */
+  readonly nodes: readonly NodeHistory[];
+  readonly metrics: MetricStore;
+}
+
+/** Points of one mark in the shown time (a metric's: in the shown steps); null for a mark that the kernel alone draws. */
+export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t0, t1]: readonly [number, number]): IPoints | null {
+  if (spec.kind === 'lines') {
+    const i = layout.nodes.findIndex(node => node.node === spec.node);
+    return i < 0 ? null : lines({ rows: nodes[i].rows(t0), columns: spec.columns }, t0, t1, POINTS);
+  }
+  if (spec.kind === 'band') {
+    const parts = nodes
+      .map((node, i) => ({
+        rows: node.rows(t0),
+        columns: columnsOf(layout.nodes[i], spec.field),
+        tops: columnsOf(layout.nodes[i], spec.high)
+      }))
+      .filter(part => part.columns.length);
+    return parts.length ? band(parts, t0, t1, POINTS) : null;
+  }
+  if (spec.kind === 'span') {
+    const x = Float64Array.of(spec.start * 1000, spec.end * 1000);
+    return { x, y: [Float32Array.of(1, 1)] };
+  }
+  if (spec.kind === 'metric') {
+    const rows = metrics.rows(spec.name);
+    return rows && lines({ rows, columns: [0] }, t0, t1, POINTS, 1);
+  }
+  return null;
+}
+/** Seconds by which a clock may differ before the difference is taken for the clocks' and not for a delay. */
+const CLOCKS_AGREE = 5;
+
+export class SampleAge {
+  /**
+   * A sample has arrived.
+   *
+   * @param taken unix seconds by the target's clock
+   * @param now unix seconds by the page's clock
+   */
+  arrived(taken: number, now: number): void {
+    this._taken = taken;
+    this._delays.push(now - taken);
+    if (this._delays.length > 60) {
+      this._delays.shift();
+    }
+  }
+
+  /** Seconds; NaN before the first sample. */
+  at(now: number): number {
+    if (!this._delays.length) {
+      return NaN;
+    }
+    // The least delay is the difference of the clocks plus the way here.
+    const least = Math.min(...this._delays);
+    const skew = least < 0 || least > CLOCKS_AGREE ? least : 0;
+    return Math.max(0, now - this._taken - skew);
+  }
+
+  private _taken = NaN;
+  private readonly _delays: number[] = [];
+}
+
+/** `1.2 s`, `45 s`, `3 min 05 s`. */
+export function ageText(seconds: number): string {
+  return seconds < 9.95 ? `${seconds.toFixed(1)} s` : seconds < 59.5 ? `${Math.round(seconds)} s` : duration(seconds);
 }

@@ -5,7 +5,7 @@
  */
 
 import type { IChartAxis } from './feed';
-import type { Span } from './span';
+import type { Span } from './axes';
 
 /** What is zoomed; a `StreamFeedModel` is one. */
 export interface IZoomed {

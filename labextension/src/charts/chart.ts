@@ -1,0 +1,536 @@
+/** The line chart of cell outputs, panel and tabs, and the frame that it shares with the heat map. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { COLORS } from './palette';
+import { area, byteTicks, extent, linear, nearest, path, Row, Scale, ticks, timeTicks, widen } from './scale';
+
+/** A place of a chart that can be read: number of a point, and row of a heat map (0 elsewhere). */
+export interface ISpot {
+  column: number;
+  row: number;
+}
+
+/** One line of a reading. */
+export interface IValue {
+  name?: string;
+  text: string;
+  /** in front of it: number of a color of the palette, or any CSS color */
+  color?: number | string;
+}
+
+/** What a chart says of a spot. */
+export interface IReading {
+  /** when, or at which step */
+  where: string;
+  values: readonly IValue[];
+  /** written beside the title instead of a box, where it is one value */
+  inline?: string;
+}
+
+/** What the frame asks of the chart in it. Places are CSS pixels from the top left of the drawing. */
+export interface IReadable {
+  readonly columns: number;
+  readonly rows: number;
+  /** what lies at a place; null where nothing can be read */
+  spotAt(x: number, y: number): ISpot | null;
+  placeOf(spot: ISpot): [x: number, y: number];
+  read(spot: ISpot): IReading | null;
+  /** draw the marks of the cursor, or take them away */
+  mark(spot: ISpot | null): void;
+}
+
+/** Change a text only when it differs, so that a selection stays. */
+function write(node: HTMLElement, text: string): void {
+  if (node.textContent !== text) {
+    node.textContent = text;
+  }
+}
+
+let ids = 0;
+
+/** A figure with title, value and drawing, whose values are read with the pointer or the arrow keys. */
+export class ChartFrame {
+  constructor(
+    trans: TranslationBundle,
+    private readonly _chart: IReadable,
+    private readonly _drawing: Element,
+    className = ''
+  ) {
+    const part = (tag: string, name: string, parent: HTMLElement): HTMLElement => {
+      const node = document.createElement(tag);
+      node.className = `jp-AmlRun-${name}`;
+      parent.append(node);
+      return node;
+    };
+    this.node = document.createElement('figure');
+    this.node.className = `jp-AmlRun-chart ${className}`.trim();
+    this.caption = document.createElement('figcaption');
+    this.node.append(this.caption);
+    this._title = part('span', 'chartTitle', this.caption);
+    this._title.id = `jp-AmlRun-chart-${ids++}`;
+    this._value = part('span', 'chartValue', this.caption);
+    this._area = part('div', 'chartArea', this.node);
+    this._area.tabIndex = 0;
+    // Arrow keys move the cursor: a screen reader shall pass them on.
+    this._area.setAttribute('role', 'application');
+    this._area.setAttribute('aria-roledescription', trans.__('chart'));
+    this._area.setAttribute('aria-labelledby', this._title.id);
+    this._area.append(_drawing);
+    this._rule = part('div', 'hoverRule', this._area);
+    this._box = part('div', 'hover', this._area);
+    this._rule.hidden = this._box.hidden = true;
+    this._spoken = part('div', 'chartSpoken', this.node);
+    this._spoken.setAttribute('aria-live', 'polite');
+    this._area.addEventListener('pointermove', event => this._hover(event));
+    this._area.addEventListener('pointerleave', () => this._leave());
+    this._area.addEventListener('blur', () => this._leave());
+    this._area.addEventListener('keydown', event => this._key(event));
+  }
+
+  readonly node: HTMLElement;
+  readonly caption: HTMLElement;
+
+  /** Write title and value, and read again what is under the cursor: to be called after each drawing. */
+  update(title: string, value: string): void {
+    write(this._title, title);
+    this._title.title = title;
+    this._last = value;
+    this._show(false);
+  }
+
+  private _hover(event: PointerEvent): void {
+    const box = this._drawing.getBoundingClientRect();
+    const spot = this._chart.spotAt(event.clientX - box.left, event.clientY - box.top);
+    this._at = spot && { back: this._chart.columns - 1 - spot.column, row: spot.row };
+    this._show(false);
+  }
+
+  private _key(event: KeyboardEvent): void {
+    const { columns, rows } = this._chart;
+    if (!columns || event.ctrlKey || event.metaKey || event.altKey) {
+      return;
+    }
+    const step = event.shiftKey ? 10 : 1;
+    const at = this._at ?? { back: 0, row: 0 };
+    const moves: Record<string, { back: number; row: number }> = {
+      ArrowLeft: { ...at, back: at.back + step },
+      ArrowRight: { ...at, back: at.back - step },
+      ArrowUp: { ...at, row: at.row - step },
+      ArrowDown: { ...at, row: at.row + step },
+      Home: { ...at, back: columns - 1 },
+      End: { ...at, back: 0 }
+    };
+    if (event.key === 'Escape' && this._at) {
+      this._leave();
+    } else if (moves[event.key]) {
+      const { back, row } = this._at ? moves[event.key] : at;
+      const inside = (value: number, count: number) => Math.max(0, Math.min(count - 1, value));
+      this._at = { back: inside(back, columns), row: inside(row, rows) };
+      this._show(true);
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  private _leave(): void {
+    this._at = null;
+    this._spoken.textContent = '';
+    this._show(false);
+  }
+
+  /** Put cursor and reading where they belong; read out only what a key has asked for. */
+  private _show(aloud: boolean): void {
+    const { _at: at, _chart: chart } = this;
+    const spot = at && { column: chart.columns - 1 - at.back, row: at.row };
+    const reading = spot && spot.column >= 0 && spot.row < chart.rows ? chart.read(spot) : null;
+    const shown = reading?.inline ?? this._last;
+    write(this._value, shown);
+    this._value.title = shown;
+    chart.mark(reading ? spot : null);
+    this._rule.hidden = !reading;
+    this._box.hidden = !reading || reading.inline !== undefined;
+    if (!reading || !spot) {
+      return;
+    }
+    const [x, y] = chart.placeOf(spot);
+    this._rule.style.left = `${x}px`;
+    if (!this._box.hidden) {
+      this._box.replaceChildren(...readingNodes(reading));
+      const width = this._area.clientWidth;
+      const right = x + 12 + this._box.offsetWidth <= width;
+      this._box.style.left = `${Math.max(0, right ? x + 12 : x - 12 - this._box.offsetWidth)}px`;
+      this._box.style.top = `${y}px`;
+    }
+    if (aloud) {
+      this._spoken.textContent = [reading.where, ...reading.values.map(({ name, text }) => `${name ?? ''} ${text}`.trim())].filter(Boolean).join(', ');
+    }
+  }
+
+  private readonly _title: HTMLElement;
+  private readonly _value: HTMLElement;
+  private readonly _area: HTMLElement;
+  private readonly _rule: HTMLElement;
+  private readonly _box: HTMLElement;
+  private readonly _spoken: HTMLElement;
+  private _last = '';
+  /** Counted from the newest point: the cursor stays where it is on the page while points move on. */
+  private _at: { back: number; row: number } | null = null;
+}
+
+/** The lines of a reading's box: where, then a value each, with the color of its line. */
+export function readingNodes({ where, values }: IReading): HTMLElement[] {
+  const line = (text: string, name = ''): HTMLElement => {
+    const node = document.createElement('div');
+    node.className = name;
+    node.textContent = text;
+    return node;
+  };
+  const nodes = values.map(({ name, text, color }) => {
+    const node = line(name ? `${name} ` : '');
+    const value = document.createElement('b');
+    value.textContent = text;
+    node.append(value);
+    if (color !== undefined) {
+      const key = document.createElement('i');
+      key.className = 'jp-AmlRun-hoverKey';
+      if (typeof color === 'number') {
+        key.dataset.colour = String(color % COLORS);
+      } else {
+        key.style.background = color;
+      }
+      node.prepend(key);
+    }
+    return node;
+  });
+  return where ? [line(where, 'jp-AmlRun-hoverTime'), ...nodes] : nodes;
+}
+
+export type TickKind = 'number' | 'integer' | 'time' | 'bytes';
+
+export interface ISeries {
+  name: string;
+  y: Row;
+  /** which color of the palette; none for the chart's own */
+  colour?: number;
+  /** drawn thin and pale, behind the others, and not read */
+  faint?: boolean;
+  dashed?: boolean;
+  /** an SVG dash array that tells it apart from other lines */
+  dash?: string;
+}
+
+export interface IBand {
+  low: Row;
+  high: Row;
+}
+
+/** A dashed line at one height, such as the size of a memory. */
+export interface ILevel {
+  name: string;
+  value: number;
+}
+
+/** A stretch of x with a ground of its own. */
+export interface IShade {
+  name: string;
+  from: number;
+  to: number;
+}
+
+/** A mark of an axis. */
+export type Tick = readonly [value: number, label: string];
+
+export interface ILineData {
+  title: string;
+  /** shown beside the title */
+  last: string;
+  x: ArrayLike<number>;
+  series: readonly ISeries[];
+  /** its mean is the first of `series` */
+  band?: IBand | null;
+  levels?: readonly ILevel[];
+  shades?: readonly IShade[];
+  xKind: TickKind;
+  yKind: TickKind;
+  xFormat: (x: number) => string;
+  yFormat: (y: number) => string;
+  /** name of the x axis in the value under the pointer, such as `step`; empty where the format says it */
+  xName: string;
+  /** ends of the x axis; default those of the data */
+  xRange?: readonly [number, number];
+  xTicks?: readonly Tick[];
+  yTicks?: readonly Tick[];
+  /** the y axis starts at zero */
+  fromZero: boolean;
+  /** the y axis ends there */
+  yMax?: number;
+}
+
+/** Smallest and largest value that the y axis must hold, or null when there is none. */
+export function yExtent(data: ILineData): [number, number] | null {
+  const rows = [...data.series.map(series => series.y), ...(data.band ? [data.band.low, data.band.high] : [])];
+  const found = rows.map(extent).filter((range): range is [number, number] => range !== null);
+  if (!found.length) {
+    return null;
+  }
+  const levels = (data.levels ?? []).map(({ value }) => value);
+  return [Math.min(...found.map(([low]) => low)), Math.max(...found.map(([, high]) => high), ...levels)];
+}
+
+function sameRow(a: Row = [], b: Row = []): boolean {
+  for (let i = 0; i < a.length; i++) {
+    if (!Object.is(a[i], b[i])) {
+      return false;
+    }
+  }
+  return a.length === b.length;
+}
+
+/** Whether two charts would look the same. */
+export function same(a: ILineData, b: ILineData): boolean {
+  const rest = ({ title, last, yMax, levels, shades, xRange, xTicks, yTicks, series }: ILineData) =>
+    JSON.stringify([
+      [title, last, yMax ?? null, levels ?? [], shades ?? [], xRange ?? null, xTicks ?? null, yTicks ?? null],
+      series.map(({ name }) => name)
+    ]);
+  return (
+    rest(a) === rest(b) &&
+    sameRow(a.x, b.x) &&
+    a.series.every((series, i) => sameRow(series.y, b.series[i].y)) &&
+    sameRow(a.band?.low, b.band?.low) &&
+    sameRow(a.band?.high, b.band?.high)
+  );
+}
+
+/** Height of a chart and what is left free around its lines, CSS pixels. */
+export interface IChartSize {
+  height: number;
+  left: number;
+  right: number;
+  top: number;
+  bottom: number;
+}
+
+/** The size in outputs and tabs. */
+const NORMAL: IChartSize = { height: 132, left: 50, right: 10, top: 6, bottom: 20 };
+
+const NS = 'http://www.w3.org/2000/svg';
+
+function svg(tag: string, attributes: Record<string, string | number>, parent?: Element): SVGElement {
+  const node = document.createElementNS(NS, tag) as SVGElement;
+  for (const [name, value] of Object.entries(attributes)) {
+    node.setAttribute(name, String(value));
+  }
+  parent?.append(node);
+  return node;
+}
+
+/** Lines, a band, levels and shades over steps or time. SVG: the theme's colors and printing come with it. */
+export class LineChart implements IReadable {
+  constructor(
+    private readonly _trans: TranslationBundle,
+    private readonly _size: IChartSize = NORMAL
+  ) {
+    this._svg = svg('svg', { height: _size.height, role: 'img' });
+    this._axes = svg('g', { class: 'jp-AmlRun-axes' }, this._svg);
+    this._lines = svg('g', {}, this._svg);
+    this._dots = svg('g', { class: 'jp-AmlRun-cursor' }, this._svg);
+    this._frame = new ChartFrame(_trans, this, this._svg);
+    this.node = this._frame.node;
+    this.node.style.setProperty('--jp-amlrun-plot-top', `${_size.top}px`);
+    this.node.style.setProperty('--jp-amlrun-plot-bottom', `${_size.bottom}px`);
+    this._resize = new ResizeObserver(() => {
+      const width = Math.round(this.node.clientWidth);
+      if (width && width !== this._width) {
+        this._width = width;
+        this._draw();
+      }
+    });
+    this._resize.observe(this.node);
+  }
+
+  readonly node: HTMLElement;
+  readonly rows = 1;
+
+  get columns(): number {
+    return this._data?.x.length ?? 0;
+  }
+
+  update(data: ILineData): void {
+    const old = this._data;
+    this._data = data;
+    if (!old || !same(old, data)) {
+      this._draw();
+    }
+  }
+
+  dispose(): void {
+    this._resize.disconnect();
+    this.node.remove();
+  }
+
+  spotAt(x: number): ISpot | null {
+    const { _data: data, _sx: sx } = this;
+    if (!data || !sx || !data.x.length) {
+      return null;
+    }
+    const [first, last] = [data.x[0], data.x[data.x.length - 1]];
+    const k = (sx(last) - sx(first)) / (last - first || 1) || 1;
+    const column = nearest(data.x, first + (x - sx(first)) / k);
+    // Left of a young stream there is nothing to read.
+    return data.xRange && x < sx(first) - 4 ? null : { column, row: 0 };
+  }
+
+  placeOf({ column }: ISpot): [number, number] {
+    return [this._sx?.(this._data?.x[column] ?? 0) ?? 0, this._size.top];
+  }
+
+  read({ column }: ISpot): IReading | null {
+    const data = this._data;
+    if (!data) {
+      return null;
+    }
+    const { series, band } = data;
+    const known = (value: number | null | undefined) => typeof value === 'number' && Number.isFinite(value);
+    const text = (value: number | null | undefined) => (known(value) ? data.yFormat(value as number) : this._trans.__('n/a'));
+    const shown = series.filter(({ faint }) => !faint);
+    const where = [data.xName, data.xFormat(data.x[column])].filter(Boolean).join(' ');
+    if (!shown.some(({ y }) => known(y[column]))) {
+      return data.xRange ? { where, values: [{ text: this._trans.__('no sample') }] } : null;
+    }
+    if (band) {
+      const values = [
+        { name: this._trans.__('highest'), text: text(band.high[column]) },
+        { name: this._trans.__('mean'), text: text(series[0].y[column]) },
+        { name: this._trans.__('lowest'), text: text(band.low[column]) }
+      ];
+      return { where, values };
+    }
+    const values = shown.map(({ name, y, colour }) => ({ name: name && `${name}:`, text: text(y[column]), color: colour ?? 0 }));
+    return series.length > 1 ? { where, values } : { where, values, inline: `${where}: ${text(shown[0].y[column])}` };
+  }
+
+  mark(spot: ISpot | null): void {
+    const { _sx: sx, _sy: sy, _data: data } = this;
+    this._dots.replaceChildren();
+    if (spot && sx && sy && data) {
+      for (const { y, faint } of data.series) {
+        const value = y[spot.column];
+        if (!faint && typeof value === 'number' && Number.isFinite(value)) {
+          svg('circle', { r: 3, cx: sx(data.x[spot.column]), cy: sy(value) }, this._dots);
+        }
+      }
+    }
+  }
+
+  private _draw(): void {
+    const data = this._data;
+    if (!data || !this._width) {
+      return;
+    }
+    const { height, left, right, top, bottom } = this._size;
+    const ey = yExtent(data);
+    const ex = data.xRange ?? extent(data.x);
+    this._svg.setAttribute('width', String(this._width));
+    this._svg.setAttribute('aria-label', this._describe(data, ey));
+    this._axes.replaceChildren();
+    this._lines.replaceChildren();
+    this._sx = this._sy = null;
+    if (ey && ex) {
+      const [x0, x1] = ex[1] > ex[0] ? ex : [ex[0] - 1, ex[0] + 1];
+      let [y0, y1] = widen(data.fromZero ? [Math.min(0, ey[0]), data.yMax ?? (ey[1] || 1)] : ey);
+      if (data.yKind === 'number' && !data.fromZero) {
+        const air = (y1 - y0) * 0.05;
+        [y0, y1] = [y0 - air, y1 + air];
+      }
+      this._sx = linear(x0, x1, left, this._width - right);
+      this._sy = linear(y0, y1, height - bottom, top);
+      this._drawAxes(data, [x0, x1], [y0, y1], this._sx, this._sy);
+      this._drawLines(data, this._sx, this._sy);
+    }
+    this._frame.update(data.title, data.last);
+  }
+
+  private _drawAxes(data: ILineData, [x0, x1]: [number, number], [y0, y1]: [number, number], sx: Scale, sy: Scale): void {
+    const { height, left, top, bottom } = this._size;
+    const right = this._width - this._size.right;
+    const base = height - bottom;
+    for (const { name, from, to } of data.shades ?? []) {
+      const [begin, end] = [Math.max(x0, from), Math.min(x1, to)];
+      if (end > begin) {
+        const box = { x: sx(begin), width: Math.max(1, sx(end) - sx(begin)), y: top, height: base - top };
+        const rect = svg('rect', { class: 'jp-AmlRun-shade', 'data-phase': name, ...box }, this._axes);
+        svg('title', {}, rect).textContent = name;
+      }
+    }
+    const marked = (values: number[], format: (value: number) => string): Tick[] => values.map(value => [value, format(value)]);
+    const yTicks = data.yTicks ?? marked(data.yKind === 'bytes' ? byteTicks(y1, 3) : ticks(y0, y1, 3), data.yFormat);
+    for (const [tick, label] of yTicks) {
+      const y = sy(tick);
+      svg('line', { x1: left, x2: right, y1: y, y2: y }, this._axes);
+      // The top one is not cut off.
+      const at = { x: left - 6, y: Math.max(8, y + 3), 'text-anchor': 'end' };
+      svg('text', at, this._axes).textContent = label;
+    }
+    const room = Math.max(2, Math.floor((right - left) / 70));
+    const xTicks = data.xTicks ?? marked(data.xKind === 'time' ? timeTicks(x1, room) : ticks(x0, x1, room, true), data.xFormat);
+    for (const [tick, label] of xTicks) {
+      const x = sx(tick);
+      if (x >= left - 1 && x <= right + 1) {
+        const anchor = x > right - 14 ? 'end' : x < left + 10 ? 'start' : 'middle';
+        svg('text', { x, y: height - Math.round(0.3 * bottom), 'text-anchor': anchor }, this._axes).textContent = label;
+      }
+    }
+    svg('line', { class: 'jp-mod-base', x1: left, x2: right, y1: base, y2: base }, this._axes);
+  }
+
+  private _drawLines(data: ILineData, sx: Scale, sy: Scale): void {
+    const { left, right } = this._size;
+    for (const { name, value } of data.levels ?? []) {
+      const at = { x1: left, x2: this._width - right, y1: sy(value), y2: sy(value) };
+      const line = svg('line', { class: 'jp-AmlRun-level', ...at }, this._lines);
+      svg('title', {}, line).textContent = `${name} ${data.yFormat(value)}`;
+    }
+    const color = (node: Element, colour: number | undefined) => {
+      if (colour !== undefined) {
+        node.setAttribute('data-colour', String(colour % COLORS));
+      }
+    };
+    if (data.band) {
+      const shape = svg('path', { class: 'jp-AmlRun-band', d: area(data.x, data.band, sx, sy) }, this._lines);
+      color(shape, data.series[0]?.colour);
+    }
+    for (const series of [...data.series].sort((a, b) => Number(b.faint ?? false) - Number(a.faint ?? false))) {
+      const name = `jp-AmlRun-line${series.faint ? ' jp-mod-faint' : ''}${series.dashed ? ' jp-mod-dashed' : ''}`;
+      const line = svg('path', { class: name, d: path(data.x, series.y, sx, sy) }, this._lines);
+      color(line, series.colour);
+      if (series.dash) {
+        line.setAttribute('stroke-dasharray', series.dash);
+      }
+    }
+  }
+
+  /** The chart in words: what a screen reader says of the picture. */
+  private _describe(data: ILineData, range: [number, number] | null): string {
+    const trans = this._trans;
+    if (!range) {
+      return trans.__('%1: no values yet', data.title);
+    }
+    const [low, high] = range.map(data.yFormat);
+    const lines = data.series.length > 1 ? trans.__('%1 lines, ', data.series.length) : '';
+    return trans.__('%1: last %2, %3between %4 and %5, %6 points', data.title, data.last, lines, low, high, data.x.length);
+  }
+
+  private readonly _svg: SVGElement;
+  private readonly _axes: SVGElement;
+  private readonly _lines: SVGElement;
+  private readonly _dots: SVGElement;
+  private readonly _frame: ChartFrame;
+  private readonly _resize: ResizeObserver;
+  private _data: ILineData | null = null;
+  private _width = 0;
+  private _sx: Scale | null = null;
+  private _sy: Scale | null = null;
+}

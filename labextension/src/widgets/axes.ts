@@ -1,0 +1,335 @@
+/** What the charts of a dashboard show: stretch of time or steps, limits and ticks of the axes, titles, controls. */
+
+import type { WidgetModel } from '@jupyter-widgets/base';
+import { IPoints } from '../charts/series';
+import { metricAxis, roundAxis, tickLabels, ticks } from '../charts/scale';
+import type { ILayout, MarkSpec, MetricStore } from './frames';
+
+export type Span = [number, number];
+
+/** Shown before there is a tick (seconds). */
+const EMPTY = 10;
+
+/** Shown at least (seconds). */
+const LEAST = 1;
+
+export class ShownSpan {
+  /** Seconds; 0 shows everything. */
+  window = 300;
+
+  /** The right edge moves with the newest tick. */
+  follow = true;
+
+  /** What was chosen by zooming and panning, while it does not follow. */
+  chosen: Span | null = null;
+
+  /** Unix seconds from and to. */
+  at(start: number, newest: number): Span {
+    if (!this.follow && this.chosen) {
+      return this.chosen;
+    }
+    if (!Number.isFinite(newest)) {
+      const now = Date.now() / 1000;
+      return [now - EMPTY, now];
+    }
+    const oldest = Number.isFinite(start) ? start : newest;
+    const from = this.window ? Math.max(oldest, newest - this.window) : oldest;
+    // A run that has just begun has its first points at the left.
+    return newest - from < LEAST ? [from, from + LEAST] : [from, newest];
+  }
+
+  /** A zoom or a pan by the person. */
+  choose(span: Span): void {
+    this.follow = false;
+    this.chosen = span;
+  }
+
+  /** Another window: the right edge stays where it is. */
+  resize(seconds: number, start: number, newest: number): void {
+    const [, right] = this.at(start, newest);
+    this.window = seconds;
+    if (!this.follow && this.chosen) {
+      this.chosen = seconds ? [right - seconds, right] : [start, newest];
+    }
+  }
+}
+
+const UNITS: Record<string, number> = { s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
+
+/** Seconds of a choice's label such as `5 min`, `1 h`; 0 (everything) for one without a length. */
+export function secondsOf(label: string): number {
+  const found = /(\d+(?:\.\d+)?)\s*([smhdw])/i.exec(label);
+  return found ? Number(found[1]) * UNITS[found[2].toLowerCase()] : 0;
+}
+
+export interface IScaleModel {
+  get(name: string): any;
+  set_state(state: Record<string, unknown>): void;
+}
+
+/** Mark an axis with these ticks, unless it is marked so already. */
+export function markAxis(axis: IScaleModel | undefined, values: readonly number[], labels: readonly string[]): void {
+  const old = axis?.get('tick_values') as ArrayLike<number> | null | undefined;
+  const keys = Object.fromEntries(values.map((value, i) => [String(value), labels[i]]));
+  const same = old && old.length === values.length && values.every((value, i) => value === old[i]);
+  if (axis && !(same && JSON.stringify(axis.get('tick_labels')) === JSON.stringify(keys))) {
+    // With a number of ticks bqplot would leave some of them out.
+    axis.set_state({ num_ticks: null, tick_labels: keys, tick_values: Float64Array.from(values) });
+  }
+}
+
+interface IOwned {
+  low: number | null;
+  metric: boolean;
+  unit: string;
+}
+
+/** The value axes of one dashboard; those with limits from the kernel are left alone. */
+export class YRanges {
+  /** To be called for every mark before `apply`. */
+  add(
+    scale: IScaleModel | undefined,
+    rows: readonly Float32Array[],
+    { metric = false, unit = '' }: { metric?: boolean; unit?: string } = {}
+  ): void {
+    if (!scale) {
+      return;
+    }
+    if (!this._own.has(scale)) {
+      // Room for the width of a line would show as a tick below zero.
+      scale.set_state({ allow_padding: false });
+      // The first time it has what the kernel gave it.
+      const [min, max] = [scale.get('min') ?? null, scale.get('max') ?? null];
+      this._own.set(scale, max === null ? { low: min, metric, unit } : null);
+    }
+    if (!this._own.get(scale)) {
+      return;
+    }
+    const range = this._now.get(scale) ?? [Infinity, -Infinity];
+    for (const row of rows) {
+      for (const value of row) {
+        if (Number.isFinite(value)) {
+          range[0] = Math.min(range[0], value);
+          range[1] = Math.max(range[1], value);
+        }
+      }
+    }
+    this._now.set(scale, range);
+  }
+
+  /** @param axisOf the axis that shows a scale */
+  apply(axisOf: (scale: IScaleModel) => IScaleModel | undefined = () => undefined): void {
+    this._now.forEach(([from, to], scale) => {
+      const own = this._own.get(scale);
+      if (from <= to && own) {
+        const axis = own.metric ? metricAxis(from, to) : roundAxis(from, to, own.low, own.unit);
+        const { min, max } = axis;
+        if (scale.get('min') !== min || scale.get('max') !== max) {
+          scale.set_state({ min, max });
+        }
+        markAxis(axisOf(scale), axis.ticks, axis.labels);
+      } else if (own && (scale.get('max') ?? null) === null) {
+        // Nothing has been told so far: bqplot cannot draw an axis without limits.
+        const min = scale.get('min') ?? 0;
+        scale.set_state({ min, max: min + 1 });
+      }
+    });
+    this._now.clear();
+  }
+
+  private readonly _own = new Map<IScaleModel, IOwned | null>();
+  private readonly _now = new Map<IScaleModel, [number, number]>();
+}
+
+/** Ticks of an axis of steps, about. */
+const TICKS = 4;
+
+export class ShownSteps {
+  constructor(private readonly _metrics: () => MetricStore) {}
+
+  /** First and last step of a metric; null before its first point. */
+  all(name: string): Span | null {
+    const rows = this._metrics().rows(name);
+    return rows?.length ? [rows.t(0), rows.t(rows.length - 1)] : null;
+  }
+
+  /** The steps that are shown of a metric. */
+  shown(name: string): Span | null {
+    return this._chosen.get(name) ?? this.all(name);
+  }
+
+  /** A zoom or a pan by the person. */
+  choose(name: string, span: Span): void {
+    const all = this.all(name);
+    if (all && span[0] <= all[0] && span[1] >= all[1]) {
+      this._chosen.delete(name);
+    } else {
+      this._chosen.set(name, span);
+    }
+  }
+
+  /** Show all steps of all metrics again. */
+  reset(): void {
+    this._chosen.clear();
+  }
+
+  /** Let an axis show the steps of a metric. */
+  apply(name: string, scale: IScaleModel | null, axis: IScaleModel | undefined): void {
+    const span = this.shown(name);
+    if (!scale || !span) {
+      return;
+    }
+    // The only step stands in the middle of its axis.
+    const [min, max] = span[1] > span[0] ? span : [span[0] - 1, span[0] + 1];
+    if (scale.get('min') !== min || scale.get('max') !== max) {
+      scale.set_state({ allow_padding: false, min, max });
+    }
+    const marks = span[1] > span[0] ? ticks(min, max, TICKS, true) : [span[0]];
+    markAxis(axis, marks, tickLabels(marks));
+  }
+
+  private readonly _chosen = new Map<string, Span>();
+}
+
+/** Whether there are times, and no value at any of them. */
+function untold({ x, y }: IPoints): boolean {
+  return x.length > 0 && y.every(row => row.every(value => !Number.isFinite(value)));
+}
+
+export class Titles {
+  /**
+   * Put ``n/a`` behind the titles of figures without a value, and take it away again.
+   *
+   * @param figures bqplot figures
+   * @param drawn what is drawn now, by mark
+   */
+  update(figures: readonly IScaleModel[], drawn: ReadonlyMap<unknown, [MarkSpec, IPoints]>): void {
+    for (const figure of figures) {
+      const own = ((figure?.get('marks') ?? []) as unknown[])
+        .map(mark => drawn.get(mark))
+        .filter((found): found is [MarkSpec, IPoints] => found !== undefined && found[0].kind !== 'span');
+      if (!own.length) {
+        continue;
+      }
+      const before = this._own.get(figure) ?? String(figure.get('title') ?? '');
+      this._own.set(figure, before);
+      const title = own.every(([, points]) => untold(points)) ? `${before}: n/a` : before;
+      if (figure.get('title') !== title) {
+        figure.set_state({ title });
+      }
+    }
+  }
+
+  private readonly _own = new Map<IScaleModel, string>();
+}
+
+/** The part of the feed's model that is steered. */
+export interface ISteered {
+  readonly span: ShownSpan;
+  readonly steps: ShownSteps;
+  readonly layout: ILayout;
+  readonly shift: number;
+  readonly start: number;
+  readonly newest: number;
+  readonly shown: Span;
+  get(name: string): any;
+  listenTo(object: any, events: string, callback: (...args: any[]) => void): any;
+}
+
+export class Controls {
+  constructor(
+    private readonly _feed: ISteered,
+    private readonly _redraw: () => void
+  ) {
+    const [window, follow, pause] = ['window', 'follow', 'pause'].map(name => _feed.get(name) as WidgetModel | null);
+    this._scale = _feed.get('xscale');
+    this._follow = follow;
+    const { span } = _feed;
+    span.window = this._seconds(window) ?? span.window;
+    span.follow = follow?.get('value') !== false;
+    if (window) {
+      _feed.listenTo(window, 'change:index', () => {
+        span.resize(this._seconds(window) ?? 0, _feed.start, _feed.newest);
+        if (span.chosen) {
+          this._put(span.chosen);
+        }
+        _redraw();
+      });
+    }
+    if (follow) {
+      _feed.listenTo(follow, 'change:value', () => {
+        if (this._own) {
+          return;
+        }
+        if (follow.get('value')) {
+          span.follow = true;
+          span.chosen = null;
+          _feed.steps.reset();
+        } else {
+          span.choose(_feed.shown);
+        }
+        _redraw();
+      });
+    }
+    if (pause) {
+      const hold = () => (this.held = pause.get('value') ? _feed.newest : null);
+      hold();
+      _feed.listenTo(pause, 'change:value', () => {
+        hold();
+        _redraw();
+      });
+    }
+  }
+
+  /** Unix seconds at which the picture is held, or null while it moves. */
+  held: number | null = null;
+
+  /** Let the axis show this, unless the person has chosen something else. */
+  move(span: Span): void {
+    if (this._feed.span.follow) {
+      this._put(span);
+    }
+  }
+
+  /** A person has zoomed or panned to this time. */
+  choose(span: Span): void {
+    this._leave(span);
+    this._put(span);
+  }
+
+  /** A person has zoomed or panned to these steps of a metric. */
+  chooseSteps(name: string, span: Span): void {
+    this._leave(this._feed.shown);
+    this._feed.steps.choose(name, span);
+  }
+
+  /** Nothing follows the newest data any more. */
+  private _leave(shown: Span): void {
+    const first = this._feed.span.follow;
+    this._feed.span.choose(shown);
+    this._own = true;
+    this._follow?.set_state({ value: false });
+    this._own = false;
+    clearTimeout(this._timer);
+    this._timer = setTimeout(this._redraw, first ? 50 : 150);
+  }
+
+  private _put([t0, t1]: Span): void {
+    const [min, max] = [t0, t1].map(t => new Date((t + this._feed.shift) * 1000));
+    this._scale?.set_state({ min, max });
+  }
+
+  /** The dropdown tells the page which choice it is, and its label; not its value. */
+  private _seconds(window: WidgetModel | null): number | null {
+    const i = window?.get('index');
+    if (!window || typeof i !== 'number') {
+      return null;
+    }
+    return this._feed.layout.windows?.[i] ?? secondsOf(String(window.get('_options_labels')?.[i] ?? ''));
+  }
+
+  private readonly _scale: WidgetModel | null;
+  private readonly _follow: WidgetModel | null;
+  private _own = false;
+  private _timer: ReturnType<typeof setTimeout> | undefined;
+}
