@@ -56,26 +56,14 @@ def __getattr__(name: str) -> Any:
 
         return errors
     if name == "__version__":
-        return _read_version()
+        from jupyter_amltrain.version import read_version
+
+        return read_version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "__version__"})
-
-
-def _read_version() -> str:
-    try:
-        from jupyter_amltrain import _version as written
-
-        return str(written.__version__)
-    except ImportError:  # a checkout that was never built
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("jupyter_amltrain")
-        except PackageNotFoundError:
-            return "0+unknown"
 
 
 def load_ipython_extension(ip: InteractiveShell) -> None:

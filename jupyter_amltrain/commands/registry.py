@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import argparse
 
     from jupyter_amltrain.api import TrackedRun
-    from jupyter_amltrain.commands.submit import Submission
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Result:
     exit_code: int = 0
 
 
-def _no_run_shown(run: TrackedRun, submission: Submission) -> Result:
+def _no_run_shown(run: TrackedRun, submission: Any) -> Result:
     return Result(run.handle, {"handle": run.handle}, value=run)
 
 
@@ -93,7 +92,8 @@ class Context:
     sign_in
         Takes ``{"kind": "progress" | "sign-in", "text", "url", "code"}``; a sign-in without text has ended.
     submitted
-        What follows a submit here: show the run, wait for it, take its values.
+        What follows a submit here: show the run, wait for it, take its values. Takes the run and the
+        :class:`~jupyter_amltrain.commands.submit.Submission`.
     charts
         Whether a page shows charts and links here.
     interactive
@@ -109,7 +109,7 @@ class Context:
     notify: Callable[[str], Any] = print
     rewrite_line: Callable[[str], Any] | None = None
     sign_in: Callable[[dict[str, Any]], None] = lambda _: None
-    submitted: Callable[[TrackedRun, Submission], Result] = _no_run_shown
+    submitted: Callable[[TrackedRun, Any], Result] = _no_run_shown
     charts: bool = False
     interactive: bool = False
     log_lines: int = 0

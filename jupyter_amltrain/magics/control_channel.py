@@ -62,11 +62,10 @@ class ControlChannel:
 
     async def _handle(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         if self._server is None:
-            import jupyter_amltrain
             from jupyter_amltrain.frontend.control import RequestServer
+            from jupyter_amltrain.version import read_version
 
-            version = jupyter_amltrain.__version__
-            self._server = RequestServer(self._shell.kernel, self._handlers, version, self._is_busy)
+            self._server = RequestServer(self._shell.kernel, self._handlers, read_version(), self._is_busy)
         await self._server.handle(stream, ident, parent)
 
     def _is_busy(self) -> bool:
