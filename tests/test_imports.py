@@ -53,7 +53,7 @@ def test_all_but_the_agent_imports_where_unix_modules_are_absent(tmp_path: Path)
     assert found["failed"] == {} and found["there"] == []
     names = {name.removeprefix("jupyter_amltrain.") for name in found["done"]}
     assert {"magics", "api", "cli", "controller", "commands.submit", "commands.runs", "commands.compute"} <= names
-    assert {"backends.process", "panel.requests", "widgets.output", "tracking.importer", "tracking.worker"} <= names
+    assert {"backends.process", "frontend.control", "widgets.output", "tracking.importer", "tracking.worker"} <= names
 
 
 def test_importing_the_package_loads_nothing_else_of_it() -> None:

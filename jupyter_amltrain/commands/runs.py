@@ -424,7 +424,7 @@ def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None
         while True:
             with contextlib.suppress(TargetError):
                 data, end = run.read_log(offset - len(last), _BLOCK_BYTES)
-                if data and not data.startswith(last):
+                if not data.startswith(last):  # emptied or rewritten, perhaps to fewer bytes
                     offset, last = 0, b""
                     decoder.reset()
                     write(LOG_RESTARTED)

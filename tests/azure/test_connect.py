@@ -520,5 +520,5 @@ def test_the_magic_shows_the_sign_in_and_takes_it_away(api, nobody, place, capsy
     (first, one), (last, two) = published
     assert "open https://microsoft.com/devicelogin and enter the code" in first["text/plain"]
     assert "<code>" in first["text/html"]
-    assert last == {"text/plain": "The sign-in is over."} and two["update"] and one["transient"] == two["transient"]
+    assert last == {"text/plain": "The sign-in has ended."} and two["update"] and one["transient"] == two["transient"]
     assert "Connected to ml-dev in eastus as" in capsys.readouterr().out

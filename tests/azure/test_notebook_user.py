@@ -40,7 +40,7 @@ def row(name: str) -> dict[str, Any]:
 
 
 async def _deleted(backend: Any, name: str) -> None:
-    await backend(name).ask("computes.delete", lambda text: None, DEADLINE, name=name)
+    await backend(name).compute.ask("computes.delete", lambda text: None, DEADLINE, name=name)
 
 
 def test_job_for_a_stopped_instance_names_the_line_that_starts_it(api: Any) -> None:

@@ -86,7 +86,7 @@ def test_which_target(api: Any, folder: Path) -> None:
     assert '"instance_type": "Standard_DS2_v2"' in plan(f"{folder}/there.yml --target free")
     assert '"argv": [' in plan(f"{folder}/hello.yml")
     (folder / "nowhere.yml").write_text(f"{yaml_files.HELLO}compute: azureml:nowhere\n")
-    with pytest.raises(CommandError, match="asks for the compute 'nowhere', and no target has it"):
+    with pytest.raises(CommandError, match="compute 'nowhere'"):
         plan(f"{folder}/nowhere.yml")
 
 
@@ -105,7 +105,7 @@ def test_file_for_a_compute_that_is_gone_is_refused_in_plain_words(
 def test_what_a_file_decides_is_no_flag(api: Any, folder: Path) -> None:
     assert "as resources.instance_count:" in refused(f"{folder}/hello.yml --nodes 2")
     assert "no arguments after '--'" in refused(f"{folder}/hello.yml -- --fast")
-    assert "says how --dry-run prints" in refused(f"{folder}/hello.yml --yaml")
+    assert "--dry-run --yaml" in refused(f"{folder}/hello.yml --yaml")
 
 
 def test_what_runs_here(api: Any, folder: Path) -> None:

@@ -31,7 +31,7 @@ def asking(page: Page) -> Iterator[list[str]]:
     """Questions of all kinds, one after the other, from a second thread; the operations that were answered."""
     page.live.run("%matplotlib inline\n%load_ext jupyter_amltrain")
     page.live.run("%%aml_submit --target wide --name wide\npass")
-    handle = page.ask("state")["runs"][0]["handle"]
+    handle = page.live.run("from jupyter_amltrain import api; print(api.attach('last').handle)").stdout.strip()
     stop, answered = threading.Event(), list[str]()
     wants = {"comm": "c", "shown": "panel", "gpus": handle, "looks": (handle,), "seq": -1}
     kinds = (("events", wants), ("run", {"handle": handle}), ("kinds", {}), ("log", {"handle": handle}), ("hello", {}))
