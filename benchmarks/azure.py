@@ -280,12 +280,12 @@ def _laboratory() -> Iterator[tuple[Sandbox, Talker, Path]]:
         led = {k: v for k, v in sandbox.environ.items() if not k.startswith("AMLTRAIN_")}
         os.environ.update(led, AMLTRAIN_HOME=f"{folder}/home")
         from jupyter_amltrain import api
-        from jupyter_amltrain.connections import Place
+        from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 
         where = {"subscription": sandbox.subscription, "resource_group": sandbox.resource_group}
         with closing(Talker(dict(os.environ))) as sdk:
             sdk(_SDK.format(**where, workspace=sandbox.workspace, environment=_ENVIRONMENT))
-            api.connect(Place(**where, workspace=sandbox.workspace))
+            api.connect(WorkspaceRef(**where, workspace=sandbox.workspace))
             for cluster in ("slow", "cpu"):
                 api.create_target(cluster, "amlcompute", confirmed=True, size="Standard_DS2_v2", max_nodes="1")
             try:

@@ -53,7 +53,7 @@ print(resend(600), resend(3600))
 
 #: A run an hour old: its record goes out every tenth tick, no longer with each.
 _OLD = """
-from jupyter_amltrain.session import controller
+from jupyter_amltrain.kernel.session import controller
 async def age():
     controller().store.amend(run.handle, created=time.time() - 3600)
 controller().loop.call(age())
@@ -142,9 +142,9 @@ class Replay:
 
     def __init__(self, path: Path, ticks: int, wire: Wire) -> None:
         self._wire, self.own = wire, 0.0
-        from jupyter_amltrain.widgets.dashboard import Dashboard
-        from jupyter_amltrain.widgets.layout import layout_of
-        from tests.widgets.test_feed import entry_of
+        from jupyter_amltrain.output.dashboard import Dashboard
+        from jupyter_amltrain.output.layout import layout_of
+        from tests.output.test_feed import entry_of
 
         self.entry = entry_of()
         self._lines = self._read(path)
@@ -190,8 +190,8 @@ class Replay:
 
     def record(self) -> int:
         """Bytes of one frame of the record as it is now."""
-        from jupyter_amltrain.runs.record import record_of
-        from jupyter_amltrain.widgets.output import bundle_of
+        from jupyter_amltrain.kernel.record import record_of
+        from jupyter_amltrain.output.mime import bundle_of
 
         return len(json.dumps(bundle_of(record_of(self.entry))[0]))
 

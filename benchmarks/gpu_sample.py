@@ -75,8 +75,8 @@ def probe(count: int, clock: Path, folder: str) -> dict[str, Any]:
     import pynvml
     from nvitop import Device
 
-    from jupyter_amltrain.agent import sampler
-    from jupyter_amltrain.agent.gpu_seldom import SlowMetrics
+    from jupyter_amltrain.agent.telemetry import sampler
+    from jupyter_amltrain.agent.telemetry.gpu_slow import SlowMetrics
 
     uuids = UUIDS[:count]
     nvml.set_clock(clock, 1.0)

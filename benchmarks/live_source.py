@@ -19,12 +19,12 @@ CHARTS = (("util", "peak"), ("memory",), ("power",))
 
 def play(gpus: int, history: int = 3600, goes_on: bool = True) -> None:
     """Display a run with `history` ticks behind it that goes on with one a second."""
-    from jupyter_amltrain.runs.reading import worth_a_frame
-    from jupyter_amltrain.session import controller
-    from jupyter_amltrain.spec.job import JobSpec
-    from jupyter_amltrain.spec.run import Phase, Run, RunState, RunStatus, make_handle
-    from jupyter_amltrain.tracked_run import TrackedRun
-    from jupyter_amltrain.widgets.output import show
+    from jupyter_amltrain.kernel.session import controller
+    from jupyter_amltrain.kernel.watcher import worth_a_frame
+    from jupyter_amltrain.output.mime import show
+    from jupyter_amltrain.run import TrackedRun
+    from jupyter_amltrain.schema.job import JobSpec
+    from jupyter_amltrain.schema.run import Phase, Run, RunState, RunStatus, make_handle
 
     home, start = controller(), time.time() - history
     with tempfile.TemporaryDirectory() as folder:

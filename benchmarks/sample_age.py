@@ -79,7 +79,7 @@ def reading() -> list[float]:
     """Seconds that our sampler's own reading takes, in its own process; it stamps a tick after it."""
     import time
 
-    from jupyter_amltrain.agent import sampler
+    from jupyter_amltrain.agent.telemetry import sampler
 
     readings, _ = sampler.find_gpus(None, None, None)
     found = []

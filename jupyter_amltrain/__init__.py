@@ -33,7 +33,7 @@ __all__ = [*_API, "errors", "load_ipython_extension", "unload_ipython_extension"
 class _Package(ModuleType):
     """The package itself, where ``runs`` is the function and never the sub-package.
 
-    Importing ``jupyter_amltrain.runs.store`` would bind the sub-package to the name
+    Importing ``jupyter_amltrain.kernel.store`` would bind the sub-package to the name
     that users know as a function; imports of its modules do not need the binding.
     """
 

@@ -16,8 +16,8 @@ from jupyter_amltrain.commands.registry import NOUNS, Context, Result, noun_of, 
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing, RunFailed
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.api import TrackedRun
     from jupyter_amltrain.commands.submit import Submission
+    from jupyter_amltrain.run import TrackedRun
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,8 +1,7 @@
-"""The one background event loop of a process, and the two doors into it.
+"""The background event loop of a process, and how other threads enter it.
 
-Rules (architecture, section 8): only this thread touches runs, series, targets,
-connections and tasks (R1); everybody else enters by :meth:`LoopThread.post` or
-:meth:`LoopThread.call` (R2); blocking code leaves it by :meth:`LoopThread.offload` (R4).
+Only this thread touches runs, series, targets, connections and tasks. Other threads enter by
+:meth:`LoopThread.post` or :meth:`LoopThread.call`; blocking code leaves by :meth:`LoopThread.offload`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import contextvars
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -159,3 +159,25 @@ class LoopThread:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         self._loop = self._thread = self._pool = None
+
+
+class Pace:
+    """A token bucket: `rate` tokens a second, at most `burst` of them."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, float(burst)
+        self._tokens, self._at = float(burst), time.monotonic()
+
+    def due(self) -> float:
+        """Seconds until there is a token; takes none."""
+        now = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        return max(0.0, (1 - self._tokens) / self._rate)
+
+    def wait(self) -> float:
+        """Take a token and return 0, or return the seconds until there is one."""
+        pause = self.due()
+        if pause == 0:
+            self._tokens -= 1
+        return pause

@@ -1,12 +1,16 @@
-"""Text for people: tables, ages, numbers, close matches."""
+"""Text for people: names, paths, sizes, times, tables, close matches."""
 
 from __future__ import annotations
 
+import os
+import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 #: Characters of a table cell; longer text is cut.
 MAX_CELL = 60
+
 #: What stands for a value that a device does not report.
 UNKNOWN = "n/a"
 
@@ -62,3 +66,63 @@ def did_you_mean(near: Sequence[str], otherwise: str = "", *, prefix: str = "") 
 def _cut(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+
+
+# No vowels and no look-alikes: nothing rude, nothing ambiguous to read aloud.
+_ALPHABET = "23456789bcdfghjkmnpqrstvwxz"
+
+_SUFFIX = 5
+
+
+def slug(name: str) -> str:
+    """`name` as 1 to 40 characters of ``a-z 0-9 -``."""
+    text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
+    return text or "run"
+
+
+def new_run_id(name: str) -> str:
+    """``<slug>-<5 characters>``: 14 million ids for each name."""
+    import secrets  # not at %load_ext: it brings hashlib and base64
+
+    return f"{slug(name)}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))}"
+
+
+def tilde(path: str) -> str:
+    """`path` for people: the home folder as ``~``, bytes that are not UTF-8 as ``\ufffd``."""
+    home = os.path.expanduser("~")
+    if not path.isascii():
+        path = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if home not in ("", "/") and (path == home or path.startswith(home + os.sep)):
+        return "~" + path[len(home) :]
+    return path
+
+
+def notebook_name(environ: Mapping[str, str] = os.environ) -> str:
+    """Stem of the notebook's file name, as Jupyter Server tells its kernels; else empty."""
+    path = environ.get("JPY_SESSION_NAME", "").replace("\\", "/")
+    return Path(path).stem if path.endswith(".ipynb") else ""
+
+
+def seconds_text(seconds: float | None) -> str:
+    """``0.4 s``, ``12 s``, ``2 min 3 s``, ``1 h 4 min``."""
+    if seconds is None:
+        return "?"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def bytes_text(size: float | None) -> str:
+    """``3.2 MiB``."""
+    if size is None:
+        return "n/a"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")

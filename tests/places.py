@@ -64,7 +64,7 @@ def api_of(folder: Path, name: str = "home", **more: str) -> Iterator[Any]:
 @contextlib.contextmanager
 def kernel_of(folder: Path, load: bool = True, **more: str) -> Iterator[Any]:
     """A kernel over a place of its own, in ``folder/work``; `load` loads the extension."""
-    from .kernel.harness import kernel
+    from .ipykernel.harness import kernel
 
     with place(folder, **more):
         runtime = {"IPYTHONDIR": str(folder / "ipython"), "JUPYTER_RUNTIME_DIR": str(folder / "runtime")}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.spec.record import RECORD_MIME
+from jupyter_amltrain.schema.record import RECORD_MIME
 from tests.azure.desk import SECRETS
 from tests.fakes import nvml
 from tools.notebooks import FOLDER, azure, connects, executed

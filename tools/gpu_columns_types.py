@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from jupyter_amltrain.agent.gpu_columns import GPU_COLUMNS, VIEWS, GpuColumn, symbol
+from jupyter_amltrain.agent.telemetry.gpu_columns import GPU_COLUMNS, VIEWS, GpuColumn, symbol
 from tools.environment import ROOT
 
 PLACE = ROOT / "labextension" / "src" / "gpuColumns.ts"
@@ -20,7 +20,7 @@ _HEAD = """\
 export type GpuColumnKind = 'tick' | 'figure' | 'slow';
 export type GpuReducer = 'min' | 'mean' | 'max' | 'last' | 'sum';
 
-/** One metric of a GPU; see `jupyter_amltrain/agent/gpu_columns.py`. */
+/** One metric of a GPU; see `jupyter_amltrain/agent/telemetry/gpu_columns.py`. */
 export interface IGpuColumn {
   readonly name: string;
   /** As a chart writes it: `%`, `MiB`, `W`... */

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import inspect
 
 from jupyter_amltrain.frontend import control, handlers, protocol
-from jupyter_amltrain.spec.record import RECORD_MIME, RECORD_SCHEMA, RunRecord
-from jupyter_amltrain.spec.rows import RunRow
-from jupyter_amltrain.spec.run import RunState
+from jupyter_amltrain.schema.record import RECORD_MIME, RECORD_SCHEMA, RunRecord
+from jupyter_amltrain.schema.rows import RunRow
+from jupyter_amltrain.schema.run import RunState
 from tools.environment import ROOT
 
 PATH = ROOT / "labextension" / "src" / "protocol.ts"

@@ -15,15 +15,15 @@ _USAGE = (
 def main(argv: List[str]) -> int:
     """Run one of the commands; the exit code."""
     if len(argv) == 3 and argv[0] == "dispatch":
-        from .daemon import detach
+        from .queue.daemon import detach
 
         return detach(argv[1], argv[2])
     if len(argv) == 2 and argv[0] == "monitor":
-        from .keeper import detach as detach_monitor
+        from .telemetry.monitor_process import detach as detach_monitor
 
         return detach_monitor(argv[1])
     if len(argv) >= 2 and argv[0] == "rank":
-        from .service_bare import main as rank_main
+        from .azure.fallback import main as rank_main
 
         return rank_main(argv[1:])
     if 2 <= len(argv) <= 4 and argv[0] == "call":

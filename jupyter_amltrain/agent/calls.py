@@ -1,84 +1,4 @@
-"""The agent's calls: what a kernel, a command line or an SSH session may ask of a machine.
-
-``call(op, payload, home, queue=None, agent=None) -> dict``
-
-Blocking (use it off the loop), thread-safe, takes and gives JSON-able values.
-
-Parameters of `call`
---------------------
-home
-    State root of the agent (absolute). Made (0700) when absent.
-queue
-    Node-local queue folder; ``None`` takes ``$AMLTRAIN_QUEUE``, else
-    ``/var/tmp/amltrain-<uid>``.
-agent
-    Path of the zipapp with which to start a dispatcher when none runs; ``None`` takes
-    the zipapp that we run from, else the newest of ``<home>/agent/*.pyz``.
-
-Every answer is a dict. An error is ``{"error": {"type": T, "message": M}}`` where T is a
-class name of ``jupyter_amltrain.errors`` (``SubmitError``, ``CapacityError``, ``GpuDriverError``,
-``StateError``, ``UnknownRun``, ``CommandError``, ``SpecError``, ``ProtocolError``) or
-``RunExists`` (the run id is taken: choose another), and M is one sentence.
-
-Calls
------
-``submit`` payload::
-
-    {"run": id,                    # [A-Za-z0-9][A-Za-z0-9._-]{0,99}, also the folder's name
-     "name": str,                  # for people
-     "argv": [str, ...],           # absolute interpreter, absolute script: <home>/runs/<id>/source/...
-     "cwd": str,                   # absolute; "" takes the run's source folder
-     "environ": {..},              # submitter's whole environment: memory only, never on disk
-     "env": {..},                  # public variables, over environ: in job.json
-     "secrets": {NAME: value},     # over env: memory only; job.json has the sorted names
-     "gpus": int | None,           # None: 1 where there is a GPU, else a CPU slot
-     "timeout": seconds | None,  "grace": seconds | None (default 10, $AMLTRAIN_GRACE),
-     "require_gpu": "" | "warn" | "stop",  # "stop" ends a run that does not use its GPUs
-     "gpu_grace": seconds | None,  # until that may be said: default 60, $AMLTRAIN_GPU_GRACE
-     "share_gpus": bool,           # also GPUs on which others compute (or AMLTRAIN_SHARE_GPUS=1 in environ or env)
-     "submitter": [{"pid", "start"}, ...],  # optional: the submitting process and its ancestors (made when absent)
-     "gpu_ids": "" | "uuid" | "index",  # what CUDA_VISIBLE_DEVICES of the job holds: UUIDs by default
-     "out": [str], "spec": {..}, "snapshot": {..}, "project": str, "experiment": str,
-     "tracking": {"run_id": 32 hex, "mode": "sink" | "direct"}, "notebook_dir": str,
-     "submission": str}            # optional; equal values make a repeated submit harmless
-
-  Only run and argv are required; unknown keys are refused. Files put before under
-  ``<home>/staging/<id>/`` become ``<home>/runs/<id>/source/``.  Answer::
-
-    {"run": id, "state": "queued", "folder": "<home>/runs/<id>", "ticket": int}
-
-  Repeating a call that got no answer is harmless (`submission` is made when absent).
-  Returned when the job is accepted for good; it starts at once if a slot is free.
-  Environment of the job's process: environ < env < ours (AMLTRAIN_RUN, PYTHONUNBUFFERED,
-  AML_NOTEBOOK_DIR, AML_OUTPUT_DIR = <folder>/outputs, CUDA_VISIBLE_DEVICES, MLflow client
-  variables unless tracking.mode is "direct") < secrets.
-  CUDA_VISIBLE_DEVICES in environ says which GPUs the job may be given (see `visible_gpus`); in env or secrets it
-  is the job's own with "gpus": 0, and refused (``SpecError``) where the job gets GPUs. What a person should know of
-  an accepted job is in job.json and state.json, ``notes``, one sentence each.
-
-``cancel`` {"run": id} -> {"run": id, "state": str}
-    Idempotent; returns when requested, not when dead. UnknownRun.
-``poll`` {"run_ids": [id, ...]} -> {"runs": {id: state.json}, "errors": {id: {"type", "message"}}}
-    Ids that this machine does not know are absent. `errors` holds folders that cannot be
-    understood: ``StateError`` of a newer schema; ``DamagedRun``, which also has "changed", the
-    unix seconds of the folder's last change. ``truth`` of a run with GPUs, once there is a verdict: {"verdict",
-    "detail", "cause"} (see `truth`). The ``detail`` of a queued run is its place in the queue and what
-    it waits for; it changes without a change of ``version``. Starts a dispatcher when jobs
-    wait and none runs, and says ``lost`` for runs whose supervisor and guardian are gone.
-``list`` {"full": bool} -> {"runs": [{"run", "name", "state", "reason", "exit_code", "submitted",
-    "experiment", "project"}, ...], "errors": {..}}, oldest first; with "full" each row also
-    has "job" (job.json) and "status" (state.json). {"run_ids": [..]} restricts it; with {"but": [..]}
-    rows of those are left out, and "ids" are the names of all run folders.
-``info`` {} -> see ``place.describe``: cpus, memory (bytes), gpus, gpu_note, slots, queued,
-    running, survives, python, platform, home, queue, protocol.
-``delete`` {"run": id} -> {"run": id, "deleted": true}. UnknownRun; CommandError for a live run, and
-    for a damaged one of which processes live.
-``monitor`` {"id", "gpus": [index] | None, "period": s} -> {"id", "folder", "pid"}; {"id", "stop": true} -> {"id"}
-    Samples this machine without a run, into ``<home>/monitors/<id>``: see `monitor`.
-``configure`` {"share_gpus": bool} -> {"share_gpus": bool}
-    Settings of the queue, kept in its folder; they hold at once, also for jobs that wait.
-``ping`` {} -> {"pid": int, "protocol": int}; starts a dispatcher when none runs.
-"""
+"""The agent's calls: what a kernel, a command line or an SSH session may ask of a machine."""
 
 from __future__ import annotations
 
@@ -87,11 +7,10 @@ import shutil
 import signal
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from . import contact, damage, lifecycle, monitor, ownership, place, queue_settings
-from .contact import AgentContext
+from . import damage, machine
 from .damage import DamagedRun
-from .gpu_users import lineage
-from .processes import node, resume
+from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
+from .processes import boot_id, node, resume
 from .protocol import (
     CANCEL,
     LOST,
@@ -102,16 +21,69 @@ from .protocol import (
     TERMINAL,
     AgentError,
     not_writable,
+    read_json,
     run_folder,
     valid_run_id,
 )
-from .shelf import NumberedJsonDir, default_queue, open_queue
-from .waiting import queued, state_of
+from .queue import dispatcher_client, submission
+from .queue.dispatcher_client import AgentContext
+from .queue.gpu_users import lineage
+from .supervise import run_state
+from .telemetry import monitor
 
 Json = Dict[str, Any]
 
+
+def state_of(context: AgentContext, run: str) -> Json:
+    """``state.json`` of a run; UnknownRun when there is none, DamagedRun when it cannot be understood."""
+    state = damage.read_state(context.home, run)
+    if state is None:
+        raise AgentError("UnknownRun", "There is no run %r in %s. List the runs with: %%aml_runs" % (run, context.home))
+    return state
+
+
+def queued(context: AgentContext, waiting: Json) -> Json:
+    """Queued runs with their place in the queue; wakes a queue that nobody serves."""
+    if not dispatcher_client.running(context.queue) and any(
+        NumberedJsonDir(os.path.join(context.queue, "tickets")).names()
+    ):
+        context.ask("ping", {})
+    shown = read_json(os.path.join(context.queue, WAITING), "Queue folder") or {}
+    details = shown.get("waiting", {}).get(context.home, {})
+    found = {}
+    for run, state in waiting.items():
+        if run in details:
+            found[run] = dict(state, detail=details[run])
+        elif state.get("node") == node():
+            try:
+                found[run] = _without_ticket(context, run)
+            except AgentError:  # deleted or damaged meanwhile: the next call says so
+                pass
+    return found
+
+
+def _without_ticket(context: AgentContext, run: str) -> Json:
+    """A queued run that the queue does not show: about to start, or its queue folder is gone."""
+    state = state_of(context, run)
+    queue = state.get("queue")
+    if state["state"] == QUEUED and queue != os.path.realpath(context.queue):  # only its own queue can have lost it
+        return dict(state, detail="waits in another queue: AMLTRAIN_QUEUE=%s" % queue) if queue else state
+    folders = [NumberedJsonDir(os.path.join(context.queue, name)) for name in ("tickets", "slots")]
+    known = any(
+        item["run"] == run and item["home"] == context.home for folder in folders for item in folder.load().values()
+    )
+    state = state_of(context, run)
+    if known or any(folder.unreadable for folder in folders) or state["state"] != QUEUED:
+        return state
+    # The ticket goes when the guardian may start; its first word follows in milliseconds.
+    if state["boot"] == boot_id() and run_state.seconds_since(state["changed"]) < 5.0:
+        return state
+    return run_state.mark_lost(run_folder(context.home, run), state, "its ticket in %s is gone" % context.queue)
+
+
 #: Reason in a live state that is told, not stored: what the run's files say may be old.
 NOT_WRITTEN = "not-written"
+
 #: Space on a disk below which a state file cannot be counted on to be written.
 LEAST_SPACE_BYTES = 1 << 14
 
@@ -155,12 +127,12 @@ def _submit(context: AgentContext, payload: Json) -> Json:
     payload.setdefault("submission", os.urandom(12).hex())
     # The queue knows the submitter by it where it is the one that holds the GPU.
     payload.setdefault("submitter", lineage(os.getpid()))
-    return contact.submit(context, payload)
+    return dispatcher_client.submit(context, payload)
 
 
 def _state_now(context: AgentContext, run: str) -> Json:
-    state = lifecycle.settle(context.home, run, state_of(context, run), queue=context.queue)
-    return ownership.check_ends(context.queue, context.home, {run: state}).get(run, state)
+    state = run_state.settle(context.home, run, state_of(context, run), queue=context.queue)
+    return run_state.check_ends(context.queue, context.home, {run: state}).get(run, state)
 
 
 def _cancel(context: AgentContext, payload: Json) -> Json:
@@ -179,8 +151,8 @@ def _cancel(context: AgentContext, payload: Json) -> Json:
         context.ask("cancel" if failed else "wake", {"run": run})
         told, state = True, state_of(context, run)
     if state["state"] not in TERMINAL:
-        record = ownership.records(context.queue).get((context.home, run))
-        for who in ownership.supervisors(record, state)[:1]:
+        record = run_state.records(context.queue).get((context.home, run))
+        for who in run_state.supervisors(record, state)[:1]:
             told = _signal(who) or told
     if failed is not None and not told:
         raise failed
@@ -232,14 +204,14 @@ def _poll(context: AgentContext, payload: Json) -> Json:
                 runs[run] = _settled(context, run, state)
         except AgentError as error:
             errors[run] = _unread(context, run, error)
-    if any(_stray(context, state) for state in runs.values()) and not contact.running(context.queue):
+    if any(_stray(context, state) for state in runs.values()) and not dispatcher_client.running(context.queue):
         context.ask("ping", {})  # who comes up looks after what an earlier life has left
         for run in list(runs):
             try:
                 runs[run] = state_of(context, run)
             except AgentError:  # deleted or damaged meanwhile: the next call says so
                 del runs[run]
-    runs.update(ownership.check_ends(context.queue, context.home, runs))
+    runs.update(run_state.check_ends(context.queue, context.home, runs))
     waiting = {run: state for run, state in runs.items() if state["state"] == QUEUED}
     if waiting:
         runs.update(queued(context, waiting))
@@ -249,7 +221,7 @@ def _poll(context: AgentContext, payload: Json) -> Json:
 def _settled(context: AgentContext, run: str, state: Json) -> Json:
     """`state` as it is now; of a live run also that its end could not be written."""
     try:
-        state = lifecycle.settle(context.home, run, state, queue=context.queue)
+        state = run_state.settle(context.home, run, state, queue=context.queue)
     except OSError as error:
         why = "its end cannot be written: %s" % (error.strerror or error)
         return dict(state, reason=NOT_WRITTEN, detail=why)
@@ -318,7 +290,7 @@ def _info(context: AgentContext, payload: Json) -> Json:
     open_queue(context.queue)
     answer = context.ask("info", {})
     if "error" not in answer:
-        answer.update(place.describe(answer["pid"]), home=context.home, queue=context.queue)
+        answer.update(machine.describe(answer["pid"]), home=context.home, queue=context.queue)
     return answer
 
 
@@ -355,8 +327,8 @@ def _end_of_damaged(run: str) -> Json:
 
 def _configure(context: AgentContext, payload: Json) -> Json:
     open_queue(context.queue)
-    settings = queue_settings.change(context.queue, payload)
-    if contact.running(context.queue):
+    settings = submission.change(context.queue, payload)
+    if dispatcher_client.running(context.queue):
         context.ask("wake", {})  # it holds at once for those that wait
     return settings
 

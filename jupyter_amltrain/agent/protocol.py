@@ -1,4 +1,4 @@
-"""Files, states and numbers that the agent and its readers share."""
+"""Files, states, numbers and clocks that the agent and its readers share."""
 
 from __future__ import annotations
 
@@ -8,31 +8,64 @@ import os
 import re
 import stat
 import threading
+import time
 from typing import Any, Dict, Iterator, Mapping, Optional
+
+#: Name of a file with seconds to add to :func:`wall`; for the clock-jump test.
+TEST_CLOCK = "AMLTRAIN_TEST_CLOCK"
+
+
+def wall() -> float:
+    """Unix seconds. May jump when somebody sets the clock."""
+    path = os.environ.get(TEST_CLOCK)
+    if not path:
+        return time.time()
+    try:
+        with open(path) as file:
+            return time.time() + float(file.read() or 0)
+    except (OSError, ValueError):
+        return time.time()
+
+
+def mono() -> float:
+    """Seconds since some moment of this boot, one clock for all processes of the machine."""
+    return time.monotonic()
+
 
 #: Of every file in a run folder and in the queue.
 SCHEMA = 1
+
 #: Of the conversation with the dispatcher.
 PROTOCOL = 4
 
 JOB, STATE, CANCEL, SOURCE = "job.json", "state.json", "cancel", "source"
+
 LOG, AGENT_LOG = "log/rank-0.txt", "log/agent.txt"
+
 METRICS = "metrics/rank-0.jsonl"
+
 #: Of one machine of a run, by its number.
 TELEMETRY, SUMMARY, TRUTH = "telemetry/node-%d.jsonl", "telemetry/summary-%d.json", "telemetry/truth-%d.json"
+
 OUTPUTS, ARTIFACTS = "outputs", "artifacts"
+
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
+
 #: Folders of a run that its processes write into.
 RUN_FOLDERS = ("log", "metrics", "telemetry", OUTPUTS, ARTIFACTS)
 
 QUEUED, RUNNING, FINALIZING = "queued", "running", "finalizing"
+
 COMPLETED, FAILED, CANCELED, LOST = "completed", "failed", "canceled", "lost"
+
 TERMINAL = frozenset({COMPLETED, FAILED, CANCELED, LOST})
 
 #: The environment variable that marks every process of a run: ``<run>:<nonce>``.
 MARK = "AMLTRAIN_RUN"
+
 #: Seconds from SIGTERM to SIGKILL where a job does not say.
 DEFAULT_GRACE = 10.0
+
 #: Seconds of a run's life after which its GPUs may be called unused, where a job does not say.
 DEFAULT_GPU_GRACE = 60.0
 

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain.agent.protocol import read_regular, valid_run_id
-from jupyter_amltrain.backends.one_machine import refused
-from jupyter_amltrain.backends.run_index import TRACKING, PastRun, tracking_state
+from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.backends.past_runs import TRACKING_FILE, PastRun, tracking_state
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.snapshot import Snapshot
-from jupyter_amltrain.spec.child_run import ChildRuns
-from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import Run, RunStatus
-from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
+from jupyter_amltrain.jobs.snapshot import Snapshot
+from jupyter_amltrain.schema.child_run import ChildRuns
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunStatus
+from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
 
 #: Streams that a backend can tail. A log belongs to one process of a run: ``log/1`` is that of rank 1, ``log`` that
 #: of rank 0. The last three belong to one node: ``telemetry/1`` is that of node 1, ``telemetry`` that of node 0.
@@ -29,7 +29,7 @@ PER_RANK = ("log",)
 #: News of a run that are of no stream.
 STATUS = "status"
 #: Ids of runs, and what there may be news of.
-News = Mapping[str, Collection[str]]
+StreamNews = Mapping[str, Collection[str]]
 #: What stands before a monitor's id where :meth:`Backend.read` takes a run id.
 MONITORS = "monitors/"
 
@@ -105,11 +105,11 @@ class Chunk(msgspec.Struct, frozen=True):
     offset: int
 
 
-class RunChanges(abc.ABC):
+class RunEvents(abc.ABC):
     """News of runs for one consumer; what came between two calls is not lost."""
 
     @abc.abstractmethod
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> News:
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
         """Wait until there may be news of some runs, or `timeout` seconds.
 
         Returns the ids with news, and what there is news of: :data:`STATUS` of `run_ids`,
@@ -117,7 +117,7 @@ class RunChanges(abc.ABC):
         """
 
     @staticmethod
-    def anything(run_ids: Collection[str]) -> News:
+    def anything(run_ids: Collection[str]) -> StreamNews:
         """There may be news of everything."""
         return dict.fromkeys(run_ids, (STATUS, *STREAMS))
 
@@ -171,7 +171,7 @@ class Backend(abc.ABC):
         Called in a thread before anything is sent: it looks at `spec`, the target's own fields and the
         submitter's disk, without network calls. What is here is true of a machine under our agent.
         """
-        return refused(spec, self.target.name)
+        return unsupported(spec, self.target.name)
 
     @abc.abstractmethod
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
@@ -262,7 +262,7 @@ class Backend(abc.ABC):
 
     async def import_states(self, run_ids: Sequence[str]) -> Sequence[str]:
         """What the MLflow importer left with runs: ``imported``, ``direct``, ``failed: <why>``, or empty."""
-        return [tracking_state(await self.read_file(run_id, TRACKING)) for run_id in run_ids]
+        return [tracking_state(await self.read_file(run_id, TRACKING_FILE)) for run_id in run_ids]
 
     @abc.abstractmethod
     async def log_path(self, run_id: str) -> str:
@@ -277,7 +277,7 @@ class Backend(abc.ABC):
         return f"its folder {run.folder} is gone"
 
     @abc.abstractmethod
-    def changes(self) -> RunChanges:
+    def changes(self) -> RunEvents:
         """A new consumer of news of runs."""
 
     @abc.abstractmethod

@@ -74,7 +74,7 @@ def unsupported_reason(kind: str, what: str) -> str | None:
 
 
 def unsupported_type_reason(kind: str, job_type: str) -> str | None:
-    """As :func:`unsupported_reason`, of the ``type`` of an ``az ml`` file (:mod:`jupyter_amltrain.spec.az_yaml`).
+    """As :func:`unsupported_reason`, of the ``type`` of an ``az ml`` file (:mod:`jupyter_amltrain.schema.az_yaml`).
 
     A machine under our agent runs ``command`` alone, whatever Azure's documentation says of a local computer.
     """

@@ -8,9 +8,8 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_amltrain.errors import MissingDependency
-from jupyter_amltrain.spec.fields import TargetKind
-from jupyter_amltrain.spec.target import ComputeTarget
-from jupyter_amltrain.spec.target_fields import kind_of_type
+from jupyter_amltrain.schema.fields import TargetKind, kind_of_type
+from jupyter_amltrain.schema.target import ComputeTarget
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.base import Backend
@@ -37,10 +36,10 @@ class _Row(NamedTuple):
 
 
 _ROWS = (
-    _Row("jupyter_amltrain.spec.target:LocalTarget", "jupyter_amltrain.backends.process:LocalBackend"),
-    _Row("jupyter_amltrain.spec.target:FakeTarget", "jupyter_amltrain.backends.fake:FakeBackend"),
+    _Row("jupyter_amltrain.schema.target:LocalTarget", "jupyter_amltrain.backends.agent_backend:LocalBackend"),
+    _Row("jupyter_amltrain.schema.target:FakeTarget", "jupyter_amltrain.backends.demo:FakeBackend"),
     _Row(
-        "jupyter_amltrain.spec.azure_target:AZURE_KINDS",
+        "jupyter_amltrain.schema.azure_target:AZURE_KINDS",
         "jupyter_amltrain.backends.azureml.backend:AzureBackend",
         "pip install azure-ai-ml azure-identity",
     ),

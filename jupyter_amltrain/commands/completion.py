@@ -258,7 +258,7 @@ class CompletionNames:
         runs: dict[str, tuple[float, str]] = {}
         # A torn file or another user's folder: only its own names are missing.
         with contextlib.suppress(Exception):
-            from jupyter_amltrain.state import default_path
+            from jupyter_amltrain.state_dir import default_path
 
             home = default_path()
             self._targets = _targets(home)
@@ -295,7 +295,7 @@ def _state(folder: Path) -> str:
 
 def _of_controller() -> dict[str, tuple[float, str]]:
     """Runs that the process' controller knows, on any target; none is created for that."""
-    session = sys.modules.get("jupyter_amltrain.session")
+    session = sys.modules.get("jupyter_amltrain.kernel.session")
     controller = None if session is None else session.existing()
     if controller is None:
         return {}

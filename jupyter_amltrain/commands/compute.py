@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.agent.gpu_names import gpu_name
-from jupyter_amltrain.backends.lifecycle import SCALE_FIELDS
+from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
+from jupyter_amltrain.backends.provisioner import SCALE_FIELDS
 from jupyter_amltrain.backends.registry import forms
 from jupyter_amltrain.commands import azure, connect
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ConfirmationNeeded
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.naming import tilde
-from jupyter_amltrain.runs.text import bytes_text
-from jupyter_amltrain.spec.fields import Field, TargetKind
-from jupyter_amltrain.spec.target_fields import NAME
-from jupyter_amltrain.target_rows import PAST, gpus_text, info_text, lost_text
-from jupyter_amltrain.text import ago, pairs, table
+from jupyter_amltrain.kernel.target_status import PARTICIPLES, gpus_text, info_text, lost_text
+from jupyter_amltrain.schema.fields import NAME, Field, TargetKind
+from jupyter_amltrain.text import ago, bytes_text, pairs, table, tilde
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.spec.target import TargetInfo
+    from jupyter_amltrain.schema.target import TargetInfo
 
 #: What stands before a field's name in a parsed line.
 VALUE = "value_"
@@ -478,7 +475,7 @@ def run(args: argparse.Namespace, *, wait: bool, write: Callable[[str], Any]) ->
     if not done.begun:
         return done.said
     if not wait:
-        return f"{name} is being {PAST[verb]}. To see the progress: %aml_compute list. To wait for the end, add --wait."
+        return f"{name} is being {PARTICIPLES[verb]}. To see the progress: %aml_compute list. To wait for the end, add --wait."
     return wait_for(name, write)
 
 
@@ -504,7 +501,7 @@ def abandoned_text(args: argparse.Namespace) -> str:
     """What happens to an operation that a process no longer waits for, because it ends now."""
     from jupyter_amltrain import api
     from jupyter_amltrain.backends.azureml.cost_prompts import ASKING
-    from jupyter_amltrain.spec.azure_base import AzureTarget
+    from jupyter_amltrain.schema.azure_target import AzureTarget
 
     verb, name = args.verb, _name_of(args)
     try:
@@ -515,10 +512,10 @@ def abandoned_text(args: argparse.Namespace) -> str:
         return text
     azure_target = any(target.name == name and isinstance(target, AzureTarget) for target in api.targets())
     if not azure_target:
-        return f"{name!r} may be only partly {PAST[verb]}. To check: %aml_compute list"
+        return f"{name!r} may be only partly {PARTICIPLES[verb]}. To check: %aml_compute list"
     if detail in ("", ASKING):
         return f"Azure may or may not have received the request for {name!r}. To check: %aml_compute list"
-    return f"{name!r} is still being {PAST[verb]} at Azure. To see the progress: %aml_compute list"
+    return f"{name!r} is still being {PARTICIPLES[verb]} at Azure. To see the progress: %aml_compute list"
 
 
 def wait_for(name: str, write: Callable[[str], Any]) -> str:

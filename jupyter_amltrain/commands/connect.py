@@ -16,15 +16,14 @@ from jupyter_amltrain.commands.forms import actions_of, form_field
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Result, parser_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError
-from jupyter_amltrain.naming import tilde
-from jupyter_amltrain.spec.fields import Field
-from jupyter_amltrain.state import working_folder
-from jupyter_amltrain.text import table
+from jupyter_amltrain.schema.fields import Field
+from jupyter_amltrain.state_dir import working_folder
+from jupyter_amltrain.text import table, tilde
 
 if TYPE_CHECKING:
     import argparse
 
-    from jupyter_amltrain.connections import Place
+    from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 
 #: How many folders upward a configuration is looked for; the SDK's number.
 MAX_LEVELS = 20
@@ -116,7 +115,7 @@ COMMANDS = (
 # ---- what they do
 
 
-def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequence[str] | None = None) -> Place:
+def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequence[str] | None = None) -> WorkspaceRef:
     """The workspace to connect: what was typed, else a ``config.json``, else a connected workspace.
 
     Parameters
@@ -131,12 +130,12 @@ def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequen
     CommandError
         Something is missing, or the file cannot be used.
     """
-    from jupyter_amltrain.connections import Place
+    from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 
     rest = {"tenant": args.tenant, "method": args.method, "name": args.name}
     parts = {key: str(getattr(args, key)) for key in KEYS}
     if all(parts.values()):
-        return Place(**parts, **rest)
+        return WorkspaceRef(**parts, **rest)
     if any(parts.values()) and not args.config:
         missing = [key.replace("_", "-") for key, value in parts.items() if not value]
         flags = " and ".join(f"--{name}" for name in missing)
@@ -147,11 +146,11 @@ def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequen
             field=missing[0],
         )
     if not args.config and args.name and args.name in (names := _known(names)):
-        return Place(**rest)
+        return WorkspaceRef(**rest)
     path = config_of(args, folder)
     if path is None:
         if _known(names):
-            return Place(**rest)
+            return WorkspaceRef(**rest)
         raise CommandError(
             f"No config.json in {folder or Path(working_folder())} or above it.",
             hint="Download it from the workspace's page in the portal, or type: "
@@ -161,7 +160,7 @@ def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequen
         )
     configured = read(path)
     typed = {key: value for key, value in {**parts, **rest}.items() if value}
-    return Place(**{**configured, **typed})
+    return WorkspaceRef(**{**configured, **typed})
 
 
 def _known(names: Sequence[str] | None) -> Sequence[str]:
@@ -237,7 +236,7 @@ def listing() -> list[dict[str, Any]]:
     import msgspec
 
     from jupyter_amltrain import api
-    from jupyter_amltrain.workspaces import rows_of
+    from jupyter_amltrain.backends.azureml.workspace_file import rows_of
 
     rows = rows_of(*api.workspaces(), api.targets())
     return [{**msgspec.to_builtins(row), "targets": list(row.targets)} for row in rows]
@@ -288,7 +287,7 @@ class ConnectLine:
 
     line: str
     errors: dict[str, str]
-    place: Place | None = None  #: none while something is wrong, or when only IPython knows the values
+    place: WorkspaceRef | None = None  #: none while something is wrong, or when only IPython knows the values
     note: str = ""
 
 
@@ -344,7 +343,7 @@ def compose(values: Mapping[str, Any], known: Sequence[str], folder: Path | None
     return line
 
 
-def _note(args: argparse.Namespace, place: Place, folder: Path | None) -> str:
+def _note(args: argparse.Namespace, place: WorkspaceRef, folder: Path | None) -> str:
     if all(getattr(args, key) for key in KEYS):
         return ""
     path = config_of(args, folder)

@@ -21,7 +21,7 @@ from jupyter_amltrain.commands.parser import HelpRequested, Parser, field_of, re
 from jupyter_amltrain.commands.registry import Defaults, parser_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.spec.fields import Field
+from jupyter_amltrain.schema.fields import Field
 
 #: Fields that a form shows at once, in this order; the others when they are asked for.
 SHOWN = ("target", "param", "gpus")

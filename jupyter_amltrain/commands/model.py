@@ -10,13 +10,12 @@ from jupyter_amltrain.commands.magic_line import quote
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.naming import tilde
-from jupyter_amltrain.text import ago, table
+from jupyter_amltrain.text import ago, table, tilde
 
 if TYPE_CHECKING:
     import argparse
 
-    from jupyter_amltrain.models import Fetched, ModelRow
+    from jupyter_amltrain.kernel.models import Fetched, ModelRow
 
 _WORKSPACE = "its registry: a connected workspace, or local; default where the target in use is"
 
@@ -71,7 +70,7 @@ def _download_flags(parser: Parser) -> None:
 
 def _download(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
-    from jupyter_amltrain.models import name_and_version
+    from jupyter_amltrain.kernel.models import name_and_version
 
     name, version = name_and_version(args.model)
     copy = api.download_model(name, version, to=args.to, workspace=args.workspace, progress=context.notify)

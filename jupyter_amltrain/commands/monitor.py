@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.agent.gpu_names import gpu_name
+from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.runs.text import bytes_text
-from jupyter_amltrain.text import UNKNOWN, measure, table
+from jupyter_amltrain.text import UNKNOWN, bytes_text, measure, table
 
 if TYPE_CHECKING:
     import argparse

@@ -22,7 +22,7 @@ from jupyter_amltrain.text import close_matches, did_you_mean
 if TYPE_CHECKING:
     import argparse
 
-    from jupyter_amltrain.api import TrackedRun
+    from jupyter_amltrain.run import TrackedRun
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,19 +17,17 @@ from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError, RunError, TargetError, UnrecordedRun
 from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.naming import tilde
-from jupyter_amltrain.runs.text import bytes_text, seconds_text
-from jupyter_amltrain.snapshot import of_yaml, take
-from jupyter_amltrain.spec.child_run import MAX_CHILDREN
-from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
-from jupyter_amltrain.state import working_folder
-from jupyter_amltrain.text import ago, close_matches, pairs, table
+from jupyter_amltrain.jobs.snapshot import of_yaml, take
+from jupyter_amltrain.schema.child_run import MAX_CHILDREN
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
+from jupyter_amltrain.state_dir import working_folder
+from jupyter_amltrain.text import ago, bytes_text, close_matches, pairs, seconds_text, table, tilde
 
 if TYPE_CHECKING:
     import argparse
 
-    from jupyter_amltrain.api import TrackedRun
+    from jupyter_amltrain.run import TrackedRun
 
 #: A log up to this size is printed whole; of a larger one the head and the end (bytes).
 MAX_LOG_BYTES = 200_000
@@ -284,8 +282,8 @@ COMMANDS = (
 
 def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
     """The newest runs as JSON-able rows; `limit` 0 for all."""
-    from jupyter_amltrain.session import controller
-    from jupyter_amltrain.tracked_run import ANSWER
+    from jupyter_amltrain.kernel.session import controller
+    from jupyter_amltrain.run import ANSWER
 
     runs = controller().loop.call(controller().runs(target, limit or None), ANSWER)
     return [_row(run) for run in runs]
@@ -342,7 +340,7 @@ def _short(value: Any) -> str:
 
 def show_text(run: TrackedRun) -> str:
     """All details of one run."""
-    from jupyter_amltrain.runs.text import record_text
+    from jupyter_amltrain.output.text_view import record_text
 
     record = run.record()
     spec, status, known = run.spec, run.run.status, run.run
@@ -365,7 +363,7 @@ def show_text(run: TrackedRun) -> str:
 
 def log_text(run: TrackedRun, tail: int | None = None) -> str:
     """The log as a terminal would show it; of a long one the head, the end and its path."""
-    from jupyter_amltrain.runs.series import collapse
+    from jupyter_amltrain.kernel.streams import collapse
 
     if tail is not None:
         return collapse(run.logs(tail=tail)) if tail else ""
@@ -381,7 +379,7 @@ def log_text(run: TrackedRun, tail: int | None = None) -> str:
 
 def child_log_text(run: TrackedRun, step: str, tail: int | None = None) -> str:
     """The log of a step or trial as a terminal would show it."""
-    from jupyter_amltrain.runs.series import collapse
+    from jupyter_amltrain.kernel.streams import collapse
 
     return collapse(run.logs(tail, step)) if tail != 0 else ""
 
@@ -410,7 +408,7 @@ def no_log_text(run: TrackedRun) -> str:
 
 def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None) -> None:
     """Write the log as it grows until the run has ended; never raises for how it ended."""
-    from jupyter_amltrain.runs.series import LOG_RESTARTED
+    from jupyter_amltrain.kernel.streams import LOG_RESTARTED
 
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     offset, last = 0, b""
@@ -486,7 +484,7 @@ def interruptible(run: TrackedRun) -> Iterator[None]:
 
 
 def _wait_with_line(run: TrackedRun, timeout: float | None, line: Callable[[str], Any]) -> TrackedRun:
-    from jupyter_amltrain.runs.text import state_line
+    from jupyter_amltrain.output.text_view import state_line
 
     start = time.monotonic()
     silence = _QUIET_S  # nothing for quick things
@@ -623,7 +621,7 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
 
 def mlflow_page(project: str | None = None) -> tuple[str, str]:
     """Start MLflow's page as :func:`ui` does; returns its address and its path at the Jupyter server, if any."""
-    from jupyter_amltrain.api.tracked_runs import mlflow_page as page
+    from jupyter_amltrain.api import mlflow_page as page
 
     return page(project)
 

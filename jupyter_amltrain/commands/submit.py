@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain import job_words, script
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
-from jupyter_amltrain.jobs import flag_types
+from jupyter_amltrain.jobs import flag_types, flag_values, script
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
-from jupyter_amltrain.naming import notebook_name
-from jupyter_amltrain.spec import az_yaml, az_yaml_job, references
-from jupyter_amltrain.spec.job import JobSpec, validated
+from jupyter_amltrain.schema import az_yaml, az_yaml_job
+from jupyter_amltrain.schema import inputs as references
+from jupyter_amltrain.schema.job import JobSpec, validated
+from jupyter_amltrain.text import notebook_name
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.api import TrackedRun
     from jupyter_amltrain.backends.base import Plan
+    from jupyter_amltrain.run import TrackedRun
 
 __all__ = ["COMMANDS", "Defaults", "Submission", "parse_submit", "plan_text", "secret", "send"]
 
@@ -186,7 +186,7 @@ def _spec(
     fields.setdefault("experiment", defaults.experiment or notebook or "default")
     fields.setdefault("timeout", defaults.timeout)
     if not fields["environment"] and defaults.environment:
-        environment = job_words.environment_of(defaults.environment)
+        environment = flag_values.environment_of(defaults.environment)
         fields["environment"] = msgspec.structs.replace(environment, chosen="%config AMLTrain.environment")
     return JobSpec(**{**fields, **code, "args": tuple(map(str, words)), "project": folder}), ""
 
@@ -374,8 +374,8 @@ def _target_of(compute: str) -> str:
 
 def yaml_text(plan: Plan) -> str:
     """A planned job as a file for ``az ml job create``."""
-    from jupyter_amltrain import requirements
     from jupyter_amltrain.backends.azureml import environments, job_body
+    from jupyter_amltrain.jobs import requirements
 
     spec, request = requirements.completed(plan.spec), plan.request
     if spec.job_type:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jupyter_amltrain.frontend.protocol import Beat, Changes, Event, Meter, Request
-from jupyter_amltrain.runs.pace import Pace
-from jupyter_amltrain.spec.rows import RunRow, TargetRow, WorkspaceRow
+from jupyter_amltrain.loop import Pace
+from jupyter_amltrain.schema.rows import RunRow, TargetRow, WorkspaceRow
 
 #: Sends one message: id of the comm, the event, its buffers.
 Send = Callable[[str, Event, Sequence[bytes]], None]

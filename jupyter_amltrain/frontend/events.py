@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_amltrain.backends.azureml.workspace_file import rows_of
+from jupyter_amltrain.backends.transport import FolderEvents
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import clients
 from jupyter_amltrain.frontend.clients import MAX_MESSAGES_PER_S, FrontendClient, Subscribe, TargetState
@@ -22,18 +24,16 @@ from jupyter_amltrain.frontend.gpu_stream import GpuMeters, GpuStreams
 from jupyter_amltrain.frontend.protocol import Beat, Changes, Notice, Reply, Snapshot, op
 from jupyter_amltrain.frontend.subscriptions import RunDetails, StreamInterest
 from jupyter_amltrain.kernel.run_provider import RunProvider
-from jupyter_amltrain.runs.pace import Pace
-from jupyter_amltrain.runs.row import row_of
-from jupyter_amltrain.runs.store import Entry
-from jupyter_amltrain.spec.rows import RunRow
-from jupyter_amltrain.spec.run import Run, RunHandle, RunState
-from jupyter_amltrain.target_list import News
-from jupyter_amltrain.targets import LOCAL
-from jupyter_amltrain.transports.inotify import FolderChanges
-from jupyter_amltrain.workspaces import rows_of
+from jupyter_amltrain.kernel.run_row import row_of
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.target_file import LOCAL
+from jupyter_amltrain.kernel.target_status import OperationFinished
+from jupyter_amltrain.loop import Pace
+from jupyter_amltrain.schema.rows import RunRow
+from jupyter_amltrain.schema.run import Run, RunHandle, RunState
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.controller import Controller
+    from jupyter_amltrain.kernel.controller import Controller
 
 #: Runs of a snapshot, rows of one message of changes.
 MAX_SNAPSHOT_RUNS, MAX_CHANGED_ROWS = 500, 100
@@ -225,7 +225,7 @@ class EventPublisher:
                 client.removed.add(handle)
                 self._schedule(client)
 
-    def _on_operation_finished(self, news: News | None) -> None:
+    def _on_operation_finished(self, news: OperationFinished | None) -> None:
         """Handle a change of a target's row; `news` if an operation has ended."""
         self._targets.refresh_soon()
         if news is not None and news.text:
@@ -428,7 +428,7 @@ class ExternalChangeWatcher:
 
     async def run(self) -> None:
         """Watch until canceled."""
-        changes = FolderChanges()
+        changes = FolderEvents()
         times, listed_at, empty = await self._times(), time.monotonic(), 0
         later: list[float] = []  # monotonic seconds of lists that are due
         try:

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.agent.gpu_names import gpu_name
+from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.clients import MAX_MESSAGES_PER_S, FrontendClient
 from jupyter_amltrain.frontend.protocol import Gpus, Meter
 from jupyter_amltrain.kernel.run_provider import RunProvider
-from jupyter_amltrain.runs.pace import Pace
-from jupyter_amltrain.runs.store import Entry
-from jupyter_amltrain.runs.telemetry import MIB, NodeTelemetry, known
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, known
+from jupyter_amltrain.loop import Pace
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from jupyter_amltrain.frontend.run_handlers import LogHandlers, MlflowHandlers, 
 from jupyter_amltrain.frontend.target_handlers import FormHandlers, TargetHandlers
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.controller import Controller
+    from jupyter_amltrain.kernel.controller import Controller
 
 
 class RequestHandlers:

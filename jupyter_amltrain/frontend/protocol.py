@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 import msgspec
 
 from jupyter_amltrain.errors import AmlTrainError
-from jupyter_amltrain.spec.rows import RunRow, TargetRow, WorkspaceRow
+from jupyter_amltrain.schema.rows import RunRow, TargetRow, WorkspaceRow
 
 #: Version of the protocol: grows when a change would confuse the other side.
 VERSION = 2

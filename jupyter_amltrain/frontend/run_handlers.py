@@ -16,17 +16,17 @@ import msgspec
 from jupyter_amltrain.commands.runs import MAX_NAMED, lost_text, not_ended, resubmit
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
-from jupyter_amltrain.naming import tilde
-from jupyter_amltrain.runs.painters import Picture
-from jupyter_amltrain.runs.record import record_of
-from jupyter_amltrain.spec.record import RunRecord
-from jupyter_amltrain.spec.run import Run, RunHandle
-from jupyter_amltrain.state import project_store
-from jupyter_amltrain.widgets.live import LiveDashboards
+from jupyter_amltrain.kernel.observers import Picture
+from jupyter_amltrain.kernel.record import record_of
+from jupyter_amltrain.output.live import LiveDashboards
+from jupyter_amltrain.schema.record import RunRecord
+from jupyter_amltrain.schema.run import Run, RunHandle
+from jupyter_amltrain.state_dir import project_store
+from jupyter_amltrain.text import tilde
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.base import Backend
-    from jupyter_amltrain.controller import Controller
+    from jupyter_amltrain.kernel.controller import Controller
 
 #: Seconds that a reply waits for a picture: the client asks again, and by then it is drawn.
 PICTURE_TIMEOUT_S = 0.5

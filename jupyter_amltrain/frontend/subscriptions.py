@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.clients import FrontendClient
 from jupyter_amltrain.kernel.run_provider import RunProvider
-from jupyter_amltrain.runs.row import Brief
-from jupyter_amltrain.spec.run import Run, RunHandle
+from jupyter_amltrain.kernel.run_row import StreamSummary
+from jupyter_amltrain.schema.run import Run, RunHandle
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +80,11 @@ class RunDetails:
 
     def __init__(self, runs: RunProvider, on_read: Callable[[str], None]) -> None:
         self._runs, self._on_read = runs, on_read
-        self._summaries: dict[str, Brief] = {}
+        self._summaries: dict[str, StreamSummary] = {}
         self._requested: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def of(self, handle: str) -> Brief | None:
+    def of(self, handle: str) -> StreamSummary | None:
         """Return the summary of a run if it was read."""
         return self._summaries.get(handle)
 
@@ -109,7 +109,7 @@ class RunDetails:
                 self._summaries[handle] = await self._runs.brief(RunHandle(handle))
             except (AmlTrainError, OSError) as error:
                 log.info("%s", error)
-                self._summaries[handle] = Brief()  # it cannot be read: another try would fail too
+                self._summaries[handle] = StreamSummary()  # it cannot be read: another try would fail too
             for old in list(self._summaries)[:-MAX_SUMMARIES]:
                 del self._summaries[old]
             self._on_read(handle)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from jupyter_amltrain.backends.azureml.workspace_file import bills
 from jupyter_amltrain.backends.registry import forms
 from jupyter_amltrain.commands.compute import line_of
 from jupyter_amltrain.commands.connect import compose as compose_connect_line
@@ -19,11 +20,10 @@ from jupyter_amltrain.commands.magic_line import quote, unexpanded
 from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.errors import AmlTrainError, CommandError, UnknownTarget
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
-from jupyter_amltrain.spec.fields import Field, TargetKind
-from jupyter_amltrain.workspaces import bills
+from jupyter_amltrain.schema.fields import Field, TargetKind
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.controller import Controller
+    from jupyter_amltrain.kernel.controller import Controller
 
 #: Seconds that a reply waits until a workspace is disconnected: the process that talks to Azure may have to start.
 DISCONNECT_TIMEOUT_S = 2.0

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_amltrain import syntax
 from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.jobs import preflight
 from jupyter_amltrain.text import close_matches, did_you_mean
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -136,7 +136,7 @@ def parameter_value(text: str, name: str = "") -> Any:
         A Python literal that JSON cannot hold.
     """
     value: Any = text
-    for read in (json.loads, syntax.literal):
+    for read in (json.loads, preflight.literal):
         try:
             value = read(text)
             break

@@ -1,7 +1,7 @@
 """The flags of a job: one table for ``%%aml_submit``, ``amltrain submit``, :func:`jupyter_amltrain.submit`,
 the completion and the panel's form.
 
-A new flag is a field of :class:`~jupyter_amltrain.spec.job.JobSpec` (or of its resources), a row here, and
+A new flag is a field of :class:`~jupyter_amltrain.schema.job.JobSpec` (or of its resources), a row here, and
 whoever acts on the field.
 """
 
@@ -11,13 +11,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jupyter_amltrain import job_words
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.jobs import flag_types
-from jupyter_amltrain.spec.environment import Environment
-from jupyter_amltrain.spec.inputs import JobInput, JobOutput
-from jupyter_amltrain.spec.resources import DISTRIBUTIONS, Distribution, Resources, distribution_of
-from jupyter_amltrain.spec.service import IDENTITIES, SERVICES
+from jupyter_amltrain.jobs import flag_types, flag_values
+from jupyter_amltrain.schema.environment import Environment
+from jupyter_amltrain.schema.inputs import JobInput, JobOutput
+from jupyter_amltrain.schema.job import DISTRIBUTIONS, IDENTITIES, SERVICES, Distribution, Resources, distribution_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,11 +78,11 @@ def _names(value: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _inputs(value: Any) -> dict[str, JobInput]:
-    return job_words.inputs_of(_once("--input", "inputs", value))
+    return flag_values.inputs_of(_once("--input", "inputs", value))
 
 
 def _outputs(value: Any) -> dict[str, JobOutput]:
-    return job_words.outputs_of(_once("--output", "outputs", value))
+    return flag_values.outputs_of(_once("--output", "outputs", value))
 
 
 def _once(flag: str, field: str, value: Any) -> Any:
@@ -176,7 +174,7 @@ FLAGS = (
     ),
     JobFlag(
         flag="--distribution", field="distribution.kind", keyword="distribution", metavar="KIND",
-        type=job_words.parse_distribution, offers=DISTRIBUTIONS, yaml="distribution",
+        type=flag_values.parse_distribution, offers=DISTRIBUTIONS, yaml="distribution",
         help="how processes find each other: pytorch (default for several), mpi, tensorflow or tensorflow:N with"
         " N parameter servers",
     ),
@@ -193,7 +191,7 @@ FLAGS = (
         help="further arguments of docker run; write --docker-args=--ipc=host",
     ),
     JobFlag(
-        flag="--env", field="environment", metavar="ENV", type=job_words.parse_environment, yaml="environment",
+        flag="--env", field="environment", metavar="ENV", type=flag_values.parse_environment, yaml="environment",
         help="packages: kernel (what the script imports, as installed here), NAME:3 or NAME@latest, conda.yml,"
         " an image, conda.yml,IMAGE, or a folder with a Dockerfile",
         keyword_help="as --env, or an Environment (env are environment variables)",
@@ -203,13 +201,13 @@ FLAGS = (
         help="where MLflow of the named environment cannot log, use a copy of it that can",
     ),
     JobFlag(
-        flag="--input", field="inputs", metavar="NAME=URI", type=job_words.input_pair, repeated=True, convert=_inputs,
+        flag="--input", field="inputs", metavar="NAME=URI", type=flag_values.input_pair, repeated=True, convert=_inputs,
         yaml="inputs",
         help="data, at the path in $AML_INPUT_NAME; after commas a mode (download, ro_mount) and a type",
         keyword_help="by name: a path or address as --input takes it, a number or truth value, or a JobInput",
     ),
     JobFlag(
-        flag="--output", field="outputs", metavar="NAME[=URI]", type=job_words.output_pair, repeated=True,
+        flag="--output", field="outputs", metavar="NAME[=URI]", type=flag_values.output_pair, repeated=True,
         convert=_outputs, yaml="outputs",
         help="a folder to write to, in $AML_OUTPUT_NAME; after commas a mode (upload, rw_mount) and a type",
         keyword_help="names, or addresses by name",
@@ -219,9 +217,9 @@ FLAGS = (
         help="who reads the data: user (you), managed or managed:CLIENT-ID (the compute), aml (the workspace)",
     ),
     JobFlag(
-        flag="--service", field="services", metavar="NAME", type=job_words.parse_service, repeated=True,
+        flag="--service", field="services", metavar="NAME", type=flag_values.parse_service, repeated=True,
         offers=SERVICES, yaml="services",
-        convert=lambda value: _names(job_words.parse_service(service) for service in value),
+        convert=lambda value: _names(flag_values.parse_service(service) for service in value),
         help="open while it runs: jupyterlab, vscode, tensorboard:FOLDER, ssh:PUBLIC-KEY-FILE",
     ),
     JobFlag(
@@ -271,13 +269,13 @@ def keyword_values(keywords: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or (not isinstance(value, int | float) and not value):
             continue
         if flag.field == "distribution.kind" and isinstance(value, str):
-            value = job_words.parse_distribution(value)
+            value = flag_values.parse_distribution(value)
         values[flag.field] = flag.convert(value)
     return values
 
 
 def job_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of a :class:`~jupyter_amltrain.spec.job.JobSpec` from values by path of the field."""
+    """Keyword arguments of a :class:`~jupyter_amltrain.schema.job.JobSpec` from values by path of the field."""
     fields: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
     for path, value in values.items():
@@ -292,7 +290,7 @@ def job_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     processes = distribution.get("processes")
     environment = fields.get("environment", "")
     if not isinstance(environment, Environment):
-        environment = job_words.environment_of(environment, parts.get("environment", {}).get("derive", False))
+        environment = flag_values.environment_of(environment, parts.get("environment", {}).get("derive", False))
     return {
         **fields,
         "resources": resources,

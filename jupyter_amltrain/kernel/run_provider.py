@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from jupyter_amltrain.kernel.monitors import Monitors
+    from jupyter_amltrain.kernel.run_row import StreamSummary
+    from jupyter_amltrain.kernel.store import Entry, RunStore
     from jupyter_amltrain.loop import LoopThread
-    from jupyter_amltrain.monitors import Monitors
-    from jupyter_amltrain.runs.row import Brief
-    from jupyter_amltrain.runs.store import Entry, RunStore
-    from jupyter_amltrain.spec.run import RunHandle
-    from jupyter_amltrain.state import StateRoot
+    from jupyter_amltrain.schema.run import RunHandle
+    from jupyter_amltrain.state_dir import StateRoot
 
 
 class RunProvider(Protocol):
@@ -30,7 +30,7 @@ class RunProvider(Protocol):
     async def source(self, handle: str) -> Entry:
         """Return the entry of a run or monitor, with its streams up to date."""
 
-    async def brief(self, handle: RunHandle) -> Brief:
+    async def brief(self, handle: RunHandle) -> StreamSummary:
         """Return a summary of the streams of an ended run, read without keeping them."""
 
     def look(self, handle: RunHandle, more: int) -> None:

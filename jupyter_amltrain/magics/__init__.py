@@ -25,8 +25,8 @@ from jupyter_amltrain.magics.out_variables import OutVariables
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from jupyter_amltrain.api import TrackedRun
     from jupyter_amltrain.commands.submit import Submission
+    from jupyter_amltrain.run import TrackedRun
 
 _extensions: weakref.WeakKeyDictionary[InteractiveShell, _Extension] = weakref.WeakKeyDictionary()
 

@@ -52,8 +52,8 @@ class AMLTrain(Configurable):
 
     @validate("environment")
     def _an_environment(self, proposal: Any) -> str:
-        from jupyter_amltrain.job_words import environment_of
-        from jupyter_amltrain.spec.environment import check_environment
+        from jupyter_amltrain.jobs.flag_values import environment_of
+        from jupyter_amltrain.schema.environment import check_environment
 
         text = str(proposal["value"]).strip()
         try:

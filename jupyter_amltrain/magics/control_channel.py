@@ -47,7 +47,7 @@ class ControlChannel:
         self._shell.events.unregister("post_execute", self._end)
         (controller, handlers), self._current = self._current, (None, None)
         if handlers is not None:  # clients get no more events; runs go on
-            from jupyter_amltrain import session
+            from jupyter_amltrain.kernel import session
 
             if session.existing() is controller:
                 handlers.post(handlers.close())

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.api import TrackedRun
     from jupyter_amltrain.commands.registry import Result
+    from jupyter_amltrain.run import TrackedRun
 
 #: A cell ends when its target has accepted the job, so that a kernel that dies loses nothing: milliseconds
 #: as a rule, and at most this many seconds.
@@ -37,7 +37,7 @@ def show_once(shell: Any, run: TrackedRun, rate: float = 2.0) -> TrackedRun:
     rate
         Frames a second, at most.
     """
-    from jupyter_amltrain.widgets.output import show
+    from jupyter_amltrain.output.mime import show
 
     show(run, rate)
     if getattr(shell, "kernel", None) is not None:  # a terminal has only the text, which `Out` prints

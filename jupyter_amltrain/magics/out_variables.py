@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.api import TrackedRun
+    from jupyter_amltrain.run import TrackedRun
 
 
 class OutVariables:

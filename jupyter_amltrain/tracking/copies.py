@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.agent import testing
 from jupyter_amltrain.tracking.store import TrackingStore
 
 #: Left by an MLflow client that was killed while it wrote.
@@ -153,7 +153,7 @@ def copy_tree(source: Path, target: Path, note: Callable[[str], None], within: P
             part = there.with_name(there.name + ".part")
             try:
                 copy_file(here, part)
-                failpoints.hit("import_between_copies")
+                testing.hit("import_between_copies")
                 os.replace(part, there)
             except OSError:
                 part.unlink(missing_ok=True)  # it would keep a full disk full

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.agent import failpoints
-from jupyter_amltrain.agent.mlflow_journal import clean, parse, well_formed
+from jupyter_amltrain.agent import testing
+from jupyter_amltrain.agent.mlflow.journal import clean, parse, well_formed
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.errors import AmlTrainError, StateError
-from jupyter_amltrain.spec.run import RunState
-from jupyter_amltrain.state import check_schema, locked, project_store, read_json, write_json
+from jupyter_amltrain.schema.run import RunState
+from jupyter_amltrain.state_dir import check_schema, locked, project_store, read_json, write_json
 
 #: Tag of the job's run: number of the last record in the store.
 CURSOR = "amltrain.cursor"
@@ -313,9 +313,9 @@ class _Import:
             replay.flush()
             replay.tag(self.run_id, CURSOR, cursor)
             session.flush()
-            failpoints.hit("import_before_commit")
+            testing.hit("import_before_commit")
             session.commit()
-        failpoints.hit("import_after_commit")
+        testing.hit("import_after_commit")
         for record, why in rejected:
             self._reject(record, why)
         self.result["seq"] = cursor
@@ -350,7 +350,7 @@ class _Import:
                 self.result["system"] = system.put(replay, self.run_id)
             if status is not None:
                 self._end(session, status, int(float(_end(state)) * 1000))
-            failpoints.hit("import_before_end")
+            testing.hit("import_before_end")
             session.commit()
         if status is not None:
             self.result["state"] = "imported"

@@ -16,9 +16,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.agent import testing
 from jupyter_amltrain.errors import StateError
-from jupyter_amltrain.state import project_store
+from jupyter_amltrain.state_dir import project_store
 
 #: Milliseconds that a write waits for MLflow's own server.
 BUSY_MS = 30_000
@@ -156,7 +156,7 @@ def _create(path: Path, root: Path) -> None:
             _open(uri, root)
         finally:
             _forget(uri)
-        failpoints.hit("import_new_store")
+        testing.hit("import_new_store")
         os.replace(new, path)
     except BaseException:
         for left in path.parent.glob(new.name + "*"):  # its journal, too

@@ -17,10 +17,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.agent.gpu_columns import BY_NAME, GPU_COLUMNS, SLOW, mlflow_name, summary_names
 from jupyter_amltrain.agent.protocol import open_regular
+from jupyter_amltrain.agent.telemetry.gpu_columns import BY_NAME, GPU_COLUMNS, SLOW, mlflow_name, summary_names
 from jupyter_amltrain.tracking.rows import Replay
-from jupyter_amltrain.tracking.telemetry_points import NodeTable, tables
+from jupyter_amltrain.tracking.telemetry_table import NodeTable, tables
 
 #: Tag of the run: what of its telemetry is in the store.
 CURSOR = "amltrain.system"

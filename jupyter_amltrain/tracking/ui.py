@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_amltrain.agent.processes import identity
 from jupyter_amltrain.errors import MissingDependency, StateError
 from jupyter_amltrain.rpc import child_process
-from jupyter_amltrain.state import default_path, locked, project_store
+from jupyter_amltrain.state_dir import default_path, locked, project_store
 from jupyter_amltrain.tracking import page_proxy
 
 #: Seconds until the page must answer; importing MLflow's server takes most of them.

@@ -14,7 +14,7 @@ from typing import Any
 
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.rpc import child_process, client, server
-from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.state_dir import StateRoot
 
 #: Operation -> "module:function", imported at first use. Names, not imports: layers
 #: above this one (the picture) are reached without depending on them.
@@ -27,7 +27,7 @@ OPERATIONS = {
     "model_download": "jupyter_amltrain.tracking.models:download",
     "ui_start": "jupyter_amltrain.tracking:start_ui",
     "ui_stop": "jupyter_amltrain.tracking:stop_ui",
-    "picture": "jupyter_amltrain.widgets.picture:draw",
+    "picture": "jupyter_amltrain.output.picture:draw",
 }
 #: A record of a long run takes minutes to write.
 REQUEST_TIMEOUT_S = 600.0

@@ -3,7 +3,7 @@
 export type GpuColumnKind = 'tick' | 'figure' | 'slow';
 export type GpuReducer = 'min' | 'mean' | 'max' | 'last' | 'sum';
 
-/** One metric of a GPU; see `jupyter_amltrain/agent/gpu_columns.py`. */
+/** One metric of a GPU; see `jupyter_amltrain/agent/telemetry/gpu_columns.py`. */
 export interface IGpuColumn {
   readonly name: string;
   /** As a chart writes it: `%`, `MiB`, `W`... */

@@ -17,7 +17,7 @@ import pytest
 
 from jupyter_amltrain.agent.calls import call
 from jupyter_amltrain.agent.processes import table
-from jupyter_amltrain.transports.agent_zipapp import build
+from jupyter_amltrain.backends.agent_zipapp import build
 
 DEADLINE = 90.0
 TERMINAL = {"completed", "failed", "canceled", "lost"}

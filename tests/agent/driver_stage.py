@@ -84,12 +84,13 @@ class LiveSampler:
 
 def main() -> None:
     """Serve one test."""
-    from jupyter_amltrain.agent import clock, sampler
-    from jupyter_amltrain.agent.gpu_processes import Owners
+    from jupyter_amltrain.agent import protocol
+    from jupyter_amltrain.agent.telemetry import sampler
+    from jupyter_amltrain.agent.telemetry.gpu_processes import Owners
 
     now = [0.0]
-    clock.wall = lambda: EPOCH + now[0]
-    clock.mono = lambda: 1000.0 + now[0]
+    protocol.wall = lambda: EPOCH + now[0]
+    protocol.mono = lambda: 1000.0 + now[0]
     start = json.loads(sys.stdin.readline())
     members = {int(pid): None for pid in start["members"]}
     now[0] = start["t"]
@@ -118,7 +119,7 @@ def main() -> None:
             print("{}", flush=True)
             return
         if "probe" in what:
-            from jupyter_amltrain.agent import nvml
+            from jupyter_amltrain.agent.telemetry import nvml
 
             pid, reader = nvml.start_probe()
             with open(reader, "rb") as pipe:

@@ -80,9 +80,10 @@ def main() -> None:
     ``close``: end well.
     """
     how = json.load(sys.stdin)
-    from jupyter_amltrain.agent import clock, sampler
-    from jupyter_amltrain.agent.gpu_processes import Owners
-    from jupyter_amltrain.agent.gpu_seldom import SlowMetrics
+    from jupyter_amltrain.agent import protocol
+    from jupyter_amltrain.agent.telemetry import sampler
+    from jupyter_amltrain.agent.telemetry.gpu_processes import Owners
+    from jupyter_amltrain.agent.telemetry.gpu_slow import SlowMetrics
 
     now = [0.0]
     path = Path(how["clock"])
@@ -91,8 +92,8 @@ def main() -> None:
         now[0] = seconds
         nvml.set_clock(path, seconds)
 
-    clock.wall = lambda: EPOCH + now[0]
-    clock.mono = lambda: 1000.0 + now[0]
+    protocol.wall = lambda: EPOCH + now[0]
+    protocol.mono = lambda: 1000.0 + now[0]
     every = how.get("every", 1.0)
     at(how.get("open", how["times"][0] - every))
     if how.get("sampler"):

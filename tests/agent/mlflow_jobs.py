@@ -20,7 +20,7 @@ from typing import Any
 
 import filelock
 
-from jupyter_amltrain.agent import mlflow_sink
+from jupyter_amltrain.agent.mlflow import server
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_ID = "0123456789abcdef0123456789abcdef"
@@ -74,7 +74,7 @@ class Host:
     def env(self, **more: str) -> dict[str, str]:
         """A job's environment."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-        env.update(mlflow_sink.client_env(self.port, TOKEN, env), MLFLOW_DISABLE_TELEMETRY="true", **more)
+        env.update(server.client_env(self.port, TOKEN, env), MLFLOW_DISABLE_TELEMETRY="true", **more)
         return env
 
     def start(self, script: str, python: str = sys.executable, **env: str) -> subprocess.Popen[str]:

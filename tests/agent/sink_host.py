@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 
-from jupyter_amltrain.agent import mlflow_sink
+from jupyter_amltrain.agent.mlflow import server
 
 
 def fork(listening: socket.socket, folder: str, token: str, run_id: str) -> int:
@@ -18,7 +18,7 @@ def fork(listening: socket.socket, folder: str, token: str, run_id: str) -> int:
     if pid == 0:
         code = 1
         try:
-            code = mlflow_sink.serve(
+            code = server.serve(
                 listening,
                 journal=os.path.join(folder, "metrics", "rank-0.jsonl"),
                 artifacts=os.path.join(folder, "artifacts"),

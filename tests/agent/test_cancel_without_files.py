@@ -108,7 +108,8 @@ def test_cancel_of_a_waiting_run_without_a_file_keeps_it_from_starting(
 
 
 def test_cancel_that_reaches_nobody_is_an_error(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jupyter_amltrain.agent import calls, ownership
+    from jupyter_amltrain.agent import calls
+    from jupyter_amltrain.agent.supervise import run_state
 
     run = agent.submit(LONG)
     agent.running(run, "up")
@@ -117,7 +118,7 @@ def test_cancel_that_reaches_nobody_is_an_error(agent: Agent, monkeypatch: pytes
         return calls.not_writable("x", OSError(28, "No space left on device"))
 
     monkeypatch.setattr(calls, "_ask_by_file", full)
-    monkeypatch.setattr(ownership, "supervisors", lambda record, state: [])
+    monkeypatch.setattr(run_state, "supervisors", lambda record, state: [])
     assert agent("cancel", run=run)["error"]["type"] == "StateError"
     monkeypatch.undo()
     agent.good("cancel", run=run)

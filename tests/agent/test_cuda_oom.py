@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.agent.cuda_oom import CudaOom, last_oom, parse
+from jupyter_amltrain.agent.supervise.outcome import CudaOom, last_oom, parse
 from tests.fakes import driver as fake
 from tests.fakes.driver import Process, SwitchableDriver
 

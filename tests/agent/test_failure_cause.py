@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_amltrain.agent.failure_cause import Life, find_cause
-from jupyter_amltrain.agent.outcome import Outcome
-from jupyter_amltrain.agent.xids import APPLICATION, CLEANUP, RECORD, XIDS, xid
+from jupyter_amltrain.agent.supervise.outcome import Life, Outcome, find_cause
+from jupyter_amltrain.agent.telemetry.gpu_incidents import APPLICATION, CLEANUP, RECORD, XIDS, xid
 
 LIFE = Life(began=1000.0, ended=2000.0)
 FAILED = Outcome("failed", "exit", "exited with code 1", 1, None)

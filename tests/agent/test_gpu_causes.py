@@ -220,8 +220,8 @@ def test_events_of_instances_reach_the_run_that_has_them(tmp_path: Path, monkeyp
     driver.mig(0, [Instance(0, 3), Instance(1, 5)])
     code = (
         "import sys, json\n"
-        "from jupyter_amltrain.agent.sampler import find_gpus\n"
-        "from jupyter_amltrain.agent.gpu_events import GpuEvents\n"
+        "from jupyter_amltrain.agent.telemetry.sampler import find_gpus\n"
+        "from jupyter_amltrain.agent.telemetry.gpu_incidents import GpuEvents\n"
         f"readings, note = find_gpus([{driver.uuid(0, 1)!r}], None, None)\n"
         "events = GpuEvents(readings)\n"
         "for line in sys.stdin: print(json.dumps([list(one) for one in events.take()]), flush=True)\n"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.agent import gpu_columns
-from jupyter_amltrain.agent.gpu_activity import Activity
-from jupyter_amltrain.agent.gpu_columns import (
+from jupyter_amltrain.agent.telemetry import gpu_columns
+from jupyter_amltrain.agent.telemetry.gpu_columns import (
     BY_NAME,
     FIGURES,
     GPU_COLUMNS,
@@ -16,10 +15,9 @@ from jupyter_amltrain.agent.gpu_columns import (
     mlflow_name,
     summary_names,
 )
-from jupyter_amltrain.agent.gpu_throttling import Throttling
-from jupyter_amltrain.agent.gpu_transfers import Transfers
+from jupyter_amltrain.agent.telemetry.gpu_figures import Activity, Throttling, Transfers
+from jupyter_amltrain.output.layout import UNITS, VIEWS
 from jupyter_amltrain.tracking import system_metrics
-from jupyter_amltrain.widgets.gpu_views import UNITS, VIEWS
 
 MEBI = 2**20 / 1e6
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_amltrain.agent.gpu_held import FIGURES_HOLD_S, HeldFigures
+from jupyter_amltrain.agent.telemetry.files import FIGURES_HOLD_S, HeldFigures
 from tests.fakes import driver as fake
 from tests.fakes.driver import ALL_ONES_32, ALL_ONES_64, Fails, Instance, SwitchableDriver
 
@@ -22,7 +22,7 @@ from tests.fakes.driver import ALL_ONES_32, ALL_ONES_64, Fails, Instance, Switch
 CHILD = """
 import json, sys
 from jupyter_amltrain.agent import clock, sampler
-from jupyter_amltrain.agent.gpu_figures import GpuFigures
+from jupyter_amltrain.agent.telemetry.gpu_figures import GpuFigures
 now = [1000.0]
 clock.mono = lambda: now[0]
 readings, note = sampler.find_gpus(None, None, None)

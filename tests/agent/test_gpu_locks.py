@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent import gpu_locks
+from jupyter_amltrain.agent.queue import gpu_locks
 from tests.fakes import driver as fake
 from tests.fakes.driver import SwitchableDriver
 from tests.other_user import OTHER_UID, needs_root

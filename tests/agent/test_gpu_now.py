@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.process_names import brief, command_of, user_of
-from jupyter_amltrain.runs.frame import frame_of
-from jupyter_amltrain.runs.gpu_record import gpu_record
-from jupyter_amltrain.runs.telemetry import RunTelemetry
-from jupyter_amltrain.runs.text import gpu_line
-from jupyter_amltrain.tracking import telemetry_points
-from jupyter_amltrain.widgets.table import table_html
+from jupyter_amltrain.agent.processes import brief, command_of, user_of
+from jupyter_amltrain.kernel.record import gpu_record
+from jupyter_amltrain.kernel.telemetry import RunTelemetry
+from jupyter_amltrain.output.tables import table_html
+from jupyter_amltrain.output.telemetry_frame import frame_of
+from jupyter_amltrain.output.text_view import gpu_line
+from jupyter_amltrain.tracking import telemetry_table
 from tests.fakes import driver as fake
 from tests.fakes.driver import GIB, Process, SwitchableDriver
 
@@ -96,7 +96,7 @@ def test_figures_reach_every_reader(driver: SwitchableDriver, tmp_path: Path) ->
     frame = frame_of({0: machine.data})
     assert frame["gpu0_sm_activity"].tolist() == activity.tolist()
     assert frame.attrs["units"]["gpu0_sm_activity"] == "percent"
-    _, tables = telemetry_points.tables(machine.folder, True)
+    _, tables = telemetry_table.tables(machine.folder, True)
     assert tables[0].column("gpu1.sm_activity")[-1] == 61
     minutes = [json.loads(line) for line in (machine.folder / "telemetry" / "minutes-0.jsonl").open()]
     assert minutes[0]["columns"] == node.columns

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent import nvml, slots
+from jupyter_amltrain.agent.queue import slots
+from jupyter_amltrain.agent.telemetry import nvml
 from tests.fakes import driver as fake
 from tests.fakes.driver import (
     ALL_ONES_32,

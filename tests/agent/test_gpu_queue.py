@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.gpu_users import lineage, strangers
+from jupyter_amltrain.agent.queue.gpu_users import lineage, strangers
 from tests.fakes import driver as fake
 from tests.fakes.driver import Process, SwitchableDriver
 

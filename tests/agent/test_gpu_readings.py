@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.gpu_processes import Owners
+from jupyter_amltrain.agent.telemetry.gpu_processes import Owners
 
 from .gpu_stage import UUIDS, Stage
 

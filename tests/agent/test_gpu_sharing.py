@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.gpu_processes import pids_are_true
-from jupyter_amltrain.agent.gpu_sharing import MAX_NOTES, Sharing
+from jupyter_amltrain.agent.telemetry.gpu_processes import MAX_NOTES, Sharing, pids_are_true
 from tests.fakes import driver as fake
 from tests.fakes.driver import Process
 

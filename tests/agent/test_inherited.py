@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.agent import client
 from jupyter_amltrain.agent.calls import call
-from jupyter_amltrain.agent.inherited import for_dispatcher
 from jupyter_amltrain.agent.protocol import PROTOCOL
+from jupyter_amltrain.agent.queue import dispatcher_client
+from jupyter_amltrain.agent.supervise.env_filter import for_dispatcher
 
 from .conftest import Agent, alive, processes_of, until
 
@@ -76,14 +76,14 @@ def test_a_kernels_own_settings_do_not_reach_the_job(agent: Agent) -> None:
 
 
 def test_a_request_that_is_too_long_says_so(agent: Agent) -> None:
-    answer = agent("submit", run="x", argv=["x"], env={"DATA": "d" * client.MAX_REQUEST_BYTES})
+    answer = agent("submit", run="x", argv=["x"], env={"DATA": "d" * dispatcher_client.MAX_REQUEST_BYTES})
     assert answer["error"]["type"] == "SubmitError"
     assert "16.0 MiB" in answer["error"]["message"] and "--source" in answer["error"]["message"]
     spare = 1000  # for the other fields
     fits = {
         "run": "fits",
         "argv": [sys.executable, "-S", "-c", "pass"],
-        "spec": {"x": "d" * (client.MAX_REQUEST_BYTES - spare)},
+        "spec": {"x": "d" * (dispatcher_client.MAX_REQUEST_BYTES - spare)},
     }
     answer = call("submit", fits, agent.home, agent.queue, agent.zipapp)
     assert answer.get("state") == "queued", answer

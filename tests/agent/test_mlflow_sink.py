@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.agent import mlflow_filter, mlflow_journal, mlflow_sink
+from jupyter_amltrain.agent.mlflow import journal as mlflow_journal
+from jupyter_amltrain.agent.mlflow import search, server
 from tests.agent.mlflow_jobs import ROOT, RUN_ID, Host, points
 
 POINT = {"run_id": RUN_ID, "key": "loss", "value": 0.5, "timestamp": 1700000000000, "step": 1}
@@ -214,7 +215,7 @@ def test_unknown_calls_get_a_clear_answer_and_one_note(host):
 def test_only_the_job_may_talk_to_it(host):
     assert host.call("GET", f"runs/get?run_id={RUN_ID}", Authorization="Bearer other")[0] == 403
     assert host.call("GET", f"runs/get?run_id={RUN_ID}", Host="evil.example:80")[0] == 403
-    assert host.call("GET", "/version", Authorization="") == (200, mlflow_sink.VERSION)
+    assert host.call("GET", "/version", Authorization="") == (200, server.VERSION)
 
 
 def test_a_monstrous_request_is_not_read(host):
@@ -262,15 +263,15 @@ def test_filters():
     row = {("metric", "loss"): 0.5, ("tag", "kind of"): "Big", ("attribute", "status"): "FINISHED"}
 
     def holds(text):
-        return mlflow_filter.matches(mlflow_filter.parse(text), lambda kind, key: row.get((kind, key)))
+        return search.matches(search.parse(text), lambda kind, key: row.get((kind, key)))
 
     assert holds("") and holds("metrics.loss < 1 AND status = 'FINISHED'")
     assert holds("tags.`kind of` LIKE 'B%' and tag.\"kind of\" ILIKE 'big'") and holds(
         "status IN ('FAILED', 'FINISHED')"
     )
     assert not holds("metrics.loss >= 0.6") and not holds("metrics.other != 3") and holds("metrics.other IS NULL")
-    assert mlflow_filter.order("metrics.loss DESC") == ("metric", "loss", True)
-    assert mlflow_filter.order("start_time") == ("attribute", "start_time", False)
+    assert search.order("metrics.loss DESC") == ("metric", "loss", True)
+    assert search.order("start_time") == ("attribute", "start_time", False)
 
 
 @pytest.mark.parametrize("op", ["runs/create", "runs/log-metric", "runs/log-batch", "logged-models"])
@@ -359,10 +360,10 @@ def test_what_waits_for_the_disk_is_bounded(tmp_path, monkeypatch):
 
 
 def test_client_env_keeps_the_jobs_proxies():
-    env = mlflow_sink.client_env(1234, "t", {"no_proxy": "corp.example"})
+    env = server.client_env(1234, "t", {"no_proxy": "corp.example"})
     assert env["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:1234"
     assert env["no_proxy"] == "corp.example,127.0.0.1" and env["NO_PROXY"] == "127.0.0.1"
-    assert not set(env) & set(mlflow_sink.CLEARED)
+    assert not set(env) & set(server.CLEARED)
 
 
 def test_the_agents_half_is_python_3_8():

@@ -15,8 +15,10 @@ import time
 
 import pytest
 
-from jupyter_amltrain.agent import mlflow_connections, mlflow_sink, tcp_owner
-from jupyter_amltrain.agent.mlflow_recorder import Recorder
+from jupyter_amltrain.agent import tcp_owner
+from jupyter_amltrain.agent.mlflow import server as mlflow_connections
+from jupyter_amltrain.agent.mlflow import server as mlflow_sink
+from jupyter_amltrain.agent.mlflow.store import Recorder
 from tests.agent.mlflow_jobs import RUN_ID, TOKEN, Host, points, until
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
 

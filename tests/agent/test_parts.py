@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import jupyter_amltrain.agent as package
-from jupyter_amltrain.agent import failpoints, outcome, place, protocol, slots
-from jupyter_amltrain.agent.host import Usage
+from jupyter_amltrain.agent import machine, protocol, testing
 from jupyter_amltrain.agent.processes import Process, parse_stat
-from jupyter_amltrain.transports import agent_zipapp
+from jupyter_amltrain.agent.queue import slots
+from jupyter_amltrain.agent.supervise import outcome
+from jupyter_amltrain.agent.telemetry.host import Usage
+from jupyter_amltrain.backends import agent_zipapp
 
 FOLDER = Path(package.__file__).parent
 SOURCES = sorted(FOLDER.glob("*.py"))
@@ -79,19 +81,19 @@ def test_zipapp_runs_from_its_sources_on_another_python(tmp_path: Path) -> None:
 
 
 def test_failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failpoints.hit("anything")
+    testing.hit("anything")
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", "here:raise,there:sleep=0")
-    failpoints.hit("there")
-    failpoints.hit("elsewhere")
+    testing.hit("there")
+    testing.hit("elsewhere")
     for _ in range(2):
-        with pytest.raises(failpoints.FailpointError, match="here"):
-            failpoints.hit("here")
+        with pytest.raises(testing.FailpointError, match="here"):
+            testing.hit("here")
     monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(tmp_path))
-    with pytest.raises(failpoints.FailpointError):
-        failpoints.hit("here")
-    failpoints.hit("here")
+    with pytest.raises(testing.FailpointError):
+        testing.hit("here")
+    testing.hit("here")
     killed = subprocess.run(
-        [sys.executable, "-c", "from jupyter_amltrain.agent.failpoints import hit; hit('x')"],
+        [sys.executable, "-c", "from jupyter_amltrain.agent.testing import hit; hit('x')"],
         env={**os.environ, "AMLTRAIN_FAILPOINT": "x", "AMLTRAIN_FAILPOINT_ONCE": ""},
         timeout=60,
     )
@@ -206,21 +208,21 @@ def test_cpu_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_survival_by_evidence(env: dict[str, str], server: str, why: str) -> None:
-    answers = place.survival(env)
+    answers = machine.survival(env)
     assert answers["server"]["answer"] == server and why in answers["server"]["why"]
 
 
 def test_systemd_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = tmp_path / "cgroup"
     groups.write_text("0::/system.slice/jupyter.service\n")
-    monkeypatch.setattr(place, "_container", lambda env: "")
-    monkeypatch.setattr(place, "_unit_property", lambda unit, path, name: "control-group")
-    answers = place.survival({}, str(groups))
+    monkeypatch.setattr(machine, "_container", lambda env: "")
+    monkeypatch.setattr(machine, "_unit_property", lambda unit, path, name: "control-group")
+    answers = machine.survival({}, str(groups))
     assert answers["server"]["answer"] == "no" and "jupyter.service" in answers["server"]["why"]
     assert answers["logout"]["answer"] == "yes"
-    monkeypatch.setattr(place, "_unit_property", lambda unit, path, name: "process")
-    assert place.survival({}, str(groups))["server"]["answer"] == "yes"
+    monkeypatch.setattr(machine, "_unit_property", lambda unit, path, name: "process")
+    assert machine.survival({}, str(groups))["server"]["answer"] == "yes"
     groups.write_text("1:name=systemd:/user.slice/user-1000.slice/session-3.scope\n")
-    monkeypatch.setattr(place, "_output", lambda argv: "b true" if argv[0] == "busctl" else None)
-    answers = place.survival({}, str(groups))
+    monkeypatch.setattr(machine, "_output", lambda argv: "b true" if argv[0] == "busctl" else None)
+    answers = machine.survival({}, str(groups))
     assert answers["server"]["answer"] == "yes" and answers["logout"]["answer"] == "no"

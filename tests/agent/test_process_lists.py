@@ -19,7 +19,7 @@ MIB = 1 << 20
 LOOK = """
 import json, sys
 from jupyter_amltrain.agent import nvml, sampler
-from jupyter_amltrain.agent.gpu_slow import SlowReader
+from jupyter_amltrain.agent.telemetry.gpu_slow import SlowReader
 probe = nvml.read_gpus()
 readings, _ = sampler.find_gpus(None, None, None)
 slow = SlowReader(readings)
@@ -99,7 +99,7 @@ def test_instance_without_a_list_takes_its_rows_from_the_gpu(tmp_path: Path) -> 
 
 def test_buffer_is_never_overrun(tmp_path: Path) -> None:
     """A driver that is told of `n` rows may write `n` of its longest: the room behind them stays as it was."""
-    from jupyter_amltrain.agent import process_lists
+    from jupyter_amltrain.agent.telemetry import nvml
 
     rooms = []
 
@@ -108,6 +108,6 @@ def test_buffer_is_never_overrun(tmp_path: Path) -> None:
         count._obj.value = 1000
         return 0 if len(rooms) > 1 else 7
 
-    lists = process_lists.ProcessLists(lambda name: function if name.endswith("_v3") else None)
+    lists = nvml.ProcessLists(lambda name: function if name.endswith("_v3") else None)
     assert lists.of(None) is not None
     assert all(room * 32 <= size for room, size in rooms) and len(rooms) == 2

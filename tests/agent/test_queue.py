@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.agent import contact
 from jupyter_amltrain.agent.calls import call
 from jupyter_amltrain.agent.processes import identity
 from jupyter_amltrain.agent.protocol import PROTOCOL
+from jupyter_amltrain.agent.queue import dispatcher_client
 
 from .conftest import Agent, alive, until
 
@@ -282,7 +282,7 @@ def test_dead_dispatchers_pid_given_to_another(agent: Agent) -> None:
     mine = identity(os.getpid())
     assert mine is not None
     lock.write_text(json.dumps({"schema": 1, "protocol": 1, "pid": os.getpid(), "start": mine["start"] - 1}))
-    assert not contact.running(agent.queue)
+    assert not dispatcher_client.running(agent.queue)
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 

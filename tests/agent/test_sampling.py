@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jupyter_amltrain.agent.minutes import Minutes, Tick
-from jupyter_amltrain.agent.summary import Summary, hint
+from jupyter_amltrain.agent.telemetry.files import Minutes, Tick
+from jupyter_amltrain.agent.telemetry.summary import Summary, hint
 
 from .conftest import Agent, until
 from .gpu_stage import EPOCH, UUIDS, Stage

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.script import from_cell
+from jupyter_amltrain.jobs.script import from_cell
 from tests.agent import service_stage
 from tests.agent.conftest import alive, until
 from tests.agent.service_stage import Job, one_line, pythons

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent import service_endpoint, service_points
-from jupyter_amltrain.agent.service_endpoint import service_uri
+from jupyter_amltrain.agent.azure import forward, mlflow_batches
+from jupyter_amltrain.agent.azure.forward import service_uri
 from tests.agent import service_stage
 from tests.agent.conftest import until
 from tests.agent.service_stage import RUN, TRACKED, WORKSPACE, Job, Service, ended, helper, one_line, pythons
@@ -184,7 +184,7 @@ def test_where_the_token_may_go():
         "azureml://",
     ):
         assert service_uri(text) == "", text
-    assert service_endpoint.of({"MLFLOW_TRACKING_URI": f"azureml://{host}/mlflow/v1.0{WORKSPACE}"}) is None
+    assert forward.of({"MLFLOW_TRACKING_URI": f"azureml://{host}/mlflow/v1.0{WORKSPACE}"}) is None
 
 
 def header(count: int) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def test_names_are_few_enough_for_the_service(tmp_path, count, nodes, names):
     path = tmp_path / "node-1.jsonl"
     row = [0, 100.0, 50.0, 10**9, 1, 2] + [70, 80, 1000, 200.0] * count
     path.write_text(json.dumps(header(count)) + "\n" + json.dumps(row) + "\n")
-    telemetry = service_points.Telemetry(str(path), 1, nodes, 10.0)
+    telemetry = mlflow_batches.Telemetry(str(path), 1, nodes, 10.0)
     telemetry.read(last=True)
     items = telemetry.waiting[0].items
     assert len(items) == names and all(item.body["key"].startswith("system/node_1/") for item in items)
@@ -211,7 +211,7 @@ def test_points_of_a_period_and_of_a_torn_file(tmp_path):
     rows = [[n, 100.0 + n, 10.0 * (n % 10), 10**9, n * 10**6, 0] for n in range(25)]
     text = json.dumps(header(0)) + "\n" + "".join(json.dumps(row) + "\n" for row in rows)
     path.write_text(text + "[25,1")
-    telemetry = service_points.Telemetry(str(path), 0, 1, 10.0)
+    telemetry = mlflow_batches.Telemetry(str(path), 0, 1, 10.0)
     telemetry.read()
     first, second = telemetry.waiting
     values = {
@@ -219,7 +219,7 @@ def test_points_of_a_period_and_of_a_torn_file(tmp_path):
     }
     assert values["system/cpu_utilization_percentage"] == (45.0, 119000, 1)
     assert values["system/network_receive_megabytes"] == (19.0, 119000, 1)
-    again = service_points.Telemetry(str(path), 0, 1, 10.0, first.end, 1)
+    again = mlflow_batches.Telemetry(str(path), 0, 1, 10.0, first.end, 1)
     again.read(last=True)
     assert [bucket.items[0].body["step"] for bucket in again.waiting] == [1, 2]
 
@@ -238,7 +238,7 @@ def test_a_journal_in_all_its_forms(tmp_path):
         ("runs/log-metric", {"run_id": "r", "key": "inf", "value": "Infinity", "timestamp": 6}),
     ]
     path.write_text("".join(json.dumps({"seq": n, "op": op, "b": b}) + "\n" for n, (op, b) in enumerate(records)) + "{")
-    journal = service_points.Journal(str(path), "r")
+    journal = mlflow_batches.Journal(str(path), "r")
     items = journal.read()
     assert [(item.kind, item.body["key"]) for item in items] == [
         ("metrics", "loss"), ("params", "p"), ("tags", "t"), ("metrics", "inf"),

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from jupyter_amltrain.agent import service_identity
-from jupyter_amltrain.agent.service_identity import Identity
+from jupyter_amltrain.agent.azure import identity
+from jupyter_amltrain.agent.azure.identity import Identity
 from tests.agent import service_stage
 from tests.agent.conftest import until
 from tests.agent.service_stage import Job, ended, helper, one_line, pythons
@@ -159,16 +159,16 @@ CONFIG = json.dumps({"rank": "VK_TASK_INDEX", "host_list": ["a", "b", "c"]})
     ],
 )
 def test_node_number_is_the_runtimes_where_it_tells_one(environ, node):
-    assert service_identity.of({**RING, **environ}) == Identity(3, 0, node, 6)
+    assert identity.of({**RING, **environ}) == Identity(3, 0, node, 6)
 
 
 def test_mpi_on_three_nodes_round_robin_has_the_runtimes_node():
     launcher = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
                 "OMPI_COMM_WORLD_SIZE": "6"}  # fmt: skip
-    assert service_identity.of(launcher).node == 1  # what the launcher tells fits both ways
-    assert service_identity.of({**launcher, "AZUREML_CR_NODE_RANK": "0"}) == Identity(3, 1, 0, 6)
+    assert identity.of(launcher).node == 1  # what the launcher tells fits both ways
+    assert identity.of({**launcher, "AZUREML_CR_NODE_RANK": "0"}) == Identity(3, 1, 0, 6)
 
 
 @pytest.mark.parametrize(("environ", "who"), ENVIRONS)
 def test_who_we_are(environ, who):
-    assert service_identity.of(environ) == who
+    assert identity.of(environ) == who

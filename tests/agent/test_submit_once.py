@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.agent import claims, contact, processes
+from jupyter_amltrain.agent import processes
+from jupyter_amltrain.agent.queue import claims, dispatcher_client
 
 from .conftest import Agent, alive, until
 
@@ -33,9 +34,9 @@ def submit(agent: Agent, run: str) -> dict:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that gives up soon and does nothing for a dispatcher that was stopped."""
-    monkeypatch.setattr(contact, "ANSWER_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(contact, "SILENCE_INTERVAL_S", 0.05)
-    monkeypatch.setattr(contact, "SilenceWatch", lambda queue: lambda: None)
+    monkeypatch.setattr(dispatcher_client, "ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(dispatcher_client, "SILENCE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(dispatcher_client, "SilenceWatch", lambda queue: lambda: None)
 
 
 def test_submit_that_was_given_up_never_runs(agent: Agent, impatient: None) -> None:
@@ -55,11 +56,11 @@ def test_submit_that_was_given_up_never_runs(agent: Agent, impatient: None) -> N
 
 
 def submit_patiently(agent: Agent, run: str) -> None:
-    before, contact.ANSWER_TIMEOUT_S = contact.ANSWER_TIMEOUT_S, STEADY
+    before, dispatcher_client.ANSWER_TIMEOUT_S = dispatcher_client.ANSWER_TIMEOUT_S, STEADY
     try:
         answer = submit(agent, run)
     finally:
-        contact.ANSWER_TIMEOUT_S = before
+        dispatcher_client.ANSWER_TIMEOUT_S = before
     assert "error" not in answer, answer
 
 
@@ -72,13 +73,13 @@ def test_dispatcher_that_stops_around_its_claim_runs_what_it_claimed(
     once.mkdir()
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", f"{point}:sleep={600 if end == 'dies' else 3}")
     monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(once))
-    monkeypatch.setattr(contact, "ANSWER_TIMEOUT_S", STEADY)
+    monkeypatch.setattr(dispatcher_client, "ANSWER_TIMEOUT_S", STEADY)
     pid = agent.dispatcher()
-    monkeypatch.setattr(contact, "ANSWER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(dispatcher_client, "ANSWER_TIMEOUT_S", 1.0)
     answer = submit(agent, "mine")
     assert list(once.iterdir()), "the failpoint was not reached"
     assert ("error" not in answer) == (point == "after_claim"), answer
-    monkeypatch.setattr(contact, "ANSWER_TIMEOUT_S", STEADY)
+    monkeypatch.setattr(dispatcher_client, "ANSWER_TIMEOUT_S", STEADY)
     if end == "dies":
         os.kill(pid, signal.SIGKILL)
     agent.good("ping")
@@ -156,9 +157,9 @@ def test_soak_submit_to_a_dispatcher_that_is_stopped_at_random(agent: Agent, imp
     told: dict[str, bool] = {}
     for number in range(200):
         run = f"run-{number}"
-        contact.ANSWER_TIMEOUT_S = STEADY
+        dispatcher_client.ANSWER_TIMEOUT_S = STEADY
         pid = agent.dispatcher()
-        contact.ANSWER_TIMEOUT_S = source.uniform(0.02, 0.3)
+        dispatcher_client.ANSWER_TIMEOUT_S = source.uniform(0.02, 0.3)
         stop, go_on, dies = source.uniform(0, 0.03), source.uniform(0.01, 0.5), source.random() < 0.1
 
         def disturb(pid: int = pid, stop: float = stop, go_on: float = go_on, dies: bool = dies) -> None:
@@ -173,7 +174,7 @@ def test_soak_submit_to_a_dispatcher_that_is_stopped_at_random(agent: Agent, imp
             waiting.result(STEADY)
         assert answer.get("error", {}).get("type") != "SubmitUnsure", answer
         told[run] = "error" not in answer
-    contact.ANSWER_TIMEOUT_S = STEADY
+    dispatcher_client.ANSWER_TIMEOUT_S = STEADY
     agent.wait(agent.submit("pass", "last"), 2 * STEADY)
     lost = 0
     for run, was_accepted in told.items():
@@ -206,7 +207,7 @@ def test_submit_to_a_hanging_dispatcher_starts_another(
 ) -> None:
     once = agent.folder / "hangs"
     once.mkdir()
-    monkeypatch.setattr(contact, "HANG_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(dispatcher_client, "HANG_TIMEOUT_S", 2.0)
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", f"{point}:sleep=600")
     monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(once))
     assert "error" not in submit(agent, "mine")
@@ -227,8 +228,8 @@ def test_submit_to_a_hanging_dispatcher_with_waiting_runs_is_refused_and_kills_n
     waiting = agent.submit("pass", secrets={"TOKEN": "x"})
     record = json.loads(Path(agent.queue, "dispatcher.lock").read_text())
     # A process that hangs and is ours: the test stands in for a dispatcher that waits for ever.
-    monkeypatch.setattr(contact, "HANG_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(contact, "resume", lambda who: False)
+    monkeypatch.setattr(dispatcher_client, "HANG_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(dispatcher_client, "resume", lambda who: False)
     os.kill(record["pid"], signal.SIGSTOP)
     answer = submit(agent, "mine")
     assert answer["error"]["type"] == "StateError" and "1 waiting run" in answer["error"]["message"], answer
@@ -242,12 +243,12 @@ def test_submit_to_a_hanging_dispatcher_with_waiting_runs_is_refused_and_kills_n
 
 def test_dispatcher_that_starves_is_not_called_hanging(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that runs, but answers late, is waited for."""
-    monkeypatch.setattr(contact, "HANG_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(contact, "SILENCE_INTERVAL_S", 0.1)
-    monkeypatch.setattr(contact, "look", lambda pid: processes.Process(pid, "R", 1, 1, 1, 0, 1, 1, 1))
+    monkeypatch.setattr(dispatcher_client, "HANG_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(dispatcher_client, "SILENCE_INTERVAL_S", 0.1)
+    monkeypatch.setattr(dispatcher_client, "look", lambda pid: processes.Process(pid, "R", 1, 1, 1, 0, 1, 1, 1))
     pid = agent.dispatcher()
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(contact, "resume", lambda who: False)
+    monkeypatch.setattr(dispatcher_client, "resume", lambda who: False)
     timer = threading.Timer(4.0, lambda: os.kill(pid, signal.SIGCONT))
     timer.start()
     assert "error" not in submit(agent, "mine")

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent import dispatcher, processes, shelf, tickets
-from jupyter_amltrain.agent.bystanders import protected_pids
+from jupyter_amltrain.agent import json_dir, processes
 from jupyter_amltrain.agent.calls import call
+from jupyter_amltrain.agent.queue import dispatcher, tickets
+from jupyter_amltrain.agent.supervise.helpers import protected_pids
 
 from .conftest import Agent, alive, until
 
@@ -202,7 +203,7 @@ def test_queue_files_that_cannot_be_read_stop_no_dispatcher(agent: Agent) -> Non
     run = agent.submit("print('fine')")
     assert agent.wait(run)["state"] == "completed"
     assert diary(agent).count("left alone") == 3
-    found = shelf.NumberedJsonDir(str(tickets))
+    found = json_dir.NumberedJsonDir(str(tickets))
     assert found.load() == {} and found.last() == 9 and len(found.unreadable) == 3
 
 
@@ -250,7 +251,7 @@ class _Nothing:
 @pytest.mark.parametrize("who", ["x", 5, [1], {"pid": "a"}, {"start": 1}, {"pid": 2**80, "start": 1}])
 def test_what_a_job_names_as_its_processes_disturbs_no_other_run(tmp_path: Path, who: Any) -> None:
     """A supervisor asks at the end of its run who serves the others; the dispatcher frees what has ended."""
-    folder, home = shelf.open_queue(str(tmp_path / "queue")), str(tmp_path / "home")
+    folder, home = json_dir.open_queue(str(tmp_path / "queue")), str(tmp_path / "home")
     run = Path(home, "runs", "bad-1")
     run.mkdir(parents=True)
     phases = [{"name": "running", "start": 1.0, "end": None, "seconds": None}]
@@ -260,7 +261,7 @@ def test_what_a_job_names_as_its_processes_disturbs_no_other_run(tmp_path: Path,
     me = processes.identity(os.getpid())
     record = {"schema": 1, "number": 1, "run": "bad-1", "home": home, "devices": [], "cpu_slot": 0}
     record |= {"guardian": me, "boot": processes.boot_id(), "node": processes.node()}
-    slots = shelf.NumberedJsonDir(os.path.join(folder, "slots"))
+    slots = json_dir.NumberedJsonDir(os.path.join(folder, "slots"))
     for supervisor in (me, None):  # None: of an older dispatcher
         slots.put(1, {**record, "supervisor": supervisor})
         assert protected_pids(folder, home, "good-1") == {os.getpid()}

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent import torch_hook
-from jupyter_amltrain.agent.torch_memory import TorchMemory, add_hook
+from jupyter_amltrain.agent.telemetry import torch_hook
+from jupyter_amltrain.agent.telemetry.torch_memory import TorchMemory, add_hook
 from tests.fakes import driver as fake
 from tests.fakes.driver import SwitchableDriver
 

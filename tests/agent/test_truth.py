@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.gpu_cause import THREE, likely
-from jupyter_amltrain.agent.truth import GpuUsageCheck, for_run, read_truth
+from jupyter_amltrain.agent.telemetry.gpu_usage import THREE, GpuUsageCheck, for_run, likely, read_truth
 
 GPUS = [{"index": 0, "uuid": "GPU-a"}, {"index": 1, "uuid": "GPU-b"}]
 IDLE = {"util": 0, "peak": 0, "memory": 600}

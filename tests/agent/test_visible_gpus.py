@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.agent import visible_gpus
-from jupyter_amltrain.agent.visible_gpus import allowed
+from jupyter_amltrain.agent.queue import visible_gpus
+from jupyter_amltrain.agent.queue.visible_gpus import allowed
 from tests.fakes import driver as fake
 from tests.fakes.driver import Instance, SwitchableDriver
 

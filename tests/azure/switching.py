@@ -14,16 +14,16 @@ from azureml_emulator.switches import TABLE
 from jupyter_amltrain.backends.azureml import mirror_store
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
+from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
+from jupyter_amltrain.jobs.snapshot import take
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.naming import new_run_id
-from jupyter_amltrain.snapshot import take
-from jupyter_amltrain.spec.azure_target import AmlComputeTarget
-from jupyter_amltrain.spec.inputs import JobOutput
-from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import Run, RunState
-from jupyter_amltrain.state import StateRoot
-from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+from jupyter_amltrain.schema.azure_target import AmlComputeTarget
+from jupyter_amltrain.schema.inputs import JobOutput
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunState
+from jupyter_amltrain.state_dir import StateRoot
+from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
 from tests.places import place
 

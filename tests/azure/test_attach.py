@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.backends.azureml.client import client_of
-from jupyter_amltrain.connections import Place
 from jupyter_amltrain.errors import UnknownRun
-from jupyter_amltrain.finder import named
+from jupyter_amltrain.kernel.run_index import job_name_in_url
+from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 from tests.azure.conftest import Azure
 
 DEADLINE = 60.0
@@ -25,7 +25,7 @@ DEADLINE = 60.0
     ],
 )
 def test_the_name_in_an_address(text: str, name: str) -> None:
-    assert named(text) == name
+    assert job_name_in_url(text) == name
 
 
 @pytest.mark.thorough
@@ -40,7 +40,7 @@ def test_by_name_and_by_page(api: Any, azure_env: Azure, monkeypatch: pytest.Mon
 
         return controller.loop.call(go(), DEADLINE)
 
-    where = Place(
+    where = WorkspaceRef(
         subscription=azure_env.subscription, resource_group=azure_env.resource_group, workspace=azure_env.workspace
     )
     facts = api.connect(where).facts

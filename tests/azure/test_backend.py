@@ -14,16 +14,16 @@ import pytest
 
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
+from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
 from jupyter_amltrain.errors import CommandError, SpecError
+from jupyter_amltrain.jobs.snapshot import Snapshot, take
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.naming import new_run_id
-from jupyter_amltrain.snapshot import Snapshot, take
-from jupyter_amltrain.spec.azure_target import AmlComputeTarget, ServerlessTarget
-from jupyter_amltrain.spec.inputs import JobInput, JobOutput
-from jupyter_amltrain.spec.job import Distribution, JobSpec, Resources
-from jupyter_amltrain.spec.run import Run, RunState
-from jupyter_amltrain.state import StateRoot
-from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+from jupyter_amltrain.schema.azure_target import AmlComputeTarget, ServerlessTarget
+from jupyter_amltrain.schema.inputs import JobInput, JobOutput
+from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources
+from jupyter_amltrain.schema.run import Run, RunState
+from jupyter_amltrain.state_dir import StateRoot
+from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
 from tests.conftest import SETTINGS, end_all
 from tests.contracts.backend import DEADLINE, BackendContract, Call

@@ -123,8 +123,8 @@ def test_children_are_rows_while_the_parent_runs(api: Any, folder: Path) -> None
 def test_another_kernel_finds_the_rows_of_an_ended_run(api: Any, azure: Azure, folder: Path) -> None:
     from jupyter_amltrain.backends.azureml import mirror_store
     from jupyter_amltrain.frontend.run_handlers import GetLog, LogHandlers
-    from jupyter_amltrain.runs.row import row_of
-    from jupyter_amltrain.session import controller
+    from jupyter_amltrain.kernel.run_row import row_of
+    from jupyter_amltrain.kernel.session import controller
 
     run = submit(f"{folder}/pipeline.yml --target cpu --param word=there").wait(DEADLINE)
     steps = run.children

@@ -13,9 +13,10 @@ import pytest
 
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.backends.azureml.compute import AzureCompute
+from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, QuotaExceeded, TargetError
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.spec.azure_target import (
+from jupyter_amltrain.schema.azure_target import (
     AmlComputeTarget,
     AzureTarget,
     DatabricksTarget,
@@ -27,8 +28,7 @@ from jupyter_amltrain.spec.azure_target import (
     ServerlessTarget,
     SynapseSparkTarget,
 )
-from jupyter_amltrain.state import StateRoot
-from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+from jupyter_amltrain.state_dir import StateRoot
 
 from ..contracts.lifecycle import LifecycleContract
 from ..places import until

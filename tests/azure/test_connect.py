@@ -14,11 +14,11 @@ import pytest
 from jupyter_amltrain import magics
 from jupyter_amltrain.backends.azureml.client import client_of
 from jupyter_amltrain.commands import connect as commands
-from jupyter_amltrain.connections import Place
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, TargetUnreachable
-from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import Run, RunHandle, RunState, RunStatus
-from jupyter_amltrain.spec.target import FakeTarget
+from jupyter_amltrain.kernel.workspaces import WorkspaceRef
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
+from jupyter_amltrain.schema.target import FakeTarget
 
 DEADLINE = 60.0
 
@@ -33,7 +33,7 @@ def az(api, azure_env, monkeypatch):
 
 @pytest.fixture
 def place(az):
-    return Place(subscription=az.subscription, resource_group=az.resource_group, workspace=az.workspace)
+    return WorkspaceRef(subscription=az.subscription, resource_group=az.resource_group, workspace=az.workspace)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def elsewhere(az):
     from azure.identity import EnvironmentCredential
 
     from jupyter_amltrain.backends.azureml.service import cloud, http
-    from jupyter_amltrain.backends.azureml.service.auth import ARM_SCOPE, Account
+    from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, Account
 
     below = cloud.arm_id(az.subscription, az.resource_group, az.workspace)
     arm = http.Rest(cloud.ARM_HOST, below, Account(EnvironmentCredential()), ARM_SCOPE)
@@ -133,7 +133,7 @@ def test_computes_become_targets_and_again_is_harmless(api, place, elsewhere):
     assert made.targets == ("cpu",) and "1 target (cpu)." in made.said()
     [target] = [t for t in api.targets() if t.name == "cpu"]
     assert (target.workspace, target.compute, target.size, target.max_nodes) == ("ml-dev", "", "STANDARD_DS2_V2", 2)
-    assert api.connect(Place()).targets == ("cpu",)
+    assert api.connect(WorkspaceRef()).targets == ("cpu",)
     assert [t.name for t in api.targets()] == ["local", "cpu"]
     assert [one["name"] for one in commands.listing()] == ["ml-dev"]
 
@@ -177,16 +177,16 @@ def test_a_target_with_live_runs_stays(api, place, elsewhere):
 def test_several_workspaces(api, az, place):
     az.control("/workspace", name="other")
     api.connect(place)
-    other = Place(
+    other = WorkspaceRef(
         subscription=place.subscription, resource_group=place.resource_group, workspace="other", name="second"
     )
     api.connect(other)
     found, current = api.workspaces()
     assert [one.name for one in found] == ["ml-dev", "second"] and current == "second"
-    api.connect(Place(name="ml-dev"))
+    api.connect(WorkspaceRef(name="ml-dev"))
     assert api.workspaces()[1] == "ml-dev"
     with pytest.raises(CommandError, match="connected already, as 'second'"):
-        api.connect(Place(subscription=other.subscription, resource_group="ML", workspace="Other", name="third"))
+        api.connect(WorkspaceRef(subscription=other.subscription, resource_group="ML", workspace="Other", name="third"))
     with pytest.raises(CommandError, match="No workspace 'secnd' is connected. Did you mean second"):
         api.disconnect("secnd")
     table = commands.listing_text(commands.listing())
@@ -307,7 +307,7 @@ def test_a_device_code_is_shown_and_the_sign_in_holds(api, nobody, place):
     page = commands.sign_in_html(first)
     assert f'href="{first["url"]}"' in page and f"<code>{first['code']}</code>" in page and "15 minutes" in page
     shown.clear()
-    assert api.connect(Place(), show).facts.user == made.facts.user
+    assert api.connect(WorkspaceRef(), show).facts.user == made.facts.user
     assert not [event for event in shown if event["kind"] == "sign-in"]  # not asked twice
 
 
@@ -325,7 +325,7 @@ def test_an_earlier_kernels_sign_in_is_asked_for_again_in_words(api, nobody, pla
         AuthenticationError, match=r"for ml-dev is over\. %aml_compute connect --name ml-dev|Sign in again"
     ):
         ask("computes.list", workspace="ml-dev")
-    assert api.connect(Place(), approving(nobody)[0]).facts.method == "device"
+    assert api.connect(WorkspaceRef(), approving(nobody)[0]).facts.method == "device"
 
 
 def test_a_code_that_expires_and_one_that_is_declined(api, nobody, place):
@@ -361,7 +361,7 @@ def test_a_sign_in_that_is_interrupted_ends(api, nobody, place):
 
 def test_somebody_else(api, az, place):
     before = api.connect(place).facts.user
-    made = api.connect(Place(method="device"), approving(az)[0])
+    made = api.connect(WorkspaceRef(method="device"), approving(az)[0])
     assert made.before == before != made.facts.user and f"(before: {before})" in made.said()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.azure.conftest import Azure
 from tests.azure.desk import QUICK, SECRETS, SIZE
-from tests.kernel.harness import Kernel, kernel
+from tests.ipykernel.harness import Kernel, kernel
 from tests.places import place, until
 
 pytestmark = pytest.mark.thorough

@@ -10,8 +10,8 @@ import pytest
 
 from jupyter_amltrain.commands.registry import Context
 from jupyter_amltrain.commands.registry import run as run_command
-from jupyter_amltrain.connections import Place
 from jupyter_amltrain.errors import CommandError, UnknownModel
+from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 
 from .conftest import Azure
 
@@ -32,7 +32,7 @@ logged.mkdir(parents=True)
 @pytest.fixture
 def workspace(api: Any, azure_env: Azure, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AMLTRAIN_AZURE_BACKOFF", "0.02")
-    place = Place(
+    place = WorkspaceRef(
         subscription=azure_env.subscription, resource_group=azure_env.resource_group, workspace=azure_env.workspace
     )
     api.connect(place)

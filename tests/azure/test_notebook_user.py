@@ -11,7 +11,7 @@ from jupyter_amltrain.commands import compute
 from jupyter_amltrain.commands.registry import Context
 from jupyter_amltrain.commands.registry import run as run_command
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.session import controller
+from jupyter_amltrain.kernel.session import controller
 from tests.azure.conftest import Azure
 from tests.azure.lab import SIZE, carry_out, lab, submit
 from tests.places import DEADLINE, until

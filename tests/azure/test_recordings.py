@@ -14,7 +14,7 @@ from jupyter_amltrain.backends.azureml import catalog, compute_state, errors, mi
 from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import history
 from jupyter_amltrain.backends.azureml.service.http import Rest
-from jupyter_amltrain.spec.run import RunState
+from jupyter_amltrain.schema.run import RunState
 from tests.azure.conftest import Azure
 from tests.azure.shapes import differences
 from tests.azureml_emulator.test_jobs import Cloud, until

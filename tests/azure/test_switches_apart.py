@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.errors import AmlTrainError, WorkspaceGone
-from jupyter_amltrain.spec.environment import Environment
-from jupyter_amltrain.spec.job import Distribution, Resources
-from jupyter_amltrain.spec.run import RunState
+from jupyter_amltrain.schema.environment import Environment
+from jupyter_amltrain.schema.job import Distribution, Resources
+from jupyter_amltrain.schema.run import RunState
 from tests.azure.conftest import Azure
 from tests.azure.switching import APART, FLIPS, LIMIT, SIZE, Bench, opened, three
 

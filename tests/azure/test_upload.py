@@ -12,13 +12,13 @@ import pytest
 
 from jupyter_amltrain.backends.azureml.backend import AzureBackend
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
+from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+from jupyter_amltrain.jobs.snapshot import take
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.naming import new_run_id
-from jupyter_amltrain.snapshot import take
-from jupyter_amltrain.spec.azure_target import ServerlessTarget
-from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.state import StateRoot
-from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+from jupyter_amltrain.schema.azure_target import ServerlessTarget
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.state_dir import StateRoot
+from jupyter_amltrain.text import new_run_id
 from tests.azure.conftest import Azure
 
 FILES, SIZE, DEADLINE = 1000, 2048, 60

@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_amltrain._version import __version__
 from jupyter_amltrain.errors import AmlTrainError, CommandError, RunCanceled, RunFailed, SpecError
-from jupyter_amltrain.spec import az_yaml, az_yaml_job
+from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from tests.azure import yaml_files
 from tests.azure.conftest import Azure
 from tests.azure.lab import carry_out, lab, log, plan, submit

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_amltrain.backends.job_support import WHAT, row, table, unsupported_reason, unsupported_type_reason
-from jupyter_amltrain.spec.azure_target import AZURE_KINDS
+from jupyter_amltrain.schema.azure_target import AZURE_KINDS
 
 
 def test_every_kind_has_a_row_with_every_answer() -> None:

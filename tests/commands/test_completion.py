@@ -137,7 +137,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_names_without_a_controller(root: Path) -> None:
-    from jupyter_amltrain import session
+    from jupyter_amltrain.kernel import session
 
     known = CompletionNames().refresh(60)
     assert known.targets() == ["local", "vm"]

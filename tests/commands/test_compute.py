@@ -16,9 +16,8 @@ from jupyter_amltrain.commands.compute import VALUE, line_of
 from jupyter_amltrain.commands.parser import HelpRequested
 from jupyter_amltrain.commands.registry import parser_of
 from jupyter_amltrain.errors import CommandError, QuotaExceeded
-from jupyter_amltrain.spec.fields import Field
-from jupyter_amltrain.spec.target import FakeTarget
-from jupyter_amltrain.spec.target_fields import checked, fields_of
+from jupyter_amltrain.schema.fields import Field, checked, fields_of
+from jupyter_amltrain.schema.target import FakeTarget
 
 from ..places import until
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jupyter_amltrain.commands import magic_line
 from jupyter_amltrain.commands.connect import MAGIC, compose, connect_fields
 from jupyter_amltrain.commands.registry import parser_of
-from jupyter_amltrain.connections import Place
+from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 
 NAMES = {"subscription": "My subscription", "resource-group": "ml", "workspace": "ml-dev"}
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=30)
@@ -39,7 +39,9 @@ def test_three_names_are_a_place(tmp_path: Path) -> None:
     made = compose({**NAMES, "sign-in": "device", "name": ""}, [], tmp_path)
     line = f'{MAGIC} --subscription "My subscription" --resource-group ml --workspace ml-dev --sign-in device'
     assert (made.line, made.errors, made.note) == (line, {}, "")
-    assert made.place == Place(subscription="My subscription", resource_group="ml", workspace="ml-dev", method="device")
+    assert made.place == WorkspaceRef(
+        subscription="My subscription", resource_group="ml", workspace="ml-dev", method="device"
+    )
 
 
 def test_a_configuration_is_found_or_named(config: Path, tmp_path: Path) -> None:
@@ -75,8 +77,8 @@ def test_what_is_wrong_is_said_of_its_field(given_: dict[str, Any], field: str, 
 
 
 def test_who_is_connected_may_connect_again_without_a_word(tmp_path: Path) -> None:
-    assert compose({}, ["dev"], tmp_path).place == Place()
-    assert compose({"name": "dev"}, ["dev"], tmp_path).place == Place(name="dev")
+    assert compose({}, ["dev"], tmp_path).place == WorkspaceRef()
+    assert compose({"name": "dev"}, ["dev"], tmp_path).place == WorkspaceRef(name="dev")
 
 
 def test_names_of_the_notebook_are_left_to_ipython(tmp_path: Path) -> None:

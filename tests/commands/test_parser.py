@@ -155,9 +155,9 @@ def test_dashboard_and_export() -> None:
 
 def test_flags_of_machines_packages_and_data() -> None:
     from jupyter_amltrain.commands.submit import parse_submit
-    from jupyter_amltrain.spec.environment import Environment
-    from jupyter_amltrain.spec.inputs import JobInput, JobOutput
-    from jupyter_amltrain.spec.resources import Distribution, Resources
+    from jupyter_amltrain.schema.environment import Environment
+    from jupyter_amltrain.schema.inputs import JobInput, JobOutput
+    from jupyter_amltrain.schema.job import Distribution, Resources
 
     line = (
         "--nodes 2 --processes 4 --distribution mpi --instance-type Standard_NC6s_v3 --shm-size 8g"

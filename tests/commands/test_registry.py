@@ -12,6 +12,7 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_amltrain import cli, magics
+from jupyter_amltrain.api import submit
 from jupyter_amltrain.commands.completion import CompletionNames, complete
 from jupyter_amltrain.commands.forms import compose, submit_actions, submit_fields
 from jupyter_amltrain.commands.registry import (
@@ -27,8 +28,7 @@ from jupyter_amltrain.commands.registry import (
 from jupyter_amltrain.commands.submit import parse_submit
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs.flags import FLAGS
-from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.submitting import submit
+from jupyter_amltrain.schema.job import JobSpec
 
 VERBS = [(noun.name, command) for noun in NOUNS.values() for command in noun.commands]
 

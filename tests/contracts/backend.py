@@ -12,11 +12,11 @@ import pytest
 
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ResultMissing
+from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.naming import new_run_id
-from jupyter_amltrain.snapshot import Snapshot
-from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import Run, RunState, advances
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunState, advances
+from jupyter_amltrain.text import new_run_id
 
 T = TypeVar("T")
 Call = Callable[[Coroutine[Any, Any, T]], T]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.lifecycle import Provisioned, ProvisionState
+from jupyter_amltrain.backends.provisioner import Provisioner, ProvisionState
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.loop import LoopThread
 
@@ -23,11 +23,11 @@ class LifecycleContract:
     def call(self, loop: LoopThread) -> Call[Any]:
         return lambda coro: loop.call(coro, DEADLINE)
 
-    def _verbs(self, call: Call[Any], target: Provisioned) -> dict[str, str]:
+    def _verbs(self, call: Call[Any], target: Provisioner) -> dict[str, str]:
         """What can be done now, and what cannot, with the reason."""
         return {act.verb: act.why_not for act in target.acts(call(target.state()))}
 
-    def test_the_life_of_a_single_machine(self, call: Call[Any], single: Provisioned) -> None:
+    def test_the_life_of_a_single_machine(self, call: Call[Any], single: Provisioner) -> None:
         told: list[str] = []
         call(single.create(told.append))
         call(single.create(told.append))  # it is there: taken over
@@ -45,7 +45,7 @@ class LifecycleContract:
         call(single.remove(told.append))
         assert told and all(text and "\n" not in text for text in told)
 
-    def test_the_life_of_a_cluster(self, call: Call[Any], cluster: Provisioned) -> None:
+    def test_the_life_of_a_cluster(self, call: Call[Any], cluster: Provisioner) -> None:
         told: list[str] = []
         call(cluster.create(told.append))
         state = call(cluster.state())
@@ -62,7 +62,7 @@ class LifecycleContract:
         call(cluster.scale({"min_nodes": 0}, told.append))
         call(cluster.remove(told.append))
 
-    def test_what_it_costs_and_loses_is_said_before(self, single: Provisioned, cluster: Provisioned) -> None:
+    def test_what_it_costs_and_loses_is_said_before(self, single: Provisioner, cluster: Provisioner) -> None:
         for target, verb, values in (
             (single, "create", {}),
             (single, "start", {}),
@@ -77,7 +77,7 @@ class LifecycleContract:
         assert "1 queued run is" in cluster.asks("delete", {}, running=0, queued=1)
         assert "2 running and 3 queued runs are" in cluster.asks("delete", {}, running=2, queued=3)
 
-    def test_prices_follow_the_machines(self, call: Call[Any], cluster: Provisioned) -> None:
+    def test_prices_follow_the_machines(self, call: Call[Any], cluster: Provisioner) -> None:
         call(cluster.create(lambda text: None))
         call(cluster.scale({"min_nodes": 3}, lambda text: None))
         state = call(cluster.state())
@@ -85,12 +85,12 @@ class LifecycleContract:
         assert state.price == pytest.approx(3 * state.price_node)
         assert state.state in STATES and state.size and state.cpus
 
-    def test_a_refusal_is_one_sentence(self, call: Call[Any], refused: Provisioned) -> None:
+    def test_a_refusal_is_one_sentence(self, call: Call[Any], refused: Provisioner) -> None:
         with pytest.raises(AmlTrainError) as caught:
             call(refused.create(lambda text: None))
         assert "\n" not in str(caught.value) and caught.value.hint
 
-    def test_acts_need_no_state(self, single: Provisioned, cluster: Provisioned) -> None:
+    def test_acts_need_no_state(self, single: Provisioner, cluster: Provisioner) -> None:
         for target in (single, cluster):
             acts = target.acts(ProvisionState())
             assert acts[-1].verb == "delete" and not any(act.ask for act in acts)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_amltrain.api import controller
 from jupyter_amltrain.errors import AmlTrainError, CommandError, RunCanceled, UnknownRun
+from jupyter_amltrain.kernel.session import controller
 
 from .conftest import Cell
 

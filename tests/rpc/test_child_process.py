@@ -11,7 +11,7 @@ import pytest
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.rpc import child_process
-from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.tracking.worker import Worker
 from tests.agent.mlflow_jobs import finish_folder
 

@@ -29,7 +29,7 @@ class Round:
 
     def __init__(self, chosen: argparse.Namespace, where: dict[str, str], folder: Path) -> None:
         from jupyter_amltrain.loop import LoopThread
-        from jupyter_amltrain.state import StateRoot
+        from jupyter_amltrain.state_dir import StateRoot
 
         self.chosen, self.where = chosen, where
         self.root = StateRoot(folder)
@@ -78,7 +78,7 @@ class Round:
 
     def _connect(self) -> None:
         from jupyter_amltrain.backends.azureml.service.cloud import Cloud
-        from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+        from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
 
         facts = self.call(self.ask("workspace.connect", method=self.chosen.method, **self.where))
         self.name = str(facts["name"])
@@ -99,7 +99,7 @@ class Round:
 
     def _backend(self) -> Any:
         from jupyter_amltrain.backends.azureml.backend import AzureBackend
-        from jupyter_amltrain.spec.azure_target import AmlComputeTarget, ServerlessTarget
+        from jupyter_amltrain.schema.azure_target import AmlComputeTarget, ServerlessTarget
 
         target: Any = (
             ServerlessTarget(name="live", size=self.chosen.size)
@@ -111,9 +111,9 @@ class Round:
         return AzureBackend(target, self.loop, self.root)
 
     def _submit(self, backend: Any, name: str, text: str, **more: Any) -> tuple[Any, job_checks.Watch]:
-        from jupyter_amltrain.snapshot import take
-        from jupyter_amltrain.spec.environment import Environment
-        from jupyter_amltrain.spec.job import JobSpec
+        from jupyter_amltrain.jobs.snapshot import take
+        from jupyter_amltrain.schema.environment import Environment
+        from jupyter_amltrain.schema.job import JobSpec
 
         spec = JobSpec(name=name, script=text, environment=Environment(name=self.chosen.environment), **more)
         run_id = f"{self.mark}-{name}"
@@ -141,8 +141,8 @@ class Round:
 
     def _long(self, backend: Any) -> None:
         from jupyter_amltrain.backends.azureml import mirror_store
-        from jupyter_amltrain.spec.inputs import JobOutput
-        from jupyter_amltrain.spec.job import Distribution
+        from jupyter_amltrain.schema.inputs import JobOutput
+        from jupyter_amltrain.schema.job import Distribution
 
         run, watch = self._submit(
             backend, "long", scripts.WORK, env={"AMLT_LIVE_SECONDS": f"{self.chosen.seconds:g}"},

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_amltrain._version import __version__
-from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends import job_support
 from jupyter_amltrain.backends.azureml import environments, job_body, mirror_store
 from jupyter_amltrain.backends.azureml import status as azure_status
@@ -25,19 +25,19 @@ from jupyter_amltrain.backends.azureml.environments import environment_body
 from jupyter_amltrain.backends.azureml.job_body import job_file
 from jupyter_amltrain.backends.azureml.job_tracker import SYNC_TIMEOUT_S, JobTracker
 from jupyter_amltrain.backends.azureml.polling import SingleFlight, poll_interval
-from jupyter_amltrain.backends.base import Backend, Chunk, Plan, RunChanges, monitor_of, stream_of
-from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState
+from jupyter_amltrain.backends.base import Backend, Chunk, Plan, RunEvents, monitor_of, stream_of
+from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
 from jupyter_amltrain.backends.run_files import output_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
+from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.snapshot import Snapshot
-from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
-from jupyter_amltrain.spec.child_run import ChildRuns
-from jupyter_amltrain.spec.fields import Act
-from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
-from jupyter_amltrain.spec.target import ComputeTarget, TargetInfo
-from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.schema.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
+from jupyter_amltrain.schema.child_run import ChildRuns
+from jupyter_amltrain.schema.fields import TargetAction
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
+from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
+from jupyter_amltrain.state_dir import StateRoot
 
 #: A dry run waits no longer for the packages of an environment.
 ENVIRONMENT_TIMEOUT_S = 20.0
@@ -67,12 +67,12 @@ async def submit_with_recovery(
     SubmitUnsure
         Nobody answers within half a minute (``AMLTRAIN_AZURE_UNSURE``, seconds).
     """
-    failpoints.hit("kernel_before_submit")
+    testing.hit("kernel_before_submit")
     try:
         made = await ask(op, None, silence, **payload)
     except Unanswered as error:
         made = await _found(ask, name, error)
-    failpoints.hit("kernel_after_submit")
+    testing.hit("kernel_after_submit")
     return made
 
 
@@ -169,7 +169,7 @@ class MachineMonitors:
 _SURVIVES = {"answer": "yes", "why": "the job runs in Azure"}
 
 
-class AzureBackend(Backend, Provisioned):
+class AzureBackend(Backend, Provisioner):
     """One compute of a workspace."""
 
     Target: ClassVar[type[ComputeTarget]] = AzureTarget
@@ -481,7 +481,7 @@ class AzureBackend(Backend, Provisioned):
         """See :meth:`Backend.lost`."""
         return self.jobs.lost(run)
 
-    def changes(self) -> RunChanges:
+    def changes(self) -> RunEvents:
         """See :meth:`Backend.changes`."""
         return self.jobs.changes()
 
@@ -535,7 +535,7 @@ class AzureBackend(Backend, Provisioned):
         """See :meth:`Provisioned.asks`."""
         return self.compute.asks(verb, values, running=running, queued=queued)
 
-    def acts(self, state: ProvisionState) -> tuple[Act, ...]:
+    def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
         """See :meth:`Provisioned.acts`."""
         return self.compute.acts(state)
 

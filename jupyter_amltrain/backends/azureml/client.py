@@ -1,4 +1,4 @@
-"""The kernel's client of the Azure service process (:mod:`.service.operations`): one for each loop."""
+"""The kernel's client of the Azure service process (:mod:`.job.operations`): one for each loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.rpc import child_process
 from jupyter_amltrain.rpc.client import RpcCancelled, RpcClient, RpcClosed, RpcEnded, RpcFault, RpcTimeout
-from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.state_dir import StateRoot
 
 #: Seconds without an answer and without news of an operation.
 REQUEST_TIMEOUT_S = 120.0
@@ -86,7 +86,7 @@ class ServiceClient:
         Parameters
         ----------
         op
-            A key of :data:`.service.operations.OPERATIONS`.
+            A key of :data:`.job.operations.OPERATIONS`.
         payload
             Its keywords, plain data.
         progress

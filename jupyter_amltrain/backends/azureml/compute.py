@@ -15,14 +15,20 @@ import msgspec
 from jupyter_amltrain.backends.azureml import catalog, cost_prompts
 from jupyter_amltrain.backends.azureml.catalog import Quotas, Size, find, refusal, sizes_of
 from jupyter_amltrain.backends.azureml.client import Ended, Unanswered, client_of
-from jupyter_amltrain.backends.lifecycle import Progress, Provisioned, ProvisionState, scaling, switching
+from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+from jupyter_amltrain.backends.provisioner import (
+    Progress,
+    Provisioner,
+    ProvisionState,
+    scale_action,
+    start_stop_actions,
+)
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, CommandError, CreateUnsure
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
-from jupyter_amltrain.spec.fields import Act
-from jupyter_amltrain.spec.target import ComputeTarget
-from jupyter_amltrain.state import StateRoot
-from jupyter_amltrain.workspaces import WorkspaceFacts, Workspaces
+from jupyter_amltrain.schema.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
+from jupyter_amltrain.schema.fields import TargetAction
+from jupyter_amltrain.schema.target import ComputeTarget
+from jupyter_amltrain.state_dir import StateRoot
 
 #: What the service wants -> the field with the name of the variable that holds it.
 _SECRETS = {"password": "password_from", "token": "token_from"}
@@ -123,13 +129,13 @@ QUOTA_FOLLOW_S = 60.0
 OPERATION_TIMEOUT_S = 300.0
 
 
-class AzureCompute(Provisioned):
+class AzureCompute(Provisioner):
     """One compute of a workspace: asks the service process, says what it costs, decides what is possible.
 
     Parameters
     ----------
     target
-        How it is stored; an operation may change it (:class:`~jupyter_amltrain.backends.lifecycle.Provisioned`).
+        How it is stored; an operation may change it (:class:`~jupyter_amltrain.backends.provisioner.Provisioner`).
     root
         The state root.
     """
@@ -493,16 +499,20 @@ class AzureCompute(Provisioned):
             self.azure, verb, values, running=running, queued=queued, size=size, quotas=quotas, kind=self._type
         )
 
-    def acts(self, state: ProvisionState) -> tuple[Act, ...]:
+    def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
         """See :meth:`Provisioned.acts`."""
-        delete = Act(verb="delete")
+        delete = TargetAction(verb="delete")
         target = self.target
         if isinstance(target, AmlComputeTarget):
             now = msgspec.structs.replace(target, **self._scale())
-            return (scaling(now.min_nodes, now.max_nodes, now.idle_minutes), delete)
+            return (scale_action(now.min_nodes, now.max_nodes, now.idle_minutes), delete)
         if isinstance(target, InstanceTarget):
             stopped = state.state == "stopped"
-            return (*switching(stopped), Act(verb="restart", why_not="It is stopped." if stopped else ""), delete)
+            return (
+                *start_stop_actions(stopped),
+                TargetAction(verb="restart", why_not="It is stopped." if stopped else ""),
+                delete,
+            )
         return (delete,)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jupyter_amltrain.backends.azureml.catalog import key
-from jupyter_amltrain.spec.azure_target import AzureTarget, kind_of_type
+from jupyter_amltrain.schema.azure_target import AzureTarget, kind_of_type
 
 _DURATION = re.compile(r"P(?:(\d+)D)?T?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 _SUBNET = re.compile(r"(.*)/providers/Microsoft\.Network/virtualNetworks/([^/]+)/subnets/([^/]+)", re.IGNORECASE)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jupyter_amltrain.backends.azureml.catalog import UNKNOWN, Quotas, Size, key, offered, retirement_warning
-from jupyter_amltrain.backends.lifecycle import ProvisionState, stopped
+from jupyter_amltrain.backends.provisioner import ProvisionState, stopped_runs_text
 from jupyter_amltrain.errors import CapacityError, CommandError
-from jupyter_amltrain.spec.azure_target import (
+from jupyter_amltrain.schema.azure_target import (
     AmlComputeTarget,
     AzureTarget,
     DatabricksTarget,
@@ -108,7 +108,7 @@ def asks(
         return _delete(target, running, queued)
     if verb in ("stop", "restart"):
         doing = "Stops" if verb == "stop" else "Restarts"
-        return f"{doing} {name!r}: {stopped(running)} too." if running else ""
+        return f"{doing} {name!r}: {stopped_runs_text(running)} too." if running else ""
     if verb == "create" and target.attached:
         return ""
     low = bool(getattr(target, "low_priority", False))
@@ -130,7 +130,7 @@ def _delete(target: AzureTarget, running: int, queued: int) -> str:
     if isinstance(target, ServerlessTarget):
         goes_on = f" Its run{'s go' if total > 1 else ' goes'} on." if total else ""
         return f"Removes {name!r} from the list of targets; Azure ML has nothing of it to delete.{goes_on}"
-    its = f" {stopped(running, queued).capitalize()}." if total else ""
+    its = f" {stopped_runs_text(running, queued).capitalize()}." if total else ""
     if target.attached:
         return (
             f"Detaches {name!r} from the workspace; the {target.noun or target.title} itself is left alone,"

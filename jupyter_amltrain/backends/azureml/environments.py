@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from jupyter_amltrain import requirements, syntax
 from jupyter_amltrain.backends.azureml import mlflow_pins
 from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed, PreflightError, SubmitError
-from jupyter_amltrain.job_words import environment_of
-from jupyter_amltrain.local_modules import local_modules
-from jupyter_amltrain.snapshot import Snapshot
-from jupyter_amltrain.spec.environment import Environment
-from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.jobs import preflight, requirements
+from jupyter_amltrain.jobs.flag_values import environment_of
+from jupyter_amltrain.jobs.imports import local_modules
+from jupyter_amltrain.jobs.snapshot import Snapshot
+from jupyter_amltrain.schema.environment import Environment
+from jupyter_amltrain.schema.job import JobSpec
 
 
 class Curated(NamedTuple):
@@ -282,7 +282,7 @@ def _called(text: bytes) -> list[str]:
     if not any(call.rpartition(".")[2].encode() in text for call in _CALLS):
         return []
     try:
-        tree = syntax.parse(text)
+        tree = preflight.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return []
     return [
@@ -370,7 +370,7 @@ def completed(spec: JobSpec, default: str, gpus: bool) -> JobSpec:
     Raises
     ------
     PreflightError
-        See :func:`..requirements.captured`.
+        See :func:`.requirements.captured`.
     """
     given = spec.environment
     if default and given.chosen and not given.python:  # a target's own is nearer than a notebook's
@@ -523,7 +523,7 @@ def _listed(found: Sequence[str], modules: bool = False) -> str:
 def of_target(text: str) -> dict[str, str]:
     """What is wrong with a target's own environment, by field."""
     try:
-        from jupyter_amltrain.spec.environment import check_environment
+        from jupyter_amltrain.schema.environment import check_environment
 
         check_environment(environment_of(text))
     except AmlTrainError as error:

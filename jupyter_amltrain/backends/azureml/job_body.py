@@ -1,7 +1,7 @@
-"""The request that makes a job of a :class:`~jupyter_amltrain.spec.job.JobSpec`. No I/O.
+"""The request that makes a job of a :class:`~jupyter_amltrain.schema.job.JobSpec`. No I/O.
 
 The body has the shape of ``properties`` in ARM's ``PUT .../jobs/NAME`` (api 2024-10-01, schema ``CommandJob``).
-``--dry-run`` prints it, and the service process makes the SDK's object of it (:mod:`.service.sdk`), so that both
+``--dry-run`` prints it, and the service process makes the SDK's object of it (:mod:`.job.sdk`), so that both
 say the same. A file of ``az ml`` is sent as text, and the SDK loads it there.
 """
 
@@ -20,11 +20,11 @@ import msgspec
 
 from jupyter_amltrain.backends.azureml.environments import environment_body, environment_shown
 from jupyter_amltrain.errors import CommandError, SpecError
-from jupyter_amltrain.launch import script_argv
-from jupyter_amltrain.snapshot import Snapshot
-from jupyter_amltrain.spec import az_yaml, azure_terms
-from jupyter_amltrain.spec.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
-from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.jobs.launch import script_argv
+from jupyter_amltrain.jobs.snapshot import Snapshot
+from jupyter_amltrain.schema import az_yaml, azure_terms
+from jupyter_amltrain.schema.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
+from jupyter_amltrain.schema.job import JobSpec
 
 #: Stands in a printed request where the service gives the id.
 CODE_OF = "(code asset with the content {})"
@@ -49,7 +49,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     gpus
         Of one machine; ``None`` when that is not known.
     tier
-        As in :class:`~jupyter_amltrain.spec.job.JobSpec`, for serverless.
+        As in :class:`~jupyter_amltrain.schema.job.JobSpec`, for serverless.
     own_machines
         Whether the size and the tier are the compute's (a cluster, an instance).
     """
@@ -420,7 +420,7 @@ def foreign(name: str, properties: Mapping[str, Any]) -> JobSpec:
     properties
         ``properties`` of the job.
     """
-    from jupyter_amltrain.spec.resources import Resources
+    from jupyter_amltrain.schema.job import Resources
 
     resources = properties.get("resources") or {}
     shown = "".join(c for c in str(properties.get("displayName") or name) if c.isprintable()).replace("/", "-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
@@ -15,28 +16,31 @@ from jupyter_amltrain.backends.azureml.compute import AzureCompute
 from jupyter_amltrain.backends.azureml.polling import (
     GONE_AFTER_S,
     UNVIEWED_POLL_FACTOR,
-    AzureEvents,
     GoneDetector,
     LogPollInterval,
     SingleFlight,
     poll_interval,
 )
-from jupyter_amltrain.backends.base import RunChanges
+from jupyter_amltrain.backends.base import STATUS, RunEvents, StreamNews
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable, WorkspaceGone
-from jupyter_amltrain.naming import tilde
-from jupyter_amltrain.spec.azure_target import InstanceTarget, ServerlessTarget
-from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import Run, RunState, RunStatus, make_handle
+from jupyter_amltrain.schema.azure_target import InstanceTarget, ServerlessTarget
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
+from jupyter_amltrain.text import tilde
 
 log = logging.getLogger(__name__)
 
 #: Run history may not know an accepted job for this long.
 YOUNG_JOB_S = 60.0
+
 #: Seconds without progress of one synchronization, of a long log, say.
 SYNC_TIMEOUT_S = 120.0
+
 _ENDED = ("Completed", "Failed", "Canceled")
+
 #: Seconds between two polls of an instance that jobs wait for.
 INSTANCE_STATE_INTERVAL_S = 5.0
+
 _WAITING = ("NotStarted", "Starting", "Queued", "Scheduled")
 
 
@@ -256,7 +260,7 @@ class JobTracker:
         self._complete.discard(run_id)
         self._guests.discard(run_id)
 
-    def changes(self) -> RunChanges:
+    def changes(self) -> RunEvents:
         """See :meth:`Backend.changes`."""
         return AzureEvents(self)
 
@@ -331,3 +335,43 @@ class JobTracker:
 
 def _young() -> float:
     return float(os.environ.get("AMLTRAIN_AZURE_YOUNG") or YOUNG_JOB_S)
+
+
+class AzureEvents(RunEvents):
+    """Events of runs, found by polling."""
+
+    def __init__(self, tracker: JobTracker) -> None:
+        self._tracker = tracker
+        self._told: dict[str, Any] = {}
+        self._seen: dict[str, dict[str, int]] = {}
+
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+        """See :meth:`RunChanges.wait`."""
+        until = time.monotonic() + timeout
+        tracker = self._tracker
+        tracker.watched[id(self)] = frozenset(looked_at)
+        while True:
+            news: dict[str, set[str]] = {}
+            # Concurrently: a new line must not wait for the state of the run.
+            rows, *_ = await asyncio.gather(tracker.rows(run_ids), *(tracker.fresh(run_id) for run_id in looked_at))
+            for run_id, row in rows.items():
+                if self._told.get(run_id) != row:
+                    self._told[run_id] = row
+                    news.setdefault(run_id, set()).add(STATUS)
+            for run_id in looked_at:
+                # Counted, because another consumer may have fetched the new lines.
+                now = tracker.grown(run_id)
+                seen = self._seen.get(run_id, {})
+                if grown := {stream for stream, times in now.items() if times != seen.get(stream, 0)}:
+                    self._seen[run_id] = dict(now)
+                    news.setdefault(run_id, set()).update(grown)
+            if news:
+                return news
+            left = until - time.monotonic()
+            if left <= 0:
+                return {}
+            await asyncio.sleep(min(left, tracker.due(looked_at)))
+
+    def close(self) -> None:
+        """See :meth:`RunChanges.close`."""
+        self._tracker.watched.pop(id(self), None)

@@ -1,7 +1,7 @@
 """The mirror of a job on this machine, read and written from the kernel. Blocks on the disk: call it off the loop.
 
 ``<state root>/azure/<workspace>/<job>/`` has the form of our run folder, so that the readers of run folders (the
-MLflow importer, ``%aml_runs logs``) read it; :mod:`.service.mirror` fills it.
+MLflow importer, ``%aml_runs logs``) read it; :mod:`.job.mirror` fills it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import msgspec
 from jupyter_amltrain.backends.azureml.job_body import foreign, spec_from, tracking_id
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of
 from jupyter_amltrain.errors import StateError
-from jupyter_amltrain.spec.child_run import ChildRuns
-from jupyter_amltrain.spec.job import JobSpec
-from jupyter_amltrain.spec.run import RunStatus
-from jupyter_amltrain.state import SCHEMA, write_json
+from jupyter_amltrain.schema.child_run import ChildRuns
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import RunStatus
+from jupyter_amltrain.state_dir import SCHEMA, write_json
 
 #: What the agent in the job says of it.
 AGENT_STATE = "agent.json"

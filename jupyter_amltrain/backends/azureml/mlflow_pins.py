@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jupyter_amltrain.errors import EnvironmentFailed
-from jupyter_amltrain.spec.az_yaml import exceeded_limit
+from jupyter_amltrain.schema.az_yaml import exceeded_limit
 
 #: azureml-mlflow -> which mlflow-skinny it takes. Source: `Requires-Dist` of the releases on PyPI, 2026-11.
 _TAKES = {

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.backends.base import STATUS, News, RunChanges
-
 if TYPE_CHECKING:
-    from jupyter_amltrain.backends.azureml.job_tracker import JobTracker
+    pass
 
 #: Poll interval multiplier for runs without viewers.
 UNVIEWED_POLL_FACTOR = 5.0
@@ -27,6 +25,7 @@ def poll_interval() -> float:
 
 #: Poll interval of a growing log, as a part of that of a run; not more than ten times a second.
 LOG_POLL_FACTOR, MIN_LOG_POLL_INTERVAL_S = 0.2, 0.1
+
 #: After this many polls without a new line, each interval is longer than the one before by this factor.
 _QUIET_POLLS, _SLOWDOWN = 20, 1.3
 
@@ -112,43 +111,3 @@ class SingleFlight:
             del self._tasks[key]
         if not task.cancelled():
             task.exception()  # nobody may wait for it any more
-
-
-class AzureEvents(RunChanges):
-    """Events of runs, found by polling."""
-
-    def __init__(self, tracker: JobTracker) -> None:
-        self._tracker = tracker
-        self._told: dict[str, Any] = {}
-        self._seen: dict[str, dict[str, int]] = {}
-
-    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> News:
-        """See :meth:`RunChanges.wait`."""
-        until = time.monotonic() + timeout
-        tracker = self._tracker
-        tracker.watched[id(self)] = frozenset(looked_at)
-        while True:
-            news: dict[str, set[str]] = {}
-            # Concurrently: a new line must not wait for the state of the run.
-            rows, *_ = await asyncio.gather(tracker.rows(run_ids), *(tracker.fresh(run_id) for run_id in looked_at))
-            for run_id, row in rows.items():
-                if self._told.get(run_id) != row:
-                    self._told[run_id] = row
-                    news.setdefault(run_id, set()).add(STATUS)
-            for run_id in looked_at:
-                # Counted, because another consumer may have fetched the new lines.
-                now = tracker.grown(run_id)
-                seen = self._seen.get(run_id, {})
-                if grown := {stream for stream, times in now.items() if times != seen.get(stream, 0)}:
-                    self._seen[run_id] = dict(now)
-                    news.setdefault(run_id, set()).update(grown)
-            if news:
-                return news
-            left = until - time.monotonic()
-            if left <= 0:
-                return {}
-            await asyncio.sleep(min(left, tracker.due(looked_at)))
-
-    def close(self) -> None:
-        """See :meth:`RunChanges.close`."""
-        self._tracker.watched.pop(id(self), None)

@@ -1,6 +1,6 @@
 """The status of a run, from a row of its job. No I/O.
 
-A *row* is the plain dict that the service process makes of an answer (:mod:`.service.history`)::
+A *row* is the plain dict that the service process makes of an answer (:mod:`.job.history`)::
 
     {"name", "status", "created", "started", "ended" (unix seconds or None), "error", "code", "why",
      "nodes": {"AllocationState", "PreparingNodeCount", "RunningNodeCount", "CurrentNodeCount"},
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.spec.run import Door, Phase, RunState, RunStatus
+from jupyter_amltrain.schema.run import Phase, RunLink, RunState, RunStatus
 
 _STATES = {
     "NotStarted": RunState.QUEUED,
@@ -93,9 +93,9 @@ def status_of(row: Mapping[str, Any], agent: Mapping[str, Any] | None = None) ->
     )
 
 
-def doors_of(row: Mapping[str, Any]) -> tuple[Door, ...]:
+def doors_of(row: Mapping[str, Any]) -> tuple[RunLink, ...]:
     """Its doors, as far as they are known."""
-    return tuple(msgspec.convert(door, Door) for door in row.get("doors") or ())
+    return tuple(msgspec.convert(door, RunLink) for door in row.get("doors") or ())
 
 
 def _ending(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jupyter_amltrain.errors import SpecError
-from jupyter_amltrain.spec import az_yaml
+from jupyter_amltrain.schema import az_yaml
 
 _UNKNOWN, _MISSING = "Unknown field.", "Missing data for required field."
 _SETS = re.compile(r"Value (.+?) passed is not in set \[(.*?)\]")

@@ -15,7 +15,7 @@ from jupyter_amltrain.backends.azureml import mirror_store
 from jupyter_amltrain.backends.azureml.service import children
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import CommandError, TargetUnreachable
-from jupyter_amltrain.spec.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_telling
+from jupyter_amltrain.schema.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_telling
 from tests.azure.conftest import ROOT
 
 RECORDED = ROOT / "azureml_emulator" / "data" / "recordings" / "02_pipeline_two_steps_failed_children.json"

@@ -16,7 +16,7 @@ import pytest
 from jupyter_amltrain.backends.azureml.client import client_of, close_client
 from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.state import StateRoot
+from jupyter_amltrain.state_dir import StateRoot
 
 DEADLINE = 60.0
 
@@ -151,7 +151,7 @@ def test_the_process_ends_with_its_kernel(root):
         "import asyncio,os,sys\n"
         "from jupyter_amltrain.backends.azureml.client import client_of\n"
         "from jupyter_amltrain.loop import LoopThread\n"
-        "from jupyter_amltrain.state import StateRoot\n"
+        "from jupyter_amltrain.state_dir import StateRoot\n"
         "loop, root = LoopThread(), StateRoot(sys.argv[1])\n"
         "async def go():\n"
         "    link = client_of(loop, root)\n"
@@ -201,7 +201,7 @@ def test_the_kernel_imports_nothing_of_azure(tmp_path):
 
     code = (
         "import sys\n"
-        "import jupyter_amltrain.controller, jupyter_amltrain.connections, jupyter_amltrain.commands.connect\n"
+        "import jupyter_amltrain.kernel.controller, jupyter_amltrain.kernel.workspaces, jupyter_amltrain.commands.connect\n"
         "import jupyter_amltrain.backends.azureml.client, jupyter_amltrain.backends.azureml.errors\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('azure', 'msal', 'mlflow', 'aiohttp', 'requests')])"
     )

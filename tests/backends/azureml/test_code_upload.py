@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain import snapshot
 from jupyter_amltrain.backends.azureml.service import code_upload
 from jupyter_amltrain.errors import SubmitError
+from jupyter_amltrain.jobs import snapshot
 
 
 def test_a_tree_has_the_digest_of_its_snapshot(tmp_path):

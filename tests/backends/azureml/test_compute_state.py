@@ -11,7 +11,7 @@ from jupyter_amltrain.backends.azureml import compute_state, provisioning_errors
 from jupyter_amltrain.backends.azureml.catalog import Quotas, find, size_row, sizes_of
 from jupyter_amltrain.backends.azureml.cost_prompts import asks, state_of
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CapacityError, QuotaExceeded, TargetError
-from jupyter_amltrain.spec.azure_target import (
+from jupyter_amltrain.schema.azure_target import (
     AmlComputeTarget,
     DatabricksTarget,
     InstanceTarget,

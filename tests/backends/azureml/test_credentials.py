@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from jupyter_amltrain.backends.azureml.service import auth, sdk
-from jupyter_amltrain.backends.azureml.service.auth import ARM_SCOPE, DATA_SCOPE
+from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, DATA_SCOPE
 from jupyter_amltrain.errors import AuthenticationError
 
 

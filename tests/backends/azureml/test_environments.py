@@ -11,9 +11,9 @@ import pytest
 
 from jupyter_amltrain.backends.azureml import environments, mlflow_pins
 from jupyter_amltrain.backends.azureml.environments import environment_body
-from jupyter_amltrain.snapshot import Snapshot
-from jupyter_amltrain.spec.environment import Environment, check_environment
-from jupyter_amltrain.spec.job import JobSpec
+from jupyter_amltrain.jobs.snapshot import Snapshot
+from jupyter_amltrain.schema.environment import Environment, check_environment
+from jupyter_amltrain.schema.job import JobSpec
 
 NOTEBOOK = Path(__file__).resolve().parents[3] / "notebooks" / "01_local_digits.ipynb"
 

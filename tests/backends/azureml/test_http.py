@@ -12,7 +12,7 @@ from azure.core.credentials import AccessToken
 
 from azureml_emulator import tls
 from jupyter_amltrain.backends.azureml.service import http as azure_http
-from jupyter_amltrain.backends.azureml.service.auth import Account, identity
+from jupyter_amltrain.backends.azureml.service.account import Account, identity
 from jupyter_amltrain.backends.azureml.service.cloud import Cloud
 from jupyter_amltrain.errors import (
     AuthenticationError,

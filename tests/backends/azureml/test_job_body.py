@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent import service_bare, service_job
+from jupyter_amltrain.agent.azure import fallback, job
 from jupyter_amltrain.backends.azureml import environments, job_body
 from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import history
 from jupyter_amltrain.errors import CommandError, SpecError
-from jupyter_amltrain.snapshot import Snapshot, take
-from jupyter_amltrain.spec.environment import Environment
-from jupyter_amltrain.spec.inputs import JobInput, JobOutput
-from jupyter_amltrain.spec.job import Distribution, JobSpec, Resources
-from jupyter_amltrain.spec.run import RunState
+from jupyter_amltrain.jobs.snapshot import Snapshot, take
+from jupyter_amltrain.schema.environment import Environment
+from jupyter_amltrain.schema.inputs import JobInput, JobOutput
+from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources
+from jupyter_amltrain.schema.run import RunState
 
 WS = "/subscriptions/S/resourceGroups/R/providers/Microsoft.MachineLearningServices/workspaces/W"
 PLACE = job_body.Place(arm_id=WS, compute="gpu", gpus=4)
@@ -96,8 +96,8 @@ def test_reference_to_an_input_is_left_to_who_knows_the_path() -> None:
     )
     words = job_body.job_file(spec)["argv"]
     assert words[-2:] == ["--data_dir", "${{inputs.data}}/a b"]
-    assert service_job.command(words, {"AML_INPUT_DATA": "/mnt/d"})[-1] == "/mnt/d/a b"
-    assert service_bare._command(words)[0] == sys.executable
+    assert job.command(words, {"AML_INPUT_DATA": "/mnt/d"})[-1] == "/mnt/d/a b"
+    assert fallback._command(words)[0] == sys.executable
     assert job_body.command_of(spec).endswith("train.py --data_dir '${{inputs.data}}/a b'")
 
 

@@ -15,8 +15,8 @@ from jupyter_amltrain.backends.azureml import errors, job_tracker, polling
 from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import jobs
 from jupyter_amltrain.errors import AuthenticationError, TargetUnreachable, WorkspaceGone
-from jupyter_amltrain.spec.azure_target import InstanceTarget
-from jupyter_amltrain.spec.run import RunState
+from jupyter_amltrain.schema.azure_target import InstanceTarget
+from jupyter_amltrain.schema.run import RunState
 
 ROW = {"name": "a", "status": "Running"}
 WORKSPACE = (

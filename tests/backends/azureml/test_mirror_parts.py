@@ -12,8 +12,8 @@ import pytest
 from jupyter_amltrain.backends.azureml.service import logs, metrics
 from jupyter_amltrain.backends.azureml.service.logs import FileDelta, advance
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
-from jupyter_amltrain.runs.series import MetricLog
-from jupyter_amltrain.runs.telemetry import NodeTelemetry
+from jupyter_amltrain.kernel.streams import MetricLog
+from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 
 
 def text(folder: Path) -> str:

@@ -19,7 +19,7 @@ from jupyter_amltrain.backends.azureml.catalog import (
 )
 from jupyter_amltrain.backends.azureml.cost_prompts import asks
 from jupyter_amltrain.commands.azure import sizes_text
-from jupyter_amltrain.spec.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
+from jupyter_amltrain.schema.azure_target import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 
 ROOT = Path(__file__).resolve().parents[3]
 TODAY = datetime.date(2026, 11, 22)

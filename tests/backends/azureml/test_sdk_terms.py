@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_amltrain.backends.azureml.service import sdk
-from jupyter_amltrain.spec import azure_terms
+from jupyter_amltrain.schema import azure_terms
 
 OBJECTS = [
     (terms, row)

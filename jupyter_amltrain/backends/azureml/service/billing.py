@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.azureml import catalog, errors
 from jupyter_amltrain.backends.azureml.catalog import quota_row, size_row
 from jupyter_amltrain.backends.azureml.service import computes, http
+from jupyter_amltrain.backends.azureml.service.account import setting
 from jupyter_amltrain.backends.azureml.service.computes import API
-from jupyter_amltrain.backends.azureml.service.operations import setting
 from jupyter_amltrain.errors import CommandError, TargetError
-from jupyter_amltrain.state import write_json
+from jupyter_amltrain.state_dir import write_json
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace

@@ -20,7 +20,7 @@ from jupyter_amltrain.backends.azureml import status as azure_status
 from jupyter_amltrain.backends.azureml.service import history, http, jobs, links, logs
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import AmlTrainError
-from jupyter_amltrain.spec.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_telling
+from jupyter_amltrain.schema.child_run import MAX_CHILDREN, ChildRun, ChildRuns, most_telling
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace

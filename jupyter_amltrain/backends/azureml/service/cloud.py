@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jupyter_amltrain.backends.azureml.service.auth import ARM_SCOPE, DATA_SCOPE, Account, Reopened
+from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, DATA_SCOPE, Account
+from jupyter_amltrain.backends.azureml.service.auth import Reopened
 from jupyter_amltrain.backends.azureml.service.http import Blob, Rest
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.state import read_json
+from jupyter_amltrain.state_dir import read_json
 
 #: Address of ARM.
 ARM_HOST = "https://management.azure.com"

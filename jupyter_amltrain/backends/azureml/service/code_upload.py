@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends.azureml.service import history, http
 from jupyter_amltrain.errors import AmlTrainError, StateError, SubmitError, TargetUnreachable
-from jupyter_amltrain.state import locked, read_json, write_json
+from jupyter_amltrain.state_dir import locked, read_json, write_json
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace
@@ -137,7 +137,7 @@ def _unreadable(path: str | bytes, error: OSError) -> SubmitError:
 
 
 def snapshot_of(tree: Tree) -> str:
-    """The digest that a snapshot (:func:`jupyter_amltrain.snapshot.take`) of these files has."""
+    """The digest that a snapshot (:func:`jupyter_amltrain.jobs.snapshot.take`) of these files has."""
     whole = hashlib.sha256()
     for name in sorted(tree):
         label = name.encode()
@@ -339,7 +339,7 @@ def send(
     job_file
         ``.amltrain/job.json``.
     """
-    from jupyter_amltrain.transports.agent_zipapp import build
+    from jupyter_amltrain.backends.agent_zipapp import build
 
     agent = of_bytes(build(call.root).read_bytes())
     job = of_json(job_file)
@@ -476,7 +476,7 @@ class _Upload:
         self.sent += len(data)
         if len(data) <= 4 * _BLOCK_BYTES:
             target.put(data)
-            failpoints.hit("azure_during_upload")
+            testing.hit("azure_during_upload")
             return
         ids = []
         for number, start in enumerate(range(0, len(data), _BLOCK_BYTES)):

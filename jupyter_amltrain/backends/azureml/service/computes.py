@@ -16,7 +16,7 @@ from jupyter_amltrain.backends.azureml import catalog, compute_state, errors, pr
 from jupyter_amltrain.backends.azureml.compute_state import row
 from jupyter_amltrain.backends.azureml.cost_prompts import ASKING
 from jupyter_amltrain.backends.azureml.service import sdk
-from jupyter_amltrain.backends.azureml.service.operations import setting
+from jupyter_amltrain.backends.azureml.service.account import setting
 from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError, TargetUnreachable
 
 if TYPE_CHECKING:

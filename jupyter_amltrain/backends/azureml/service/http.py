@@ -16,12 +16,11 @@ from azure.core.rest import HttpRequest
 
 from jupyter_amltrain._version import __version__
 from jupyter_amltrain.backends.azureml import errors
-from jupyter_amltrain.backends.azureml.service.auth import ARM_SCOPE
-from jupyter_amltrain.backends.azureml.service.operations import setting
+from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, setting
 from jupyter_amltrain.rpc import server
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.backends.azureml.service.auth import Account
+    from jupyter_amltrain.backends.azureml.service.account import Account
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.azureml import environments, errors, mlflow_pins
 from jupyter_amltrain.backends.azureml.service import http
 from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed, WorkspaceGone
-from jupyter_amltrain.spec.az_yaml import exceeded_limit
+from jupyter_amltrain.schema.az_yaml import exceeded_limit
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Workspace

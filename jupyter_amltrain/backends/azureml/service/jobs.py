@@ -14,10 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends.azureml import errors, job_body, yaml_errors
 from jupyter_amltrain.backends.azureml.service import code_upload, history, http, images, links, sdk
-from jupyter_amltrain.backends.azureml.service.operations import setting
+from jupyter_amltrain.backends.azureml.service.account import setting
 from jupyter_amltrain.errors import (
     AmlTrainError,
     AuthenticationError,
@@ -253,7 +253,7 @@ def submit(
         body["properties"] = {**git.result(), **(body.get("properties") or {})}
         call.check()
         call.progress("Submitting the job.")
-        failpoints.hit("azure_before_put")
+        testing.hit("azure_before_put")
         links.expected(place, name, body.get("services") or {})
         made = _created(call, place, name, body, code, environment.result())
         return {**made, "conda": _soon(conda)}
@@ -302,7 +302,7 @@ def _created(
                 continue
             compute = str(body.get("computeId") or "").rpartition("/")[2]
             raise plain_refusal(plain, compute, environment) from error
-    failpoints.hit("azure_after_put")
+    testing.hit("azure_after_put")
     return answer_of(made, place, name)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from jupyter_amltrain.backends.azureml.service import http
-from jupyter_amltrain.backends.azureml.service.operations import setting
+from jupyter_amltrain.backends.azureml.service.account import setting
 from jupyter_amltrain.errors import AmlTrainError
 
 if TYPE_CHECKING:

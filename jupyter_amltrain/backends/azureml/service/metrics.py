@@ -13,13 +13,13 @@ from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jupyter_amltrain.agent.gpu_columns import TICKS, mlflow_name
-from jupyter_amltrain.agent.host import COLUMNS as HOST_COLUMNS
+from jupyter_amltrain.agent.telemetry.gpu_columns import TICKS, mlflow_name
+from jupyter_amltrain.agent.telemetry.host import COLUMNS as HOST_COLUMNS
 from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.backends.azureml.job_body import tracking_id
 from jupyter_amltrain.backends.azureml.service import artifacts, history
+from jupyter_amltrain.backends.azureml.service.account import setting
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
-from jupyter_amltrain.backends.azureml.service.operations import setting
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.agent import failpoints
+from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends.azureml.service import children, history, logs, metrics
 from jupyter_amltrain.backends.azureml.service.logs import FileDelta, Reader, advance
 from jupyter_amltrain.backends.azureml.service.metrics import AGENT, AGENT_STATE, ENDED, FallbackMetrics, base, passing
 from jupyter_amltrain.backends.azureml.service.mirror_files import MirrorFiles
 from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
-from jupyter_amltrain.spec.child_run import PARENT_TYPES
-from jupyter_amltrain.state import locked
+from jupyter_amltrain.schema.child_run import PARENT_TYPES
+from jupyter_amltrain.state_dir import locked
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.operations import ServiceCall
@@ -115,7 +115,7 @@ class _Sync:
                 if self.ended and not self.more:
                     elsewhere.artifacts()
                     facts["complete"] = True
-                failpoints.hit("azure_before_mirror_save")
+                testing.hit("azure_before_mirror_save")
             finally:
                 self._tell()
                 self.mirror.save()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.errors import StateError
-from jupyter_amltrain.state import read_json, write_json
+from jupyter_amltrain.state_dir import read_json, write_json
 
 STATE = "mirror.json"
 #: Bytes before the end of what was read that are read again: whether it is still the same file.

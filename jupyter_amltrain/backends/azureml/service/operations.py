@@ -70,11 +70,6 @@ OPERATIONS = {
 }
 
 
-def setting(name: str, default: float) -> float:
-    """Return a time constant, seconds: environment ``AMLTRAIN_AZURE_<NAME>``."""
-    return float(os.environ.get(f"AMLTRAIN_AZURE_{name}") or default)
-
-
 class ServiceCall(Call):
     """A call with what every operation needs.
 

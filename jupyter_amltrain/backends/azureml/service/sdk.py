@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jupyter_amltrain.spec import azure_terms
-from jupyter_amltrain.spec.azure_terms import Terms
+from jupyter_amltrain.schema import azure_terms
+from jupyter_amltrain.schema.azure_terms import Terms
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.azureml.service.cloud import Cloud, Workspace

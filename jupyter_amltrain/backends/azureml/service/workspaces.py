@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.backends.azureml import errors
 from jupyter_amltrain.backends.azureml.service import auth, sdk
-from jupyter_amltrain.backends.azureml.service.auth import ARM_SCOPE, Account
+from jupyter_amltrain.backends.azureml.service.account import ARM_SCOPE, Account
 from jupyter_amltrain.backends.azureml.service.cloud import ARM_HOST, arm_id
 from jupyter_amltrain.backends.azureml.service.http import ARM, RESOURCES, Rest
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError
@@ -44,7 +44,7 @@ def connect(
     Returns
     -------
     dict
-        The fields of :class:`jupyter_amltrain.workspaces.WorkspaceFacts`, ``how`` (what signed us in) and
+        The fields of :class:`jupyter_amltrain.backends.azureml.workspace_file.WorkspaceFacts`, ``how`` (what signed us in) and
         ``missing``: a sentence for each thing that will not work.
 
     Raises

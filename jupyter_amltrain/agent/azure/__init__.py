@@ -1,0 +1,1 @@
+"""The agent inside a job that Azure ML starts."""

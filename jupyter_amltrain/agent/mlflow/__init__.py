@@ -1,0 +1,1 @@
+"""A tracking server for one job."""

@@ -1,0 +1,351 @@
+"""The calls of MLflow's REST interface that a job makes, by route."""
+
+import hashlib
+import json
+import os
+import re
+import threading
+import uuid
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import search
+from .journal import now_ms
+from .store import Recorder, Run, State
+from .validation import Body, Refusal, invalid, missing
+
+
+def run_view(state: State, run: Run) -> Body:
+    """MLflow's ``Run`` message."""
+    info: Body = {"run_id": run.run_id, "run_uuid": run.run_id, "run_name": run.name}
+    info.update(experiment_id=run.experiment, user_id=run.user, status=run.status, start_time=run.start)
+    info["lifecycle_stage"] = "active" if run.active else "deleted"
+    info["artifact_uri"] = state.uri("runs", run.run_id, "artifacts")
+    if run.end:
+        info["end_time"] = run.end
+    data = {
+        "metrics": list(run.metrics.values()),
+        "params": _pairs(run.params),
+        "tags": _pairs(run.tags),
+    }
+    inputs = {"dataset_inputs": run.datasets, "model_inputs": list(run.models_in.values())}
+    outputs = {"model_outputs": list(run.models_out.values())}
+    return {"info": info, "data": data, "inputs": inputs, "outputs": outputs}
+
+
+def model_view(state: State, model_id: str) -> Body:
+    """MLflow's ``LoggedModel`` message."""
+    model = state.model(model_id)
+    return {
+        "info": model["info"],
+        "data": {"params": model["params"], "metrics": list(model["metrics"].values())},
+    }
+
+
+def search_runs(state: State, body: Body) -> Body:
+    """Answer to ``runs/search``."""
+    clauses = _parsed(body.get("filter"))
+    view = body.get("run_view_type") or "ACTIVE_ONLY"
+    found = [
+        run
+        for run in state.runs.values()
+        if run.experiment in (body.get("experiment_ids") or [])
+        and (view == "ALL" or run.active == (view == "ACTIVE_ONLY"))
+        and search.matches(clauses, run.column)
+    ]
+    found.sort(key=lambda run: -run.start)
+    for column in reversed(body.get("order_by") or []):
+        kind, key, descending = search.order(column)
+        known = [run for run in found if run.column(kind, key) is not None]
+        unknown = [run for run in found if run.column(kind, key) is None]
+        known.sort(key=lambda run: run.column(kind, key), reverse=descending)
+        found = known + unknown
+    at, count = int(body.get("page_token") or 0), int(body.get("max_results") or 1000)
+    answer: Body = {"runs": [run_view(state, run) for run in found[at : at + count]]}
+    if at + count < len(found):
+        answer["next_page_token"] = str(at + count)
+    return answer
+
+
+def search_models(state: State, body: Body) -> Body:
+    """Answer to ``logged-models/search``."""
+    clauses = _parsed(body.get("filter"))
+    wanted = body.get("experiment_ids") or []
+    models = [
+        model_view(state, model_id)
+        for model_id, model in state.models.items()
+        if model["info"]["experiment_id"] in wanted and search.matches(clauses, _model_column(model))
+    ]
+    return {"models": models[: int(body.get("max_results") or 100)]}
+
+
+def _parsed(text: Optional[str]) -> List[search.Clause]:
+    try:
+        return search.parse(text or "")
+    except ValueError as error:
+        raise invalid(str(error)) from None
+
+
+def _model_column(model: Body) -> search.Lookup:
+    def column(kind: str, key: str) -> Any:
+        if kind == "metric":
+            values = [p["value"] for (name, _), p in model["metrics"].items() if name == key]
+            return float(values[-1]) if values else None
+        if kind in ("tag", "param"):
+            pairs = model["info"]["tags"] if kind == "tag" else model["params"]
+            return next((p.get("value") for p in pairs if p["key"] == key), None)
+        value = model["info"].get(key)
+        return value.replace("LOGGED_MODEL_", "") if key == "status" and value else value
+
+    return column
+
+
+def _pairs(values: Dict[str, str]) -> List[Body]:
+    return [{"key": key, "value": value} for key, value in values.items()]
+
+
+#: Tags that MLflow's client sends with a new run.
+PARENT, AUTOLOGGING = "mlflow.parentRunId", "mlflow.autologging"
+
+_API = re.compile(r"/(?:ajax-)?api/[23]\.[01]/mlflow/(.+)$")
+
+#: Changes whose answer is empty.
+_PLAIN = (
+    "runs/log-metric",
+    "runs/log-parameter",
+    "runs/log-batch",
+    "runs/set-tag",
+    "runs/delete-tag",
+    "runs/log-model",
+    "runs/log-inputs",
+    "runs/outputs",
+    "runs/delete",
+    "runs/restore",
+    "experiments/set-experiment-tag",
+)
+
+
+class Sink:
+    """MLflow's routes over a recorder; thread-safe."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._starting = threading.Lock()  #: held while a run is found to be the first, or not
+
+    @property
+    def _state(self) -> State:
+        return self.recorder.state
+
+    def handle(self, method: str, path: str, body: Body, rank: Callable[[], str] = str) -> Any:
+        """Answer one call.
+
+        Parameters
+        ----------
+        rank
+            Tells the caller's rank in a distributed job, or an empty text.
+
+        Raises
+        ------
+        Refusal
+            With MLflow's error code.
+        """
+        found = _API.match(path)
+        op = found.group(1).strip("/") if found else ""
+        if (method, op) == ("POST", "runs/create"):
+            return self._create_run(body, rank)
+        route = _ROUTES.get((method, op))
+        if route is not None:
+            return route(self, body)
+        if op in _PLAIN and method != "GET":
+            self.recorder.change(op, body, {})
+            return {}
+        if op.startswith("logged-models/"):
+            return self._logged_model(method, op, body)
+        if op.startswith("traces/"):
+            return self._trace(method, op, body)
+        if op.startswith(("registered-models/", "model-versions/")):
+            self.recorder.note_once("the script asked for the model registry, which a job does not reach")
+            raise Refusal(
+                "INVALID_PARAMETER_VALUE",
+                "The model registry is not reachable from inside a job. The model itself is saved: "
+                "drop registered_model_name, and register it from the notebook after the run.",
+            )
+        self.recorder.note_once(f"unknown MLflow call {method} {path}; the script got an error, the run goes on")
+        raise Refusal(
+            "ENDPOINT_NOT_FOUND",
+            f"{method} {path} is not available inside an amltrain job: its MLflow endpoint records "
+            "metrics, params, tags, artifacts, models and traces. Make this call from the notebook "
+            "after the run.",
+            404,
+        )
+
+    def _experiment_by_name(self, body: Body) -> Body:
+        name = body.get("experiment_name")
+        with self.recorder.lock:
+            for experiment in self._state.experiments.values():
+                if experiment["name"] == name:
+                    return {"experiment": experiment}
+        if not name:
+            raise missing("Could not find experiment with name ''")
+        # set_experiment("any name") joins: the run keeps the experiment it was submitted to
+        self.recorder.note_once(f"the script named the experiment {name!r}; the run stays in its own")
+        return {"experiment": dict(self._state.experiment(self._state.experiment_id), name=name)}
+
+    def _create_experiment(self, body: Body) -> Body:
+        name = body.get("name")
+        experiment_id = str(uuid.uuid5(uuid.NAMESPACE_URL, str(name)).int % 10**15)
+        with self.recorder.lock:
+            known = self.recorder.repeated("experiments/create", body)
+            if known is None and any(e["name"] == name for e in self._state.experiments.values()):
+                raise Refusal("RESOURCE_ALREADY_EXISTS", f"Experiment(name={name}) already exists.")
+        added = known or self.recorder.change("experiments/create", body, {"id": experiment_id, "t": now_ms()})
+        return {"experiment_id": added["id"]}
+
+    def _create_run(self, body: Body, rank: Callable[[], str]) -> Body:
+        """A new run: the job's own for the first that has no parent, else a child.
+
+        The client sends the same for ``start_run()`` and for a call that logs without a
+        run, so that the order decides. A run of autologging does not count as the
+        script's first: the ``log_metric`` behind it belongs to the job's run, too. In a
+        distributed job each rank has a first.
+        """
+        body = self.recorder.fit("runs/create", body)
+        tags = list(body.get("tags") or [])
+        if all(tag["key"] != PARENT for tag in tags):
+            kind = "autolog" if any(tag["key"] == AUTOLOGGING for tag in tags) else "script"
+            request = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+            number = rank()
+            with self._starting:
+                if self._is_first(kind, number, request):
+                    return {"run": self._join(body, {"joined": [kind, number], "request": request})}
+            body = dict(body, tags=[*tags, {"key": PARENT, "value": self.recorder.run_id}])
+        names = {tag["key"]: tag.get("value") for tag in tags}
+        name = body.get("run_name") or names.get("mlflow.runName") or "run-" + uuid.uuid4().hex[:8]
+        added = self.recorder.change("runs/create", body, {"id": uuid.uuid4().hex, "name": name, "t": now_ms()})
+        return {"run": self._view(added["id"])}
+
+    def _is_first(self, kind: str, rank: str, request: str) -> bool:
+        joined = self._state.joined
+        if rank:
+            first = (kind, rank) not in joined
+        else:
+            first = all(known != kind for known, _ in joined)
+        return first or self.recorder.unanswered_join(request)
+
+    def _join(self, body: Body, added: Body) -> Body:
+        self.recorder.change("runs/update", {"run_id": self.recorder.run_id, "status": "RUNNING"}, added)
+        have = self._state.runs[self.recorder.run_id].tags
+        tags = [tag for tag in body.get("tags") or [] if tag["key"] not in have]
+        if body.get("run_name"):
+            tags = [tag for tag in tags if tag["key"] != "mlflow.runName"]
+            tags.append({"key": "mlflow.runName", "value": body["run_name"]})
+        if tags:
+            self.recorder.change("runs/log-batch", {"run_id": self.recorder.run_id, "tags": tags}, {})
+        return self._view(self.recorder.run_id)
+
+    def _view(self, run_id: str) -> Body:
+        with self.recorder.lock:
+            return run_view(self._state, self._state.run({"run_id": run_id}))
+
+    def _update_run(self, body: Body) -> Body:
+        self.recorder.change("runs/update", body, {})
+        return {"run_info": self._view(str(body.get("run_id") or body.get("run_uuid")))["info"]}
+
+    def _search_runs(self, body: Body) -> Body:
+        with self.recorder.lock:
+            return search_runs(self._state, body)
+
+    def _search_models(self, body: Body) -> Body:
+        with self.recorder.lock:
+            return search_models(self._state, body)
+
+    def _history(self, body: Body) -> Body:
+        key = str(body.get("metric_key"))
+        with self.recorder.lock:
+            run_id = self._state.run(body).run_id
+        points = []
+        for point in self.recorder.journal.history(run_id, key):
+            points.append({name: point[name] for name in ("key", "value", "timestamp", "step") if name in point})
+            points[-1].setdefault("step", 0)
+        if not body.get("max_results"):
+            return {"metrics": points}
+        at, count = int(body.get("page_token") or 0), int(body["max_results"])
+        answer: Body = {"metrics": points[at : at + count]}
+        if at + count < len(points):
+            answer["next_page_token"] = str(at + count)
+        return answer
+
+    def _artifacts(self, body: Body) -> Body:
+        with self.recorder.lock:
+            run_id = self._state.run(body).run_id
+        root = os.path.realpath(os.path.join(self._state.artifacts, "runs", run_id, "artifacts"))
+        inside = str(body.get("path") or "").strip("/")
+        folder = os.path.realpath(os.path.join(root, inside))
+        files: List[Body] = []
+        if (folder + os.sep).startswith(root + os.sep) and os.path.isdir(folder):
+            for entry in sorted(os.scandir(folder), key=lambda item: item.name):
+                file: Body = {
+                    "path": (inside + "/" + entry.name).strip("/"),
+                    "is_dir": entry.is_dir(),
+                }
+                if not entry.is_dir():
+                    file["file_size"] = entry.stat(follow_symlinks=False).st_size
+                files.append(file)
+        return {"root_uri": self._state.uri("runs", run_id, "artifacts"), "files": files}
+
+    def _create_model(self, body: Body) -> Body:
+        added = {"id": "m-" + uuid.uuid4().hex, "name": body.get("name") or "model", "t": now_ms()}
+        body = dict(body, experiment_id=str(body.get("experiment_id") or self._state.experiment_id))
+        alone = not body.get("source_run_id")
+        if alone:  # log_model of MLflow 3 starts no run; in a job the model is the job's
+            body["source_run_id"] = self.recorder.run_id
+        added = self.recorder.change("logged-models", body, added)
+        if alone:
+            link = {"run_id": self.recorder.run_id, "models": [{"model_id": added["id"], "step": 0}]}
+            self.recorder.change("runs/outputs", link, {})
+        return {"model": model_view(self._state, added["id"])}
+
+    def _logged_model(self, method: str, op: str, body: Body) -> Body:
+        if method != "GET":
+            self.recorder.change(op, body, {"t": now_ms()})
+        with self.recorder.lock:
+            return {"model": model_view(self._state, op.split("/")[1])}
+
+    def _create_trace(self, body: Body) -> Body:
+        if "trace" in body:  # MLflow 3.x chose the id itself
+            trace_id = body["trace"]["trace_info"]["trace_id"]
+            self.recorder.change("traces", body, {"id": trace_id, "t": now_ms()})
+            return {"trace": {"trace_info": self._state.traces[trace_id]}}
+        added = self.recorder.change("traces", body, {"id": uuid.uuid4().hex, "t": now_ms()})
+        return {"trace_info": self._state.traces[added["id"]]}
+
+    def _trace(self, method: str, op: str, body: Body) -> Body:
+        trace_id = op.split("/")[1]
+        if method != "GET":
+            self.recorder.change(op, body, {"t": now_ms()})
+        trace = self._state.traces.get(trace_id)
+        if trace is None:
+            raise missing(f"Trace with ID '{trace_id}' not found.")
+        return {"trace_info": trace} if "request_id" in trace else {"trace": {"trace_info": trace}}
+
+
+_ROUTES: Dict[Tuple[str, str], Callable[[Sink, Body], Any]] = {
+    ("GET", "server-info"): lambda sink, body: {
+        "store_type": "SqlStore",
+        "workspaces_enabled": False,
+    },
+    ("GET", "experiments/get"): lambda sink, body: {"experiment": sink._state.experiment(body.get("experiment_id"))},
+    ("GET", "experiments/get-by-name"): Sink._experiment_by_name,
+    ("POST", "experiments/create"): Sink._create_experiment,
+    ("POST", "experiments/search"): lambda sink, body: {"experiments": list(sink._state.experiments.values())},
+    ("GET", "experiments/search"): lambda sink, body: {"experiments": list(sink._state.experiments.values())},
+    ("GET", "runs/get"): lambda sink, body: {"run": sink._view(str(body.get("run_id") or body.get("run_uuid")))},
+    ("POST", "runs/update"): Sink._update_run,
+    ("POST", "runs/search"): Sink._search_runs,
+    ("GET", "metrics/get-history"): Sink._history,
+    ("GET", "artifacts/list"): Sink._artifacts,
+    ("POST", "logged-models"): Sink._create_model,
+    ("POST", "logged-models/search"): Sink._search_models,
+    ("POST", "traces"): Sink._create_trace,
+    ("POST", "traces/search"): lambda sink, body: {"traces": []},
+    ("GET", "traces"): lambda sink, body: {"traces": []},
+}

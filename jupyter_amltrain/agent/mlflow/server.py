@@ -1,0 +1,494 @@
+"""A loopback MLflow tracking server for one job, in the standard library."""
+
+import errno
+import hmac
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Callable, Dict, Mapping, Optional
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from .. import testing
+from ..tcp_owner import OwnerLookup, rank_of
+from .journal import clean
+from .routes import Sink
+from .store import Recorder
+from .validation import Refusal
+
+#: Connections that the kernel completes while the sink is busy or is forked anew; it takes less where
+#: ``net.core.somaxconn`` is less.
+BACKLOG = 4096
+
+#: Open connections, each with a thread. A job has one or a few for each of its processes.
+MAX_CONNECTIONS = 512
+
+#: Of these, connections that have not shown the token.
+MAX_UNTRUSTED = 64
+
+#: Seconds in which a connection has to send a request with the token, and between two pieces of one.
+REQUEST_TIMEOUT_S = 10.0
+
+#: Seconds after which an unused connection is closed; the client opens another when it needs one.
+IDLE_TIMEOUT_S = 600.0
+
+
+class _Connection:
+    def __init__(self, now: float) -> None:
+        self.trusted = False
+        self.busy = True
+        self.since = now
+
+
+class Connections:
+    """Keeps the sink's connections few, and other users' out.
+
+    Parameters
+    ----------
+    on_note
+        Called with one sentence when a connection was refused or closed.
+    """
+
+    def __init__(self, on_note: Callable[[str], None]) -> None:
+        self._note = on_note
+        self._lookup = OwnerLookup()
+        self._uid = os.geteuid() if hasattr(os, "geteuid") else -1
+        self._lock = threading.Lock()
+        self._open: Dict[socket.socket, _Connection] = {}
+        self._limit = min(MAX_CONNECTIONS, _descriptors() // 2)
+
+    def admit(self, connection: socket.socket) -> bool:
+        """Whether an accepted connection may stay; one that may not is reset.
+
+        Another user's is known by its owner on Linux. Elsewhere, and for other
+        programs of the same user, the token and the limits have to do.
+        """
+        owner = self._lookup.owner(connection)
+        # root may do anything anyway, and jobs use sudo
+        if owner is not None and (owner.uid not in (self._uid, 0) or not owner.inode):
+            if owner.inode:
+                self._note("connections of Unix user %d were refused" % owner.uid)
+            try:  # no TIME_WAIT entry for each of them
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            except OSError:
+                pass
+            return False
+        with self._lock:
+            self._open[connection] = _Connection(time.monotonic())
+            untrusted = [key for key, value in self._open.items() if not value.trusted]
+            if len(untrusted) > MAX_UNTRUSTED:
+                self._close(untrusted[0])
+            elif len(self._open) > self._limit:
+                self._close(self._least_used(connection))
+        return True
+
+    def make_room(self) -> None:
+        """Close the connection that is missed least; the process has no descriptor left."""
+        with self._lock:
+            if self._open:
+                self._close(self._least_used(None))
+
+    def _least_used(self, new: Optional[socket.socket]) -> socket.socket:
+        """An old connection without the token, else the one that has been idle longest, else the oldest."""
+
+        def order(item: socket.socket) -> object:
+            state = self._open[item]
+            return item is new, state.trusted, state.busy, state.since
+
+        return min(self._open, key=order)  # type: ignore[arg-type]
+
+    def _close(self, connection: socket.socket) -> None:
+        """Wake the thread of a connection, which then closes it."""
+        del self._open[connection]
+        self._note("there were too many connections; the least used ones were closed")
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def trust(self, connection: socket.socket) -> None:
+        """Note that a connection has shown the token, and works on a request."""
+        with self._lock:
+            state = self._open.get(connection)
+            if state is not None:
+                state.trusted = state.busy = True
+
+    def rest(self, connection: socket.socket) -> None:
+        """Note that a connection waits for its next request."""
+        with self._lock:
+            state = self._open.get(connection)
+            if state is not None:
+                state.busy, state.since = False, time.monotonic()
+
+    def remove(self, connection: socket.socket) -> None:
+        """Forget a connection that is closed."""
+        with self._lock:
+            self._open.pop(connection, None)
+
+
+def _descriptors() -> int:
+    """Files that this process may open."""
+    try:
+        import resource
+
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except (ImportError, OSError, ValueError):
+        return 256
+
+
+#: Answer to ``GET /version``. Below 3.4 a client keeps a trace's spans in an artifact
+#: instead of sending them as OpenTelemetry protobuf.
+VERSION = "3.3.0"
+
+#: Longest request, bytes; MLflow itself allows 1 MB for a batch.
+MAX_BODY = 64 << 20
+
+#: Longest body of a request without the token, and longest head of any, bytes.
+MAX_UNTRUSTED_BODY = MAX_HEAD = 64 << 10
+
+#: What is answered without the token.
+_OPEN_PATHS = ("/health", "/version")
+
+#: Settings of the submitter's shell that would lead the client elsewhere.
+CLEARED = (
+    "MLFLOW_RUN_ID",  # every process would take it once, and a run of another store is not here
+    "MLFLOW_EXPERIMENT_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_TRACKING_USERNAME",  # goes before the token
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_AUTH",
+)
+
+
+def client_env(port: int, token: str, base: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
+    """Environment that makes MLflow in a job log to the sink.
+
+    Retries are few and short: by default one lost ``log_metric`` holds a job for four
+    minutes. Three retries (1 + 2 + 4 s) outlive a restart of the sink.
+
+    Parameters
+    ----------
+    port
+        Port of the sink on 127.0.0.1.
+    token
+        The secret that the sink was given.
+    base
+        The rest of the job's environment, to extend its ``no_proxy``.
+
+    Returns
+    -------
+    dict
+        Variables to set; those in :data:`CLEARED` are to be removed.
+    """
+    env = {
+        "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}",
+        "MLFLOW_TRACKING_TOKEN": token,
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+        "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+        # its links to a run would point at the sink, which has no pages
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    }
+    for name in ("no_proxy", "NO_PROXY"):
+        known = (base or {}).get(name, "")
+        env[name] = known + ",127.0.0.1" if known else "127.0.0.1"
+    return env
+
+
+def serve(
+    listening_socket: socket.socket,
+    *,
+    journal: str,
+    artifacts: str,
+    run_id: str,
+    run_name: str,
+    experiment_name: str,
+    token: str,
+    experiment_id: str = "0",
+    version: str = VERSION,
+    truncate: bool = True,
+    log_path: Optional[str] = None,
+    on_note: Optional[Callable[[str], None]] = None,
+) -> int:
+    """Serve until SIGTERM; the body of a forked process.
+
+    The parent opens the socket and keeps it, so that requests wait in its backlog
+    while a killed sink is forked anew; the new one reads the journal and goes on.
+
+    Parameters
+    ----------
+    listening_socket
+        Bound to 127.0.0.1 and listening.
+    journal
+        File for the records (``metrics/rank-0.jsonl``).
+    artifacts
+        Folder below which scripts write artifacts and models.
+    run_id
+        Id of the job's MLflow run: 32 hex digits, ours.
+    run_name, experiment_name, experiment_id
+        What the script sees; ``"0"`` is the experiment of a client that was told none.
+    token
+        Bearer token that every request must carry.
+    version
+        MLflow version to answer on ``/version``.
+    truncate
+        Cut over-long values like an MLflow server does; false refuses them.
+    log_path
+        File to which notes are appended (``log/agent.txt``).
+    on_note
+        Called with each note instead.
+
+    Returns
+    -------
+    int
+        0, for ``os._exit``.
+
+    Raises
+    ------
+    OSError
+        The journal cannot be opened.
+    """
+    recorder = Recorder(
+        journal=journal,
+        artifacts=artifacts,
+        run_id=run_id,
+        run_name=run_name,
+        experiment_id=experiment_id,
+        experiment_name=experiment_name,
+        truncate=truncate,
+        on_note=on_note or _log_writer(log_path),
+    )
+    server = _Server(listening_socket, recorder, token, version)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the job's, not ours
+    try:
+        # wakes once a second to write what a full disk has held back
+        server.serve_forever(poll_interval=1.0)
+    except _Stop:
+        pass
+    recorder.close()
+    return 0
+
+
+class _Gone(Exception):
+    """The client went away in the middle of a request."""
+
+
+class _Stop(BaseException):
+    """SIGTERM came."""
+
+
+def _stop(number: int, frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Stop
+
+
+def _log_writer(path: Optional[str]) -> Callable[[str], None]:
+    """A function that appends lines to the agent's log of the run."""
+
+    def note(text: str) -> None:
+        if path is None:
+            return
+        line = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) + " mlflow-sink: " + text + "\n"
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        except OSError:
+            return  # a full disk must not stop the job
+        try:
+            os.write(fd, line.encode("utf-8", "backslashreplace"))
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+
+    return note
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listening: socket.socket, recorder: Recorder, token: str, version: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        # A new object on the same descriptor: the parent's stays as it is.
+        self.socket = socket.socket(fileno=os.dup(listening.fileno()))
+        self.socket.settimeout(None)
+        self.socket.listen(BACKLOG)
+        self.server_address = self.socket.getsockname()
+        self.recorder = recorder
+        self.sink = Sink(recorder)
+        self.version = version
+        self.authorization = ("Bearer " + token).encode()
+        self.connections = Connections(recorder.note_once)
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # tried again at once, for it waits to be accepted
+                self.connections.make_room()
+                time.sleep(0.01)
+            raise
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return self.connections.admit(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.remove(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        self.recorder.flush()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no event."""
+
+
+class _BoundedHead:
+    """The incoming stream of a connection, of which one request's head may take :data:`MAX_HEAD` bytes."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.left = MAX_HEAD
+        self.read = file.read
+        self.close = file.close
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._file.readline(limit)
+        self.left -= len(line)
+        if self.left < 0:
+            raise ConnectionAbortedError("the head of a request is too long")
+        return line
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    timeout = REQUEST_TIMEOUT_S
+    wbufsize = -1  # one send for each answer; header and body in two cost a delayed ACK
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self._head = _BoundedHead(self.rfile)
+        self.rfile: Any = self._head
+
+    def handle_one_request(self) -> None:
+        self._head.left = MAX_HEAD
+        super().handle_one_request()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The access log of a loopback server is noise."""
+
+    def _serve(self) -> None:
+        answer: Any
+        try:
+            trusted = self._authenticate()
+            raw = self._body(MAX_BODY if trusted else MAX_UNTRUSTED_BODY)
+            code, answer = 200, self._answer(raw)
+        except _Gone:
+            self.close_connection = True
+            return
+        except Refusal as refusal:
+            code, answer = refusal.http, {"error_code": refusal.code, "message": refusal.message}
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            message = f"amltrain's sink cannot read this request: {type(error).__name__}: {error}"
+            code, answer = 400, {"error_code": "INVALID_PARAMETER_VALUE", "message": message}
+        except Exception as error:  # a bug of ours: the job must neither wait nor die of a retry
+            message = f"amltrain's sink failed: {type(error).__name__}: {error}"
+            self.server.recorder.note_once(message)
+            code, answer = 400, {"error_code": "INTERNAL_ERROR", "message": message}
+        text = isinstance(answer, str)
+        data = (answer if text else json.dumps(answer)).encode()
+        testing.hit("sink_before_answer")
+        self.send_response(code)
+        self.send_header("Content-Type", "text/plain" if text else "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        self.wfile.flush()
+        self.server.connections.rest(self.connection)
+
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve
+
+    def _authenticate(self) -> bool:
+        """Check the request's head before its body is read; whether it carries the token.
+
+        Raises
+        ------
+        Refusal
+            It may not be answered.
+        """
+        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
+        if host not in ("127.0.0.1", "localhost"):  # a web page that names this port
+            self._refuse("wrong Host header")
+        given = (self.headers.get("Authorization") or "").encode("latin-1", "replace")
+        if not hmac.compare_digest(given, self.server.authorization):
+            if urlsplit(self.path).path in _OPEN_PATHS:
+                return False
+            self._refuse("wrong token in MLFLOW_TRACKING_TOKEN")
+        self.server.connections.trust(self.connection)
+        self.connection.settimeout(IDLE_TIMEOUT_S)
+        return True
+
+    def _refuse(self, why: str) -> None:
+        # A small body is taken, or its sender would see a reset instead of the answer.
+        self._body(MAX_UNTRUSTED_BODY)
+        self.close_connection = True
+        raise Refusal("PERMISSION_DENIED", "amltrain's sink: " + why, 403)
+
+    def _body(self, limit: int) -> bytes:
+        """The body of the request.
+
+        Raises
+        ------
+        Refusal
+            It is longer than `limit` bytes.
+        _Gone
+            The client went away or stopped within it.
+        """
+        length = max(int(self.headers.get("Content-Length") or 0), 0)
+        if length > limit:
+            self.close_connection = True  # its body stays unread
+            raise Refusal("INVALID_PARAMETER_VALUE", f"a request of {length} bytes; at most {limit}", 413)
+        if not length:
+            return b""
+        try:
+            raw: bytes = self.rfile.read(length)
+        except OSError as error:
+            raise _Gone from error
+        if len(raw) < length:
+            raise _Gone
+        return raw
+
+    def _answer(self, raw: bytes) -> Any:
+        url = urlsplit(self.path)
+        if url.path == "/health":
+            return "OK"
+        if url.path == "/version":
+            return self.server.version
+        body: Dict[str, Any] = {}
+        if raw and "json" in (self.headers.get("Content-Type") or "json"):
+            # "NaN" stays text, as MLflow's own JSON has it: not every reader takes a bare NaN
+            body = json.loads(raw, parse_constant=str)
+            if b"\\u" in raw or not raw.isascii():
+                body = clean(body)
+        for name, values in parse_qs(url.query).items():
+            body.setdefault(name, values[0])
+        return self.server.sink.handle(self.command, unquote(url.path), body, self._rank)
+
+    def _rank(self) -> str:
+        return rank_of(OwnerLookup().owner(self.connection))
+
+
+def new_run_id() -> str:
+    """A fresh MLflow run id: 32 hex digits."""
+    return uuid.uuid4().hex

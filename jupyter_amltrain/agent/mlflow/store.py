@@ -1,0 +1,420 @@
+"""What a job has logged so far: checked, applied, written to the journal."""
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+from .. import testing
+from .journal import Journal, Record, now_ms
+from .validation import Body, Refusal, fit, invalid, missing
+
+
+class Run:
+    """One MLflow run of the job."""
+
+    def __init__(self, run_id: str, experiment: str, name: str, user: str, start: int) -> None:
+        self.run_id = run_id
+        self.experiment = experiment
+        self.name = name
+        self.user = user
+        self.start = start
+        self.end: Optional[int] = None
+        self.status = "RUNNING"
+        self.active = True
+        self.tags: Dict[str, str] = {"mlflow.runName": name}
+        self.params: Dict[str, str] = {}
+        self.metrics: Dict[str, Body] = {}
+        self.datasets: List[Body] = []
+        self.models_in: Dict[str, Body] = {}
+        self.models_out: Dict[str, Body] = {}
+
+    def column(self, kind: str, key: str) -> Any:
+        """A value for a filter or an order (see :mod:`.search`)."""
+        if kind == "metric":
+            return float(self.metrics[key]["value"]) if key in self.metrics else None
+        if kind == "param":
+            return self.params.get(key)
+        if kind == "tag":
+            return self.tags.get(key)
+        names = {"run_id": "run_id", "run_name": "name", "Run name": "name", "status": "status"}
+        names.update(start_time="start", end_time="end", user_id="user", created="start")
+        return getattr(self, names[key]) if key in names else None
+
+
+class State:
+    """Experiments, runs, logged models and traces of one job.
+
+    Parameters
+    ----------
+    artifacts
+        Folder that takes artifacts; scripts write there directly (``file:`` URIs).
+    experiment_id, experiment_name
+        The experiment of the job's own run.
+    """
+
+    def __init__(self, artifacts: str, experiment_id: str, experiment_name: str) -> None:
+        self.artifacts = os.path.abspath(artifacts)
+        self.experiment_id = experiment_id
+        self.experiments: Dict[str, Body] = {}
+        self.runs: Dict[str, Run] = {}
+        self.models: Dict[str, Body] = {}
+        self.traces: Dict[str, Body] = {}
+        #: Starts that became the job's own run: kind (``script``, ``autolog``) and rank.
+        self.joined: Set[Tuple[str, str]] = set()
+        self.add_experiment(experiment_id, experiment_name, 0)
+        self._fold: Dict[str, Callable[[Body, Body], None]] = {
+            "experiments/create": lambda b, a: self.add_experiment(a["id"], b["name"], a["t"], b.get("tags")),
+            "experiments/set-experiment-tag": self._experiment_tag,
+            "runs/create": self._create_run,
+            "runs/update": self._update_run,
+            "runs/delete": lambda b, a: setattr(self.run(b), "active", False),
+            "runs/restore": lambda b, a: setattr(self.run(b), "active", True),
+            "runs/log-metric": lambda b, a: self._metric(self.run(b), b),
+            "runs/log-parameter": lambda b, a: self._params(self.run(b), [b]),
+            "runs/set-tag": lambda b, a: self._tags(self.run(b), [b]),
+            "runs/delete-tag": lambda b, a: self._delete_tag(self.run(b), b["key"]),
+            "runs/log-batch": self._batch,
+            "runs/log-model": self._model_history,
+            "runs/log-inputs": self._inputs,
+            "runs/outputs": lambda b, a: self.run(b).models_out.update(_by_model(b)),
+            "logged-models": self._create_model,
+            "traces": self._trace,
+        }
+
+    # -- look-ups
+
+    def run(self, body: Body) -> Run:
+        """The run that a request names."""
+        run_id = body.get("run_id") or body.get("run_uuid")
+        if run_id not in self.runs:
+            raise missing(f"Run with id={run_id} not found")
+        return self.runs[str(run_id)]
+
+    def model(self, model_id: str) -> Body:
+        """A logged model."""
+        if model_id not in self.models:
+            raise missing(f"Logged model with ID '{model_id}' not found.")
+        return self.models[model_id]
+
+    def experiment(self, experiment_id: Any) -> Body:
+        """An experiment."""
+        if experiment_id not in self.experiments:
+            raise missing(f"No Experiment with id={experiment_id} exists")
+        return self.experiments[str(experiment_id)]
+
+    def uri(self, *parts: str) -> str:
+        """``file:`` URI of a place below the artifact folder."""
+        return Path(self.artifacts, *parts).as_uri()
+
+    # -- the fold
+
+    def check(self, op: str, body: Body) -> None:
+        """Refuse what would not fit the state; changes nothing."""
+        if op in ("runs/log-parameter", "runs/log-batch"):
+            run = self.run(body)
+            for param in (body.get("params") or []) if op == "runs/log-batch" else [body]:
+                old, new = run.params.get(param["key"]), param.get("value", "")
+                if old is not None and old != new:
+                    raise invalid(
+                        "Changing param values is not allowed. Param with "
+                        f"key='{param['key']}' was already logged with value='{old}' for "
+                        f"run ID='{run.run_id}'. Attempted logging new value '{new}'."
+                    )
+        elif op.startswith("runs/") and op != "runs/create":
+            run = self.run(body)
+            if op == "runs/delete-tag" and body.get("key") not in run.tags:
+                raise missing(f"No tag with name: {body.get('key')} in run with id {run.run_id}")
+            if op == "runs/log-model":
+                json.loads(body["model_json"])
+        elif op in ("experiments/set-experiment-tag", "logged-models"):
+            self.experiment(body.get("experiment_id"))
+        elif op.startswith("logged-models/"):
+            self.model(op.split("/")[1])
+
+    def apply(self, op: str, body: Body, added: Body) -> None:
+        """Take one journal record in. `added` holds the ids and times that the sink chose."""
+        if op in self._fold:
+            self._fold[op](body, added)
+        elif op.startswith("logged-models/"):
+            self._change_model(op.split("/"), body, added)
+        elif op.startswith("traces/"):
+            trace = self.traces.get(op.split("/")[1])
+            if trace is not None and op.count("/") == 1:
+                trace.update(body)
+
+    def add_experiment(self, experiment_id: str, name: str, t: int, tags: Optional[List[Body]] = None) -> None:
+        """Put an experiment in."""
+        self.experiments[experiment_id] = {
+            "experiment_id": experiment_id,
+            "name": name,
+            "lifecycle_stage": "active",
+            "artifact_location": self.uri(),
+            "tags": list(tags or []),
+            "creation_time": t,
+            "last_update_time": t,
+        }
+
+    def add_run(self, run_id: str, experiment: str, name: str, user: str, start: int) -> Run:
+        """Put a run in."""
+        run = self.runs[run_id] = Run(run_id, experiment, name, user, start)
+        return run
+
+    def _experiment_tag(self, body: Body, added: Body) -> None:
+        tags = {tag["key"]: tag for tag in self.experiments[body["experiment_id"]]["tags"]}
+        tags[body["key"]] = {"key": body["key"], "value": body.get("value", "")}
+        self.experiments[body["experiment_id"]]["tags"] = list(tags.values())
+
+    def _create_run(self, body: Body, added: Body) -> None:
+        start = int(body.get("start_time") or added["t"])
+        experiment = str(body.get("experiment_id") or self.experiment_id)
+        run = self.add_run(added["id"], experiment, added["name"], body.get("user_id") or "", start)
+        self._tags(run, body.get("tags") or [])
+
+    def _update_run(self, body: Body, added: Body) -> None:
+        run = self.run(body)
+        if added.get("joined"):
+            kind, rank = added["joined"]
+            self.joined.add((kind, rank))
+        run.status = body.get("status") or run.status
+        if body.get("end_time"):
+            run.end = int(body["end_time"])
+        elif body.get("status") == "RUNNING":
+            run.end = None
+        if body.get("run_name"):
+            run.name = run.tags["mlflow.runName"] = body["run_name"]
+
+    def _metric(self, run: Run, point: Body) -> None:
+        kept: Body = {"key": point["key"], "value": point["value"]}
+        kept.update(timestamp=int(point.get("timestamp") or 0), step=int(point.get("step") or 0))
+        old = run.metrics.get(point["key"])
+        if old is None or _rank(kept) >= _rank(old):
+            run.metrics[point["key"]] = kept
+        model = self.models.get(point.get("model_id") or "")
+        if model is not None:
+            # the last point for each data set; MLflow's page shows no more of it
+            model["metrics"][point["key"], point.get("dataset_name")] = dict(point)
+
+    def _params(self, run: Run, params: List[Body]) -> None:
+        for param in params:
+            run.params[param["key"]] = param.get("value", "")
+
+    def _tags(self, run: Run, tags: List[Body]) -> None:
+        for tag in tags:
+            run.tags[tag["key"]] = tag.get("value", "")
+            if tag["key"] == "mlflow.runName":
+                run.name = tag.get("value", "")
+
+    def _delete_tag(self, run: Run, key: str) -> None:
+        run.tags.pop(key, None)
+
+    def _batch(self, body: Body, added: Body) -> None:
+        run = self.run(body)
+        for point in body.get("metrics") or []:
+            self._metric(run, point)
+        self._params(run, body.get("params") or [])
+        self._tags(run, body.get("tags") or [])
+
+    def _model_history(self, body: Body, added: Body) -> None:
+        run = self.run(body)  # MLflow 2.x only; its server appends to this tag
+        history = json.loads(run.tags.get("mlflow.log-model.history", "[]"))
+        history.append(json.loads(body["model_json"]))
+        run.tags["mlflow.log-model.history"] = json.dumps(history)
+
+    def _inputs(self, body: Body, added: Body) -> None:
+        run = self.run(body)
+        have = {(d["dataset"].get("name"), d["dataset"].get("digest")) for d in run.datasets}
+        for entry in body.get("datasets") or []:
+            if (entry["dataset"].get("name"), entry["dataset"].get("digest")) not in have:
+                run.datasets.append(entry)
+        run.models_in.update(_by_model(body))
+
+    def _create_model(self, body: Body, added: Body) -> None:
+        info = {
+            "model_id": added["id"],
+            "experiment_id": body["experiment_id"],
+            "name": added["name"],
+        }
+        info.update(creation_timestamp_ms=added["t"], last_updated_timestamp_ms=added["t"])
+        info["artifact_uri"] = self.uri("models", added["id"], "artifacts")
+        info.update(status="LOGGED_MODEL_PENDING", model_type=body.get("model_type") or "")
+        info.update(source_run_id=body.get("source_run_id") or "", tags=list(body.get("tags") or []))
+        self.models[added["id"]] = {
+            "info": info,
+            "params": list(body.get("params") or []),
+            "metrics": {},
+        }
+
+    def _change_model(self, path: List[str], body: Body, added: Body) -> None:
+        model = self.model(path[1])
+        if len(path) == 2:
+            model["info"]["status"] = body.get("status") or "LOGGED_MODEL_READY"
+            model["info"]["last_updated_timestamp_ms"] = added["t"]
+        elif path[2] == "params":
+            model["params"] += body.get("params") or []
+        elif path[2] == "tags":
+            tags = {tag["key"]: tag for tag in model["info"]["tags"]}
+            tags.update({tag["key"]: tag for tag in body.get("tags") or []})
+            model["info"]["tags"] = list(tags.values())
+
+    def _trace(self, body: Body, added: Body) -> None:
+        key = "mlflow.artifactLocation"
+        if "trace" in body:  # MLflow 3.x
+            info = dict(body["trace"]["trace_info"])
+            where = self.uri("traces", info["trace_id"], "artifacts")
+            info["tags"] = dict(info.get("tags") or {}, **{key: where})
+            self.traces[info["trace_id"]] = info
+        else:  # MLflow 2.x
+            tag = {"key": key, "value": self.uri("traces", added["id"], "artifacts")}
+            tags = list(body.get("tags") or []) + [tag]
+            self.traces[added["id"]] = dict(body, request_id=added["id"], tags=tags)
+
+
+def _by_model(body: Body) -> Dict[str, Body]:
+    return {model["model_id"]: model for model in body.get("models") or []}
+
+
+def _rank(point: Body) -> Any:
+    return point["step"], point["timestamp"], float(point["value"])
+
+
+#: Changes that make something: repeated, they would make it twice.
+_MAKES = ("runs/create", "logged-models", "traces", "experiments/create")
+
+#: Last journal lines whose answer a killed sink may not have sent: one for each open connection.
+_UNANSWERED = 64
+
+
+class Recorder:
+    """State and journal of one job, changed together under one lock.
+
+    Parameters
+    ----------
+    journal, artifacts, run_id, run_name, experiment_id, experiment_name, truncate, on_note
+        See :func:`.server.serve`.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: str,
+        artifacts: str,
+        run_id: str,
+        run_name: str,
+        experiment_id: str,
+        experiment_name: str,
+        truncate: bool,
+        on_note: Callable[[str], None],
+    ) -> None:
+        self.run_id = run_id
+        self.state = State(artifacts, experiment_id, experiment_name)
+        self._truncate = truncate
+        self._on_note = on_note
+        self._noted: Set[str] = set()
+        self.lock = threading.Lock()
+        self._unanswered: List[Record] = []
+        self.journal = Journal(journal, self.note_once)
+        os.makedirs(artifacts, mode=0o700, exist_ok=True)
+        self.journal.recover(self._replay)
+        if self.journal.seq == 0:
+            added = {
+                "id": run_id,
+                "exp_id": experiment_id,
+                "exp_name": experiment_name,
+                "name": run_name,
+            }
+            t = now_ms()
+            self.journal.append("init", {}, added, t)
+            self.state.add_run(run_id, experiment_id, run_name, "", t)
+
+    def _replay(self, record: Record) -> None:
+        added = record.get("a") or {}
+        if record["op"] == "init":
+            self.state.add_run(added["id"], added["exp_id"], added["name"], "", record["t"])
+            return
+        try:
+            self.state.apply(record["op"], record["b"], added)
+        except Refusal as error:  # the line that made what it names is damaged
+            raise ValueError(error.message) from error
+        self._unanswered = [*self._unanswered[1 - _UNANSWERED :], record]
+
+    def note_once(self, text: str) -> None:
+        """Log a sentence, once."""
+        if text not in self._noted and len(self._noted) < 1000:
+            self._noted.add(text)
+            self._on_note(text)
+
+    def flush(self) -> None:
+        """Write what a full disk has held back."""
+        with self.lock:
+            self.journal.flush()
+
+    def close(self) -> None:
+        """Write, sync, close. Requests that come later get no answer."""
+        self.lock.acquire()
+        self.journal.close()
+
+    # -- changes
+
+    def fit(self, op: str, body: Body) -> Body:
+        """Return a change whose values are not longer than the store takes; see :func:`.validation.fit`."""
+        return fit(op, body, self._truncate, self.note_once)
+
+    def change(self, op: str, body: Body, added: Body) -> Body:
+        """Check, journal and apply one change; the ids that it got, also when it is a repeat."""
+        body = self.fit(op, body)
+        with self.lock:
+            known = self.repeated(op, body)
+            if known is not None:
+                return known
+            self.state.check(op, body)
+            testing.hit("sink_before_write")
+            # the journal never refuses; applied first, a body that the fold cannot take is not kept
+            self.state.apply(op, body, added)
+            self.journal.append(op, body, added, added.get("t") or now_ms())
+        testing.hit("sink_after_write")
+        return added
+
+    def repeated(self, op: str, body: Body) -> Optional[Body]:
+        """The answer of a request that a killed predecessor wrote down but did not answer.
+
+        A client sends such a request again, word for word. What is idempotent anyway is
+        applied again; points carry a time in ms, so an equal one is the same one; a
+        thing that was made counts as unanswered as long as no later line names it.
+        """
+        if op == "runs/log-metric" and not body.get("model_id"):
+            last = self.state.run(body).metrics.get(body["key"])
+            now = (
+                str(body.get("timestamp") or 0),
+                str(body.get("step") or 0),
+                float(body["value"]),
+            )
+            if last and now == (str(last["timestamp"]), str(last["step"]), float(last["value"])):
+                return {}
+        points = op == "runs/log-metric" or (op == "runs/log-batch" and bool(body.get("metrics")))
+        if not self._unanswered or not (points or op in _MAKES):
+            return None
+        for index, record in enumerate(self._unanswered):
+            if record["op"] != op or record["b"] != body:
+                continue
+            added: Body = record.get("a") or {}
+            later = self._unanswered[index + 1 :]
+            if op in _MAKES and any(_names(item, str(added.get("id"))) for item in later):
+                continue
+            del self._unanswered[index]
+            return added
+        return None
+
+    def unanswered_join(self, request: str) -> bool:
+        """Whether a killed predecessor took this request as the start of the job's run."""
+        with self.lock:
+            for index, record in enumerate(self._unanswered):
+                if (record.get("a") or {}).get("request") == request:
+                    del self._unanswered[index]
+                    return True
+        return False
+
+
+def _names(record: Record, thing: str) -> bool:
+    return thing in record["op"] or thing in str(record["b"])

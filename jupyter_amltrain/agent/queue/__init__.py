@@ -1,0 +1,1 @@
+"""The queue of a machine: tickets, slots, the dispatcher."""

@@ -1,0 +1,88 @@
+"""Claims: whether a submission was accepted or revoked, decided once.
+
+A submitter that gets no answer may not say "not submitted" while its request can
+still be served, and a dispatcher that goes on after a stop may not start what was
+given up. Both record their decision under the submission's name; the first one holds.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+
+from ..protocol import valid_run_id
+
+CLAIMS = "claims"
+#: The two decisions. The first is the dispatcher's, the second the submitter's.
+ACCEPTED, REVOKED = "accepted", "revoked"
+
+
+def decide(queue: str, submission: str, decision: str) -> str:
+    """Record a decision on a submission unless there is one already.
+
+    A symbolic link is made together with its content, or not at all: no reader sees half of it.
+
+    Parameters
+    ----------
+    queue
+        The queue folder.
+    submission
+        Name that the submitter gave to this one submission.
+    decision
+        `ACCEPTED` or `REVOKED`.
+
+    Returns
+    -------
+    str
+        The decision that holds.
+
+    Raises
+    ------
+    OSError
+        It cannot be recorded, so nothing is decided.
+    """
+    path = _path(queue, submission)
+    while True:
+        try:
+            os.symlink(decision, path)
+            return decision
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            continue
+        try:
+            return os.readlink(path)
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # else it was removed meanwhile
+                raise
+
+
+def forget(queue: str, submission: str) -> None:
+    """Remove the decision on a submission whose submitter has its answer."""
+    try:
+        os.unlink(_path(queue, submission))
+    except OSError:
+        pass
+
+
+def sweep_claims(queue: str) -> None:
+    """Remove all decisions. Only for a new dispatcher that has no socket yet: no earlier request reaches it."""
+    folder = os.path.join(queue, CLAIMS)
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        try:
+            os.unlink(os.path.join(folder, name))
+        except OSError:
+            pass
+
+
+def _path(queue: str, submission: str) -> str:
+    name = submission
+    if not valid_run_id(name):
+        name = hashlib.sha256(submission.encode("utf-8", "surrogatepass")).hexdigest()
+    return os.path.join(queue, CLAIMS, name)

@@ -1,0 +1,114 @@
+"""Slots: which job may own which devices. Data and functions; no process, no file.
+
+A *record* is what the dispatcher keeps for a started job::
+
+    {"schema", "number", "run", "home", "devices": [GPU uuid], "cpu_slot": int | None,
+     "guardian": {"pid", "start"}, "supervisor": {"pid", "start"} | None, "boot": str}
+
+A *ticket* is a waiting job: ``{"schema", "number", "run", "home", "gpus": int, ...}``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ..protocol import AgentError
+from .gpu_users import strangers
+
+Gpu = Mapping[str, Any]
+Record = Mapping[str, Any]
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use: affinity and cgroup quota counted."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        count = os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return max(1, min(count, int(quota + 0.999))) if quota else max(1, count)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _cgroup_quota() -> Optional[float]:
+    """CPUs by the cgroup's quota, or ``None``."""
+    # Inside a container the own group is mounted at the root of the tree.
+    v2 = _read("/sys/fs/cgroup/cpu.max").split()
+    if len(v2) == 2 and v2[0].isdigit():
+        return int(v2[0]) / float(v2[1])
+    quota, period = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    try:
+        return int(quota) / float(period) if int(quota) > 0 else None
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def cpu_slots() -> int:
+    """How many CPU jobs may run at once: ``$AMLTRAIN_CPU_SLOTS``, else the usable CPUs."""
+    text = os.environ.get("AMLTRAIN_CPU_SLOTS", "")
+    return int(text) if text.isdigit() and int(text) > 0 else usable_cpus()
+
+
+def wanted_gpus(asked: Optional[int], gpus: Sequence[Gpu], note: str = "") -> int:
+    """GPUs that a job gets.
+
+    Raises
+    ------
+    AgentError
+        ``CapacityError`` for more than the machine has.
+    """
+    if asked is None:
+        return 1 if gpus else 0
+    if asked > len(gpus):
+        if gpus:
+            have = "%d GPU%s (%s)" % (len(gpus), "s" * (len(gpus) > 1), ", ".join(sorted({g["name"] for g in gpus})))
+        else:
+            have = "no GPU: %s" % (note.rstrip(".") or "none was found")
+        raise AgentError(
+            "CapacityError",
+            "The job asks for %d GPU%s and this machine has %s. Try: --gpus %d"
+            % (asked, "s" * (asked > 1), have, len(gpus)),
+        )
+    return asked
+
+
+def free_gpus(gpus: Sequence[Gpu], records: Sequence[Record], ours: Set[int], share: bool) -> List[str]:
+    """UUIDs that a job may be given now: in the order of their index, those that are shared with others last."""
+    taken = {uuid for record in records for uuid in record["devices"]}
+    free = [gpu for gpu in gpus if gpu["uuid"] not in taken]
+    unused = [gpu["uuid"] for gpu in free if not strangers(gpu, ours)]
+    return unused + [gpu["uuid"] for gpu in free if gpu["uuid"] not in unused] if share else unused
+
+
+def free_cpu_slots(total: int, records: Sequence[Record]) -> List[int]:
+    """Indices of free CPU slots."""
+    taken = {record["cpu_slot"] for record in records}
+    return [index for index in range(total) if index not in taken]
+
+
+def choose(
+    gpus_wanted: int, free: Sequence[str], free_cpus: Sequence[int]
+) -> Optional[Tuple[List[str], Optional[int]]]:
+    """Devices and CPU slot for a job, or ``None`` when it must wait."""
+    if gpus_wanted:
+        return (list(free[:gpus_wanted]), None) if len(free) >= gpus_wanted else None
+    return ([], free_cpus[0]) if free_cpus else None
+
+
+def totals(
+    gpus: Sequence[Gpu], records: Sequence[Record], ours: Set[int], share: bool, lost: int = 0
+) -> Dict[str, Dict[str, int]]:
+    """``{"cpu": {"total", "free"}, "gpu": {"total", "free"}}``; ``lost`` where some of the total are."""
+    total = cpu_slots()
+    gpu_slots = {"total": len(gpus) + lost, "free": len(free_gpus(gpus, records, ours, share))}
+    if lost:
+        gpu_slots["lost"] = lost
+    return {"cpu": {"total": total, "free": len(free_cpu_slots(total, records))}, "gpu": gpu_slots}

@@ -1,0 +1,375 @@
+"""A submitted job becomes a run folder and a ticket, or nothing at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import time
+from typing import Any, Callable, Dict, Mapping, NamedTuple
+
+from .. import protocol, testing
+from ..processes import boot_id, node
+from ..protocol import (
+    DEFAULT_GPU_GRACE,
+    DEFAULT_GRACE,
+    JOB,
+    QUEUED,
+    RUN_FOLDERS,
+    RUNS,
+    SCHEMA,
+    SOURCE,
+    STAGING,
+    STATE,
+    AgentError,
+    not_writable,
+    private_folder,
+    read_json,
+    run_folder,
+    valid_run_id,
+    write_json,
+)
+from . import claims
+from .gpu_users import MAX_ANCESTORS
+from .visible_gpus import GPU_IDS
+
+FILE = "settings.json"
+
+#: Submitter's environment variable that stands for the flag of its submits.
+SHARE_VARIABLE = "AMLTRAIN_SHARE_GPUS"
+
+
+def load(queue: str) -> Dict[str, Any]:
+    """``{"share_gpus": bool}``: whether jobs may be given GPUs on which others compute."""
+    try:
+        stored = read_json(os.path.join(queue, FILE), "Queue folder") or {}
+    except (AgentError, OSError):
+        stored = {}
+    return {"share_gpus": stored.get("share_gpus") is True}
+
+
+def change(queue: str, values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Store settings; all of them as they are now.
+
+    Raises
+    ------
+    AgentError
+        ``CommandError`` for a setting or value that there is not.
+    """
+    for name, value in values.items():
+        if name != "share_gpus" or not isinstance(value, bool):
+            raise AgentError("CommandError", "The queue has no setting %s=%r. Try: --share-gpus yes" % (name, value))
+    settings = dict(load(queue), **values)
+    write_json(os.path.join(queue, FILE), dict(settings, schema=SCHEMA))
+    return settings
+
+
+def asks_to_share(environ: Mapping[str, str]) -> bool:
+    """Whether a submitter's environment asks to share GPUs (``AMLTRAIN_SHARE_GPUS=1``)."""
+    return environ.get(SHARE_VARIABLE, "") not in ("", "0")
+
+
+_HIDDEN = ".new-"
+
+#: Seconds after which a half-made folder of somebody who never came back is removed.
+_STALE = 3600.0
+
+Strings = Dict[str, str]
+
+
+class Submission(NamedTuple):
+    """A checked job. `environ` and `secrets` live in memory only."""
+
+    job: Dict[str, Any]
+    environ: Strings
+    secrets: Strings
+    submission: str
+
+
+_NUMBER = (int, float)
+
+_FIELDS: Dict[str, Any] = {
+    "run": str, "name": str, "argv": list, "cwd": str, "environ": dict, "env": dict, "secrets": dict,
+    "gpus": (int, type(None)), "timeout": (int, float, type(None)), "grace": (int, float, type(None)),
+    "out": list, "spec": dict, "snapshot": dict, "project": str, "experiment": str, "tracking": dict,
+    "notebook_dir": str, "submission": str, "require_gpu": str, "gpu_grace": (int, float, type(None)),
+    "gpu_ids": str, "share_gpus": bool, "submitter": list,
+}  # fmt: skip
+
+
+def _bad(message: str) -> AgentError:
+    return AgentError("SubmitError", "Cannot submit the job: %s" % message)
+
+
+def _strings(name: str, value: Mapping[Any, Any]) -> Strings:
+    for key, item in value.items():
+        if not isinstance(key, str) or not isinstance(item, str) or not key or "=" in key or "\0" in key + item:
+            # The value may be a secret: only its name is told.
+            raise _bad("%s: %r is not a name with a text value that an environment can hold." % (name, key))
+    return dict(value)
+
+
+def checked(payload: Mapping[str, Any]) -> Submission:
+    """Check a submit payload (fields: `calls`).
+
+    Raises
+    ------
+    AgentError
+        ``SubmitError`` that names the field.
+    """
+    for key, value in payload.items():
+        if key not in _FIELDS:
+            raise _bad("unknown field %r. Do kernel and agent have the same version?" % key)
+        if not isinstance(value, _FIELDS[key]) or (isinstance(value, bool) and _FIELDS[key] is not bool):
+            raise _bad("field %r is a %s." % (key, type(value).__name__))
+    run = payload.get("run")
+    if not valid_run_id(run):
+        raise _bad("%r is not a run id (letters, digits, '.', '_' and '-', at most 100)." % (run,))
+    argv = payload.get("argv") or []
+    if not argv or not all(isinstance(item, str) and "\0" not in item for item in argv):
+        raise _bad("argv is not a list of texts with a program first.")
+    if "\0" in payload.get("cwd", ""):
+        raise _bad("cwd has a NUL in it.")
+    timeout, grace, gpus = payload.get("timeout"), payload.get("grace"), payload.get("gpus")
+    if timeout is not None and not 0 < timeout < 1e10:
+        raise _bad("timeout %r is not a time in seconds." % timeout)
+    if grace is not None and not 0 <= grace < 1e6:
+        raise _bad("grace %r is not a time in seconds." % grace)
+    if gpus is not None and gpus < 0:
+        raise _bad("gpus %r is not a number of GPUs." % gpus)
+    require, gpu_grace = payload.get("require_gpu", ""), payload.get("gpu_grace")
+    if require not in ("", "warn", "stop"):
+        raise _bad("require_gpu %r is neither warn nor stop." % require)
+    if payload.get("gpu_ids", "") not in GPU_IDS:
+        raise _bad("gpu_ids %r is neither uuid nor index." % payload["gpu_ids"])
+    if gpu_grace is not None and not 0 < gpu_grace < 1e10:
+        raise _bad("gpu_grace %r is not a time in seconds." % gpu_grace)
+    secrets = _strings("secrets", payload.get("secrets", {}))
+    job = {"schema": SCHEMA, "run": run, "name": payload.get("name") or run, "argv": argv}
+    for key in ("cwd", "project", "notebook_dir"):
+        job[key] = payload.get(key, "")
+    job["experiment"] = payload.get("experiment") or "default"
+    env = job["env"] = _strings("env", payload.get("env", {}))
+    job["secrets"] = sorted(secrets)
+    job["out"] = payload.get("out", [])
+    for key in ("spec", "snapshot", "tracking"):
+        job[key] = payload.get(key, {})
+    job["gpus"] = gpus
+    job["timeout"] = timeout
+    job["grace"] = default_grace() if grace is None else grace
+    job["require_gpu"] = require
+    job["gpu_ids"] = payload.get("gpu_ids", "")
+    job["gpu_grace"] = default_gpu_grace() if gpu_grace is None else gpu_grace
+    environ = _strings("environ", payload.get("environ", {}))
+    job["share_gpus"] = payload.get("share_gpus", False) or asks_to_share({**environ, **env})
+    job["submitter"] = payload.get("submitter", [])[:MAX_ANCESTORS]
+    return Submission(job, environ, secrets, payload.get("submission", ""))
+
+
+def default_grace() -> float:
+    """Seconds from SIGTERM to SIGKILL: ``$AMLTRAIN_GRACE``, else 10."""
+    return _seconds("AMLTRAIN_GRACE", DEFAULT_GRACE)
+
+
+def default_gpu_grace() -> float:
+    """Seconds until GPUs may be called unused: ``$AMLTRAIN_GPU_GRACE``, else 60."""
+    return _seconds("AMLTRAIN_GPU_GRACE", DEFAULT_GPU_GRACE)
+
+
+def _seconds(name: str, default: float) -> float:
+    try:
+        return max(0.0, float(os.environ[name]))
+    except (KeyError, ValueError):
+        return default
+
+
+def repeated(home: str, submitted: Submission) -> bool:
+    """Whether this very submission was accepted before (its answer got lost).
+
+    Raises
+    ------
+    AgentError
+        ``RunExists`` when the run id belongs to another job.
+    """
+    folder = run_folder(home, submitted.job["run"])
+    if not os.path.lexists(folder):
+        return False
+    job = read_json(os.path.join(folder, JOB)) or {}
+    if submitted.submission and job.get("submission") == submitted.submission:
+        return True
+    raise AgentError(
+        "RunExists", "There is a run %r already in %s. Choose another name." % (submitted.job["run"], home)
+    )
+
+
+def make_folder(
+    home: str, submitted: Submission, queue: str, number: int, put_ticket: Callable[[Dict[str, Any]], None]
+) -> str:
+    """Make the run folder of a job and its ticket; the folder.
+
+    Parameters
+    ----------
+    queue
+        The queue folder.
+    number
+        The ticket's number.
+    put_ticket
+        Stores the ticket; called just before the folder becomes visible.
+
+    Raises
+    ------
+    AgentError
+        ``StateError`` when the state root cannot be written, ``RunExists`` on a clash, ``SubmitError`` when the
+        submitter has revoked the job.
+    """
+    job = dict(submitted.job)
+    run = job["run"]
+    folder = run_folder(home, run)
+    hidden = hidden_folder(home, run, submitted.submission)
+    now = protocol.wall()
+    notes = {"notes": job.pop("notes")} if job.get("notes") else {}
+    job["submitted"] = now
+    job["submission"] = submitted.submission
+    job["cwd"] = job["cwd"] or os.path.join(folder, SOURCE)
+    private_folder(os.path.join(home, RUNS))
+    ticket = {
+        "schema": SCHEMA, "number": number, "run": run, "home": home, "gpus": job["gpus"], "submitted": now,
+        "mono": protocol.mono(), "boot": boot_id(), "submission": submitted.submission,
+        "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
+        "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"),
+    }  # fmt: skip
+    try:
+        os.makedirs(hidden, mode=0o700, exist_ok=True)
+        testing.hit("after_run_folder")
+        _take_source(home, run, os.path.join(hidden, SOURCE))
+        for name in RUN_FOLDERS:
+            os.makedirs(os.path.join(hidden, name), mode=0o700, exist_ok=True)
+        write_json(os.path.join(hidden, JOB), job)
+        testing.hit("after_job_json")
+        write_json(os.path.join(hidden, STATE), dict(first_state(run, queue, now), **notes))
+        testing.hit("after_state_write")
+        put_ticket(ticket)
+        testing.hit("before_claim")
+        # From here on the ticket is the next dispatcher's work if we die.
+        claim(queue, run, submitted.submission)
+        testing.hit("after_claim")
+        os.rename(hidden, folder)
+    except AgentError:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
+    except OSError as error:
+        # A submitter that found our claim may have made the folder visible meanwhile.
+        if not accepted(home, run, submitted.submission):
+            shutil.rmtree(hidden, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                repeated(home, submitted)
+            raise not_writable(os.path.join(home, RUNS), error) from error
+    testing.hit("after_ticket")
+    return folder
+
+
+def claim(queue: str, run: str, submission: str) -> None:
+    """Accept a submission for good.
+
+    Raises
+    ------
+    AgentError
+        ``SubmitError`` when its submitter has revoked it.
+    """
+    if submission and claims.decide(queue, submission, claims.ACCEPTED) == claims.REVOKED:
+        raise AgentError("SubmitError", "Run %r was revoked by its submitter, who waited too long." % run)
+
+
+def accepted(home: str, run: str, submission: str) -> bool:
+    """Whether the run folder of this very submission is there."""
+    try:
+        job = read_json(os.path.join(run_folder(home, run), JOB)) or {}
+    except (AgentError, OSError):
+        return False
+    return bool(submission) and job.get("submission") == submission
+
+
+def hidden_folder(home: str, run: str, submission: str) -> str:
+    """Where a run folder is filled before it is seen."""
+    return os.path.join(home, RUNS, "%s%s-%s" % (_HIDDEN, run, submission))
+
+
+def uncover(ticket: Mapping[str, Any], queue: str) -> bool:
+    """Finish what a kill between ticket and rename left; whether the run folder is there.
+
+    Raises
+    ------
+    OSError
+        It cannot be told.
+    """
+    home, run, submission = ticket["home"], ticket["run"], ticket.get("submission", "")
+    if not gone(run_folder(home, run)):
+        return True
+    hidden = hidden_folder(home, run, submission)
+    if gone(hidden):
+        return False
+    try:
+        claim(queue, run, submission)
+    except AgentError:
+        shutil.rmtree(hidden, ignore_errors=True)
+        return False
+    show(home, run, submission)
+    return not gone(run_folder(home, run))
+
+
+def show(home: str, run: str, submission: str) -> None:
+    """Make the folder of an accepted run visible, if nobody has done it yet."""
+    try:
+        os.rename(hidden_folder(home, run, submission), run_folder(home, run))
+    except OSError:
+        pass
+
+
+def gone(folder: str) -> bool:
+    """Whether a folder was removed; not when its disk merely does not answer.
+
+    Raises
+    ------
+    OSError
+        It cannot be told.
+    """
+    try:
+        return not stat.S_ISDIR(os.stat(folder).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+
+
+def sweep_submissions(home: str) -> None:
+    """Remove half-made run folders that nobody came back for."""
+    runs = os.path.join(home, RUNS)
+    try:
+        names = [name for name in os.listdir(runs) if name.startswith(_HIDDEN)]
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(runs, name)
+        try:
+            if time.time() - os.stat(path).st_mtime > _STALE:
+                shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            pass
+
+
+def _take_source(home: str, run: str, source: str) -> None:
+    try:
+        os.rename(os.path.join(home, STAGING, run), source)
+    except FileNotFoundError:
+        # Nothing was staged, or an earlier try of this submission took it.
+        os.makedirs(source, mode=0o700, exist_ok=True)
+
+
+def first_state(run: str, queue: str, now: float) -> Dict[str, Any]:
+    """``state.json`` of a job that was just accepted; it names the one queue that can lose the job."""
+    return {
+        "schema": SCHEMA, "run": run, "state": QUEUED, "detail": "", "reason": None, "exit_code": None,
+        "signal": None, "phases": [{"name": QUEUED, "start": now, "end": None, "seconds": None}], "devices": [],
+        "cpu_slot": None, "cancel_requested": False, "node": node(), "boot": boot_id(), "mark": os.urandom(8).hex(),
+        "guardian": None, "supervisor": None, "rank": None, "changed": now, "version": 1,
+        "queue": os.path.realpath(queue),
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""One run: its supervisor, its processes, its end."""

@@ -1,0 +1,563 @@
+"""How a job ended: from wait status, counters and log to state, reason and one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from typing import Any, Dict, List, Mapping, Match, NamedTuple, Optional, Sequence, Tuple
+
+from ..processes import signal_name
+from ..protocol import CANCELED, COMPLETED, FAILED, LOG, TELEMETRY, open_regular
+from ..telemetry.gpu_incidents import (
+    APPLICATION,
+    CLEANUP,
+    GPU_INCIDENTS,
+    LOST,
+    RECORD,
+    XID,
+    in_words,
+    read_incidents,
+    xid,
+)
+from ..telemetry.gpu_names import gpu_name
+
+#: Bytes of a log's end in which the error is looked for.
+TAIL_BYTES = 64 << 10
+
+#: Characters of a message: some consoles break it into several lines.
+_MESSAGE_CHARS = 1600
+
+_SIZE = r"([\d.]+)\s*(bytes|KiB|MiB|GiB|TiB)"
+
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+#: How lines begin that a launcher writes for one of its processes.
+_PREFIX = r"(?:\[?(?:default|rank)?\d*\]?:\s?|\[\w+\]:\s?|\d{4}-\d\d-\d\d[ T][\d:.,]+ (?:\[?rank\d+\]?: )?)*"
+
+_ERROR = re.compile(
+    r"^" + _PREFIX + r"(?P<kind>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Raised\w*))(?::|\s*$)", re.MULTILINE
+)
+
+#: Errors that a launcher raises because one of its processes has failed.
+_LAUNCHERS = ("ChildFailedError", "CalledProcessError", "ProcessExitedException", "ProcessRaisedException")
+
+_OOM = re.compile(
+    r"(?:CUDA|HIP)\s+out\s+of\s+memory|(?:CUDA|HIP)\s+error:\s+out\s+of\s+memory|cuda\s+runtime\s+error\s+\(2\)"
+    r"|CUDA_ERROR_OUT_OF_MEMORY|RESOURCE_EXHAUSTED:\s+[Oo]ut\s+of\s+memory|OOM\s+when\s+allocating|OutOfMemoryError\b"
+    r"|CUBLAS_STATUS_ALLOC_FAILED"
+)
+
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+
+_TRIED = re.compile(r"Tried\s+to\s+allocate\s+" + _SIZE)
+
+_GPU = re.compile(r"\bGPU\s+(\d+)\b")
+
+_TOTAL = re.compile(r"total\s+capac\w*ty\s+of\s+" + _SIZE + r"|;\s*" + _SIZE + r"\s+total\s+capacity")
+
+_FREE = re.compile(r"of\s+which\s+" + _SIZE + r"\s+is\s+free|;\s*" + _SIZE + r"\s+free")
+
+_OWN = re.compile(r"this\s+process\s+has\s+" + _SIZE + r"\s+memory\s+in\s+use")
+
+_PROCESS = re.compile(r"Process\s+(\d+)\s+has\s+" + _SIZE + r"\s+memory\s+in\s+use")
+
+_ALLOCATED = re.compile(_SIZE + r"\s+(?:is\s+allocated\s+by\s+PyTorch|already\s+allocated)")
+
+_UNALLOCATED = re.compile(_SIZE + r"\s+is\s+reserved\s+by\s+PyTorch\s+but\s+unallocated")
+
+_RESERVED = re.compile(_SIZE + r"\s+(?:reserved\s+in\s+total\s+by\s+PyTorch|cached\))")
+
+_BYTES = re.compile(r"(?:trying\s+to\s+allocate|failed\s+to\s+allocate)\s+(\d+)\s*bytes")
+
+
+class CudaOom(NamedTuple):
+    """One error; sizes in bytes, ``None`` where the message does not tell.
+
+    Attributes
+    ----------
+    gpu
+        As the process counts them.
+    own
+        What the process itself held; only what PyTorch had reserved where not `own_is_whole`.
+    others
+        Bytes by pid, of other processes as far as the message names them.
+    allocated, unallocated
+        What PyTorch's tensors held, and what PyTorch had reserved beside.
+    """
+
+    tried: Optional[int] = None
+    gpu: Optional[int] = None
+    total: Optional[int] = None
+    free: Optional[int] = None
+    own: Optional[int] = None
+    others: Dict[int, int] = {}
+    allocated: Optional[int] = None
+    unallocated: Optional[int] = None
+    own_is_whole: bool = True
+
+
+def last_oom(log: str) -> Optional[CudaOom]:
+    """Return the out-of-memory error with which the program that wrote `log` ended.
+
+    ``None`` when it ended otherwise: a program may catch one and go on, and fail of something else.
+    """
+    log = _COLOR.sub("", log.replace("\r\n", "\n"))
+    last: Optional[Tuple[int, str]] = None
+    for found in _ERROR.finditer(log):
+        if found["kind"].rpartition(".")[2] in _LAUNCHERS:
+            continue
+        line = log[found.start() : log.find("\n", found.start()) + 1 or len(log)]
+        # The processes of a launcher report one after the other: the first that ran out of memory counts.
+        if last is not None and _is_oom(last[1]) and _of_other_rank(last[1], line):
+            continue
+        last = (found.start(), line)
+    if last is None:
+        return None
+    text = _message(log, last[0])
+    return parse(text) if _is_oom(text) else None
+
+
+def parse(message: str) -> CudaOom:
+    """Read the figures of one message; a message of any other form has none."""
+    total = _bytes(_TOTAL.search(message))
+    others = {int(found[1]): _size(found[2], found[3]) for found in _PROCESS.finditer(message)}
+    own, allocated = _bytes(_OWN.search(message)), _bytes(_ALLOCATED.search(message))
+    unallocated, reserved = _bytes(_UNALLOCATED.search(message)), _bytes(_RESERVED.search(message))
+    if unallocated is None and reserved is not None and allocated is not None:
+        unallocated = max(0, reserved - allocated)
+    if total is not None:  # under WSL2 the driver gives sizes that no board has
+        others = {pid: size for pid, size in others.items() if size <= total}
+        own = own if own is None or own <= total else None
+    whole = True
+    if own is None and allocated is not None:
+        # In a container PyTorch does not find itself by its pid, and names itself like any other.
+        least = allocated + (unallocated or 0)
+        large = [pid for pid, size in others.items() if size >= least]
+        if len(large) == 1:
+            own = others.pop(large[0])
+        elif not others:
+            own, whole = least, False
+    tried = _bytes(_TRIED.search(message))
+    if tried is None:
+        plain = _BYTES.search(message)
+        tried = int(plain[1]) if plain else None
+    gpu = _GPU.search(message)
+    return CudaOom(
+        tried,
+        int(gpu[1]) if gpu else None,
+        total,
+        _bytes(_FREE.search(message)),
+        own,
+        others,
+        allocated,
+        unallocated,
+        whole,
+    )
+
+
+def in_size(size: int) -> str:
+    """``3.2 GiB``."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return "%.0f %s" % (value, unit) if unit == "B" else "%.1f %s" % (value, unit)
+        value /= 1024
+    return "%.1f GiB" % value
+
+
+def _is_oom(text: str) -> bool:
+    return _OOM.search(text) is not None
+
+
+def _of_other_rank(first: str, line: str) -> bool:
+    """Whether both lines name a rank, and not the same."""
+    ranks: List[str] = re.findall(r"rank(\d+)", first[:80])[:1] + re.findall(r"rank(\d+)", line[:80])[:1]
+    return len(ranks) == 2 and ranks[0] != ranks[1]
+
+
+def _message(log: str, start: int) -> str:
+    """The message that begins at `start`, to the next empty line."""
+    text = log[start : start + _MESSAGE_CHARS]
+    end = text.find("\n\n")
+    return text if end < 0 else text[:end]
+
+
+def _bytes(found: Optional[Match[str]]) -> Optional[int]:
+    if found is None:
+        return None
+    number, unit = [group for group in found.groups() if group is not None][:2]
+    return _size(number, unit)
+
+
+def _size(number: str, unit: str) -> int:
+    try:
+        return int(float(number) * _UNITS[unit])
+    except ValueError:  # "1.2.3"
+        return 0
+
+
+#: Reason of a run that was stopped because it did not use its GPUs.
+GPU_UNUSED = "gpu-unused"
+
+
+class Outcome(NamedTuple):
+    """The end of a run."""
+
+    state: str
+    reason: str
+    detail: str
+    exit_code: Optional[int]
+    signal: Optional[int]
+
+
+def _counter(path: str, key: str) -> Optional[int]:
+    try:
+        with open(path) as file:
+            for line in file:
+                name, _, value = line.partition(" ")
+                if name == key:
+                    return int(value)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def oom_counters(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> Dict[str, int]:
+    """Kills by the OOM killer so far: ``{"group": n}`` of our cgroup, ``{"machine": n}``.
+
+    ``memory.events`` (cgroup v2) and ``memory.oom_control`` (v1) count kills of the
+    group's own processes by any OOM killer; ``oom_kill`` of ``/proc/vmstat`` counts all.
+    """
+    found = {}
+    machine = _counter(os.environ.get("AMLTRAIN_TEST_VMSTAT") or "/proc/vmstat", "oom_kill")
+    if machine is not None:
+        found["machine"] = machine
+    try:
+        with open(cgroups) as file:
+            lines = file.read().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            name, tops = "memory.events", [root, root + "/unified"]
+        elif "memory" in controllers.split(","):
+            name, tops = "memory.oom_control", [root + "/memory"]
+        else:
+            continue
+        for top in tops:
+            # Inside a container the path may be the host's; its group is then the root.
+            for folder in (top + path, top):
+                value = _counter(os.path.join(folder, name), "oom_kill")
+                if value is not None:
+                    found["group"] = max(value, found.get("group", 0))
+                    break
+    return found
+
+
+def oom_happened(before: Dict[str, int], after: Dict[str, int]) -> bool:
+    """Whether the OOM killer took a process between two readings.
+
+    The group's counter decides where there is one; but a job may run in a group
+    below ours, so the machine's counter is believed as well.
+    """
+    return any(after.get(key, 0) > count for key, count in before.items())
+
+
+def classify(
+    status: int, stopped: Optional[str], limit: Optional[float], oom: bool, truth: Optional[Mapping[str, str]] = None
+) -> Outcome:
+    """The end of a rank.
+
+    Parameters
+    ----------
+    status
+        As `os.waitpid` gives it.
+    stopped
+        ``"canceled"``, ``"timeout"`` or ``"gpu-unused"`` when we ended it, else ``None``.
+    limit
+        The time limit in seconds, for the sentence.
+    oom
+        Whether the OOM killer was at work while the rank ran.
+    truth
+        The verdict on its GPUs for which it was stopped: ``detail`` and ``cause``.
+    """
+    code: Optional[int] = None
+    number: Optional[int] = None
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+    else:
+        code = os.WEXITSTATUS(status)
+    if stopped == CANCELED:
+        return Outcome(CANCELED, CANCELED, "canceled while it ran", code, number)
+    if stopped == "timeout":
+        return Outcome(FAILED, "timeout", "ran into its time limit of %g s" % (limit or 0), code, number)
+    if stopped == GPU_UNUSED:
+        said = truth or {}
+        detail = "stopped because its GPUs were not used: %s; likely cause: %s" % (
+            said.get("detail") or "no use was seen", said.get("cause") or "not known",
+        )  # fmt: skip
+        return Outcome(FAILED, GPU_UNUSED, detail, code, number)
+    if number is not None:
+        core = " (core dumped)" if os.WCOREDUMP(status) else ""
+        if number == signal.SIGKILL and oom:
+            detail = "killed by the kernel's OOM killer: the machine or its memory limit ran out of memory"
+            return Outcome(FAILED, "oom", detail, None, number)
+        return Outcome(FAILED, "signal", "killed by %s%s" % (signal_name(number), core), None, number)
+    if code == 0:
+        return Outcome(COMPLETED, "exit", "", 0, None)
+    detail = "exited with code %d" % (code or 0)
+    if oom and code == 128 + signal.SIGKILL:
+        return Outcome(FAILED, "oom", detail + ": its process was killed by the kernel's OOM killer", code, None)
+    if oom:
+        detail += "; the kernel's OOM killer ended a process of this machine meanwhile"
+    return Outcome(FAILED, "exit", detail, code, None)
+
+
+#: Kinds of a cause.
+OOM, MEMORY = "cuda-oom", "gpu-memory"
+
+#: An error of the program ends it at once: one that is older (seconds) was another's, or survived.
+APPLICATION_ERROR_S = 60.0
+
+#: What is found while the sampler ends (seconds) happened before.
+CLOSING_S = 10.0
+
+#: Part of a GPU's memory that others must hold to be named as those who filled it.
+OTHERS_SHARE = 0.05
+
+#: Part of a GPU's memory that must be missing to say that processes hold it whom nobody lists.
+HIDDEN_SHARE = 0.1
+
+#: Memory that CUDA itself takes in a process that PyTorch does not count, at most.
+CONTEXT_BYTES = 3 << 29
+
+#: Bytes at the beginning of a telemetry file in which its header ends.
+_HEADER_BYTES = 1 << 20
+
+_LOST_ACTION = "Look at the kernel's messages (sudo dmesg | grep -i xid); a reboot may bring it back"
+
+_UNREADABLE_ACTION = "Reset the GPU (sudo nvidia-smi -r) or reboot before the next run"
+
+
+class Life(NamedTuple):
+    """When a run's process began and ended (monotonic), and how it was stopped by us."""
+
+    began: float
+    ended: float
+    stopped: Optional[str] = None
+
+
+def find_cause(
+    folder: str, outcome: Outcome, life: Life, devices: Sequence[str], number: int = 0
+) -> Optional[Dict[str, str]]:
+    """Return ``{"kind", "text", "action"}`` of a failed run; ``None`` where its GPUs say nothing.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    devices
+        UUIDs of the GPUs that the run was given, in the order in which it sees them.
+    number
+        Of the machine within the run.
+    """
+    if outcome.state != FAILED or outcome.reason in ("launch", "gpu-unused"):
+        return None
+    found = read_incidents(os.path.join(folder, GPU_INCIDENTS % number))
+    try:
+        errors = [one for one in found.get("errors") or () if _counts(one, life)]
+        gpus = _gpus(folder, number)
+        hardware = _of_errors([one for one in errors if _is_hardware(one)], errors, gpus, life)
+        if hardware is not None:
+            return hardware
+        if outcome.exit_code and life.stopped is None:
+            oom = last_oom(_tail(os.path.join(folder, LOG)))
+            if oom is not None:
+                return _of_oom(oom, found.get("processes") or (), gpus, devices)
+        if life.stopped is not None:
+            return None
+        return _of_errors([one for one in errors if one["kind"] == XID], errors, gpus, life)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):  # a job can write into its folder
+        return None
+
+
+def cause_in_log(log: str) -> Optional[Dict[str, str]]:
+    """Return the cause that the end of a log tells by itself, like :func:`find_cause`; ``None`` for none."""
+    oom = last_oom(log[-TAIL_BYTES:])
+    return None if oom is None else _of_oom(oom, (), (), ())
+
+
+def _counts(error: Mapping[str, Any], life: Life) -> bool:
+    """Whether an error is of this run's time."""
+    return life.began <= _moment(error, life) <= life.ended + CLOSING_S
+
+
+def _moment(error: Mapping[str, Any], life: Life) -> float:
+    first, last = float(error["first"]), float(error["last"])
+    return first if first >= life.began else last
+
+
+def _is_hardware(error: Mapping[str, Any]) -> bool:
+    if error["kind"] == XID:
+        return xid(error["number"]).fault not in (APPLICATION, CLEANUP, RECORD)
+    return error["kind"] in (LOST, "ecc_uncorrectable", "remap_failures")
+
+
+def _of_errors(
+    candidates: List[Dict[str, Any]], errors: List[Dict[str, Any]], gpus: Sequence[Mapping[str, Any]], life: Life
+) -> Optional[Dict[str, str]]:
+    """The sentence on the first of `candidates` that can have ended the run."""
+    numbers = [one for one in candidates if one["kind"] == XID and xid(one["number"]).fault not in (CLEANUP, RECORD)]
+    numbers = [
+        one
+        for one in numbers
+        if xid(one["number"]).fault != APPLICATION or life.ended - float(one["last"]) <= APPLICATION_ERROR_S
+    ]
+    numbers.sort(key=lambda one: _moment(one, life))
+    if numbers:
+        first = numbers[0]
+        known = xid(first["number"])
+        others = [str(one["number"]) for one in errors if one["kind"] == XID and one["number"] != first["number"]]
+        text = "%s reported %s%s %s" % (
+            _name(first, gpus), in_words(first["number"]),
+            " and Xid %s" % ", ".join(others) if others else "", _before(_moment(first, life), life),
+        )  # fmt: skip
+        if known.fault == APPLICATION and first.get("shared"):
+            text += "; it may be of another process on that GPU"
+        return {"kind": XID, "text": text, "action": known.action}
+    for kind, words, action in (
+        (LOST, "was lost", _LOST_ACTION),
+        ("ecc_uncorrectable", "had uncorrectable memory errors", _UNREADABLE_ACTION),
+        ("remap_failures", "has bad memory that could not be replaced", _UNREADABLE_ACTION),
+    ):
+        for one in candidates:
+            if one["kind"] == kind:
+                text = "%s %s" % (_name(one, gpus), words)
+                # Counters are asked seldom: of their errors only the run is known.
+                when = _before(_moment(one, life), life) if kind == LOST else "during the run"
+                return {"kind": LOST if kind == LOST else MEMORY, "text": "%s %s" % (text, when), "action": action}
+    return None
+
+
+def _before(moment: float, life: Life) -> str:
+    seconds = life.ended - moment
+    if seconds < 1:
+        return "just before"
+    if seconds < 99.5:
+        return "%.0f s before" % seconds
+    return "%.0f min before" % (seconds / 60) if seconds < 5970 else "%.1f h before" % (seconds / 3600)
+
+
+def _name(error: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
+    gpu = next((gpu for gpu in gpus if gpu.get("index") == error["gpu"]), {"index": error["gpu"]})
+    return gpu_name(gpu)
+
+
+# -- out of memory ---------------------------------------------------------------------------
+
+
+def _of_oom(
+    oom: CudaOom, processes: Sequence[Mapping[str, Any]], gpus: Sequence[Mapping[str, Any]], devices: Sequence[str]
+) -> Dict[str, str]:
+    """What was tried, what was free, and who held the rest."""
+    gpu = _gpu_of(oom, gpus, devices)
+    listed = [one for one in processes if gpu is None or one["gpu"] == gpu["index"]]
+    text = "CUDA out of memory"
+    text += " on %s" % gpu_name(gpu) if gpu is not None else ""
+    facts = []
+    if oom.tried is not None:
+        facts.append("%s more was asked for" % in_size(oom.tried))
+    if oom.free is not None:
+        of = " of %s" % in_size(oom.total) if oom.total else ""
+        facts.append("%s%s was free" % (in_size(oom.free), of))
+    if oom.own is not None:
+        facts.append("%s held %s" % ("this process" if oom.own_is_whole else "PyTorch", in_size(oom.own)))
+    others, strangers = _others(oom, listed)
+    facts += others
+    text += ": " + ", ".join(facts) if facts else ""
+    return {"kind": OOM, "text": text, "action": _oom_action(oom, strangers)}
+
+
+def _others(oom: CudaOom, listed: Sequence[Mapping[str, Any]]) -> Tuple[List[str], int]:
+    """Words for whoever held memory beside the process, and the bytes that were of other people's processes."""
+    words: List[str] = []
+    strangers, named = 0, 0
+    known = {int(one["pid"]): one for one in listed}
+    sizes = {pid: int(one["memory"]) << 20 for pid, one in known.items() if one["owner"] != "mine" and one["memory"]}
+    # The message is of the moment; the driver's list tells who they are, and those that it does not name.
+    sizes = {**sizes, **oom.others}
+    for pid, size in sorted(sizes.items(), key=lambda row: -row[1]):
+        one = known.get(pid)
+        named += size
+        if one is not None and one["owner"] != "mine":
+            strangers += size
+        if len(words) < 3:
+            words.append("%s held %s" % (_who(pid, one), in_size(size)))
+    if len(sizes) > 3:
+        words.append("%d more process%s" % (len(sizes) - 3, "es" if len(sizes) > 4 else ""))
+    if oom.total and oom.free is not None and oom.own is not None:
+        rest = oom.total - oom.free - oom.own - named
+        if rest > max(HIDDEN_SHARE * oom.total, 0 if oom.own_is_whole else CONTEXT_BYTES):
+            outside = "" if oom.own_is_whole else "outside of PyTorch, or "
+            words.append("%s was held %sby processes that are not visible from here" % (in_size(rest), outside))
+            strangers += rest
+    return words, strangers
+
+
+def _who(pid: int, one: Optional[Mapping[str, Any]]) -> str:
+    if one is None or one["owner"] == "mine":
+        return "pid %d%s" % (pid, "" if one is None else " (of this run)")
+    who = ": ".join(str(one[key]) for key in ("user", "program") if one.get(key))
+    return "pid %d%s" % (pid, " (%s)" % who if who else "")
+
+
+def _oom_action(oom: CudaOom, strangers: int) -> str:
+    if strangers and strangers >= (OTHERS_SHARE * oom.total if oom.total else 0):
+        return "Take a GPU that nobody else uses, or wait until they have ended"
+    if oom.tried and oom.unallocated and oom.unallocated >= oom.tried:
+        return (
+            "PyTorch had enough memory in pieces that are too small: "
+            "try --env-var PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        )
+    return "Make the batch smaller, accumulate gradients, or use bfloat16 or gradient checkpointing"
+
+
+def _gpu_of(oom: CudaOom, gpus: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> Optional[Mapping[str, Any]]:
+    """The GPU of the telemetry header behind the number that the process has for it."""
+    at = 0 if oom.gpu is None and len(devices) == 1 else oom.gpu
+    if at is None or not devices and len(gpus) <= at:
+        return None
+    if not devices:
+        return gpus[at]
+    if at >= len(devices):
+        return None
+    return next((gpu for gpu in gpus if gpu.get("uuid") == devices[at]), None)
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def _gpus(folder: str, number: int) -> List[Dict[str, Any]]:
+    """The GPUs of the telemetry header."""
+    try:
+        handle = open_regular(os.path.join(folder, TELEMETRY % number))
+        with os.fdopen(handle, "rb") as file:
+            header = json.loads(file.readline(_HEADER_BYTES).decode("utf-8", "replace"))
+        return [gpu for gpu in header.get("gpus") or () if isinstance(gpu.get("index"), int)]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return []
+
+
+def _tail(path: str) -> str:
+    """The end of a log."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - TAIL_BYTES))
+            return file.read(TAIL_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,200 @@
+"""The job's own process: its environment and its start."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from .. import testing
+from ..protocol import ARTIFACTS, LOG, MARK, METRICS, OUTPUTS
+from ..queue import visible_gpus
+from ..telemetry.torch_hook import FOLDER as TORCH_FOLDER
+from ..telemetry.torch_memory import add_hook
+from .env_filter import without_kernel
+
+
+class Assignment(NamedTuple):
+    """A job with the devices that it was given. In memory only."""
+
+    home: str
+    folder: str
+    job: Dict[str, Any]
+    state: Dict[str, Any]
+    environ: Dict[str, str]
+    secrets: Dict[str, str]
+    devices: List[str]
+    cpu_slot: Optional[int]
+    hide_gpus: bool  #: the machine has GPUs and the job was given none
+    queued_for: float  #: seconds from submit to this assignment
+    assigned: float  #: unix seconds: jobs of one queue start in the order of these
+    queue: str  #: the queue folder
+    number: int  #: of the slot record
+    gpu_variables: Dict[str, str] = {}  #: environment by which the job finds its GPUs
+
+    @property
+    def mark(self) -> str:
+        """Value of the environment variable that marks the run's processes."""
+        return "%s:%s" % (self.job["run"], self.state["mark"])
+
+
+#: What jobs start with; the dispatcher sets it to what it was started with.
+USER_UMASK = 0o077
+
+
+class LaunchFailed(Exception):
+    """The job's process could not be started; the message is for people."""
+
+
+class NoProcess(Exception):
+    """The job's process could not be forked: there are too many. It can be tried again."""
+
+
+class SinkPlace:
+    """Where the MLflow sink of a run listens, and its token.
+
+    Raises
+    ------
+    OSError
+        There is no loopback interface.
+    """
+
+    def __init__(self) -> None:
+
+        self.token = os.urandom(16).hex()
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.socket.listen(128)
+
+    @property
+    def port(self) -> int:
+        """Port on 127.0.0.1."""
+        return int(self.socket.getsockname()[1])
+
+
+def environment(task: Assignment, sink: Optional[SinkPlace]) -> Dict[str, str]:
+    """The environment of the rank: submitter's, then the job's, then ours, then secrets."""
+    env = without_kernel(task.environ)
+    env.pop(TORCH_FOLDER, None)  # of a job that submits jobs
+    env.update(task.job["env"])
+    if sink is not None:
+        from ..mlflow import server
+
+        for name in server.CLEARED:
+            if name not in task.job["env"]:
+                env.pop(name, None)
+        env.update(server.client_env(sink.port, sink.token, env))
+    env[MARK] = task.mark
+    env["PYTHONUNBUFFERED"] = "1"
+    env["AML_OUTPUT_DIR"] = os.path.join(task.folder, OUTPUTS)
+    if task.job["notebook_dir"]:
+        env["AML_NOTEBOOK_DIR"] = task.job["notebook_dir"]
+    outer = visible_gpus.of_submitter(task.environ)
+    env.pop(visible_gpus.OUTER, None)
+    if outer is not None:
+        env[visible_gpus.OUTER] = outer
+    if task.devices:
+        env.update(task.gpu_variables or visible_gpus.variables(task.devices, visible_gpus.UUID, ()))
+    elif task.hide_gpus and visible_gpus.VARIABLE not in task.job["env"]:
+        env[visible_gpus.VARIABLE] = ""
+    env.update(task.secrets)
+    return env
+
+
+def start(task: Assignment, sink: Optional[SinkPlace]) -> subprocess.Popen[bytes]:
+    """Start the job's process, its output appended to ``log/rank-0.txt``.
+
+    Raises
+    ------
+    LaunchFailed
+        Its program or folder is not there, or the like.
+    """
+    env = environment(task, sink)
+    if task.devices:
+        add_hook(env, task.folder)
+    _make_outputs(task, env)
+    try:
+        log = os.open(os.path.join(task.folder, LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
+    ours = os.umask(USER_UMASK)
+    try:
+        return spawn(task.job["argv"], task.job["cwd"], env, stdout=log, stderr=log, close_fds=True)
+    finally:
+        os.umask(ours)
+        os.close(log)
+
+
+def spawn(argv: List[str], cwd: str, env: Dict[str, str], **how: Any) -> subprocess.Popen[bytes]:
+    """Start a job's process in a session of its own, without input.
+
+    Parameters
+    ----------
+    how
+        Further arguments of `subprocess.Popen`; without ``stdout`` and ``stderr`` it has ours.
+
+    Raises
+    ------
+    LaunchFailed
+        Its program or folder is not there, or the like.
+    NoProcess
+        No process can be forked now.
+    """
+    try:
+        testing.hit("before_rank_fork")
+        return subprocess.Popen(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, start_new_session=True, **how)
+    except testing.FailpointError as error:
+        raise NoProcess(os.strerror(errno.EAGAIN)) from error
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        if getattr(error, "errno", None) == errno.EAGAIN:
+            raise NoProcess(os.strerror(errno.EAGAIN)) from error
+        raise LaunchFailed(_sentence(error, argv[0], cwd)) from error
+
+
+def _make_outputs(task: Assignment, env: Dict[str, str]) -> None:
+    """Folders of the run's outputs that the job names, ``AML_OUTPUT_<NAME>`` below ``AML_OUTPUT_DIR``."""
+    ours = env["AML_OUTPUT_DIR"]
+    for name, path in task.job["env"].items():
+        if name.startswith("AML_OUTPUT_") and os.path.dirname(path) == ours:
+            try:
+                os.makedirs(path, mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise LaunchFailed("the folder %s cannot be made: %s" % (path, error.strerror or error)) from error
+
+
+def _sentence(error: Exception, program: str, cwd: str) -> str:
+    number = getattr(error, "errno", None)
+    if not os.path.isdir(cwd):
+        return "the working folder %s is not there" % cwd
+    if number == errno.ENOENT:
+        return "the program %s was not found" % program
+    if number == errno.EACCES:
+        return "the program %s may not be executed (or the folder %s not entered)" % (program, cwd)
+    if number == errno.E2BIG:
+        return "environment and arguments are longer than the system takes"
+    return "%s could not be started: %s" % (program, getattr(error, "strerror", None) or error)
+
+
+def serve_sink(task: Assignment, place: SinkPlace, journal: str = METRICS, artifacts: str = ARTIFACTS) -> int:
+    """Body of the forked sink process; its exit code.
+
+    Parameters
+    ----------
+    journal, artifacts
+        Below the run folder, or absolute.
+    """
+    from ..mlflow import server
+
+    job = task.job
+    return server.serve(
+        place.socket,
+        journal=os.path.join(task.folder, journal),
+        artifacts=os.path.join(task.folder, artifacts),
+        run_id=job["tracking"]["run_id"],
+        run_name=job["name"],
+        experiment_name=job["experiment"],
+        token=place.token,
+        log_path=os.path.join(task.folder, "log", "agent.txt"),
+    )

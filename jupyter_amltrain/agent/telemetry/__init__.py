@@ -1,0 +1,1 @@
+"""What a run uses: host, GPUs, and the files that say so."""

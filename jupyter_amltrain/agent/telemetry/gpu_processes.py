@@ -1,0 +1,229 @@
+"""Processes on a GPU: whose they are, what they use, and when others appear."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ..processes import LINUX, look
+from .gpu_devices import NOT_FOUND, OK, TOO_SMALL, Refusals
+from .gpu_names import gpu_name
+from .gpu_readings import GpuReadings
+
+MINE, OTHER, UNKNOWN = "mine", "other", "unknown"
+
+#: Inode of the first PID name space of every Linux (PROC_PID_INIT_INO).
+_FIRST_SPACE = "pid:[4026531836]"
+
+#: Pid and MiB as NVML lists them.
+Listed = Tuple[int, Optional[int]]
+
+
+def pids_are_true() -> bool:
+    """Whether the driver's pids are ours for certain: we are not in a container."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _FIRST_SPACE
+    except OSError:
+        return False
+
+
+def one_per_pid(listed: Sequence[Listed]) -> List[Listed]:
+    """Each process once: drivers in containers may list one twice, with the same memory."""
+    found: Dict[int, Optional[int]] = {}
+    for pid, memory in listed:
+        before = found.get(pid)
+        found[pid] = memory if before is None else max(before, memory or 0)
+    return list(found.items())
+
+
+def _is_here(pid: int) -> bool:
+    row = look(pid)
+    return row is not None and row.state not in "ZX"
+
+
+def holds_gpu(pid: int) -> bool:
+    """Whether the process has a device of the driver open (where we may look)."""
+    folder = "/proc/%d/fd" % pid
+    try:
+        return any(os.readlink("%s/%s" % (folder, name)).startswith("/dev/nvidia") for name in os.listdir(folder))
+    except OSError:
+        return False
+
+
+class Owners:
+    """Tells whose the listed processes are.
+
+    Parameters
+    ----------
+    true
+        Whether pids are certainly ours; see :func:`pids_are_true`.
+    here, holds
+        Whether a pid is a live process of this machine; whether it has a GPU open.
+    """
+
+    def __init__(
+        self,
+        true: Optional[bool] = None,
+        here: Callable[[int], bool] = _is_here,
+        holds: Callable[[int], bool] = holds_gpu,
+    ) -> None:
+        self.true = pids_are_true() if true is None and LINUX else bool(true)
+        self.here, self.holds = here, holds
+
+    def tell(self, listed: Sequence[Listed], members: Collection[int]) -> List[Tuple[int, str, Optional[int]]]:
+        """``(pid, owner, MiB)`` of each process of one GPU.
+
+        Parameters
+        ----------
+        members
+            Pids of the run's processes.
+        """
+        rows = []
+        # One of ours under its own pid: this driver translates, at least where it can.
+        translated = self.true or any(pid in members for pid, _ in listed)
+        for pid, memory in one_per_pid(listed):
+            if pid in members:
+                owner = MINE
+            elif self.here(pid) and (translated or self.holds(pid)):
+                owner = OTHER
+            else:
+                owner = UNKNOWN
+            rows.append((pid, owner, memory))
+        return rows
+
+    def sums(self, rows: Optional[Sequence[Tuple[int, str, Optional[int]]]]) -> Dict[str, Any]:
+        """``mine`` and ``others`` in MiB, ``None`` where that is not known; ``own``: one of ours is listed."""
+        if rows is None:
+            return {"mine": None, "others": None, "own": False}
+        if not rows:  # the rule on a GPU that is idle, or in a container
+            none = 0 if self.true else None
+            return {"mine": none, "others": none, "own": False}
+        owners = {owner for _, owner, _ in rows}
+        certain = self.true and UNKNOWN not in owners
+        return {
+            "mine": _sum(rows, MINE) if MINE in owners or certain else None,
+            "others": _sum(rows, OTHER) if OTHER in owners or (certain or owners == {MINE}) else None,
+            "own": MINE in owners,
+        }
+
+
+def _sum(rows: Sequence[Tuple[int, str, Optional[int]]], owner: str) -> Optional[int]:
+    sizes = [memory for _, who, memory in rows if who == owner]
+    known = [memory for memory in sizes if memory is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+#: Samples taken at once, at first and at most.
+_ROOM, _MAX_ROOM = 256, 1 << 16
+
+
+class ProcessLoad:
+    """SM utilization by process, of the GPUs of `readings`."""
+
+    def __init__(self, readings: GpuReadings) -> None:
+        self.readings = readings
+        self._refusals = Refusals()
+        self._room: Any = None
+        #: Of each GPU its handle and the time (by the driver's clock) of the newest sample.
+        self._seen: Dict[int, Tuple[Any, int]] = {}
+
+    def read(self, i: int) -> Dict[int, int]:
+        """Percent by pid, the mean since the last reading; who is not in it did nothing, or cannot be told."""
+        handle, driver = self.readings.handle(i), self.readings.driver
+        function = driver.function("nvmlDeviceGetProcessUtilization") if driver is not None else None
+        if function is None or handle is None or driver is None or i in self._refusals:
+            return {}
+        row = driver.nvml.c_nvmlProcessUtilizationSample_t
+        if self._room is None:
+            self._room = (row * _ROOM)()
+        before = self._seen.get(i)
+        since = before[1] if before is not None and before[0] is handle else 0
+        count = ctypes.c_uint(0)
+        for _ in range(3):
+            count.value = len(self._room)
+            code = function(handle, ctypes.byref(self._room), ctypes.byref(count), ctypes.c_ulonglong(since))
+            if code != TOO_SMALL or not len(self._room) < count.value <= _MAX_ROOM:
+                break
+            self._room = (row * count.value)()
+        self._refusals.note(i, code)
+        if code != OK:
+            if code != NOT_FOUND:
+                self._seen.pop(i, None)
+            return {}
+        shares: Dict[int, List[int]] = {}
+        newest = since
+        for sample in self._room[: min(count.value, len(self._room))]:
+            # Some drivers fill up with what is older, with zeros or with what is no percentage.
+            if sample.timeStamp > since and sample.smUtil <= 100 and sample.pid:
+                shares.setdefault(sample.pid, []).append(sample.smUtil)
+                newest = max(newest, sample.timeStamp)
+        self._seen[i] = (handle, newest)
+        return {pid: (2 * sum(values) + len(values)) // (2 * len(values)) for pid, values in shares.items()}
+
+
+#: Notes of this kind at most: a GPU that is shared for days is not news.
+MAX_NOTES = 20
+
+#: Processes that a note names.
+MAX_NAMED = 3
+
+
+class Sharing:
+    """Watches the lists of processes of a run's GPUs.
+
+    Parameters
+    ----------
+    gpus
+        As in the telemetry's header.
+    """
+
+    def __init__(self, gpus: Sequence[Mapping[str, Any]]) -> None:
+        self._gpus = gpus
+        self._suspects: List[Dict[int, str]] = [{} for _ in gpus]  # pid and name, of the last look
+        self._told: List[Set[int]] = [set() for _ in gpus]
+        self._notes = 0
+
+    def look(self, rows: Sequence[Sequence[Sequence[Any]]], members: Collection[int]) -> Dict[int, str]:
+        """Return a sentence for each GPU (by its position) on which a process of others is new.
+
+        A process counts at the second look that finds it outside the run: one that the run has just started
+        may be listed before it is known as the run's.
+
+        Parameters
+        ----------
+        rows
+            Of each GPU, its processes as `SlowMetrics` keeps them.
+        members
+            Pids of the run's processes now.
+        """
+        found: Dict[int, str] = {}
+        for at, listed in enumerate(rows):
+            now = {pid: name for _, pid, owner, _, name, *_ in listed if owner == OTHER and pid not in members}
+            sure = {pid: name for pid, name in now.items() if pid in self._suspects[at] and look(pid) is not None}
+            self._suspects[at] = now
+            new = {pid: name for pid, name in sure.items() if pid not in self._told[at]}
+            if new and self._notes < MAX_NOTES:
+                self._notes += 1
+                found[at] = "others compute on %s too: %s" % (gpu_name(self._gpus[at]), _some(new))
+            self._told[at].update(new)
+        return found
+
+
+def _some(processes: Mapping[int, str]) -> str:
+    shown = ", ".join(_who(pid, name) for pid, name in sorted(processes.items())[:MAX_NAMED])
+    return shown if len(processes) <= MAX_NAMED else "%s and %d more" % (shown, len(processes) - MAX_NAMED)
+
+
+def _who(pid: int, name: str) -> str:
+    try:
+        import pwd
+
+        uid = os.stat("/proc/%d" % pid).st_uid
+        try:
+            user = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            user = "uid %d" % uid
+        return "pid %d (%s: %s)" % (pid, user, name or "?")
+    except (OSError, ImportError):
+        return "pid %d" % pid

@@ -1,0 +1,303 @@
+"""GPU values that change slowly: clocks, limits, errors and processes, read from a few GPUs a tick."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .. import protocol
+from ..processes import command_of, user_of
+from . import nvml
+from .gpu_columns import SLOWS, NvmlCall
+from .gpu_devices import NEVER, OK
+from .gpu_processes import Owners, ProcessLoad
+from .gpu_readings import REFUSED_RETRY_S, SLOW_PERIOD_S, GpuReadings, Value
+from .nvml import NO_VALUE, ProcessLists, by_pid
+from .torch_memory import TORCH
+
+_NAMES = tuple(column.name for column in SLOWS if column.nvml is not None)
+
+_CALLS = [column.nvml for column in SLOWS if column.nvml is not None]
+
+_ENERGY = NvmlCall(("nvmlDeviceGetTotalEnergyConsumption",))
+
+Call = Optional[Callable[[], int]]
+
+
+class NvmlGauges:
+    """Numbers that one NVML function each returns, of the GPUs of `readings`.
+
+    Parameters
+    ----------
+    how
+        The functions; one that a device refuses is asked again after :data:`.gpu_readings.REFUSED_RETRY_S`.
+    """
+
+    def __init__(self, readings: GpuReadings, how: Sequence[NvmlCall]) -> None:
+        self.readings = readings
+        self._how = list(how)
+        self._scales = [(one.maximum, one.divisor) for one in how]
+        #: When a function was refused for a GPU, monotonic seconds; one may give two numbers, by its constants.
+        self._refused: Dict[Tuple[int, str, Tuple[int, ...]], float] = {}
+        self._slot = ctypes.c_ulonglong(0)
+        #: Of each GPU the handle for which its calls were made, and the calls.
+        self._bound: List[Any] = [None] * len(readings.gpus)
+        self._calls: List[List[Call]] = [[] for _ in readings.gpus]
+
+    def read(self, i: int) -> List[Value]:
+        """The numbers of the GPU at position `i`; ``None`` for *cannot tell*."""
+        self._bind(i)
+        found: List[Value] = []
+        slot = self._slot
+        calls = self._calls[i]
+        for at, (maximum, divisor) in enumerate(self._scales):
+            call = calls[at]
+            slot.value = 0  # a function that fills half of it leaves the rest
+            while call is not None:
+                code = call()
+                if code not in NEVER:
+                    break
+                call = self._refuse(i, at)
+                calls = self._calls[i]
+            value = slot.value if call is not None and code == OK else None
+            found.append(None if value is None or value in NO_VALUE or value > maximum else value // divisor)
+        return found
+
+    def _bind(self, i: int) -> None:
+        """Make the calls of one GPU, unless they are made for the handle that it has."""
+        handle = self.readings.handle(i)
+        if handle is self._bound[i] and self._calls[i] and not self._refused:
+            return
+        again = [key for key, t in self._refused.items() if key[0] == i and protocol.mono() - t >= REFUSED_RETRY_S]
+        if handle is self._bound[i] and self._calls[i] and not again:
+            return
+        for key in again:  # MIG and permissions change while we run
+            del self._refused[key]
+        self._bound[i] = handle
+        self._calls[i] = [self._call(i, how) for how in self._how]
+
+    def _call(self, i: int, how: NvmlCall) -> Call:
+        handle, driver = self._bound[i], self.readings.driver
+        if handle is None or driver is None:
+            return None
+        for name in how.functions:
+            function = None if (i, name, how.constants) in self._refused else driver.function(name)
+            if function is not None:
+                return partial(function, handle, *map(ctypes.c_uint, how.constants), ctypes.byref(self._slot))
+        return None
+
+    def _refuse(self, i: int, at: int) -> Call:
+        """The function that was just called is not for this GPU: the next one, if there is one."""
+        how, driver = self._how[at], self.readings.driver
+        for name in how.functions:
+            key = (i, name, how.constants)
+            if key not in self._refused and driver is not None and driver.function(name) is not None:
+                self._refused[key] = protocol.mono()
+                break
+        self._bound[i] = None
+        self._bind(i)
+        return self._calls[i][at]
+
+
+class SlowReader:
+    """Reads slow values of the GPUs of `readings`, a few GPUs in each tick."""
+
+    def __init__(self, readings: GpuReadings) -> None:
+        self.readings = readings
+        self._gauges = NvmlGauges(readings, [*_CALLS, _ENERGY])
+        self._turn, self._credit = 0, float(len(readings.gpus))
+        self._lists = ProcessLists(self._function)
+
+    def due(self, period: float) -> List[int]:
+        """Positions of the GPUs whose slow values are to be read in this tick; all in the first."""
+        n = len(self.readings.gpus)
+        self._credit = min(float(n), self._credit)
+        now = [(self._turn + k) % n for k in range(int(self._credit))] if n else []
+        self._turn = (self._turn + len(now)) % max(1, n)
+        self._credit += n * period / SLOW_PERIOD_S - len(now)
+        return now
+
+    def read(self, i: int) -> Tuple[Dict[str, Value], Optional[int]]:
+        """Slow values of one GPU that are numbers of the driver's, by column, and its energy counter.
+
+        The counter is the energy that the GPU has used, mJ since the driver was loaded.
+        """
+        numbers = self._gauges.read(i)
+        energy: Any = numbers.pop()
+        return dict(zip(_NAMES, numbers)), energy
+
+    def processes(self, i: int) -> Optional[List[Tuple[int, Optional[int]]]]:
+        """Pid and MiB (``None``: not told) of each compute process."""
+        handle = self.readings.handle(i)
+        if handle is None:
+            return None
+        gpu = self.readings.gpus[i]
+        rows = self._lists.of(handle, gpu.get("gpu_instance"), gpu.get("compute_instance"))
+        if not rows:
+            return rows if rows is None else []
+        return [(pid, None if size is None else nvml.size_mebibytes(size)) for pid, size in by_pid(rows)]
+
+    def _function(self, name: str) -> Optional[Callable[..., int]]:
+        driver = self.readings.driver
+        return None if driver is None else driver.function(name)
+
+    def total_memory(self, i: int) -> Optional[int]:
+        """MiB that one GPU or instance has."""
+        handle, driver = self.readings.handle(i), self.readings.driver
+        function = driver.function("nvmlDeviceGetMemoryInfo") if driver is not None else None
+        slots = (ctypes.c_ulonglong * 3)()
+        if function is None or handle is None or function(handle, ctypes.byref(slots)) != OK:
+            return None
+        return nvml.size_mebibytes(int(slots[0]))
+
+
+#: A memory that changed by less (share) is the same, and a longer list comes this rarely (seconds).
+SAME_MEMORY_SHARE, PROCESSES_INTERVAL_S = 0.01, 5.0
+
+#: SM shares of processes are written when one changed by so much (percentage points).
+MIN_SM_CHANGE = 5
+
+_MEMORIES = ("mine", "others", *TORCH)
+
+
+class SlowMetrics:
+    """Slow values of the GPUs, and which of them the telemetry file has.
+
+    Attributes
+    ----------
+    values
+        ``mem_clock``, ``throttle``, ``ecc``, ``power_limit``, ``mine``, ``others`` and ``own`` of each GPU.
+    """
+
+    def __init__(self, readings: GpuReadings, owners: Optional[Owners] = None) -> None:
+        self.readings = readings
+        self.slow = SlowReader(readings)
+        self.owners = owners or Owners()
+        self.values: List[Dict[str, Any]] = [{} for _ in readings.gpus]
+        self._energy: Dict[int, Optional[int]] = {}
+        self.processes: List[List[Any]] = [[] for _ in readings.gpus]  #: index, pid, owner, MiB, command, user
+        self._in_file: List[Dict[str, Any]] = [{} for _ in readings.gpus]
+        self._processes_in_file: Optional[List[List[Any]]] = None
+        self._processes_at = 0.0
+        self._names: Dict[int, Tuple[str, str]] = {}
+        self._load = ProcessLoad(readings)
+        self._shares: List[Dict[int, int]] = [{} for _ in readings.gpus]
+        self._shares_in_file: Optional[List[Optional[int]]] = None
+
+    def read(self, period: float, members: Collection[int]) -> None:
+        """Ask those GPUs whose turn it is.
+
+        Parameters
+        ----------
+        members
+            Pids of the run's processes.
+        """
+        for i in self.slow.due(period):
+            listed = self.slow.processes(i)
+            rows = self.owners.tell(listed, members) if listed else ([] if listed is not None else None)
+            values, self._energy[i] = self.slow.read(i)
+            values.update(self.owners.sums(rows))
+            values.update(self._lost(i))
+            self.values[i] = values
+            index = self.readings.gpus[i]["index"]
+            self.processes[i] = [
+                [index, pid, owner, memory, *(self._name(pid) if owner != "unknown" else ("", ""))]
+                for pid, owner, memory in rows or ()
+            ]
+            self._shares[i] = self._load.read(i) if rows else {}
+
+    def _lost(self, i: int) -> Dict[str, int]:
+        """Whether a GPU is lost, where that is news or was once: most never are."""
+        lost = self.readings.is_lost(i)
+        return {"lost": int(lost)} if lost or "lost" in self.values[i] else {}
+
+    def take_energy(self) -> Dict[int, Optional[int]]:
+        """The energy counters (mJ) that were read since the last call, by the GPU's position."""
+        found, self._energy = self._energy, {}
+        return found
+
+    def forget(self) -> None:
+        """Tell everything again: a reader may begin here."""
+        self._in_file = [{} for _ in self.values]
+        self._processes_in_file = None
+        self._shares_in_file = None
+
+    def news(self) -> Tuple[List[Dict[str, Any]], Any]:
+        """Objects for the file, and what to give to :meth:`written` once they are in it."""
+        objects: List[Dict[str, Any]] = []
+        changes = [(i, self._changed(i)) for i in range(len(self.values))]
+        changes = [(i, change) for i, change in changes if change]
+        if changes:
+            objects.append({"gpu": [[i, change] for i, change in changes]})
+        rows = [row for rows in self.processes for row in rows]
+        now = protocol.mono()
+        if not self._same(rows, now):
+            objects.append({"processes": rows})
+            self._shares_in_file = None  # those of the list before
+        objects += self._share_news(rows)
+        notes = list(self.readings.notes)
+        objects += [{"note": note} for note in notes]
+        return objects, (changes, rows if any("processes" in one for one in objects) else None, len(notes), now)
+
+    def written(self, what: Any) -> None:
+        """What :meth:`news` gave is in the file."""
+        changes, rows, notes, now = what
+        for i, change in changes:
+            self._in_file[i].update(change)
+        if rows is not None:
+            self._processes_in_file, self._processes_at = rows, now
+        del self.readings.notes[:notes]
+
+    def _share_news(self, rows: List[List[Any]]) -> List[Dict[str, Any]]:
+        """SM shares (percent) of the processes in the order of their list, when they have changed."""
+        places = {gpu["index"]: i for i, gpu in enumerate(self.readings.gpus)}
+        shares = [self._shares[places[row[0]]].get(row[1]) for row in rows]
+        before = self._shares_in_file
+        if before is None or len(before) != len(shares):
+            same = not any(share is not None for share in shares)
+        else:
+            same = all(
+                a is b if a is None or b is None else abs(a - b) < MIN_SM_CHANGE for a, b in zip(before, shares)
+            )  # fmt: skip
+        if same:
+            return []
+        self._shares_in_file = shares
+        return [{"sm": shares}]
+
+    def _changed(self, i: int) -> Dict[str, Any]:
+        before = self._in_file[i]
+        return {
+            key: value
+            for key, value in self.values[i].items()
+            if key != "own"
+            and not (key in before and _alike(before[key], value, SAME_MEMORY_SHARE if key in _MEMORIES else 0.0))
+        }
+
+    def _same(self, rows: List[List[Any]], now: float) -> bool:
+        before = self._processes_in_file
+        if before is None:
+            return not rows
+        if [row[:3] for row in before] != [row[:3] for row in rows]:
+            return False
+        alike = all(_alike(old[3], new[3], SAME_MEMORY_SHARE) for old, new in zip(before, rows))
+        return alike or now - self._processes_at < PROCESSES_INTERVAL_S
+
+    def add(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Add values of each GPU that are not the driver's; they are written like the others when they change."""
+        for mine, more in zip(self.values, values):
+            mine.update(more)
+
+    def _name(self, pid: int) -> Tuple[str, str]:
+        """Command and user."""
+        if len(self._names) > 1000:
+            self._names.clear()
+        if pid not in self._names:
+            self._names[pid] = (command_of(pid), user_of(pid))
+        return self._names[pid]
+
+
+def _alike(old: Any, new: Any, share: float) -> bool:
+    if old is None or new is None:
+        return old is new
+    return bool(abs(new - old) <= share * abs(old))

@@ -1,0 +1,579 @@
+"""GPU usage check: did a run use the GPUs that it owns? Used, not used, or cannot tell."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from .. import protocol
+from ..processes import LINUX
+from ..protocol import DEFAULT_GPU_GRACE, JOB, SCHEMA, TRUTH, AgentError, read_json, read_state, write_json
+from .gpu_names import gpu_name
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+#: A run of many processes is told by its first ones.
+MAX_PROCESSES = 64
+
+#: CUDA in a process: torch's own half, the runtime, the driver.
+_CUDA = ("libtorch_cuda", "libcudart", "libcuda.so", "libcublas", "libcudnn", "xla_cuda_plugin")
+
+#: Framework -> libraries that show that it was imported, and how to get one with CUDA.
+_FRAMEWORKS = (
+    (
+        "torch",
+        ("libtorch_cpu",),
+        "pip install torch from the CUDA index (https://pytorch.org/get-started)",
+    ),
+    (
+        "tensorflow",
+        ("libtensorflow_framework", "libtensorflow_cc", "_pywrap_tensorflow_internal"),
+        "pip install 'tensorflow[and-cuda]'",
+    ),
+    ("jax", ("xla_extension", "jaxlib/_jax", "libjax_common"), "pip install -U 'jax[cuda12]'"),
+)
+
+_MOVE = {
+    "torch": "nothing was moved to the GPU: model.to('cuda'), batch.to('cuda')",
+    "tensorflow": "tensorflow has CUDA libraries and used no GPU: see tf.config.list_physical_devices('GPU')",
+    "jax": "jax has CUDA libraries and used no GPU: see jax.devices()",
+}
+
+THREE = (
+    "one of three, mostly: a CPU-only wheel of the framework, no .to('cuda') for model and batches,"
+    " or a CUDA_VISIBLE_DEVICES that hides the GPU"
+)
+
+
+class _Seen(NamedTuple):
+    """One process."""
+
+    pid: int
+    libraries: str  #: names of mapped files
+    visible: Optional[str]  #: CUDA_VISIBLE_DEVICES at its start
+
+
+def likely(pids: Collection[int], gpus: Sequence[Mapping[str, Any]], proc: str = "/proc") -> str:
+    """The likely cause and what to do, one sentence.
+
+    Parameters
+    ----------
+    pids
+        Processes of the run.
+    gpus
+        The devices that it was given: ``index`` and ``uuid``.
+    """
+    if not LINUX:
+        return THREE
+    seen = [_look(pid, proc) for pid in sorted(pids)[:MAX_PROCESSES]]
+    frameworks = {pid: name for pid, name in ((one.pid, _framework(one.libraries)) for one in seen) if name}
+    # Where a framework is loaded its processes matter, not the shell that started them.
+    judged = [one for one in seen if one.pid in frameworks] or seen
+    hidden = [text for text in (_hides(one.visible, gpus) for one in judged) if text]
+    if hidden and len(hidden) == len(judged):
+        return hidden[0]
+    for name, _, cure in _FRAMEWORKS:
+        users = [one for one in judged if frameworks.get(one.pid) == name]
+        if not users:
+            continue
+        if any(library in one.libraries for one in users for library in _CUDA):
+            return _MOVE[name]
+        return "%s is installed without CUDA (CPU-only wheel): %s" % (name, cure)
+    if any(library in one.libraries for one in judged for library in _CUDA):
+        return _MOVE["torch"]
+    return hidden[0] if hidden else THREE
+
+
+def _framework(libraries: str) -> str:
+    for name, signs, _ in _FRAMEWORKS:
+        if any(sign in libraries for sign in signs):
+            return name
+    return ""
+
+
+def _hides(visible: Optional[str], gpus: Sequence[Mapping[str, Any]]) -> str:
+    """What a value of the variable says against us; empty when it is as it should be."""
+    if visible is None:
+        return ""
+    where = "the script's process was started with %s=" % VISIBLE
+    if visible.strip() in ("", "-1"):
+        return "%s%r, which hides every GPU: leave the variable alone" % (where, visible.strip())
+    names = [str(gpu.get("uuid") or "") for gpu in gpus]
+    indices: Set[str] = {str(gpu.get("index")) for gpu in gpus}
+    for part in (text.strip() for text in visible.split(",")):
+        # CUDA takes the beginning of a UUID as well.
+        if part and (part in indices or any(name.startswith(part) for name in names)):
+            return ""
+    given = ",".join(names)
+    return "%s%r and not the assigned %s: leave the variable alone" % (where, visible[:120], given[:120])
+
+
+def _look(pid: int, proc: str) -> _Seen:
+    libraries = set()
+    try:
+        with open(os.path.join(proc, str(pid), "maps"), "rb") as file:
+            for line in file:
+                at = line.find(b"/")
+                if at > 0:
+                    libraries.add(line[at:].rstrip(b"\n"))
+    except OSError:  # another user's, or gone
+        pass
+    visible: Optional[str] = None
+    try:
+        with open(os.path.join(proc, str(pid), "environ"), "rb") as file:
+            pairs = [item.partition(b"=") for item in file.read().split(b"\0")]
+        found = [value for name, _, value in pairs if name == VISIBLE.encode()]
+        visible = found[0].decode("utf-8", "replace") if found else None
+    except OSError:
+        pass
+    return _Seen(pid, b"\n".join(sorted(libraries)).decode("utf-8", "replace"), visible)
+
+
+USED, NOT_USED, CANNOT_TELL = "used", "not used", "cannot tell"
+
+#: Below this utilization (percent) a device computes nothing.
+MIN_UTILIZATION = 1.0
+
+#: Points over the utilization before the run that prove use, and the ticks in a row that they need.
+RISE, RISE_TICKS = 10.0, 2
+
+#: Seconds in which a driver that was just initialized may be busy with itself.
+SETTLE_S = 10.0
+
+#: MiB over the memory before the run that are no evidence: less than any CUDA context takes.
+MEMORY_SLACK_MIB = 64.0
+
+#: A pause between two ticks that is longer than this many periods, and seconds, is a hole.
+HOLE_PERIODS, HOLE_SECONDS = 5.0, 5.0
+
+#: Seconds between the notes on disk of how far we watched; less than a hole.
+NOTE_INTERVAL_S = 4.0
+
+Reading = Mapping[str, Optional[float]]
+
+
+class GpuUsageCheck:
+    """The verdict on one run on one machine, kept in ``telemetry/truth-<node>.json``.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    gpus
+        The run's devices: ``index``, ``uuid`` of each, as in the telemetry header.
+    grace
+        Seconds from the first process of the run until *not used* may be said.
+    baselines
+        MiB on each device before the first rank started; ``None`` where nobody knows.
+        What an earlier sampler of the run has noted goes first.
+    every
+        Seconds between ticks.
+    missing
+        Why there is no reading of some assigned device; empty when all are read.
+    why
+        Finds the likely cause: ``why(pids, gpus)``.
+    node
+        Number of the machine within the run.
+    busy
+        Utilization (percent) of each device before the first rank started, as `baselines`.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        gpus: Sequence[Mapping[str, Any]],
+        grace: float,
+        baselines: Sequence[Optional[float]],
+        every: float = 1.0,
+        missing: str = "",
+        why: Callable[[Collection[int], Sequence[Mapping[str, Any]]], str] = likely,
+        node: int = 0,
+        busy: Sequence[Optional[float]] = (),
+    ) -> None:
+        self.path = os.path.join(folder, TRUTH % node)
+        self.gpus, self.grace, self.missing = gpus, grace, missing
+        self.hole = max(HOLE_PERIODS * every, HOLE_SECONDS)
+        self.why = why
+        self.verdict = self.detail = self.cause = ""
+        self.began: Optional[float] = None  #: first process of the run, monotonic
+        self.watched: Optional[float] = None  #: last tick, monotonic
+        self.doubt = missing or ("" if gpus else "no GPU could be read")
+        self.baselines: List[Optional[float]] = list(baselines) + [None] * (len(gpus) - len(baselines))
+        self.busy: List[Optional[float]] = list(busy) + [None] * (len(gpus) - len(busy))
+        self._ticks_above = [0] * len(gpus)
+        self._above_since = [0.0] * len(gpus)
+        self._absent = [False] * len(gpus)  # the complete list of processes has none of ours
+        self._most = [0.0, 0.0]  # highest utilization, highest rise of memory
+        self._shared = [False] * len(gpus)
+        self._noted: Optional[float] = None
+        self._dirty = not self._resume()
+        self._save()
+
+    # -- ticks -------------------------------------------------------------------
+
+    def tick(self, t: float, readings: Sequence[Reading], slow: Sequence[Reading], members: Mapping[int, Any]) -> None:
+        """Take one sample.
+
+        Parameters
+        ----------
+        t
+            Seconds of the monotonic clock (``clock.mono``).
+        readings
+            ``{"util", "peak", "memory"}`` of each device: percent, percent, MiB; ``None`` for unknown.
+        slow
+            ``{"mine", "others"}``: MiB of the run's own and of other processes; ``None`` for
+            unknown. ``"own": True`` tells a process of the run whose memory is unknown.
+        members
+            The run's processes by pid, without the sampler.
+        """
+        if self.verdict == USED:
+            if self._dirty:
+                self._save()
+            return
+        if self.began is None:
+            if not members:
+                self._before(readings, slow)
+                return
+            self.began = self.watched = t
+            self._dirty = True
+        if t - (self.watched or t) > self.hole:
+            self._doubt("nothing was read for %.0f s" % (t - (self.watched or t)))
+        self.watched = t
+        proof = self._look(t, readings, slow)
+        if proof:
+            sentence, since = proof
+            self._say(USED, "%s, first after %.0f s" % (sentence, since - self.began))
+        elif not self.verdict and t - self.began >= self.grace:
+            if self.doubt:
+                self._say(CANNOT_TELL, self.doubt)
+            else:
+                self._say(NOT_USED, self._idle_sentence(), self.why(list(members), self.gpus))
+        elif not self.verdict and t - (self._noted or 0.0) >= NOTE_INTERVAL_S:
+            self._dirty = True
+        if self._dirty:
+            self._save()
+
+    def share(self, at: int) -> None:
+        """Others compute on a GPU too, also where the run is known to use it already."""
+        if self._shared[at]:
+            return
+        self._share(at)
+        if self.verdict == USED:
+            self.detail = "%s; others compute on %s too" % (self.detail, gpu_name({"index": at, **self.gpus[at]}))
+            self._save()
+
+    def close(self) -> None:
+        """The run has ended: what was not proved by now cannot be told."""
+        if not self.verdict:
+            if self.began is None:
+                why = "the run ended before its processes were seen"
+            else:
+                seconds = (self.watched or self.began) - self.began
+                why = "the run ended after %.0f s, before its grace time of %g s" % (seconds, self.grace)
+            self._say(CANNOT_TELL, "; ".join(text for text in (why, self.doubt) if text))
+        if self._dirty:
+            self._save()
+
+    def _before(self, readings: Sequence[Reading], slow: Sequence[Reading]) -> None:
+        """A tick before the first rank: who is there now was there before us."""
+        for at in range(len(self.gpus)):
+            memory = _value(readings, at, "memory")
+            if self.baselines[at] is None and memory is not None:
+                self.baselines[at], self._dirty = memory, True
+            busy = _busy(readings, at)
+            if busy is not None and busy != self.busy[at]:
+                # A display changes from tick to tick, a driver that starts gets quiet.
+                before = self.busy[at]
+                self.busy[at] = busy if before is None or before >= RISE else max(before, min(busy, RISE))
+                self._dirty = True
+            if _value(slow, at, "others"):
+                self._share(at)
+        if self._dirty:
+            self._save()
+
+    def _look(
+        self, t: float, readings: Sequence[Reading], slow: Sequence[Reading]
+    ) -> Optional[Tuple[str, float]]:  # fmt: skip
+        """What proves use now, and since when; collects what takes away the right to say *not used*."""
+        for at, gpu in enumerate(self.gpus):
+            name = _name(gpu, at)
+            mine, others = _value(slow, at, "mine"), _value(slow, at, "others")
+            if mine or (at < len(slow) and slow[at].get("own")):
+                return "%s has a process of this run" % name + (" with %.0f MiB" % mine if mine else ""), t
+            if others:
+                self._share(at)
+            # An instance may list none although it is in use.
+            self._absent[at] = mine == 0 and not gpu.get("mig")
+            util, memory, busy = _value(readings, at, "util"), _value(readings, at, "memory"), _busy(readings, at)
+            before = self.baselines[at]
+            rise = None if memory is None or before is None else memory - before
+            if not self._shared[at]:
+                if rise is not None and rise > MEMORY_SLACK_MIB:
+                    return "%s was used (%.0f MiB more than before the run)" % (name, rise), t
+                if self._rises(t, at, busy, rise is not None):
+                    return "%s was used (utilization %.0f %%)" % (name, busy or 0.0), self._above_since[at]
+            if util is None:
+                self._doubt("%s does not tell its utilization" % name)
+            elif memory is None:
+                self._doubt("%s does not tell its memory" % name)
+            elif rise is None:
+                self._doubt("the memory of %s before the run is not known" % name)
+            else:
+                self._most[1] = max(self._most[1], abs(rise))
+                if rise < -MEMORY_SLACK_MIB:  # somebody else left: the rest of the change may be ours
+                    self._doubt("%s lost %.0f MiB meanwhile, so others were on it" % (name, -rise))
+        return None
+
+    def _rises(self, t: float, at: int, busy: Optional[float], flat: bool) -> bool:
+        """Whether utilization proves use; what it leaves open is a doubt.
+
+        Parameters
+        ----------
+        flat
+            Whether the memory is known to be as before the run.
+        """
+        before, began = self.busy[at], t if self.began is None else self.began
+        if busy is None or self._absent[at]:
+            self._ticks_above[at] = 0
+            return False
+        if before is not None and before >= RISE and busy < before:
+            self.busy[at] = before = busy  # it was the driver's start, or somebody who has left
+            self._dirty = True
+        if t - began < SETTLE_S and (flat or before is None or before >= RISE):
+            # The run's own use takes memory, too; where nobody tells it, it is still there afterwards.
+            self._ticks_above[at] = 0
+            return False
+        name, usual = _name(self.gpus[at], at), before or 0.0
+        self._most[0] = max(self._most[0], busy)
+        if usual >= RISE:
+            self._doubt("%s was busy already before the run (%.0f %%)" % (name, usual))
+        if busy - usual < RISE:
+            self._ticks_above[at] = 0
+            if busy - usual >= MIN_UTILIZATION:
+                self._doubt("%s was at %.0f %% utilization, too little to tell whose" % (name, busy))
+            return False
+        self._ticks_above[at] += 1
+        if self._ticks_above[at] == 1:
+            self._above_since[at] = t
+            self._doubt("%s was at %.0f %% utilization for a moment" % (name, busy))
+        return self._ticks_above[at] >= RISE_TICKS
+
+    def _share(self, at: int) -> None:
+        # For good: readings lag behind a process that leaves, and its memory was in the baseline.
+        if not self._shared[at]:
+            self._shared[at], self._dirty = True, True
+        self._doubt("others compute on %s too" % _name(self.gpus[at], at))
+
+    def _doubt(self, why: str) -> None:
+        if not self.doubt:
+            self.doubt, self._dirty = why, True
+
+    def _idle_sentence(self) -> str:
+        one = len(self.gpus) == 1
+        who = _name(self.gpus[0], 0) if one else "each of %d GPUs" % len(self.gpus)
+        absent = all(self._absent)
+        at = "" if absent and self._most[0] >= MIN_UTILIZATION else "at %.0f %% utilization and " % self._most[0]
+        return "%s stayed %swithin %.0f MiB of its memory before the run%s, for %g s" % (
+            who, at, max(1.0, self._most[1]), " and had no process of this run" if absent else "", self.grace,
+        )  # fmt: skip
+
+    # -- the file ------------------------------------------------------------------
+
+    def _say(self, verdict: str, detail: str, cause: str = "") -> None:
+        self.verdict, self.detail, self.cause = verdict, detail, cause
+        self._dirty = True
+
+    def _save(self) -> None:
+        """Write what we know; with a full disk try again at the next tick."""
+        value = {
+            "schema": SCHEMA, "verdict": self.verdict, "detail": self.detail, "cause": self.cause, "t": protocol.wall(),
+            "state": {
+                "began": self.began, "watched": self.watched, "doubt": self.doubt, "most": self._most,
+                "gpus": [
+                    [gpu.get("uuid"), self.baselines[at], self._shared[at], self.busy[at]]
+                    for at, gpu in enumerate(self.gpus)
+                ],
+            },
+        }  # fmt: skip
+        try:
+            write_json(self.path, value)
+        except OSError:
+            return
+        self._dirty, self._noted = False, self.watched
+
+    def _resume(self) -> bool:
+        """Go on where a killed sampler of this run stopped; whether there was one."""
+        found = read_truth(self.path)
+        state = found.get("state")
+        if not isinstance(state, dict):
+            return False
+        try:
+            known = {row[0]: row for row in state["gpus"]}
+            for at, gpu in enumerate(self.gpus):
+                row = known.get(gpu.get("uuid"))
+                # Today's memory is no baseline: the run may hold some of it.
+                self.baselines[at] = row[1] if row else None
+                self._shared[at] = bool(row and row[2])
+                self.busy[at] = row[3] if row and len(row) > 3 else None
+            self.began, self.watched, self._most = state["began"], state["watched"], list(state["most"])
+            self.doubt = state["doubt"] or self.doubt
+            self.verdict, self.detail, self.cause = found["verdict"], found["detail"], found["cause"]
+        except (KeyError, TypeError, IndexError):
+            self.doubt = "%s is damaged" % os.path.basename(self.path)
+            return False
+        return True
+
+
+def for_run(
+    folder: str,
+    devices: Sequence[str],
+    gpus: Sequence[Mapping[str, Any]],
+    baselines: Sequence[Optional[float]],
+    every: float,
+    note: str = "",
+    busy: Sequence[Optional[float]] = (),
+) -> Optional[GpuUsageCheck]:
+    """The truth of the run in `folder`; ``None`` for a run that owns no GPU, and where no run is (a monitor).
+
+    To be made when the baselines were just read, before the supervisor is told to go on.
+
+    Parameters
+    ----------
+    devices
+        UUIDs that the run was given.
+    note
+        Why some of them cannot be read.
+    busy
+        Utilization of each before the run.
+    """
+    if not devices:
+        return None
+    try:
+        job = read_json(os.path.join(folder, JOB))
+        state = read_state(folder) or {}
+    except (OSError, AgentError):
+        job, state = {}, {}
+    if job is None:
+        return None
+    grace = job.get("gpu_grace")
+    if not isinstance(grace, (int, float)):
+        grace = DEFAULT_GPU_GRACE
+    if state.get("rank"):  # it did not wait for us: what is on the devices now may be its own
+        baselines, busy = [None] * len(gpus), ()
+    missing = "" if len(gpus) >= len(devices) else note or "%d of %d GPUs cannot be read" % (
+        len(devices) - len(gpus), len(devices),
+    )  # fmt: skip
+    return GpuUsageCheck(folder, gpus, grace, baselines, every, missing, busy=busy)
+
+
+def read_truth(path: str) -> Dict[str, Any]:
+    """What a truth file says; empty while there is none."""
+    try:
+        return read_json(path) or {}
+    except (OSError, AgentError):
+        return {}
+
+
+def _value(rows: Sequence[Reading], at: int, key: str) -> Optional[float]:
+    return rows[at].get(key) if at < len(rows) else None
+
+
+def _busy(rows: Sequence[Reading], at: int) -> Optional[float]:
+    """The higher of utilization and its peak."""
+    known = [value for value in (_value(rows, at, "util"), _value(rows, at, "peak")) if value is not None]
+    return max(known, default=None)
+
+
+def _name(gpu: Mapping[str, Any], at: int) -> str:
+    return gpu_name({"index": at, **gpu})
+
+
+#: Seconds that a run waits for its sampler's first look at the GPUs: what is on them before it starts.
+READY_TIMEOUT_S = 3.0
+
+#: Seconds between looks of a supervisor: also for a cancel whose signal did not reach it.
+CHECK_INTERVAL_S = 2.0
+
+
+class GpuUsageGuard:
+    """One run's gate.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    devices
+        What the run owns; a run without GPUs has no truth.
+    job
+        Whose ``require_gpu`` is ``stop`` to act on *not used*, and whose ``gpu_grace`` says how soon.
+    number
+        Of the machine within the run.
+
+    Attributes
+    ----------
+    period
+        Seconds between looks.
+    """
+
+    def __init__(self, folder: str, devices: List[str], job: Mapping[str, Any], number: int = 0) -> None:
+        self.number = number
+        self.path = os.path.join(folder, TRUTH % number)
+        self.devices, self.require = devices, job.get("require_gpu") or ""
+        self.period = CHECK_INTERVAL_S
+        if devices:
+            self.period = min(CHECK_INTERVAL_S, max(0.05, (job.get("gpu_grace") or DEFAULT_GPU_GRACE) / 4))
+        self.said: Dict[str, str] = {}
+        self._seen: Optional[Tuple[int, int]] = None
+
+    def look(self, state: Dict[str, Any]) -> bool:
+        """Bring ``state["truth"]`` up to date; whether it changed."""
+        if not self.devices:
+            return False
+        try:
+            now = os.stat(self.path)
+        except OSError:
+            return False
+        if self._seen == (now.st_mtime_ns, now.st_ino):
+            return False
+        self._seen = (now.st_mtime_ns, now.st_ino)
+        found = read_truth(self.path)
+        said = {key: str(found.get(key) or "") for key in ("verdict", "detail", "cause")}
+        if not said["verdict"] or said == self.said:
+            return False
+        state["truth"] = self.said = said
+        return True
+
+    def stops(self) -> bool:
+        """Whether the run is to be stopped for what was found."""
+        return self.require == "stop" and self.said.get("verdict") == NOT_USED
+
+    def close(self, state: Dict[str, Any]) -> None:
+        """The sampler has ended: what it did not say cannot be told any more."""
+        self.look(state)
+        if self.devices and not self.said:
+            why = "the sampler ended before it could say anything"
+            state["truth"] = self.said = {"verdict": CANNOT_TELL, "detail": why, "cause": ""}
+
+
+class Ready:
+    """The pipe on which a sampler says that it has read the devices.
+
+    Attributes
+    ----------
+    reader, writer
+        Its ends; the writer is the sampler's.
+    until
+        When not to wait any longer, monotonic.
+    """
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+        self.until = protocol.mono() + READY_TIMEOUT_S
+
+    def came(self) -> bool:
+        """Whether the byte is there; to be asked when the reader is readable."""
+        return os.read(self.reader, 1) == b"r"
+
+    def close(self) -> None:
+        """Close our end."""
+        os.close(self.reader)

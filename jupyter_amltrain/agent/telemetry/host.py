@@ -1,0 +1,217 @@
+"""What a run's processes and their host use, from /proc. Sums and differences only.
+
+Columns are described once, in :data:`COLUMNS`; a reader goes by the header line.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from .. import protocol
+from ..processes import LINUX, Process, descendants, marked, table
+
+#: Name and unit of each column after ``seq`` and ``t``.
+COLUMNS: Tuple[Tuple[str, str], ...] = (
+    ("cpu", "percent of one core"),
+    ("memory", "bytes"),
+    ("processes", "1"),
+    ("host_cpu", "percent of all cores"),
+    ("host_memory", "bytes"),
+    ("read_bytes", "bytes"),
+    ("write_bytes", "bytes"),
+    # Of the machine or the container that shows us its network, since it came up.
+    ("net_rx", "bytes"),
+    ("net_tx", "bytes"),
+)
+
+Value = Optional[float]
+
+#: Looks at a process until it counts as none of a run's.
+MAX_LOOKS = 3
+
+
+def memory_total() -> Optional[int]:
+    """Bytes of main memory that this machine or its memory limit gives us."""
+    total = _meminfo().get("MemTotal")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                limit = int(file.read())
+        except (OSError, ValueError):
+            continue
+        if total is None or limit < total:
+            total = limit
+    return total
+
+
+def _meminfo() -> Dict[str, int]:
+    found = {}
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                name, _, rest = line.partition(":")
+                found[name] = int(rest.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return found
+
+
+def _host_ticks() -> Optional[Tuple[int, int]]:
+    """Busy and all ticks of all cores since boot (proc(5): /proc/stat)."""
+    try:
+        with open("/proc/stat") as file:
+            ticks = [int(x) for x in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    if len(ticks) < 5:
+        return None
+    # idle and iowait; guest time is already in user time
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def _io(pid: int) -> Optional[Tuple[int, int]]:
+    try:
+        with open("/proc/%d/io" % pid) as file:
+            found = dict(line.split(": ") for line in file.read().splitlines())
+        return int(found["read_bytes"]), int(found["write_bytes"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _network() -> Tuple[Value, Value]:
+    """Bytes received and sent by all interfaces but the loopback (proc(5): /proc/net/dev)."""
+    received = sent = 0
+    try:
+        with open("/proc/net/dev") as file:
+            for line in file.readlines()[2:]:
+                name, _, rest = line.partition(":")
+                if name.strip() != "lo":
+                    numbers = rest.split()
+                    received += int(numbers[0])
+                    sent += int(numbers[8])
+    except (OSError, ValueError, IndexError):
+        return None, None
+    return received, sent
+
+
+class Usage:
+    """Readings of one process tree.
+
+    Parameters
+    ----------
+    root
+        The supervisor: what lies below it, in another session than ours, is the run.
+        ``None``: there is no run, and what is said of one is unknown.
+    mark
+        Beginning of the mark that all processes of the run on this machine carry, where
+        several supervisors share it; what lies below them counts too.
+
+    Attributes
+    ----------
+    rows
+        The run's processes by pid, as the last reading saw them.
+    """
+
+    def __init__(self, root: Optional[int], mark: str = "") -> None:
+        self.root = root
+        self.mark = mark
+        #: Unmarked processes by pid and start, and how often they were looked at: between
+        #: its fork and its exec a process shows its parent's environment.
+        self._unmarked: Dict[Tuple[int, Any], int] = {}
+        self.rows: Dict[int, Process] = {}
+        self.session = os.getsid(0)
+        self.hertz = os.sysconf("SC_CLK_TCK")
+        self.page = os.sysconf("SC_PAGE_SIZE")
+        self._before: Dict[int, Process] = {}
+        self._io: Dict[int, Tuple[int, int]] = {}
+        self._ended_ticks = 0
+        self._ended_io = [0, 0]
+        self._ticks: Optional[Tuple[float, int]] = None
+        self._host: Optional[Tuple[int, int]] = None
+
+    def members(self) -> Dict[int, Process]:
+        """The run's processes now."""
+        if self.root is None:
+            return {}
+        rows = table()
+        if self.mark:
+            return self._marked(rows)
+        found: Set[int] = {pid for pid in descendants(self.root, rows) if rows[pid].session != self.session}
+        return {pid: rows[pid] for pid in found}
+
+    def _marked(self, rows: Dict[int, Process]) -> Dict[int, Process]:
+        asked = [pid for pid, row in rows.items() if self._unmarked.get((pid, row.start), 0) < MAX_LOOKS]
+        found = marked(self.mark, asked, whole=False)
+        self._unmarked = {
+            (pid, row.start): self._unmarked.get((pid, row.start), 0) + 1
+            for pid, row in rows.items()
+            if pid not in found
+        }
+        for pid in list(found):
+            found |= descendants(pid, rows)
+        return {pid: rows[pid] for pid in found}
+
+    def read(self) -> List[Value]:
+        """One value a column; ``None`` for what cannot be told (yet)."""
+        if not LINUX:
+            return [None] * len(COLUMNS)
+        rows = self.rows = self.members()
+        now = protocol.mono()
+        ticks = self._total_ticks(rows)
+        cpu: Value = None
+        if self._ticks is not None and now > self._ticks[0]:
+            cpu = round(max(0, ticks - self._ticks[1]) / self.hertz / (now - self._ticks[0]) * 100, 1)
+        self._ticks = (now, ticks)
+        host = _host_ticks()
+        host_cpu: Value = None
+        if host and self._host and host[1] > self._host[1]:
+            host_cpu = round((host[0] - self._host[0]) / (host[1] - self._host[1]) * 100, 1)
+        self._host = host
+        memory = _meminfo()
+        used = memory["MemTotal"] - memory["MemAvailable"] if "MemAvailable" in memory else None
+        received, sent = _network()
+        if self.root is None:
+            return [None, None, None, host_cpu, used, None, None, received, sent]
+        read, written = self._total_io(rows)
+        rss = sum(row.rss for row in rows.values()) * self.page
+        self._before = rows
+        return [cpu, rss, len(rows), host_cpu, used, read, written, received, sent]
+
+    def _gone(self, rows: Dict[int, Process]) -> List[Process]:
+        return [row for pid, row in self._before.items() if pid not in rows or rows[pid].start != row.start]
+
+    def _total_ticks(self, rows: Dict[int, Process]) -> int:
+        for row in self._gone(rows):
+            # A parent of the run that reaped it has its time; else it is ours to keep.
+            if row.parent not in rows:
+                self._ended_ticks += row.own_time + row.child_time
+        return self._ended_ticks + sum(row.own_time + row.child_time for row in rows.values())
+
+    def _total_io(self, rows: Dict[int, Process]) -> Tuple[Value, Value]:
+        for row in self._gone(rows):
+            last = self._io.pop(row.pid, (0, 0))
+            self._ended_io[0] += last[0]
+            self._ended_io[1] += last[1]
+        for pid in rows:
+            now = _io(pid)
+            if now is not None:
+                self._io[pid] = now
+        if not self._io and rows and self._ended_io == [0, 0]:
+            return None, None
+        return (
+            self._ended_io[0] + sum(x[0] for x in self._io.values()),
+            self._ended_io[1] + sum(x[1] for x in self._io.values()),
+        )
+
+
+def header(period: float, cpus: int) -> Dict[str, Any]:
+    """First line of a telemetry file."""
+    return {
+        "schema": 1,
+        "columns": ["seq", "t"] + [name for name, _ in COLUMNS],
+        "units": ["1", "unix s"] + [unit for _, unit in COLUMNS],
+        "memory_total": memory_total(),
+        "cpus": cpus,
+        "period": period,
+    }

@@ -1,0 +1,359 @@
+"""The loop that samples a run's processes, its machine and its GPUs into ``telemetry/``.
+
+It runs in a process of its own, which forks nothing, so that it may hold the driver open.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from .. import protocol, testing
+from ..process_setup import wake_on
+from ..queue.slots import usable_cpus
+from . import driver_state, gpu_processes, gpu_usage, host
+from .files import Minutes, Telemetry, shortened
+from .gpu_columns import MEMORY, PEAK, TICKS, UTIL
+from .gpu_columns import TICK_WIDTH as WIDTH
+from .gpu_devices import Device, Driver, DriverError
+from .gpu_figures import GpuFigures
+from .gpu_incidents import GpuIncidents
+from .gpu_readings import GpuReadings
+from .gpu_slow import SlowMetrics, SlowReader
+from .reduce import highest
+from .summary import Summary
+from .torch_memory import TorchMemory
+
+#: What changes seldom is told again after so many closed minutes; readers of a long file begin an hour before its end.
+REPEAT_MINUTES = 5
+
+
+def period() -> float:
+    """Seconds between samples: ``$AMLTRAIN_SAMPLE_PERIOD``, else 1."""
+    try:
+        return max(0.01, float(os.environ["AMLTRAIN_SAMPLE_PERIOD"]))
+    except (KeyError, ValueError):
+        return 1.0
+
+
+def find_gpus(
+    uuids: Optional[Sequence[str]],
+    indices: Optional[Sequence[int]],
+    known: Optional[List[Dict[str, Any]]],
+    lost: Sequence[Mapping[str, Any]] = (),
+) -> Tuple[GpuReadings, str]:
+    """Open the GPUs, and say in one sentence why some or all cannot be read.
+
+    Parameters
+    ----------
+    uuids
+        Devices of the run; ``None`` for a machine that is watched.
+    indices
+        Which GPUs of a watched machine; ``None`` for all.
+    known
+        The header's ``gpus`` of an earlier sampler of this file.
+    lost
+        GPUs of a watched machine that cannot be used now (see `known_gpus`): they are shown, and looked for.
+    """
+    driver: Optional[Driver] = None
+    devices: List[Device] = []
+    note = ""
+    try:
+        driver = Driver()
+        if known is not None:
+            devices = list(driver.by_uuid([gpu["uuid"] for gpu in known]).values())
+        elif uuids is not None:
+            found = driver.by_uuid(uuids)
+            devices = [found[uuid] for uuid in uuids if uuid in found]
+            away = [uuid for uuid in uuids if uuid not in found]
+            note = "the driver does not know %s" % ", ".join(away) if away else ""
+        else:
+            devices = driver.devices(indices)
+            lost = [gpu for gpu in lost if indices is None or gpu["index"] in indices]
+            note = driver_state.lost_text(lost) or ("" if devices else "the NVIDIA driver is here and knows no GPU")
+    except DriverError as error:
+        note = str(error)
+    by_uuid = {device.uuid: device for device in devices}
+    if known is not None:
+        return GpuReadings(driver, known, by_uuid), note
+    gpus: List[Dict[str, Any]] = [device.facts() for device in devices]
+    if uuids is None and driver is not None:
+        _add_lost(gpus, lost)
+    readings = GpuReadings(driver, gpus, by_uuid)
+    slow = SlowReader(readings)
+    readings.read()  # a function that this driver lacks is replaced by the next reading
+    first = readings.read()
+    for i, gpu in enumerate(gpus):
+        values, energy = slow.read(i)
+        gpu["memory_total"], gpu["power_limit"] = slow.total_memory(i), values["power_limit"]
+        gpu["baseline"], gpu["reserved"] = first[WIDTH * i + MEMORY], readings.reserved(i)
+        gpu["baseline_util"] = highest((first[WIDTH * i + UTIL], first[WIDTH * i + PEAK]))
+        if energy is not None:
+            gpu["energy"] = energy
+    return readings, note
+
+
+def _add_lost(gpus: List[Dict[str, Any]], lost: Sequence[Mapping[str, Any]]) -> None:
+    """Add GPUs that the driver does not show, in their places; one whose number another GPU has now is left out."""
+    numbers = {gpu["index"] for gpu in gpus}
+    gpus += [
+        {"index": gpu["index"], "uuid": gpu["uuid"] or "", "name": gpu["name"], "mig": False}
+        for gpu in lost
+        if gpu["index"] not in numbers
+    ]
+    # Instances follow their GPU.
+    gpus.sort(key=lambda gpu: (gpu["index"], -1) if gpu["index"] < 100 else (gpu["index"] // 100 - 1, gpu["index"]))
+
+
+class Share(NamedTuple):
+    """A machine of a run whose processes were started by a service, one supervisor each."""
+
+    node: int  #: number of the machine within the run
+    mark: str  #: how the marks of its processes begin
+    grace: Optional[float]  #: seconds until GPUs may be called unused; ``None``: nobody asks
+
+
+class Sampler:
+    """One sampler's files and readings.
+
+    Parameters
+    ----------
+    folder
+        Folder that holds ``telemetry``.
+    root
+        The supervisor's pid; ``None`` where no run is watched.
+    every
+        Seconds between ticks.
+    uuids, indices
+        See :func:`find_gpus`; no GPU is looked for with an empty list of either.
+    share
+        Where this machine stands in a run that a service has started.
+    lost
+        See :func:`find_gpus`.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        root: Optional[int],
+        every: float,
+        uuids: Optional[Sequence[str]],
+        indices: Optional[Sequence[int]] = None,
+        share: Optional[Share] = None,
+        lost: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.every = every
+        self.node = share.node if share else 0
+        self.usage = host.Usage(root, share.mark if share else "")
+        self.file = Telemetry(folder, self.node)
+        header = self.file.header
+        known = header.get("gpus", []) if header else None
+        if (uuids if uuids is not None else indices) == [] or known == []:
+            self.readings, note = GpuReadings(None, [], {}), ""
+        else:
+            self.readings, note = find_gpus(uuids, indices, known, lost)
+        self.figures = GpuFigures(self.readings, header.get("gpu_figures", []) if header else None)
+        if not header:
+            self.file.begin(self._header(note))
+        self.names = [name for name, _ in host.COLUMNS]
+        self.slow_metrics = SlowMetrics(self.readings)
+        self._minutes_told = 0
+        self.incidents = GpuIncidents(folder, self.readings, self.node)
+        self.torch = TorchMemory(folder, self.readings.gpus)
+        self.usage_check: Optional[gpu_usage.GpuUsageCheck] = None
+        if root is not None and uuids:
+            baselines = [gpu.get("baseline") for gpu in self.readings.gpus]
+            busy = [gpu.get("baseline_util") for gpu in self.readings.gpus]
+            self.usage_check = gpu_usage.for_run(folder, list(uuids), self.readings.gpus, baselines, every, note, busy)
+        elif share and share.grace is not None and self.readings.gpus:
+            # What is on them while a process of the run is there may be its own.
+            free = not self.usage.members()
+            baselines = [gpu.get("baseline") if free else None for gpu in self.readings.gpus]
+            busy = [gpu.get("baseline_util") if free else None for gpu in self.readings.gpus]
+            self.usage_check = gpu_usage.GpuUsageCheck(
+                folder, self.readings.gpus, share.grace, baselines, every, note, node=share.node, busy=busy
+            )
+        self.sharing = gpu_processes.Sharing(self.readings.gpus) if self.usage_check is not None else None
+        ticks, figures = [column.name for column in TICKS], [name for name, _ in self.figures.columns]
+        per_gpu = [
+            "gpu%s.%s" % (gpu["index"], name)
+            for names in (ticks, figures) for gpu in self.readings.gpus for name in names
+        ]  # fmt: skip
+        self.minutes = Minutes(folder, self.names + per_gpu, self.node)
+        self.summary = Summary(folder, self.file.header, self._figures)
+        self._go_on()
+        # The first differences need a tick before them.
+        self.usage.read()
+
+    def _header(self, note: str) -> Dict[str, Any]:
+        return dict(
+            host.header(self.every, usable_cpus()),
+            node=self.node,
+            host=socket.gethostname(),
+            gpu_columns=[column.name for column in TICKS],
+            gpu_units=[column.unit for column in TICKS],
+            gpu_figures=[name for name, _ in self.figures.columns],
+            gpu_figure_units=[unit for _, unit in self.figures.columns],
+            gpus=self.readings.gpus,
+            gpu_note=note,
+        )
+
+    def _figures(self, i: int) -> Dict[str, Any]:
+        """What the summary says of one GPU beside its ticks."""
+        return {**self.incidents.figures(i), **self.torch.figures(i)}
+
+    def _go_on(self) -> None:
+        """Take in what an earlier sampler has written since its last minute."""
+        minutes, summary = self.minutes, self.summary
+        earlier = minutes if minutes.offset <= summary.offset else summary
+        for tick in self.file.ticks(earlier.offset, earlier.seq):
+            if minutes.closes(tick.t):
+                summary.add(minutes.close())
+            minutes.add(tick)
+
+    def tick(self) -> None:
+        """Take one sample."""
+        values = shortened(self.names, self.usage.read())
+        self.incidents.before_reading()
+        gpus = self.readings.read()
+        members = self.usage.rows
+        if self.readings.gpus:
+            self.slow_metrics.read(self.every, members)
+            self.incidents.after_reading([row for rows in self.slow_metrics.processes for row in rows])
+            self.torch.read(members)
+            self.slow_metrics.add(self.torch.values)
+        self._tell_sharing(members)
+        # To 10 ms: nobody sees more of a tick a second.
+        t = round(protocol.wall(), 2 if self.every >= 1 else 3)
+        if self.minutes.closes(t):
+            self.summary.add(self.minutes.close())
+            self.summary.save()
+            self.figures.forget()
+            self._minutes_told += 1
+            if self._minutes_told % REPEAT_MINUTES == 0:
+                self.slow_metrics.forget()
+        for i, count in self.slow_metrics.take_energy().items():
+            self.summary.energy(i, t, count)
+        told, what = self.slow_metrics.news()
+        told = [dict(one, t=t) if "note" in one else one for one in told]
+        figures = self.figures.read()
+        if figures is not None:
+            told.append({"figures": figures})
+        tick = self.file.add(t, values, gpus, told, self.figures.held())
+        if tick is not None:
+            self.slow_metrics.written(what)
+            if figures is not None:
+                self.figures.written(figures)
+            self.minutes.add(tick)
+            notes = [one["note"] for one in told if "note" in one]
+            if notes:
+                self.summary.note(t, notes)
+        if self.usage_check is not None:
+            rows = [
+                {"util": gpus[k + UTIL], "peak": gpus[k + PEAK], "memory": gpus[k + MEMORY]}
+                for k in range(0, len(gpus), WIDTH)
+            ]
+            self.usage_check.tick(protocol.mono(), rows, self.slow_metrics.values, members)
+
+    def _tell_sharing(self, members: Collection[int]) -> None:
+        """Note that others have come to the run's GPUs, whatever is known of its own use of them."""
+        if self.sharing is None or self.usage_check is None:
+            return
+        for at, text in self.sharing.look(self.slow_metrics.processes, members).items():
+            self.readings.notes.append(text)
+            self.usage_check.share(at)
+
+    def close(self) -> None:
+        """The last figures; the minute that is not over stays open for one who goes on."""
+        self.incidents.close()
+        self.summary.note(protocol.wall(), self.readings.notes)
+        self.torch.read((), final=True)
+        self.summary.add(self.minutes.ticks)
+        for i in range(len(self.readings.gpus)):
+            self.summary.energy(i, protocol.wall(), self.slow_metrics.slow.read(i)[1])
+        self.summary.save()
+        if self.usage_check is not None:
+            self.usage_check.close()
+        if self.readings.driver is not None:
+            self.readings.driver.stop()
+
+
+def run(
+    folder: str,
+    root: int,
+    devices: Optional[Sequence[str]] = (),
+    ready: Optional[int] = None,
+    share: Optional[Share] = None,
+) -> int:
+    """Body of a forked sampler; ends when it is told to or its supervisor is gone.
+
+    Parameters
+    ----------
+    root
+        Pid of the supervisor.
+    devices
+        UUIDs of the GPUs that the run owns; ``None`` for all that are here.
+    ready
+        Descriptor that gets one byte when the GPUs were read once: the job may start.
+    share
+        Where this machine stands in a run that a service has started.
+    """
+    every = period()
+    wakeup, _ = wake_on(signal.SIGTERM)
+    try:
+        sampler = Sampler(folder, root, every, None if devices is None else list(devices), share=share)
+    finally:
+        if ready is not None:
+            try:
+                os.write(ready, b"r")
+            except OSError:  # nobody waits any more
+                pass
+            os.close(ready)
+    return _loop(sampler, lambda: os.getppid() == root, wakeup)
+
+
+def watch(
+    folder: str,
+    indices: Optional[Sequence[int]],
+    every: float,
+    alive: Callable[[], bool],
+    lost: Sequence[Mapping[str, Any]] = (),
+) -> int:
+    """Body of a sampler of a machine, without a run.
+
+    Parameters
+    ----------
+    folder
+        Folder that holds ``telemetry``.
+    indices
+        Which GPUs; ``None`` for all.
+    every
+        Seconds between ticks.
+    alive
+        Asked at each tick whether to go on.
+    lost
+        See :func:`find_gpus`.
+    """
+    wakeup, _ = wake_on(signal.SIGTERM)
+    return _loop(Sampler(folder, None, every, None, indices, lost=lost), alive, wakeup)
+
+
+def _loop(sampler: Sampler, alive: Callable[[], bool], wakeup: int) -> int:
+    due = protocol.mono() + min(sampler.every, 0.2)
+    while alive():
+        if select.select([wakeup], [], [], max(0.0, due - protocol.mono()))[0]:
+            break
+        testing.hit("sampler_tick")
+        sampler.tick()
+        # A late tick moves the later ones: no burst after a stopped machine.
+        due = max(due + sampler.every, protocol.mono())
+    sampler.close()
+    return 0

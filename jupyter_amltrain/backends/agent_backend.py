@@ -1,0 +1,347 @@
+"""The agent over any transport, which knows the machine: its files, its interpreter, whether it has our disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from jupyter_amltrain.agent import testing
+from jupyter_amltrain.backends.base import STATUS, STREAMS, Backend, Chunk, Plan, RunEvents, StreamNews, monitor_of
+from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.backends.past_runs import Key, PastRun, PastRunIndex, listed, tracking_of
+from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, damaged_run, file_of, output_of, run_of, status_of
+from jupyter_amltrain.backends.transport import FileEvents, Transport
+from jupyter_amltrain.errors import DamagedRun, ProtocolError, ResultMissing, SpecError
+from jupyter_amltrain.jobs.launch import launch_plan
+from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunStatus, make_handle
+from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
+from jupyter_amltrain.state_dir import StateRoot
+
+#: Runs that are read from their folders in one call of the agent: their jobs are all in memory meanwhile.
+_IN_ONE_CALL = 500
+#: Runs of a list that are made of their files without a pause.
+_AT_ONCE = 50
+
+
+class AgentBackend(Backend):
+    """Runs jobs as processes under our agent, on the machine that `transport` reaches.
+
+    Parameters
+    ----------
+    python
+        Interpreter of jobs that name none, as the target has it; empty takes that of the machine.
+    """
+
+    Target: ClassVar[type[ComputeTarget]]
+    log_may_shrink = True
+
+    def __init__(self, target: ComputeTarget, transport: Transport, python: str = "") -> None:
+        super().__init__(target)
+        self._transport = transport
+        self._machine = transport.machine
+        if python:
+            self._machine = msgspec.structs.replace(self._machine, python=python)
+        self._damage: dict[str, str] = {}  #: by run id, of the last poll
+
+    def _folder(self, run_id: str) -> str:
+        monitor = monitor_of(run_id)
+        return f"{self._transport.home}/{f'monitors/{monitor}' if monitor else f'runs/{run_id}'}"
+
+    async def check(self) -> TargetInfo:
+        """See :meth:`Backend.check`."""
+        found = await self._transport.call("info", {})
+        known = {field.name for field in msgspec.structs.fields(TargetInfo)}
+        facts = {name: value for name, value in found.items() if name in known}
+        kind = str(type(self.target).__struct_config__.tag)
+        return msgspec.convert(
+            {**facts, "target": self.target.name, "kind": kind, "home": self._transport.home},
+            TargetInfo,
+        )
+
+    async def configure(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :meth:`Backend.configure`."""
+        return await self._transport.call("configure", dict(settings))
+
+    def refuses(self, spec: JobSpec) -> str:
+        """See :meth:`Backend.refuses`."""
+        return unsupported(spec, self.target.name, self._machine.has_our_disk)
+
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+        """See :meth:`Backend.plan`."""
+        check_path(self._transport.home, "state root", "Set AMLTRAIN_HOME to another folder and restart the kernel.")
+        if spec.tracking != "direct":
+            check_path(spec.project, "notebook's folder", "Rename it, or log to a server: MLFLOW_TRACKING_URI.")
+        source = f"{self._folder(run_id)}/source"
+        launch = launch_plan(spec, source, self._machine)
+        job = {
+            "run": run_id,
+            "name": spec.name,
+            "argv": list(launch.argv),
+            "cwd": launch.cwd,
+            "env": launch.env,
+            "gpus": spec.resources.gpus,
+            "timeout": spec.timeout,
+            "require_gpu": spec.require_gpu,
+            "gpu_grace": spec.gpu_grace,
+            "share_gpus": spec.share_gpus,
+            **({"gpu_ids": spec.gpu_ids} if spec.gpu_ids else {}),
+            "out": list(spec.out),
+            "experiment": spec.experiment,
+            "notebook_dir": spec.notebook_dir if self._machine.has_our_disk else "",
+            "project": spec.project,
+            "tracking": {"run_id": uuid.uuid4().hex, "mode": spec.tracking},
+            "snapshot": {
+                "digest": snapshot.digest,
+                "files": len(snapshot.files),
+                "bytes": snapshot.bytes,
+            },
+            "spec": msgspec.to_builtins(spec),
+        }
+        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request=job)
+
+    async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+        """See :meth:`Backend.launch`."""
+        staging = f"{self._transport.home}/staging/{plan.run_id}"
+        await self._transport.put(plan.snapshot.files, staging)
+        digest = await self._sent_digest(plan.snapshot, staging)
+        testing.hit("kernel_before_submit")
+        answer = await self._transport.call(
+            "submit",
+            # The submission's name makes a repeated call harmless: an answer that was
+            # lost on the way does not start the job twice.
+            {
+                **plan.request,
+                "snapshot": {**plan.request["snapshot"], "digest": digest},
+                "environ": dict(environ),
+                "secrets": dict(secrets),
+                "submission": uuid.uuid4().hex,
+            },
+        )
+        testing.hit("kernel_after_submit")
+        state = {"state": answer["state"]}
+        return self._run(plan.run_id, {**plan.request, "submitted": time.time()}, state)
+
+    async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
+        """Digest of the files that were sent."""
+        return snapshot.digest
+
+    def _run(self, run_id: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
+        return run_of(make_handle(self.target.name, run_id), self._folder(run_id), job, state)
+
+    def _damaged(self, run_id: str, error: Mapping[str, Any]) -> Run:
+        handle = make_handle(self.target.name, run_id)
+        return damaged_run(handle, self._folder(run_id), str(error["message"]), float(error.get("changed") or 0.0))
+
+    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
+        """See :meth:`Backend.poll`; a run that cannot be read is unknown, and :meth:`lost` says why."""
+        answer = await self._transport.call("poll", {"run_ids": list(run_ids)})
+        for run_id in run_ids:
+            self._damage.pop(run_id, None)
+        self._damage |= {run_id: str(error["message"]) for run_id, error in answer["errors"].items()}
+        return {run_id: status_of(state) for run_id, state in answer["runs"].items()}
+
+    def lost(self, run: Run) -> str:
+        """See :meth:`Backend.lost`."""
+        return self._damage.get(run.run_id, "").rstrip(".") or super().lost(run)
+
+    async def find(self, run_id: str) -> Run | None:
+        """See :meth:`Backend.find`."""
+        answer = await self._transport.call("list", {"full": True, "run_ids": [run_id]})
+        if (error := answer["errors"].get(run_id)) is not None and not _is_damage(error):
+            raise ProtocolError(str(error["message"]))
+        return next(iter(self._rows(answer)), None)
+
+    def _rows(self, answer: Mapping[str, Any]) -> Iterator[Run]:
+        """Runs of an answer to ``list``, damaged ones among them."""
+        for row in answer["runs"]:
+            yield self._run(row["run"], row["job"], row["status"])
+        for run_id, error in answer["errors"].items():
+            if _is_damage(error):
+                yield self._damaged(run_id, error)
+
+    async def list(self) -> Sequence[Run]:
+        """See :meth:`Backend.list`."""
+        return [run if isinstance(run, Run) else run.read() for run in (await self.roster(()))[1]]
+
+    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
+        """See :meth:`Backend.roster`; folders of known runs are not read."""
+        answer = await self._transport.call("list", {"full": True, "but": sorted(known)})
+        # An agent that is older than `but` leaves nothing out and has no list of ids.
+        ids = answer.get("ids", [row["run"] for row in answer["runs"]])
+        left, runs = frozenset(known), []
+        for run in self._rows(answer):
+            if run.run_id not in left:
+                runs.append(run)
+                if not len(runs) % _AT_ONCE:
+                    await asyncio.sleep(0)  # charts do not wait for a long list
+        return frozenset([*ids, *answer["errors"]]), runs
+
+    async def cancel(self, run_id: str) -> None:
+        """See :meth:`Backend.cancel`."""
+        await self._transport.call("cancel", {"run": run_id})
+
+    async def delete(self, run_id: str) -> None:
+        """See :meth:`Backend.delete`."""
+        await self._transport.call("delete", {"run": run_id})
+
+    async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
+        """See :meth:`Backend.read`."""
+        path = f"{self._folder(run_id)}/{file_of(stream)}"
+        try:
+            if offset < 0:
+                offset = max(0, await self._transport.size(path) + offset)
+            data = await self._transport.read_from(path, offset, limit)
+        except OSError as error:
+            raise DamagedRun(_unreadable(path, error)) from error
+        return Chunk(data, offset + len(data))
+
+    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """See :meth:`Backend.monitor`."""
+        chosen = None if gpus is None else list(gpus)
+        answer = await self._transport.call("monitor", {"id": monitor_id, "gpus": chosen, "period": period})
+        return str(answer["folder"])
+
+    async def stop_monitor(self, monitor_id: str) -> None:
+        """See :meth:`Backend.stop_monitor`."""
+        await self._transport.call("monitor", {"id": monitor_id, "stop": True})
+
+    async def local_copy(self, run_id: str, path: str = "") -> str | None:
+        """See :meth:`Backend.local_copy`."""
+        return await self._transport.fetch(f"{self._folder(run_id)}/{path}".rstrip("/"))
+
+    async def read_file(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
+        """See :meth:`Backend.read_file`."""
+        try:
+            data = await self._transport.read_from(f"{self._folder(run_id)}/{path}", 0, limit + 1)
+        except OSError:
+            return b""
+        return data if len(data) <= limit else b""
+
+    async def list_files(self, run_id: str, folder: str = "") -> Sequence[str]:
+        """See :meth:`Backend.list_files`."""
+        return await self._transport.list(f"{self._folder(run_id)}/{folder}")
+
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`Backend.log_path`."""
+        return f"{self._folder(run_id)}/{file_of('log')}"
+
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+        """See :meth:`Backend.outputs`."""
+        found: dict[str, Any] = {}
+        for name in names:
+            folder = f"{self._folder(run_id)}/outputs"
+            handle = make_handle(self.target.name, run_id)
+            try:
+                data = await self._transport.read_from(f"{folder}/{name}.json", 0, OUTPUT_LIMIT + 1)
+            except OSError as error:
+                why = f"{name}.json cannot be read ({error.strerror or error})"
+                found[name] = ResultMissing(f"--out {name}: {why} in {handle}.", name=name, why=why)
+                continue
+            found[name] = output_of(name, data, handle, folder)
+        return found
+
+    def changes(self) -> RunEvents:
+        """See :meth:`Backend.changes`."""
+        return _FolderNews(self._transport.changes(), self._folder)
+
+    async def close(self) -> None:
+        """See :meth:`Backend.close`."""
+        await self._transport.close()
+
+
+class _FolderNews(RunEvents):
+    """News of runs are news of their folders."""
+
+    def __init__(self, changes: FileEvents, folder: Callable[[str], str]) -> None:
+        self._changes, self._folder = changes, folder
+
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+        owner: dict[str, tuple[str, set[str]]] = {}
+        for run_id in {**dict.fromkeys(run_ids), **dict.fromkeys(looked_at)}:
+            owner[self._folder(run_id)] = run_id, {STATUS}
+        for run_id in looked_at:
+            for stream in STREAMS:
+                path = os.path.dirname(f"{self._folder(run_id)}/{file_of(stream)}")
+                owner.setdefault(path, (run_id, set()))[1].add(stream)
+        news: dict[str, set[str]] = {}
+        for path in await self._changes.wait(list(owner), timeout):
+            run_id, what = owner[path]
+            news.setdefault(run_id, set()).update(what)
+        return news
+
+    def close(self) -> None:
+        self._changes.close()
+
+
+class LocalBackend(AgentBackend):
+    """This machine: the embedded default. Its list of ended runs comes from an index."""
+
+    Target = LocalTarget
+
+    def __init__(self, target: LocalTarget, loop: LoopThread, root: StateRoot) -> None:
+        from jupyter_amltrain.backends.transport import LocalTransport
+
+        super().__init__(target, LocalTransport(loop, root.path), target.python)
+        self._loop, self._index = loop, PastRunIndex(root.path)
+
+    async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
+        """Digest of the copy: a file may have changed between its reading for the plan and its copying."""
+        if all(isinstance(content, bytes) for content in snapshot.files.values()):
+            return snapshot.digest
+        return await self._loop.offload(digest_of, staging, list(snapshot.files))
+
+    async def roster(self, known: Collection[str]) -> tuple[Collection[str], Sequence[Run | PastRun]]:
+        """See :meth:`Backend.roster`; ended runs have only what lists show of their jobs."""
+        scan = await self._loop.offload(self._index.scan, frozenset(known), self.target.name)
+        runs: list[Run | PastRun] = [*scan.runs]
+        others = list(scan.others)
+        for start in range(0, len(others), _IN_ONE_CALL):
+            some = others[start : start + _IN_ONE_CALL]
+            answer = await self._transport.call("list", {"full": True, "run_ids": some})
+            runs += await self._loop.offload(self._listed, answer, scan.others)
+        return frozenset(scan.ids), sorted(runs, key=lambda run: run.created)
+
+    def _listed(self, answer: Mapping[str, Any], keys: Mapping[str, Key]) -> Sequence[Run]:
+        """Runs of an answer to ``list`` as lists show them; ended ones go into the index. Blocks on the disk."""
+        found = []
+        for run in self._rows(answer):
+            if run.status.state.terminal and not run.damaged:
+                state = tracking_of(run.folder)
+                run = listed(msgspec.structs.replace(run, tracking=state) if state else run)
+            found.append(run)
+        self._index.add(found, keys)
+        return found
+
+
+def check_path(path: str, what: str, hint: str) -> None:
+    """Refuse a folder whose name is not UTF-8: MLflow cannot log or store anything there.
+
+    Raises
+    ------
+    SpecError
+        One sentence that names the folder.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise SpecError(
+            f"The {what} {shown} has a name that is not UTF-8, which MLflow cannot use.", hint=hint
+        ) from None
+
+
+def _unreadable(path: str, error: OSError) -> str:
+    return f"Cannot read {path}: {error.strerror or error}. The other files of the run are not touched by that."
+
+
+def _is_damage(error: Mapping[str, Any]) -> bool:
+    return error.get("type") == DamagedRun.__name__

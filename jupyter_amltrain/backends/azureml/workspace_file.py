@@ -1,0 +1,181 @@
+"""The connected Azure ML workspaces in ``workspaces.json``, beside ``targets.json``. Never a secret."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.errors import CommandError, StateError
+from jupyter_amltrain.schema.azure_target import AmlComputeTarget, InstanceTarget
+from jupyter_amltrain.schema.rows import WorkspaceRow
+from jupyter_amltrain.schema.target import ComputeTarget
+from jupyter_amltrain.state_dir import SCHEMA, StateRoot, check_schema, locked, read_json, write_json
+
+
+class WorkspaceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A connected workspace.
+
+    Attributes
+    ----------
+    name
+        Ours; targets refer to it. Usually that of the workspace.
+    subscription, resource_group, workspace, tenant
+        Where it is at Azure.
+    id
+        Of the workspace itself, a GUID: a deleted one that was made again has another.
+    location
+        Region, ``eastus``.
+    api
+        Address of its data plane.
+    tracking_uri
+        Its MLflow server.
+    studio_url
+        Its pages.
+    user
+        Who was signed in at the last connect.
+    method
+        How: ``auto`` (without a person), ``browser`` or ``device``.
+    account
+        What azure-identity wants to know to sign the same person in again: names and ids, no secret.
+    computes
+        Names at the service of the computes that were targets after the last connect, by target.
+    """
+
+    name: str
+    subscription: str
+    resource_group: str
+    workspace: str
+    tenant: str = ""
+    id: str = ""
+    location: str = ""
+    api: str = ""
+    tracking_uri: str = ""
+    studio_url: str = ""
+    user: str = ""
+    method: str = "auto"
+    account: str = ""
+    computes: dict[str, str] = {}
+
+    @property
+    def arm_id(self) -> str:
+        """The resource id."""
+        return (
+            f"/subscriptions/{self.subscription}/resourceGroups/{self.resource_group}"
+            f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
+        )
+
+
+def rows_of(
+    found: Iterable[WorkspaceFacts], current: str, targets: Iterable[ComputeTarget]
+) -> tuple[WorkspaceRow, ...]:
+    """What a list says of the workspaces."""
+    names: dict[str, list[str]] = {}
+    for target in targets:
+        names.setdefault(str(getattr(target, "workspace", None) or ""), []).append(target.name)
+    return tuple(
+        WorkspaceRow(
+            name=one.name,
+            current=one.name == current,
+            workspace=one.workspace,
+            resource_group=one.resource_group,
+            subscription=one.subscription,
+            location=one.location,
+            user=one.user,
+            targets=tuple(names.get(one.name, ())),
+            studio_url=one.studio_url,
+        )
+        for one in found
+    )
+
+
+def bills(target: ComputeTarget) -> bool:
+    """Whether it may be on, and bill, though nothing runs there."""
+    return isinstance(target, InstanceTarget) or (isinstance(target, AmlComputeTarget) and target.min_nodes > 0)
+
+
+class Workspaces:
+    """The user's workspaces, shared by every kernel."""
+
+    def __init__(self, root: StateRoot) -> None:
+        self._path = root.workspaces
+
+    def _read(self) -> dict[str, Any]:
+        """What is stored; not to be changed, for it is read once for all who ask (every request to Azure does)."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return {"schema": SCHEMA, "current": "", "workspaces": {}}
+        except OSError as error:
+            raise StateError(f"Cannot read {self._path}: {error.strerror or error}.") from error
+        return _read(self._path, found.st_mtime_ns, found.st_size, found.st_ino)
+
+    def all(self) -> list[WorkspaceFacts]:
+        """Every workspace, in the order in which they were connected."""
+        named = self._read().get("workspaces") or {}
+        try:
+            return [msgspec.convert(value, WorkspaceFacts) for value in named.values()]
+        except msgspec.ValidationError as error:
+            raise StateError(
+                f"{self._path} holds a workspace that this version cannot read: {error}.",
+                hint="Upgrade jupyter_amltrain, or remove that entry.",
+            ) from error
+
+    def get(self, name: str = "") -> WorkspaceFacts:
+        """The workspace of that name; without one the current one.
+
+        Raises
+        ------
+        CommandError
+            Names the near matches.
+        """
+        found = {facts.name: facts for facts in self.all()}
+        name = name or self.current
+        if name in found:
+            return found[name]
+        if not found:
+            raise CommandError("No Azure ML workspace is connected.", hint="%aml_compute connect --config config.json")
+        near = difflib.get_close_matches(name, found, 3, 0.5)
+        guess = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(found)}."
+        raise CommandError(f"No workspace {name!r} is connected.", hint=f"{guess} %aml_compute workspaces lists them.")
+
+    @property
+    def current(self) -> str:
+        """Name of the workspace that is used when none is given; empty without one."""
+        value = self._read()
+        named = value.get("workspaces") or {}
+        current = str(value.get("current") or "")
+        return current if current in named else next(reversed(named), "")
+
+    def put(self, facts: WorkspaceFacts) -> None:
+        """Store a workspace, which is the current one from now on."""
+        with self._changing() as value:
+            value["workspaces"][facts.name] = msgspec.to_builtins(facts)
+            value["current"] = facts.name
+
+    def remove(self, name: str) -> None:
+        """Forget a workspace; no error when it is not there."""
+        with self._changing() as value:
+            value["workspaces"].pop(name, None)
+            if value.get("current") == name:
+                value["current"] = next(reversed(value["workspaces"]), "")
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[str, Any]]:
+        with locked(self._path.with_suffix(".lock")):
+            value = dict(self._read())
+            value["workspaces"] = dict(value.get("workspaces") or {})
+            yield value
+            write_json(self._path, value)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, changed: int, size: int, node: int) -> dict[str, Any]:
+    value = read_json(path)
+    check_schema(value, path)
+    return dict(value)

@@ -1,0 +1,645 @@
+"""The demonstration backend: targets and runs that cost nothing and touch no machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import msgspec
+
+from jupyter_amltrain.backends.base import MONITORS, Backend, Chunk, Plan, RunEvents, StreamNews, monitor_of, stream_of
+from jupyter_amltrain.backends.demo_telemetry import BASELINE, CPUS, MEMORY, NAME, SIZE, FakeNode, uuid_of
+from jupyter_amltrain.backends.provisioner import (
+    Progress,
+    Provisioner,
+    ProvisionState,
+    scale_action,
+    start_stop_actions,
+    stopped_runs_text,
+)
+from jupyter_amltrain.errors import (
+    CapacityError,
+    CommandError,
+    QuotaExceeded,
+    ResultMissing,
+    TargetError,
+    TargetUnreachable,
+)
+from jupyter_amltrain.jobs.snapshot import Snapshot
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.fields import TargetAction
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Phase, Run, RunState, RunStatus, make_handle
+from jupyter_amltrain.schema.target import ComputeTarget, FakeTarget, TargetInfo
+from jupyter_amltrain.state_dir import StateRoot
+
+
+class FakeSize(msgspec.Struct, frozen=True):
+    """A kind of machine; memory in bytes (of one GPU: MiB), price per hour."""
+
+    cpus: int
+    memory: int
+    gpus: int
+    gpu_name: str
+    gpu_memory: int
+    price: float
+
+    @property
+    def model(self) -> tuple[str, int]:
+        """What a GPU is called, and MiB on it."""
+        return (self.gpu_name, self.gpu_memory) if self.gpus else (NAME, SIZE)
+
+
+_GIB = 1 << 30
+
+#: By the name in :class:`~jupyter_amltrain.schema.target.FakeTarget`.
+SIZES = MappingProxyType(
+    {
+        "cpu-4": FakeSize(4, 16 * _GIB, 0, "", 0, 0.23),
+        "cpu-32": FakeSize(32, 128 * _GIB, 0, "", 0, 1.81),
+        "gpu-v100": FakeSize(6, 112 * _GIB, 1, "Fake V100 16GB", 16_384, 3.06),
+        "gpu-8xa100": FakeSize(96, 900 * _GIB, 8, "Fake A100 40GB", 40_960, 27.2),
+        "gpu-8xh100": FakeSize(96, 1900 * _GIB, 8, NAME, SIZE, 98.32),
+    }
+)
+
+CURRENCY = "USD"
+
+#: A low-priority machine costs this part of the price.
+LOW_PRIORITY_PRICE_FACTOR = 0.2
+
+_UNSIZED = FakeSize(CPUS, MEMORY, 0, NAME, SIZE, 0.0)
+
+
+def size_of(target: FakeTarget) -> FakeSize:
+    """The machine of a target; one without a size is the machine that all fakes once were."""
+    return SIZES[target.size] if target.size else msgspec.structs.replace(_UNSIZED, gpus=target.gpus)
+
+
+def with_size(target: FakeTarget) -> FakeTarget:
+    """`target` with as many GPUs as its size has."""
+    return msgspec.structs.replace(target, gpus=size_of(target).gpus)
+
+
+def target_info_of(target: FakeTarget, running: int = 0, queued: int = 0) -> TargetInfo:
+    """What a check of a target finds."""
+    size = size_of(target)
+    return TargetInfo(
+        target=target.name,
+        kind="fake",
+        cpus=size.cpus,
+        memory=size.memory,
+        gpus=tuple(
+            {
+                "index": i,
+                "name": size.gpu_name,
+                "uuid": uuid_of(0, i),
+                "memory_total": size.gpu_memory << 20,
+                "memory_used": BASELINE << 20,
+            }
+            for i in range(size.gpus)
+        ),
+        slots={
+            "cpu": {"total": size.cpus, "free": size.cpus},
+            "gpu": {"total": size.gpus, "free": size.gpus},
+        },
+        running=running,
+        queued=queued,
+        survives={"kernel": {"answer": "no", "why": "it lives in this kernel's memory"}},
+    )
+
+
+#: Interval in which an operation reports how far it is.
+PROGRESS_INTERVAL_S = 1.0
+
+
+class FakeMachines:
+    """The machines behind a :class:`~jupyter_amltrain.backends.demo.FakeBackend`.
+
+    Which of them are on is kept in memory: another kernel finds a single machine running, and a cluster
+    with its minimum of nodes.
+
+    Parameters
+    ----------
+    busy
+        Tells how many machines are used by runs now.
+    cancel_runs
+        Ends every run.
+
+    Attributes
+    ----------
+    script
+        The target with the behavior that it has now.
+    """
+
+    def __init__(self, target: FakeTarget, busy: Callable[[], int], cancel_runs: Callable[[], None]) -> None:
+        self.script = with_size(target)
+        self._busy, self._cancel_runs = busy, cancel_runs
+        self._on = True
+        self._nodes_on = self.script.min_nodes
+        self._used_at = time.monotonic()
+
+    @property
+    def _cluster(self) -> bool:
+        return bool(self.script.size) and self.script.max_nodes > 1
+
+    def _nodes(self, busy: int) -> int:
+        """Number of machines of a cluster that are on; `busy` of them are used by runs."""
+        now = time.monotonic()
+        if busy:  # it brings machines on, and they stay until they have been idle for long enough
+            self._used_at, self._nodes_on = now, max(self._nodes_on, busy)
+        kept = self._nodes_on
+        if now - self._used_at > self.script.idle_minutes * 60:
+            kept = self._nodes_on = self.script.min_nodes
+        return min(self.script.max_nodes, kept)
+
+    def require_reachable(self) -> None:
+        """Raise ``TargetUnreachable`` if the target is scripted not to answer."""
+        if self.script.unreachable:
+            raise TargetUnreachable(
+                f"Cannot reach {self.script.name!r}: it is scripted not to answer.",
+                hint=f"%aml_compute test {self.script.name}",
+            )
+
+    def require_on(self) -> None:
+        """Raise ``TargetError`` if the machine is stopped."""
+        if not self._on:
+            name = self.script.name
+            raise TargetError(f"{name!r} is stopped.", hint=f"Start it: %aml_compute start {name}")
+
+    def _price(self) -> float:
+        return size_of(self.script).price * (LOW_PRIORITY_PRICE_FACTOR if self.script.low_priority else 1.0)
+
+    async def state(self) -> ProvisionState:
+        """See :meth:`Provisioned.state`."""
+        self.require_reachable()
+        script, size = self.script, size_of(self.script)
+        if not script.size:
+            return ProvisionState(
+                state="ready", cpus=size.cpus, memory=size.memory, gpus=size.gpus, gpu_name=NAME * bool(size.gpus)
+            )
+        on = self._nodes(self._busy()) if self._cluster else int(self._on)
+        return ProvisionState(
+            state="ready" if self._on else "stopped",
+            nodes=on if self._cluster else None,
+            max_nodes=script.max_nodes if self._cluster else None,
+            size=script.size,
+            cpus=size.cpus,
+            memory=size.memory,
+            gpus=size.gpus,
+            gpu_name=size.gpu_name,
+            price_node=round(self._price(), 4),
+            price=round(on * self._price(), 4),
+            currency=CURRENCY,
+            quota=f"{on * size.cpus} of {script.quota} cores" if script.quota else "",
+            detail="" if on or not self._cluster else "No machine is on; a run starts one.",
+        )
+
+    async def _work(self, verb: str, progress: Progress, what: str) -> None:
+        """Take the scripted time, and fail after half of it if scripted."""
+        seconds, fails = self.script.provisioning, self.script.fails == verb
+        begin = time.monotonic()
+        end = begin + (seconds / 2 if fails else seconds)
+        while (now := time.monotonic()) < end:
+            progress(f"{what}: {100 * (now - begin) / seconds:.0f} %, some {begin + seconds - now:.0f} s left.")
+            await asyncio.sleep(min(PROGRESS_INTERVAL_S, end - now))
+        if fails:
+            raise self.failure(verb)
+
+    def failure(self, verb: str) -> TargetError:
+        """The error of an operation that is scripted to fail."""
+        name, size = self.script.name, self.script.size or "this size"
+        if verb in ("create", "scale"):
+            return QuotaExceeded(
+                f"{name!r}: the quota for {size} is used up.", hint="Choose another size, or ask for more quota."
+            )
+        if verb in ("start", "test"):
+            return CapacityError(
+                f"{name!r}: there is no free {size} machine at the moment.", hint="Try again later, or another size."
+            )
+        return TargetError(
+            f"{name!r}: the service refused to {verb} it.", hint=f"Try again: %aml_compute {verb} {name}"
+        )
+
+    def _within_quota(self, nodes: int) -> None:
+        cores = nodes * size_of(self.script).cpus
+        if self.script.quota and cores > self.script.quota:
+            raise QuotaExceeded(
+                f"{self.script.name!r}: {_machines(nodes)} of {self.script.size or 'this size'}"
+                f" {'has' if nodes == 1 else 'have'} {cores} cores,"
+                f" the quota is {self.script.quota}.",
+                hint="Take fewer or smaller machines, or ask for more quota.",
+            )
+
+    async def create(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.create`."""
+        self.require_reachable()
+        if not self.script.size and self.script.fails != "create":
+            return
+        self._within_quota(self.script.max_nodes)
+        what = f"a cluster of {_machines(self.script.max_nodes)} at most" if self._cluster else "the machine"
+        await self._work("create", progress, f"Making {what}")
+
+    async def start(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.start`."""
+        self.require_reachable()
+        if not self._on:
+            await self._work("start", progress, "Starting the machine")
+            self._on = True
+
+    async def stop(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.stop`."""
+        self.require_reachable()
+        if self._on:
+            await self._work("stop", progress, "Stopping the machine")
+            self._cancel_runs()
+            self._on = False
+
+    async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
+        """See :meth:`Provisioned.scale`."""
+        self.require_reachable()
+        nodes = int(settings.get("min_nodes", self.script.min_nodes))
+        self._within_quota(max(nodes, int(settings.get("max_nodes", 0))))
+        await self._work("scale", progress, f"Going from {self._nodes(self._busy())} to {_machines(nodes)}")
+        self._nodes_on, self._used_at = nodes, time.monotonic()
+        self.script = msgspec.structs.replace(self.script, **settings)
+
+    async def remove(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.remove`."""
+        if self.script.size or self.script.fails == "delete":
+            await self._work("delete", progress, "Letting the machines go")
+        self._cancel_runs()
+        self._on = False
+
+    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
+        """See :meth:`Provisioned.asks`."""
+        name, price, script = self.script.name, self._price(), self.script
+        if verb == "delete":
+            its = stopped_runs_text(running, queued)
+            return f"Deletes {name!r}: {its and its + ', and '}the logs of its runs are lost."
+        if verb == "stop":
+            its = stopped_runs_text(running, queued)
+            return f"Stops {name!r}: {its} too." if its else ""
+        if not price or verb not in ("create", "start", "scale"):
+            return ""
+        if not self._cluster:
+            return f"Costs {_money(price)} per hour until it is stopped."
+        if verb == "create":
+            kept = (
+                f"{script.min_nodes} of them stay on ({_money(script.min_nodes * price)} per hour), the others go"
+                if script.min_nodes
+                else "goes to 0 nodes"
+            )
+            return (
+                f"Costs up to {script.max_nodes} x {price:.2f} = {_money(script.max_nodes * price)} per hour while"
+                f" nodes run; {kept} after {script.idle_minutes:g} min idle."
+            )
+        nodes, most = int(values.get("min_nodes") or 0), int(values.get("max_nodes") or 0)
+        costs = []
+        if nodes > script.min_nodes:
+            costs.append(f"Costs {nodes} x {price:.2f} = {_money(nodes * price)} per hour until it is scaled down.")
+        if most > script.max_nodes:
+            costs.append(f"Costs up to {most} x {price:.2f} = {_money(most * price)} per hour while nodes run.")
+        return " ".join(costs)
+
+    def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
+        """See :meth:`Provisioned.acts`."""
+        delete = TargetAction(verb="delete")
+        if not self.script.size:
+            return (delete,)
+        if self._cluster:
+            script = self.script
+            return (scale_action(script.min_nodes, script.max_nodes, script.idle_minutes), delete)
+        return (*start_stop_actions(state.state == "stopped"), delete)
+
+    def renew(self, target: FakeTarget) -> None:
+        """See :meth:`Provisioned.renew`."""
+        self.script, self._nodes_on = with_size(target), target.min_nodes
+
+
+def _machines(number: int) -> str:
+    return f"{number} machine{'' if number == 1 else 's'}"
+
+
+def _money(amount: float) -> str:
+    return f"{amount:.2f} {CURRENCY}"
+
+
+#: Seconds that a monitor lives after the last call.
+MONITOR_LIFETIME_S = 30.0
+
+#: Seconds of a run until its GPUs are called unused, where its spec does not say.
+GPU_GRACE_S = 60.0
+
+
+class _Life:
+    """When a run was accepted and cancelled (monotonic seconds)."""
+
+    def __init__(self, run: Run, secrets: Collection[str]) -> None:
+        self.run = run
+        self.start = time.monotonic()
+        self.canceled: float | None = None
+        self.secrets = tuple(secrets)
+        self.nodes: dict[int, FakeNode] = {}
+
+
+class _Monitor:
+    """A monitor with one node; `asked` is when it was called last (monotonic seconds)."""
+
+    def __init__(self, gpus: Sequence[int], period: float, model: tuple[str, int]) -> None:
+        self.start = self.asked = time.monotonic()
+        self.node = FakeNode(0, gpus, time.time(), period, model=model)
+
+
+class _Clock(RunEvents):
+    """There may always be news: lives go by the clock."""
+
+    async def wait(self, run_ids: Sequence[str], looked_at: Sequence[str], timeout: float) -> StreamNews:
+        await asyncio.sleep(min(timeout, 0.02))
+        return self.anything(run_ids)
+
+    def close(self) -> None:
+        pass
+
+
+class FakeBackend(Backend, Provisioner):
+    """Runs nothing; simulates the life of runs and machines that its target scripts."""
+
+    Target: ClassVar[type[ComputeTarget]] = FakeTarget
+
+    def __init__(self, target: FakeTarget, loop: LoopThread, root: StateRoot) -> None:
+        super().__init__(target)
+        self._machines = FakeMachines(target, self._busy_machines, self._cancel_all)
+        self._lives: dict[str, _Life] = {}
+        self._monitors: dict[str, _Monitor] = {}
+
+    @property
+    def _script(self) -> FakeTarget:
+        return self._machines.script
+
+    def rescript(self, **changes: Any) -> None:
+        """Change what the target does from now on, e.g. ``unreachable=True``.
+
+        Parameters
+        ----------
+        **changes
+            Fields of :class:`~jupyter_amltrain.schema.target.FakeTarget`.
+        """
+        self._machines.script = msgspec.structs.replace(self._script, **changes)
+
+    async def check(self) -> TargetInfo:
+        """See :meth:`Backend.check`."""
+        self._machines.require_reachable()
+        if self._script.fails == "test":
+            raise self._machines.failure("test")
+        return target_info_of(self._script, self._running(), self._queued())
+
+    def _queued(self) -> int:
+        return sum(self._status(life).state is RunState.QUEUED for life in self._lives.values())
+
+    def _running(self) -> int:
+        return sum(self._status(life).state is RunState.RUNNING for life in self._lives.values())
+
+    def _busy_machines(self) -> int:
+        return self._running() * self._script.nodes
+
+    def _cancel_all(self) -> None:
+        for life in self._lives.values():
+            if not self._status(life).state.terminal:
+                life.canceled = time.monotonic()
+
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> Plan:
+        """See :meth:`Backend.plan`."""
+        request = {"run": run_id, "target": self.target.name, "spec": msgspec.to_builtins(spec)}
+        return Plan(run_id=run_id, spec=spec, snapshot=snapshot, request=request)
+
+    async def launch(self, plan: Plan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
+        """See :meth:`Backend.launch`."""
+        self._machines.require_reachable()
+        self._machines.require_on()
+        if plan.run_id in self._lives:
+            raise CommandError(f"{self.target.name} has a run {plan.run_id} already.", hint="Submit it again.")
+        run = Run(
+            handle=make_handle(self.target.name, plan.run_id),
+            spec=plan.spec,
+            status=RunStatus(state=RunState.QUEUED, version=1),
+            created=time.time(),
+            folder=f"fake:{plan.run_id}",
+        )
+        self._lives[plan.run_id] = _Life(run, secrets)
+        return run
+
+    def _ran(self, life: _Life) -> float:
+        """Seconds that a run has run, or ran; below 0 before its start."""
+        now = time.monotonic() if life.canceled is None else life.canceled
+        return min(now - life.start - self._script.queued, self._script.running)
+
+    def _truth(self, life: _Life) -> dict[str, str]:
+        ran, grace = self._ran(life), life.run.spec.gpu_grace or GPU_GRACE_S
+        if not self._script.gpus or ran < 0:
+            return {}
+        if not self._script.idle:
+            if ran < 2:  # see `gpu_values`
+                return {}
+            return {"verdict": "used", "detail": "GPU 0 was used (utilization 75 %), first after 2 s", "cause": ""}
+        if ran < grace:
+            return {}
+        detail = f"GPU 0 stayed at 0 % utilization and within 1 MiB of its memory before the run, for {grace:g} s"
+        return {"verdict": "not used", "detail": detail, "cause": "it is scripted to leave its GPUs alone"}
+
+    def _status(self, life: _Life) -> RunStatus:
+        devices = tuple(uuid_of(node, i) for node in range(self._script.nodes) for i in range(self._script.gpus))
+        status = self._by_clock(life)
+        truth = self._truth(life)
+        return msgspec.structs.replace(status, devices=devices, nodes=self._script.nodes, truth=truth)
+
+    def _by_clock(self, life: _Life) -> RunStatus:
+        script, age = self._script, time.monotonic() - life.start
+        if life.canceled is not None:
+            age = min(age, life.canceled - life.start)
+        begin = life.run.created
+        queued = Phase(name="queued", start=begin, seconds=min(age, script.queued))
+        running = Phase(name="running", start=begin + script.queued, seconds=max(0.0, age - script.queued))
+        if life.canceled is not None:
+            return RunStatus(
+                state=RunState.CANCELED,
+                reason="canceled",
+                cancel_requested=True,
+                phases=(queued, running) if age > script.queued else (queued,),
+                version=9,
+            )
+        if age < script.queued:
+            return RunStatus(state=RunState.QUEUED, phases=(queued,), version=1)
+        if age < script.queued + script.running:
+            return RunStatus(state=RunState.RUNNING, phases=(queued, running), version=2)
+        good = script.exit_code == 0
+        return RunStatus(
+            state=RunState.COMPLETED if good else RunState.FAILED,
+            reason="exit",
+            exit_code=script.exit_code,
+            phases=(queued, running),
+            version=9,
+        )
+
+    async def poll(self, run_ids: Sequence[str]) -> Mapping[str, RunStatus]:
+        """See :meth:`Backend.poll`."""
+        self._machines.require_reachable()
+        return {i: self._status(self._lives[i]) for i in run_ids if i in self._lives}
+
+    async def find(self, run_id: str) -> Run | None:
+        """See :meth:`Backend.find`."""
+        self._machines.require_reachable()
+        life = self._lives.get(run_id)
+        return None if life is None else msgspec.structs.replace(life.run, status=self._status(life))
+
+    async def list(self) -> Sequence[Run]:
+        """See :meth:`Backend.list`."""
+        self._machines.require_reachable()
+        return [msgspec.structs.replace(life.run, status=self._status(life)) for life in self._lives.values()]
+
+    async def cancel(self, run_id: str) -> None:
+        """See :meth:`Backend.cancel`."""
+        self._machines.require_reachable()
+        life = self._lives.get(run_id)
+        if life is not None and not self._status(life).state.terminal:
+            life.canceled = time.monotonic()
+
+    async def delete(self, run_id: str) -> None:
+        """See :meth:`Backend.delete`."""
+        self._machines.require_reachable()
+        life = self._lives.get(run_id)
+        if life is not None and not self._status(life).state.terminal:
+            raise CommandError(f"{life.run.handle} has not ended.", hint=f"%aml_runs cancel {life.run.handle} first.")
+        self._lives.pop(run_id, None)
+
+    def _node(self, run_id: str, number: int) -> FakeNode | None:
+        """A node of a run or a monitor, brought up to date."""
+        if (name := monitor_of(run_id)) is not None:
+            watched = self._monitors.get(name)
+            if watched is None or time.monotonic() - watched.asked > MONITOR_LIFETIME_S:
+                self._monitors.pop(name, None)
+                return None
+            return watched.node.upto(time.monotonic() - watched.start) if number == 0 else None
+        life = self._lives.get(run_id)
+        if life is None or number >= self._script.nodes or self._ran(life) < 0:
+            return None
+        if number not in life.nodes:
+            start, script = life.run.created + self._script.queued, self._script
+            life.nodes[number] = FakeNode(
+                number, range(script.gpus), start, script.period, script.idle, size_of(script).model
+            )
+        return life.nodes[number].upto(self._ran(life))
+
+    def _stream(self, run_id: str, stream: str) -> bytes | bytearray:
+        stream, number = stream_of(stream)
+        if stream in ("telemetry", "minutes", "summary"):
+            node = self._node(run_id, number)
+            if node is None:
+                return b""
+            return {"telemetry": node.raw, "minutes": node.minutes}.get(stream) or node.summary()
+        life = self._lives.get(run_id)
+        if life is None or number or self._status(life).state is RunState.QUEUED:
+            return b""
+        if stream == "log":
+            end = self._status(life).state.terminal
+            return b"fake: started\n" + (b"fake: ended\n" if end else b"")
+        if stream == "metrics":
+            records: list[dict[str, Any]] = [{"seq": 1, "t": 0, "op": "init", "b": {}, "a": {"id": run_id}}]
+            body = {"run_id": run_id, "key": "loss", "value": 0.5, "timestamp": 1, "step": 1}
+            records.append({"seq": 2, "t": 1, "op": "runs/log-metric", "b": body})
+            return b"".join(json.dumps(r).encode() + b"\n" for r in records)
+        return b""
+
+    async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
+        """See :meth:`Backend.read`."""
+        self._machines.require_reachable()
+        whole = self._stream(run_id, stream)
+        offset = max(0, len(whole) + offset) if offset < 0 else offset
+        data = bytes(whole[offset : offset + limit])
+        return Chunk(data, offset + len(data))
+
+    async def monitor(self, monitor_id: str, gpus: Sequence[int] | None, period: float) -> str:
+        """See :meth:`Backend.monitor`."""
+        self._machines.require_reachable()
+        self._machines.require_on()
+        monitor_of(f"{MONITORS}{monitor_id}")
+        there = range(self._script.gpus)
+        for index in gpus or ():
+            if index not in there:
+                listed = f"There are: {', '.join(map(str, there))}." if there else "There is none."
+                raise CommandError(f"There is no GPU {index} on this machine. {listed}")
+        watched = self._monitors.get(monitor_id)
+        if watched is None or time.monotonic() - watched.asked > MONITOR_LIFETIME_S:
+            model = size_of(self._script).model
+            watched = self._monitors[monitor_id] = _Monitor(there if gpus is None else gpus, period, model)
+        watched.asked = time.monotonic()
+        return f"fake:{MONITORS}{monitor_id}"
+
+    async def stop_monitor(self, monitor_id: str) -> None:
+        """See :meth:`Backend.stop_monitor`."""
+        self._machines.require_reachable()
+        self._monitors.pop(monitor_id, None)
+
+    async def log_path(self, run_id: str) -> str:
+        """See :meth:`Backend.log_path`."""
+        return f"fake:{run_id}/log"
+
+    async def outputs(self, run_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+        """See :meth:`Backend.outputs`."""
+        self._machines.require_reachable()
+        return {
+            name: ResultMissing(f"--out {name}: a fake run computes nothing.", hint="Use --target local.")
+            for name in names
+        }
+
+    def changes(self) -> RunEvents:
+        """See :meth:`Backend.changes`."""
+        return _Clock()
+
+    async def close(self) -> None:
+        """See :meth:`Backend.close`."""
+
+    # ---- machines
+
+    async def state(self) -> ProvisionState:
+        """See :meth:`Provisioned.state`."""
+        return await self._machines.state()
+
+    async def create(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.create`."""
+        await self._machines.create(progress)
+
+    async def remove(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.remove`."""
+        await self._machines.remove(progress)
+
+    async def start(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.start`."""
+        await self._machines.start(progress)
+
+    async def stop(self, progress: Progress) -> None:
+        """See :meth:`Provisioned.stop`."""
+        await self._machines.stop(progress)
+
+    async def scale(self, settings: Mapping[str, Any], progress: Progress) -> None:
+        """See :meth:`Provisioned.scale`."""
+        await self._machines.scale(settings, progress)
+        self.target = msgspec.structs.replace(self.target, **settings)
+
+    def asks(self, verb: str, values: Mapping[str, Any], *, running: int, queued: int = 0) -> str:
+        """See :meth:`Provisioned.asks`."""
+        return self._machines.asks(verb, values, running=running, queued=queued)
+
+    def acts(self, state: ProvisionState) -> tuple[TargetAction, ...]:
+        """See :meth:`Provisioned.acts`."""
+        return self._machines.acts(state)
+
+    def renew(self, target: ComputeTarget) -> None:
+        """See :meth:`Provisioned.renew`."""
+        assert isinstance(target, FakeTarget)
+        self.target = target
+        self._machines.renew(target)

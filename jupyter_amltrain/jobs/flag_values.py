@@ -1,0 +1,249 @@
+"""Values of flags about data, environments and services, as text or as Python values, and what they stand for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.schema.environment import KERNEL, Environment
+from jupyter_amltrain.schema.inputs import (
+    INPUT_MODES,
+    INPUT_TYPES,
+    OUTPUT_MODES,
+    OUTPUT_TYPES,
+    JobInput,
+    JobOutput,
+    is_address,
+)
+from jupyter_amltrain.schema.job import Distribution
+from jupyter_amltrain.text import close_matches, did_you_mean
+
+#: Fields of a job that the flags read here are.
+_FIELDS = {"--input": "inputs", "--output": "outputs"}
+_WORD = re.compile(r"[a-z]+_?[a-z]+")
+#: What the service calls a reference to an environment; everything else with a slash is an image or a folder.
+_NAMED = ("azureml:", "azureml://", "/subscriptions/")
+_REFERENCE = re.compile(r"[A-Za-z0-9_.-]+(?:[:@][A-Za-z0-9_.-]+)?")
+
+
+def input_pair(text: str) -> tuple[str, JobInput]:
+    """``NAME=URI[,mode][,type]``, or ``NAME=VALUE,literal``.
+
+    A path of this machine becomes absolute; without a type it is what lies there, and for an
+    address a file where its last part has an ending, else a folder.
+
+    Raises
+    ------
+    SpecError
+        There is no ``=``, or a word after a comma is misspelled.
+    """
+    name, equals, rest = text.partition("=")
+    if not equals or not name.strip():
+        raise SpecError(
+            f"--input {text[:80]!r} has no '='.",
+            hint="Example: --input data=data/train.csv",
+            code="flag.value",
+            field="inputs",
+        )
+    return name.strip(), input_of(rest, name.strip())
+
+
+def input_of(text: str, name: str = "NAME") -> JobInput:
+    """``URI[,mode][,type]`` of an input; see :func:`input_pair`."""
+    place, words = _split(text, "type", INPUT_TYPES, "mode", INPUT_MODES, f"--input {name}")
+    if words.get("type") == "literal":
+        return JobInput(type="literal", value=_literal(place), mode=words.get("mode", ""))
+    if not place:
+        raise SpecError(
+            f"--input {name}: the path is missing.",
+            hint=f"Example: --input {name}=data/ or {name}=azureml:NAME:1",
+            code="flag.value",
+            field="inputs",
+        )
+    path = place if is_address(place) else _absolute(place)
+    return JobInput(type=words.get("type") or _type(path), path=path, mode=words.get("mode", ""))
+
+
+def output_pair(text: str) -> tuple[str, JobOutput]:
+    """``NAME``, ``NAME=URI``, each with ``,mode`` and ``,type`` where wanted.
+
+    Raises
+    ------
+    SpecError
+        A word after a comma is misspelled.
+    """
+    name, equals, rest = text.partition("=")
+    if not equals:
+        name, comma, rest = text.partition(",")
+        rest = f",{rest}" if comma else ""
+    return name.strip(), output_of(rest, name.strip())
+
+
+def output_of(text: str, name: str = "NAME") -> JobOutput:
+    """``[URI][,mode][,type]`` of an output."""
+    place, words = _split(text, "type", OUTPUT_TYPES, "mode", OUTPUT_MODES, f"--output {name}")
+    return JobOutput(type=words.get("type", "uri_folder"), path=place, mode=words.get("mode", ""))
+
+
+def inputs_of(given: Mapping[str, Any]) -> dict[str, JobInput]:
+    """What the functions take: an address or path as text, a number or truth value, or a :class:`JobInput`."""
+    found: dict[str, JobInput] = {}
+    for name, value in given.items():
+        if isinstance(value, JobInput):
+            found[name] = value
+        elif isinstance(value, str | os.PathLike):
+            found[name] = input_of(os.fspath(value), name)
+        else:
+            found[name] = JobInput(type="literal", value=value)
+    return found
+
+
+def outputs_of(given: Mapping[str, Any] | Iterable[str]) -> dict[str, JobOutput]:
+    """What the functions take: names, or addresses or :class:`JobOutput` by name."""
+    if isinstance(given, Mapping):
+        return {name: of if isinstance(of, JobOutput) else output_of(of, name) for name, of in given.items()}
+    return dict(output_pair(name) for name in given)
+
+
+def environment_of(text: str, derive: bool = False) -> Environment:
+    """What ``--env`` means: ``kernel``, ``NAME:3``, ``azureml:...``, an image, ``conda.yml``, a folder.
+
+    ``kernel`` and a conda file may have an image to build on after a comma.
+
+    A bare name is its latest version. A name with a slash in it is an image unless a folder of
+    that name is there or it begins with ``./``, ``../``, ``~`` or ``/``.
+    """
+    if not text:
+        return Environment(derive=derive)
+    if text == KERNEL:
+        return Environment(kernel=True, derive=derive)
+    if text.startswith(_NAMED):
+        return Environment(name=text, derive=derive)
+    first, comma, second = text.partition(",")
+    if comma:
+        parts = [environment_of(first), environment_of(second)]
+        if sorted((bool(part.conda or part.kernel), bool(part.image)) for part in parts) != [
+            (False, True),
+            (True, False),
+        ]:
+            raise SpecError(
+                f"--env {text[:200]}: expected {KERNEL} or a conda file, a comma, and the image to build on.",
+                hint="Example: --env conda.yml,mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
+                code="flag.value",
+                field="environment",
+            )
+        return Environment(
+            conda=parts[0].conda or parts[1].conda,
+            image=parts[0].image or parts[1].image,
+            kernel=parts[0].kernel or parts[1].kernel,
+            derive=derive,
+        )
+    if text.endswith((".yml", ".yaml")):
+        return Environment(conda=_absolute(text), derive=derive)
+    path = os.path.expanduser(text)
+    if text.startswith(("./", "../", "~", "/", ".\\", "..\\")) or text in (".", "..") or os.path.isdir(path):
+        return Environment(build=_absolute(text), derive=derive)
+    if "/" in text or not _REFERENCE.fullmatch(text):
+        return Environment(image=text, derive=derive)
+    return Environment(name=text if ":" in text or "@" in text else f"{text}@latest", derive=derive)
+
+
+def parse_environment(text: str) -> str:
+    """The text of ``--env`` as it is, unless it is a variable's."""
+    if re.match(r"[A-Za-z_]\w*=", text):
+        name = text.partition("=")[0]  # the value may be a secret
+        raise SpecError(
+            f"--env {name}=...: expected an environment, got an environment variable.",
+            hint=f"Did you mean --env-var {name}=...?",
+            code="flag.value",
+            field="environment",
+        )
+    return text
+
+
+def parse_distribution(text: str) -> Distribution:
+    """``pytorch``, ``mpi``, ``tensorflow`` or ``tensorflow:2`` (with two parameter servers)."""
+    kind, colon, servers = text.partition(":")
+    if colon and not (kind == "tensorflow" and servers.isascii() and servers.isdigit()):
+        raise SpecError(
+            f"--distribution {text[:80]!r}: only 'tensorflow:' takes a number of parameter servers.",
+            hint="Example: --distribution tensorflow:1",
+            code="flag.value",
+            field="distribution.kind",
+        )
+    return Distribution(kind=kind, parameter_servers=int(servers or 0))
+
+
+def parse_service(text: str) -> str:
+    """A service as the job keeps it: ``ssh:FILE`` becomes the public key in the file."""
+    kind, _, rest = text.partition(":")
+    if kind != "ssh" or not rest or rest.startswith(("ssh-", "ecdsa-", "sk-")):
+        return text
+    path = Path(rest).expanduser()
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        raise SpecError(
+            f"--service ssh:{rest}: the public key cannot be read.",
+            hint="To make one: ssh-keygen -t ed25519",
+            code="flag.value",
+            field="services",
+        ) from None
+    return f"ssh:{key}"  # a private key is refused by the spec, and not repeated
+
+
+def _split(
+    text: str, one: str, ones: tuple[str, ...], other: str, others: tuple[str, ...], flag: str
+) -> tuple[str, dict[str, str]]:
+    """The part of `text` before the words at its end, and those words by kind."""
+    words: dict[str, str] = {}
+    while "," in text:
+        rest, _, word = text.rpartition(",")
+        word = word.strip()
+        what = one if word in ones else other if word in others else ""
+        if not what:
+            near = close_matches(word, (*ones, *others), 1, 0.7) if _WORD.fullmatch(word) else []
+            if near:
+                raise SpecError(
+                    f"{flag}: unknown {one} or {other} {word!r}.",
+                    hint=did_you_mean(near),
+                    code="flag.value",
+                    field=_FIELDS[flag.partition(" ")[0]],
+                )
+            break  # a comma of the path
+        if what in words:
+            raise SpecError(
+                f"{flag}: two values for its {what}: {word} and {words[what]}.",
+                hint="Keep one of them.",
+                code="flag.twice",
+                field=_FIELDS[flag.partition(" ")[0]],
+            )
+        words[what], text = word, rest
+    return text.strip(), words
+
+
+def _type(path: str) -> str:
+    if not is_address(path):
+        if os.path.isdir(path):
+            return "mltable" if os.path.isfile(os.path.join(path, "MLTable")) else "uri_folder"
+        return "uri_file"
+    last = path.partition("?")[0].rpartition("/")[2]
+    known = path.startswith("azureml:") and not path.startswith("azureml://")  # a data asset NAME:VERSION
+    return "uri_file" if not known and "." in last.lstrip(".") else "uri_folder"
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().resolve())
+
+
+def _literal(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text

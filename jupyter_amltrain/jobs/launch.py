@@ -1,0 +1,131 @@
+"""Plan of a launch: the process that the agent starts for a job, as plain data.
+
+Now one Python process; launchers of several processes become further functions of this module.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.agent.protocol import OUTPUTS
+from jupyter_amltrain.jobs.snapshot import OUTPUTS_LINK
+from jupyter_amltrain.schema.inputs import input_variable, literal_text, output_variable, with_places
+from jupyter_amltrain.schema.job import JobSpec
+
+#: Files that a job of Azure ML puts into ``./outputs`` belong to the run: here they get into its folder.
+_LINK_OUTPUTS = f"[ -e outputs ] || ln -s {OUTPUTS_LINK} outputs; "
+
+
+class TargetMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plan of a job must know about the machine that runs it.
+
+    Attributes
+    ----------
+    python
+        Interpreter of jobs that name none; a path or a command of that machine.
+    has_our_disk
+        Whether paths of the kernel's machine mean the same there: the notebook's folder, and files of inputs.
+    """
+
+    python: str
+    has_our_disk: bool
+
+
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent starts.
+
+    Attributes
+    ----------
+    argv
+        Program and arguments; absolute paths of the target.
+    cwd
+        Working folder on the target.
+    env
+        Public variables on top of the submitter's environment.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: dict[str, str]
+
+
+def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> LaunchPlan:
+    """Plan one plain Python process for `spec`, whose code will be in the folder `source`.
+
+    The working folder is the notebook's (read-only by convention, also in ``$AML_NOTEBOOK_DIR``), so that
+    relative paths of data hold. It is the copied folder with ``--source``, and on a machine that does not have
+    the notebook's.
+    """
+    python = spec.python or machine.python
+    if spec.job_type:
+        return _command_plan(spec, source, python)
+    data = _data(spec, posixpath.dirname(source))
+    own = spec.source or not spec.notebook_dir or not machine.has_our_disk
+    cwd = source if own else spec.notebook_dir
+    return LaunchPlan(
+        argv=tuple(script_argv(spec, source, python, data)), cwd=cwd, env={**_alone(spec, source), **spec.env, **data}
+    )
+
+
+def script_argv(spec: JobSpec, source: str, python: str, data: Mapping[str, str]) -> list[str]:
+    """Program and arguments of a script.
+
+    Parameters
+    ----------
+    data
+        Variables with the paths of inputs and outputs; references to those that are not in it stay as they are.
+    """
+    argv = [python, "-u", f"{source}/{spec.script_name}", *with_places(spec.args, data)]
+    if not spec.script:  # a file: its parameters are arguments, nothing is injected
+        for name, value in with_places(spec.params, data).items():
+            argv += [f"--{name}", value if isinstance(value, str) else _argument(value)]
+    return argv
+
+
+def _command_plan(spec: JobSpec, source: str, python: str) -> LaunchPlan:
+    """A ``type: command`` file: its line by ``sh`` in the code folder, where ``python`` is ours."""
+    from jupyter_amltrain.schema.az_yaml_job import fill_bindings
+
+    env = _data(spec, posixpath.dirname(source))
+    places: dict[str, str] = {}
+    for name, given in spec.inputs.items():
+        place = env[input_variable(name)]
+        places[f"inputs.{name}"] = place if given.type == "literal" else shlex.quote(place)
+    for name, wanted in spec.outputs.items():
+        inside = f"/{name}" if wanted.type == "uri_file" else ""
+        places[f"outputs.{name}"] = shlex.quote(env[output_variable(name)] + inside)
+    path = f"PATH={shlex.quote(posixpath.dirname(python))}:$PATH; export PATH; " if "/" in python else ""
+    line = _LINK_OUTPUTS + path + fill_bindings(spec.command, places)
+    return LaunchPlan(argv=("/bin/sh", "-c", line), cwd=source, env={**_alone(spec, source), **spec.env, **env})
+
+
+def _alone(spec: JobSpec, source: str) -> dict[str, str]:
+    """What a script of ``distribution: pytorch`` finds where it is the only process."""
+    if spec.distribution.kind != "pytorch":
+        return {}
+    port = 20000 + zlib.crc32(source.encode()) % 10000  # runs beside each other take others
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "NODE_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    return {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def _data(spec: JobSpec, folder: str) -> dict[str, str]:
+    """Where inputs are and outputs go; the agent makes the folders of the outputs."""
+    env = {
+        input_variable(name): literal_text(given.value) if given.type == "literal" else given.path
+        for name, given in spec.inputs.items()
+    }
+    return env | {output_variable(name): f"{folder}/{OUTPUTS}/{name}" for name in spec.outputs}
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (Mapping, list, tuple)):
+        return msgspec.json.encode(value).decode()
+    return str(value)

@@ -1,0 +1,245 @@
+"""Checks of a script before anything is sent: what would certainly fail, and in which line."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.errors import PreflightError
+
+if TYPE_CHECKING:
+    import symtable
+
+#: What stands in warnings where the file's name would.
+_FILE = "<amltrain: code of a job>"
+
+_PATTERN = rf"{_FILE}\Z"
+
+
+def parse(text: str | bytes) -> ast.Module:
+    """The syntax tree of `text`; raises what :func:`ast.parse` raises."""
+    _quiet()
+    return ast.parse(text, _FILE)
+
+
+def literal(text: str) -> Any:
+    """The value of a literal; raises what :func:`ast.literal_eval` raises."""
+    _quiet()
+    return ast.literal_eval(ast.parse(text.lstrip(" \t"), _FILE, "eval"))
+
+
+def check_syntax(tree: ast.Module) -> None:
+    """Raise ``SyntaxError`` for what the grammar lets through: ``break`` outside a loop and the like."""
+    _quiet()
+    compile(tree, _FILE, "exec", dont_inherit=True)
+
+
+def table(text: str) -> symtable.SymbolTable:
+    """The symbol table of a module's text; raises ``SyntaxError`` as compiling it would."""
+    import symtable  # not at %load_ext
+
+    _quiet()
+    return symtable.symtable(text, _FILE, "exec")
+
+
+def _quiet() -> None:
+    # The newest filter counts, so it has to be the first. Every change has Python repeat warnings that it has
+    # shown once, so nothing is done where it is.
+    first = warnings.filters[0] if warnings.filters else None
+    if getattr(first and first[3], "pattern", "") != _PATTERN:
+        warnings.filterwarnings("ignore", module=_PATTERN)
+
+
+# What IPython, and only IPython, understands. Each is tried on lines of a text that
+# is no Python already, at places where a statement begins: so `%` as an operator,
+# `!=` and strings never meet these patterns.
+_MAGIC = re.compile(r"\s*%{1,2}[A-Za-z_]")
+
+_SHELL = re.compile(r"\s*!")
+
+_HELP = re.compile(r"\s*(\?{1,2}\s*\S|%{0,2}[\w.*]+(\[\d+\])?\s*\?{1,2}\s*$)")
+
+_ASSIGNED = re.compile(r"\s*[A-Za-z_][\w.,\s\[\]'\"]*=\s*(?P<sign>!|%[A-Za-z_])")
+
+#: Calls that wait for a keyboard.
+_KEYBOARD = frozenset({"input", "builtins.input", "breakpoint", "getpass.getpass", "pdb.set_trace"})
+
+#: No need to look closer at a text with none of them.
+_KEYBOARD_WORDS = ("input", "breakpoint", "getpass", "set_trace")
+
+
+def check(text: str, *, first_line: int = 1, where: str = "Cell line") -> ast.Module:
+    """Check the text of a cell or script and return its syntax tree.
+
+    Parameters
+    ----------
+    text
+        Python source with ``\\n`` line ends.
+    first_line
+        Number that messages give to the first line of `text` (2 for a cell, whose
+        line 1 is the magic itself).
+    where
+        What stands before the line number in messages.
+
+    Raises
+    ------
+    PreflightError
+        Names the line, the text that stands there and what to write instead.
+    """
+    checker = _Checker(text, first_line, where)
+    return checker.check()
+
+
+class _Checker:
+    def __init__(self, text: str, first_line: int, where: str) -> None:
+        self.text = text
+        self.lines = text.split("\n")
+        self.first_line = first_line
+        self.where = where
+
+    def error(self, lineno: int, what: str, hint: str) -> PreflightError:
+        number = lineno + self.first_line - 1
+        return PreflightError(
+            f"{self.where} {number}, {_shown(self.line(lineno))}: {what}",
+            hint=hint,
+            code="preflight.code",
+            details={"line": number},
+        )
+
+    def line(self, lineno: int) -> str:
+        return self.lines[lineno - 1] if 0 < lineno <= len(self.lines) else ""
+
+    def check(self) -> ast.Module:
+        try:
+            self.text.encode()
+        except UnicodeEncodeError as error:
+            lineno = self.text.count("\n", 0, error.start) + 1
+            raise self.error(lineno, "half of a character (a lone surrogate).", "Type it anew.") from None
+        try:
+            tree = parse(self.text)
+            self.check_top_level(tree)
+            if any(word in self.text for word in _KEYBOARD_WORDS):
+                self.check_keyboard(tree)
+            check_syntax(tree)
+        except SyntaxError as error:
+            self.check_ipython()
+            raise self.syntax(error) from None
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise PreflightError(
+                f"The text is no Python source: {error or type(error).__name__}.",
+                hint="Look for null characters or very deep nesting.",
+            ) from None
+        return tree
+
+    def syntax(self, error: SyntaxError) -> PreflightError:
+        lineno = min(error.lineno or 1, len(self.lines))
+        line = self.line(lineno)
+        at = (error.offset or 1) - 1
+        # One line must do for the caret too: the mark stands where the parser stopped.
+        rest = line[at : at + 20].strip()
+        near = f" at {rest!r}" if rest and rest != line.strip() else ""
+        return self.error(lineno, f"{error.msg}{near}.", "Correct the line and run the cell again.")
+
+    def check_ipython(self) -> None:
+        """Raise for the first line that only IPython understands."""
+        for lineno, line in enumerate(self.lines, 1):
+            assigned = _ASSIGNED.match(line)
+            shell = bool(_SHELL.match(line)) or (assigned and assigned["sign"] == "!")
+            magic = bool(_MAGIC.match(line)) or assigned
+            asks = bool(_HELP.match(line))
+            if not (shell or magic or asks) or not self.begins_statement(lineno):
+                continue
+            if asks:
+                what, hint = "help with '?' is IPython's", "Ask in a cell of its own."
+            elif shell:
+                what = "'!' is IPython's way to a shell"
+                hint = "Run it in a cell of its own, or write subprocess.run([...], check=True)."
+            else:
+                what = "a magic is IPython's"
+                hint = "Run it in a cell of its own, or remove the line."
+            raise self.error(lineno, f"{what}, and this cell runs as a plain script.", hint)
+
+    def begins_statement(self, lineno: int) -> bool:
+        """Whether line `lineno` stands outside all brackets and strings."""
+        before = "\n".join(self.lines[: lineno - 1]) + "\n"
+        try:
+            for _ in tokenize.generate_tokens(io.StringIO(before).readline):
+                pass
+        except (tokenize.TokenError, SyntaxError):
+            return False
+        return not before.endswith("\\\n")
+
+    def check_top_level(self, tree: ast.Module) -> None:
+        for node in _outside_functions(tree):
+            if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) or (
+                isinstance(node, ast.comprehension) and node.is_async
+            ):
+                lineno = node.target.lineno if isinstance(node, ast.comprehension) else node.lineno
+                raise self.error(
+                    lineno,
+                    "'await' outside a function works in a notebook only.",
+                    "Put it into 'async def main()' and end with: asyncio.run(main())",
+                )
+            if isinstance(node, ast.Return):
+                raise self.error(node.lineno, "'return' outside a function.", "Use sys.exit() to end a script.")
+
+    def check_keyboard(self, tree: ast.Module) -> None:
+        bound, origin = _bound(tree)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func
+            if isinstance(called, ast.Name):
+                full = "" if called.id in bound else origin.get(called.id, called.id)
+            elif isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+                full = f"{origin.get(called.value.id, '?')}.{called.attr}"
+            else:
+                continue
+            if full not in _KEYBOARD:
+                continue
+            raise self.error(
+                node.lineno,
+                f"{full}() waits for a keyboard, and a run has none.",
+                "Pass the value: --param name=value"
+                + (" or, kept out of every file, --secret NAME." if "getpass" in full else "."),
+            )
+
+
+def _shown(line: str, width: int = 60) -> str:
+    line = line.strip()
+    return repr(line if len(line) <= width else line[: width - 1] + "…")
+
+
+def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes that run as the module is executed."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        yield child
+        yield from _outside_functions(child)
+
+
+def _bound(tree: ast.Module) -> tuple[set[str], dict[str, str]]:
+    """Names that the script itself gives a meaning, and what imported names stand for."""
+    bound: set[str] = set()
+    origin: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                origin[name] = alias.name if alias.asname else name
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                origin[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return bound, origin

@@ -1,0 +1,458 @@
+"""Cell text and parameters -> the training script, line for line.
+
+Line 1 of the script stands where the magic's own line stood and holds the
+parameters, so a line number in a traceback is the line number in the cell. The
+values of ``--out`` are taken by a few lines after the last one.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import io
+import keyword
+import math
+import re
+import tokenize
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.agent.supervise import out_values
+from jupyter_amltrain.errors import CommandError, PreflightError
+from jupyter_amltrain.jobs import bindings, preflight
+from jupyter_amltrain.schema import inputs
+
+#: Largest JSON text of one ``--out`` value, in bytes.
+OUT_LIMIT = 1_000_000
+
+#: Endings of files that run as they are.
+_PYTHON = ("", ".py", ".pyw")
+_COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=]")
+
+# It runs at the normal end of the script only. `sys.exit()` before the last line
+# skips it, and the value counts as never set: catching that too would need an
+# atexit hook on line 1, in front of the user's own code, or a wrapper around it.
+_EPILOGUE = """
+# ---- added by amltrain: the values of --out ----
+{function}
+_amltrain_out({names}, {limit}, __import__("builtins"))
+"""
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """A training script as it will run.
+
+    Attributes
+    ----------
+    text
+        The whole text, ``\\n`` line ends.
+    line_offset
+        Script line minus cell line.
+    sha256
+        Of what the user wrote: the same cell with other parameters has the same one.
+    notes
+        What a person should know of parameters and outputs before it runs, one sentence each.
+    """
+
+    text: str
+    line_offset: int = 0
+    sha256: str
+    notes: tuple[str, ...] = ()
+
+
+def from_cell(
+    cell: str,
+    *,
+    magic_line: str = "%%aml_submit",
+    params: Mapping[str, Any] | None = None,
+    out: Sequence[str] = (),
+    first_line: int = 2,
+) -> Script:
+    """Make the script of a cell.
+
+    Parameters
+    ----------
+    cell
+        The cell without the magic's line.
+    magic_line
+        The magic's line; its first word is named in messages and on line 1.
+    params
+        Assigned on line 1; JSON values. An assignment of a literal that would override one gets
+        its value, and says so in a comment.
+    out
+        Names of variables whose value is returned.
+    first_line
+        Number that messages give to the first line of `cell`: 2 below the line of a magic. Without a
+        magic's line it is 1.
+
+    Raises
+    ------
+    CommandError
+        The cell is empty, or a name is no variable name.
+    PreflightError
+        The text would certainly fail, override a parameter, or never assign a name of `out`. The line is the
+        cell's (the magic's own is 1).
+    """
+    magic = (magic_line.split() or ["%%aml_submit"])[0]
+    cell = cell.replace("\r\n", "\n").replace("\r", "\n")
+    if not cell.strip():
+        raise CommandError(
+            f"{magic}: the cell is empty, there is nothing to run.",
+            hint=f"Write Python below the line, or submit a file: %{magic.lstrip('%')} train.py",
+            code="submit.empty_cell",
+        )
+    # Plain text has no magic above it: its first line is line 1.
+    first_line, where = (first_line, "Cell line") if magic_line else (1, "Line")
+    tree = preflight.check(cell, first_line=first_line, where=where)
+    if not tree.body:
+        raise CommandError(
+            f"{magic}: the cell holds comments only, there is nothing to run.",
+            hint=f"Write Python below the line, or submit a file: %{magic.lstrip('%')} train.py",
+            code="submit.empty_cell",
+        )
+    digest = hashlib.sha256(cell.encode()).hexdigest()
+    assignments = [f"{_variable('--param', k)} = {literal(v)}" for k, v in (params or {}).items()]
+    body = cell
+    notes: list[str] = []
+    if assignments:
+        if (doc := ast.get_docstring(tree, clean=False)) is not None:
+            assignments.insert(0, f"__doc__ = {doc!r}")
+        futures, edits = _futures(tree, first_line, where)
+        try:
+            changes, notes = _Parameters(tree, cell, first_line, where).checked(params or {}, out)
+        except RecursionError:
+            changes, notes = [], ["--param: the cell nests too deep to check what it assigns."]
+        body = _edited(cell, [*edits, *changes])
+        first = "; ".join([*futures, *assignments])
+    else:
+        first = f"# {magic}"
+        # Line 2 may tell Python an encoding; we write UTF-8, and line 1 is asked first.
+        if _COOKIE.match(cell):
+            first += " -*- coding: utf-8 -*-"
+    names = [_variable("--out", name) for name in out]
+    end = ""
+    if names:
+        notes += _unassigned(tree, cell, names, params or {})
+        function = inspect.getsource(out_values._amltrain_out)
+        end = _EPILOGUE.format(function=function, names=json_names(names), limit=OUT_LIMIT)
+    body = body if body.endswith("\n") else body + "\n"
+    return Script(text=f"{first}\n{body}{end}", line_offset=0, sha256=digest, notes=tuple(notes))
+
+
+class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A ``.py`` file that runs as it is.
+
+    Attributes
+    ----------
+    name
+        Its name in the run's ``source/`` (posix; a path inside the folder of ``--source``).
+    folder
+        The absolute folder that it lies in.
+    sha256
+        Of its bytes.
+    notes
+        What a person should know of its outputs before it runs, one sentence each.
+    """
+
+    name: str
+    folder: str
+    sha256: str
+    notes: tuple[str, ...] = ()
+
+
+def from_file(path: str | Path, *, source: str | Path | None = None, out: Sequence[str] = ()) -> ScriptFile:
+    """Find and check a ``.py`` file; nothing is added to its text.
+
+    Its parameters become ``--name value`` arguments, and a value of ``--out`` is what
+    the script itself writes to ``$AML_OUTPUT_DIR/<name>.json``.
+
+    Parameters
+    ----------
+    path
+        Of the file; with `source` it may be relative to that folder.
+    source
+        Folder that is copied with the run; the file must be in it.
+    out
+        Names of the values that come home; those that the text does not mention get a note.
+
+    Raises
+    ------
+    CommandError
+        No such file, not a text, or not in `source`.
+    PreflightError
+        The text would certainly fail; names the line.
+    """
+    given, path = str(path), Path(path).expanduser()
+    root = Path(source).expanduser().resolve() if source is not None else None
+    if root is not None and not root.is_dir():
+        raise CommandError(
+            f"--source {source}: no such folder.", hint=f"The working folder is {Path.cwd()}.", field="source"
+        )
+    if root is not None and not path.is_absolute() and not path.exists():
+        path = root / path
+    path = path.absolute()
+    name = path.name
+    if root is not None:
+        folder = path.parent.resolve()
+        if folder != root and root not in folder.parents:
+            raise CommandError(
+                f"The script {given} is not in the source folder {root}.",
+                hint="Name a script of that folder, or another --source.",
+            )
+        name = (folder / path.name).relative_to(root).as_posix()
+    if path.is_file() and path.suffix.lower() not in _PYTHON:
+        raise CommandError(f"{path.name} is not a Python file.", hint=_instead(path))
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CommandError(
+            f"Cannot read the script {given!r}: {error.strerror or error}.", hint=_near_files(path)
+        ) from None
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = io.TextIOWrapper(io.BytesIO(data), encoding).read()
+    except (SyntaxError, ValueError) as error:
+        raise CommandError(f"{path.name} is not a Python source text: {error}.", hint="Save it as UTF-8.") from None
+    if not text.strip():
+        raise CommandError(f"{path.name} is empty, there is nothing to run.", hint="Save it first.")
+    preflight.check(text, where=f"{path.name} line")
+    notes = [
+        f"--out {one}: {path.name} does not mention {one}. A file writes its values itself:"
+        f" json.dump(value, open(os.environ['AML_OUTPUT_DIR'] + '/{one}.json', 'w'))"
+        for one in out
+        if not re.search(rf"\b{re.escape(one)}\b", text)
+    ]
+    return ScriptFile(name=name, folder=str(path.parent), sha256=hashlib.sha256(data).hexdigest(), notes=tuple(notes))
+
+
+def literal(value: Any) -> str:
+    """A JSON value as Python source, on one line; references to data become expressions.
+
+    Raises
+    ------
+    CommandError
+        It is no JSON value.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    if isinstance(value, str):
+        return inputs.expression_of(value)
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    raise CommandError(
+        f"--param: {type(value).__name__} is no JSON value.",
+        hint="Pass a number, text, true/false/null, a list or a mapping.",
+    )
+
+
+def json_names(names: Sequence[str]) -> str:
+    """Names as a Python list."""
+    return "[" + ", ".join(map(repr, names)) + "]"
+
+
+def _variable(flag: str, name: str) -> str:
+    field = "params" if flag == "--param" else "out"
+    if name.startswith("__"):
+        raise CommandError(
+            f"{flag} {name}: names starting with '__' are reserved.", hint="Choose another name.", field=field
+        )
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise CommandError(
+            f"{flag} {name!r} is not a variable name.",
+            hint=f"Try: {flag} {_slug(name)}=..." if flag == "--param" else f"Try: {flag} {_slug(name)}",
+            field=field,
+        )
+    return name
+
+
+def _slug(name: str) -> str:
+    slug = re.sub(r"\W+", "_", name).strip("_") or "value"
+    return f"{slug}_" if keyword.iskeyword(slug) else f"v{slug}" if slug[0].isdigit() else slug
+
+
+def _unassigned(tree: ast.Module, cell: str, out: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+    """Notes on names of ``--out`` that may never be assigned.
+
+    Raises
+    ------
+    PreflightError
+        One certainly is not.
+    """
+    try:
+        names = bindings.names_of(tree, cell)
+    except RecursionError:
+        return []
+    notes = []
+    for name in out:
+        if name in names.assigned or name in params:
+            continue
+        if not names.opaque:
+            near = names.near(name, names.assigned | params.keys())
+            raise PreflightError(
+                f"--out {name}: nothing in the cell assigns {name}.",
+                hint=near or f"Assign it at the top level of the cell, or leave out --out {name}.",
+                code="preflight.out_not_assigned",
+                field="out",
+            )
+        notes.append(f"--out {name}: no line of the cell assigns {name} by its name.")
+    return notes
+
+
+class _Edit(msgspec.Struct, frozen=True):
+    """A part of the cell's text, and what takes its place. Lines count from 1, columns in UTF-8 from 0."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
+
+
+def _edit_of(node: ast.stmt, text: str) -> _Edit:
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    return _Edit(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, text)
+
+
+def _edited(cell: str, edits: Sequence[_Edit]) -> str:
+    """`cell` with the edits made; none of them adds or removes a line."""
+    lines = [line.encode() for line in cell.split("\n")]
+    for edit in sorted(edits, key=lambda edit: (edit.line, edit.column), reverse=True):
+        before, after = lines[edit.line - 1][: edit.column], lines[edit.end_line - 1][edit.end_column :]
+        lines[edit.line - 1 : edit.end_line] = (before + edit.text.encode() + after).split(b"\n")
+    return b"\n".join(lines).decode()
+
+
+def _futures(tree: ast.Module, first_line: int, where: str) -> tuple[list[str], list[_Edit]]:
+    """``from __future__`` imports for line 1, and edits that put ``pass`` in their places."""
+    names: list[str] = []
+    edits: list[_Edit] = []
+    for node in tree.body:
+        if not isinstance(node, ast.ImportFrom) or node.module != "__future__":
+            continue
+        if any(alias.asname for alias in node.names):
+            raise PreflightError(
+                f"{where} {node.lineno + first_line - 1}: 'from __future__ import ... as' cannot move to line 1.",
+                hint="Remove the 'as'.",
+                code="preflight.future_as",
+                details={"line": node.lineno + first_line - 1},
+            )
+        names += [alias.name for alias in node.names if alias.name not in names]
+        lines = (node.end_lineno or node.lineno) - node.lineno
+        edits.append(_edit_of(node, "pass" if not lines else "pass" + "\n" * (lines - 1) + "\npass"))
+    return [f"from __future__ import {', '.join(names)}"] if names else [], edits
+
+
+class _Parameters:
+    """Checks that a cell uses the values of ``--param``.
+
+    Parameters
+    ----------
+    first_line, where
+        As :func:`preflight.check` takes them.
+    """
+
+    def __init__(self, tree: ast.Module, cell: str, first_line: int, where: str) -> None:
+        self._tree, self._cell, self._where = tree, cell, where
+        self._above = first_line - 1
+
+    def checked(self, params: Mapping[str, Any], out: Sequence[str]) -> tuple[list[_Edit], list[str]]:
+        """Edits that put values in the place of literals that would override them, and notes.
+
+        What is in `out` is read by who asked for it.
+        """
+        names = bindings.names_of(self._tree, self._cell)
+        edits: dict[ast.AST, _Edit] = {}
+        notes: list[str] = []
+        for name, value in params.items():
+            found = bindings.overrides_of(self._tree, name)
+            if found.other is not None:
+                raise PreflightError(
+                    f"--param {name}: {self._place(found.other)} assigns {name} before anything reads it,"
+                    " so the value would not be used.",
+                    hint=f"Delete that line, or leave out --param {name}.",
+                    code="preflight.param_overridden",
+                    field="params",
+                    details={"line": getattr(found.other, "lineno", 1) + self._above},
+                )
+            for node in found.literals:
+                edits[node] = self._replacement(node, name, value)
+            if found.literals:
+                lines = self._lines(found.literals)
+                was = _short(ast.get_source_segment(self._cell, found.literals[-1].value or found.literals[-1]) or "")
+                notes.append(f"--param {name}: {lines} runs as {name} = {_shown(value)} instead of {was}.")
+            if found.possible:
+                notes.append(
+                    f"--param {name}: {self._lines(found.possible)} may assign {name} before anything reads it;"
+                    " then the value is not used."
+                )
+            if name not in names.read and name not in out and not names.opaque and not names.mentioned(name):
+                near = names.near(name, (names.read | names.assigned) - set(params))
+                notes.append(f"--param {name}: nothing in the cell reads {name}.{' ' + near if near else ''}")
+        return list(edits.values()), notes
+
+    def _place(self, node: ast.AST) -> str:
+        lineno = getattr(node, "lineno", 1)
+        line = self._cell.split("\n")[lineno - 1].strip()
+        return f"{self._where} {lineno + self._above}, {_short(line, 60)!r},"
+
+    def _lines(self, nodes: Sequence[ast.AST]) -> str:
+        numbers = sorted({getattr(node, "lineno", 1) + self._above for node in nodes})
+        word = "line" if len(numbers) == 1 else "lines"
+        return f"{word} {', '.join(map(str, numbers[:-1]))}{' and ' if numbers[:-1] else ''}{numbers[-1]}"
+
+    def _replacement(self, node: ast.Assign | ast.AnnAssign, name: str, value: Any) -> _Edit:
+        """``lr = 0.3  # --param, was 0.1``, on as many lines as the statement had."""
+        assert node.value is not None and node.end_lineno is not None and node.end_col_offset is not None
+        target = name
+        if isinstance(node, ast.AnnAssign):
+            target = f"{name}: {ast.unparse(node.annotation)}"
+        was = _short(ast.get_source_segment(self._cell, node.value) or "")
+        comment = f"  # --param, was {was}"
+        if more := node.end_lineno - node.lineno:
+            return _edit_of(node, f"{target} = ({literal(value)}{comment}" + "\n" * more + ")")
+        rest = self._cell.split("\n")[node.end_lineno - 1].encode()[node.end_col_offset :].strip()
+        # Behind a semicolon there is code, and a comment would swallow it.
+        return _edit_of(node, f"{target} = {literal(value)}{'' if rest and rest[:1] != b'#' else comment}")
+
+
+def _short(text: str, limit: int = 40) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _shown(value: Any) -> str:
+    """A value as a person gave it."""
+    return _short(repr(value) if any(inputs.references(value)) else literal(value))
+
+
+def _instead(path: Path) -> str:
+    """What to do with a file that is no script."""
+    suffix = path.suffix.lower()
+    if suffix == ".ipynb":
+        return f"Write %%aml_submit above a cell, or make a script of it: jupyter nbconvert --to script {path.name!r}"
+    if suffix in (".yml", ".yaml"):
+        return f"Submit a job of az ml by: %aml_submit {path.name}"
+    if suffix in (".sh", ".bash"):
+        return "Write a .py file that runs it: subprocess.run([...], check=True)"
+    return f"Name a .py file that reads it; pass it with --input data={path.name}"
+
+
+def _near_files(path: Path) -> str:
+    import difflib
+
+    try:
+        names = [x.name for x in path.parent.iterdir() if x.suffix == ".py"]
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, 3, 0.5)
+    if near:
+        return f"Did you mean {', '.join(near)}?"
+    return f"Name a .py file; the working folder is {Path.cwd()}."

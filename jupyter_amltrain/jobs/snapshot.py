@@ -1,0 +1,412 @@
+"""The immutable copy of the code that a run takes with it, and which files are left out."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jupyter_amltrain.agent.protocol import OUTPUTS, read_regular
+from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
+from jupyter_amltrain.state_dir import working_folder
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+    from jupyter_amltrain.schema.job import JobSpec
+
+#: A longer file is no list of patterns.
+MAX_IGNORE_BYTES = 4 << 20
+
+
+class IgnoreRules:
+    """What holds in one folder: its own rules before those of the folders above.
+
+    ``.amlignore`` of the top folder takes the place of every ``.gitignore``, as in
+    the tools of Azure ML.
+    """
+
+    def __init__(self, specs: tuple[tuple[str, GitIgnoreSpec], ...], nested: bool) -> None:
+        self._specs = specs  # (folder's prefix, rules), innermost first
+        self._nested = nested
+
+    @classmethod
+    def of(cls, root: str) -> IgnoreRules:
+        """Rules of the top folder `root`."""
+        own = _spec(os.path.join(root, ".amlignore"))
+        if own is not None:
+            return cls((("", own),), nested=False)
+        return cls((), nested=True).below(root, "")
+
+    def below(self, folder: str, name: str) -> IgnoreRules:
+        """Rules of a folder below, whose path inside the top folder is `name`."""
+        if not self._nested:
+            return self
+        own = _spec(os.path.join(folder, ".gitignore"))
+        if own is None:
+            return self
+        prefix = name + "/" if name else ""
+        return IgnoreRules(((prefix, own), *self._specs), nested=True)
+
+    def ignores(self, name: str, is_dir: bool) -> bool:
+        """Whether the file or folder `name` (posix, inside the top folder) is left out."""
+        for prefix, spec in self._specs:
+            path = name[len(prefix) :] + ("/" if is_dir else "")
+            include = spec.check_file(path).include
+            if include is not None:
+                return include
+        return False
+
+
+def _spec(path: str) -> GitIgnoreSpec | None:
+    try:
+        lines = read_regular(path, MAX_IGNORE_BYTES).decode("utf-8").splitlines()
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+    except UnicodeDecodeError as error:
+        raise SubmitError(f"Cannot read {path}: {error}.", hint="Save it as UTF-8 text.") from error
+    except OSError as error:
+        why = error.strerror or error
+        raise SubmitError(f"Cannot read {path}: {why}.", hint="Replace it by a text file, or remove it.") from error
+    from pathspec import GitIgnoreSpec
+
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise SubmitError(f"{path}: {error}.", hint="Correct the pattern.") from error
+
+
+#: A run takes code along, not data sets.
+LIMIT_BYTES = 300 * 10**6
+
+LIMIT_FILES = 20_000
+
+#: Never part of a snapshot, whatever the ignore files say.
+ALWAYS_SKIPPED = frozenset({".git", ".amltrain", "__pycache__", ".ipynb_checkpoints", ".venv", "node_modules"})
+
+#: What ``./outputs`` of a YAML job links to, from the run's ``source/``.
+OUTPUTS_LINK = f"../{OUTPUTS}"
+
+#: A folder this many times over the limit is not counted to its end.
+_GIVE_UP = 10
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What will lie in the run's ``source/``.
+
+    Attributes
+    ----------
+    files
+        Path inside ``source/`` (posix) to absolute path here, or to the bytes.
+    digest
+        sha256 over names, modes and contents: equal trees have equal digests.
+    bytes
+        Size of all files.
+    """
+
+    files: dict[str, str | bytes]
+    digest: str
+    bytes: int
+
+
+def take(
+    script_name: str,
+    script_text: str,
+    *,
+    notebook_dir: str | os.PathLike[str],
+    source: str | os.PathLike[str] | None = None,
+    limit_bytes: int = LIMIT_BYTES,
+    limit_files: int = LIMIT_FILES,
+) -> Snapshot:
+    """Collect the files of a run. Blocks on the disk; call it off the loop.
+
+    Parameters
+    ----------
+    script_name
+        Path of the script in the snapshot.
+    script_text
+        Its text; empty when `script_name` is a file of `source`, else of
+        `notebook_dir`, which is then taken byte for byte.
+    notebook_dir
+        Where the script's imports are looked for.
+    source
+        Folder to take whole, but for what its ``.amlignore`` (else its
+        ``.gitignore`` files) names.
+    limit_bytes, limit_files
+        What a snapshot may hold; bytes and a number.
+
+    Raises
+    ------
+    SnapshotTooLarge
+        Names the three biggest culprits and what to type.
+    SubmitError
+        A file cannot be read, or a link leads out of the folder.
+    """
+    files: dict[str, str | bytes]
+    if source is not None:
+        root = Path(source).expanduser().absolute()
+        found = _Folder(root, limit_bytes, limit_files).walk()
+        files = dict(found)
+    else:
+        from jupyter_amltrain.jobs.imports import local_modules
+
+        root = Path(notebook_dir).absolute()
+        text = script_text.encode() or _read(root / script_name)
+        files = {name: str(path) for name, path in local_modules(text, root).items()}
+        if not script_text:
+            files[script_name] = str(root / script_name)
+    if script_text:
+        if script_name in files:
+            raise SubmitError(
+                f"{files[script_name]!r} has the name that the cell's own text gets in the run.",
+                hint=f"Rename that file, it cannot be taken along as {script_name}.",
+            )
+        files[script_name] = script_text.encode()
+    elif script_name not in files:
+        raise SubmitError(
+            f"The script {script_name} is not among the files taken from {root}.",
+            hint="Is it named by an ignore file?",
+        )
+    return _sealed(files, root, limit_bytes, limit_files)
+
+
+def of_yaml(spec: JobSpec, *, code: bool) -> Snapshot:
+    """The files of a YAML job: its text, and with `code` its code folder. Blocks on the disk.
+
+    Raises
+    ------
+    SnapshotTooLarge, SubmitError
+        See :func:`take`.
+    """
+    root = Path(spec.source or spec.notebook_dir or working_folder())
+    files: dict[str, str | bytes] = {}
+    if code and spec.source:
+        files.update(_Folder(root.absolute(), LIMIT_BYTES, LIMIT_FILES).walk())
+    files.setdefault(spec.script_name, spec.cell.encode())
+    return _sealed(files, root, LIMIT_BYTES, LIMIT_FILES)
+
+
+def _sealed(files: dict[str, str | bytes], root: Path, limit_bytes: int, limit_files: int) -> Snapshot:
+    whole = hashlib.sha256()
+    total = 0
+    sizes: dict[str, int] = {}
+    for name in sorted(files):
+        content = files[name]
+        try:
+            if isinstance(content, bytes):
+                size, executable = len(content), False
+                inner = hashlib.sha256(content).digest()
+            else:
+                size, executable, inner = _hashed(content)
+            record = _record(name, executable, inner)
+        except UnicodeEncodeError:
+            raise SubmitError(f"{root}: the file name {name!r} is not UTF-8.", hint="Rename the file.") from None
+        except OSError as error:
+            raise SubmitError(
+                f"Cannot read {content!r}: {error.strerror or error}.",
+                hint=f"Let it be read, or leave it out: echo '/{name}' >> {root}/.amlignore",
+            ) from error
+        sizes[name] = size
+        total += size
+        whole.update(record)
+        if total > limit_bytes or len(sizes) > limit_files:
+            break
+    if total > limit_bytes or len(files) > limit_files:
+        raise _too_large(root, sizes, limit_bytes, limit_files, whole=len(sizes) == len(files))
+    return Snapshot(files=files, digest=whole.hexdigest(), bytes=total)
+
+
+def digest_of(folder: str | os.PathLike[str], names: Iterable[str]) -> str:
+    """Digest of the files `names` as they lie in `folder`: of a copy, whatever happened to the original meanwhile.
+
+    Blocks on the disk.
+
+    Raises
+    ------
+    OSError
+        A file is not there, or cannot be read.
+    """
+    whole = hashlib.sha256()
+    for name in sorted(names):
+        _, executable, inner = _hashed(os.path.join(folder, name))
+        whole.update(_record(name, executable, inner))
+    return whole.hexdigest()
+
+
+def _record(name: str, executable: bool, inner: bytes) -> bytes:
+    """What a file adds to the digest of a tree."""
+    label = name.encode()
+    return b"%d %s %d " % (len(label), label, executable) + inner
+
+
+def _is_outputs_link(entry: os.DirEntry[str]) -> bool:
+    """Whether it is the link that was made for a run: in its copy of the code, which is submitted again."""
+    return entry.is_symlink() and os.readlink(entry.path) == OUTPUTS_LINK
+
+
+def _is(check: Callable[[], bool]) -> bool:
+    """What an entry of a folder says of itself; False of a link that leads in a circle."""
+    try:
+        return check()
+    except OSError:
+        return False
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Opener of a file that may have become a pipe meanwhile: it does not wait for a writer."""
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "Not a regular file", path)
+    return handle
+
+
+def _hashed(path: str) -> tuple[int, bool, bytes]:
+    digest, size = hashlib.sha256(), 0
+    with open(path, "rb", buffering=0, opener=_open_regular) as file:
+        executable = bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR)
+        while block := file.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+    return size, executable, digest.digest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_regular(str(path), LIMIT_BYTES)
+    except OSError as error:
+        raise SubmitError(
+            f"Cannot read the script {path}: {error.strerror or error}.", hint="Is the path right?"
+        ) from error
+
+
+class _Folder:
+    """One walk of a source folder."""
+
+    def __init__(self, root: Path, limit_bytes: int, limit_files: int) -> None:
+        self.root = root
+        self.real = os.path.realpath(root)
+        self.limit_bytes, self.limit_files = limit_bytes, limit_files
+        self.files: dict[str, str] = {}
+        self.sizes: dict[str, int] = {}
+        self.total = 0
+        self.over = False
+
+    def walk(self) -> dict[str, str]:
+
+        if not os.path.isdir(self.root):
+            raise SubmitError(
+                f"--source {self.root} is not a folder.",
+                hint=f"The working folder is {working_folder()}.",
+            )
+        whole = self._folder(str(self.root), "", IgnoreRules.of(str(self.root)), (self.real,))
+        if self.total > self.limit_bytes or len(self.files) > self.limit_files:
+            raise _too_large(self.root, self.sizes, self.limit_bytes, self.limit_files, whole)
+        return self.files
+
+    def _folder(self, path: str, prefix: str, rules: IgnoreRules, parents: tuple[str, ...]) -> bool:
+        """Take one folder in; False when it was given up half-way."""
+        try:
+            with os.scandir(path) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+        except OSError as error:
+            raise SubmitError(
+                f"Cannot read the folder {path}: {error.strerror or error}.",
+                hint=f"Leave it out: echo '/{prefix}' >> {self.root}/.amlignore",
+            ) from error
+        for entry in entries:
+            name = prefix + entry.name
+            if entry.name in ALWAYS_SKIPPED or (name == OUTPUTS and _is_outputs_link(entry)):
+                continue
+            is_dir = _is(entry.is_dir)
+            if rules.ignores(name, is_dir):
+                continue
+            real = path
+            if entry.is_symlink():
+                real = self._followed(entry.path, name)
+                if not os.path.exists(real):
+                    continue  # it leads to nothing, here and there
+            if is_dir:
+                real = os.path.realpath(entry.path) if entry.is_symlink() else parents[-1] + "/" + entry.name
+                if real in parents:
+                    continue  # a link to a folder above: its files are taken where they are
+                if not self._folder(entry.path, name + "/", rules.below(entry.path, name), (*parents, real)):
+                    return False
+            elif _is(entry.is_file):  # no sockets, pipes, devices
+                try:
+                    size = entry.stat().st_size
+                except FileNotFoundError:
+                    continue  # deleted while we look
+                self.files[name] = entry.path
+                self.sizes[name] = size
+                self.total += size
+                if self.total > _GIVE_UP * self.limit_bytes or len(self.files) > _GIVE_UP * self.limit_files:
+                    return False
+        return True
+
+    def _followed(self, path: str, name: str) -> str:
+        real = os.path.realpath(path)
+        if real != self.real and not real.startswith(self.real + os.sep):
+            # Neither choice of ours would be right: what lies outside may be a data
+            # set of terabytes, and a link left out would fail only in the run.
+            raise SubmitError(
+                f"{path} is a link to {real}, outside the source folder {self.root}.",
+                hint=f"Leave it out: echo '/{name}' >> {self.root}/.amlignore"
+                " (and pass the path: --param), or copy it into the folder.",
+            )
+        return real
+
+
+def _too_large(root: Path, sizes: dict[str, int], limit_bytes: int, limit_files: int, whole: bool) -> SnapshotTooLarge:
+    total, count = sum(sizes.values()), len(sizes)
+    by_count = total <= limit_bytes
+    worst = culprits(sizes.items() if not by_count else ((name, 1) for name in sizes))
+    named = ", ".join(f"{name} ({number} files)" if by_count else f"{name} ({_mb(number)})" for name, number in worst)
+    least = "" if whole else "more than "
+    keep = ""
+    if (root / ".gitignore").exists() and not (root / ".amlignore").exists():
+        keep = "cp .gitignore .amlignore; "  # .amlignore takes its place
+    lines = " ".join(f"'/{name}'" for name, _ in worst[:1])
+    return SnapshotTooLarge(
+        f"The source folder {root} holds {least}{_mb(total)} in {count} files, over the limit of"
+        f" {f'{limit_files} files' if by_count else _mb(limit_bytes)}; the biggest: {named}.",
+        hint=f"Leave out what the run does not need: cd {root}; {keep}echo {lines} >> .amlignore",
+    )
+
+
+def culprits(sizes: Iterable[tuple[str, int]], most: int = 3) -> list[tuple[str, int]]:
+    """The biggest files and folders (names with a final ``/``), as deep as they are to blame.
+
+    A folder stands for its contents unless nearly all of it is one entry below.
+    """
+    totals: dict[str, int] = {}
+    children: dict[str, set[str]] = {}
+    for name, size in sizes:
+        parent = ""
+        parts = name.split("/")
+        for i in range(1, len(parts) + 1):
+            part = "/".join(parts[:i]) + ("/" if i < len(parts) else "")
+            totals[part] = totals.get(part, 0) + size
+            children.setdefault(parent, set()).add(part)
+            parent = part
+
+    def blamed(name: str) -> str:
+        while below := children.get(name):
+            biggest = max(below, key=lambda part: (totals[part], part))
+            if totals[biggest] < 0.8 * totals[name]:
+                return name
+            name = biggest
+        return name
+
+    top = sorted(children.get("", ()), key=lambda part: (-totals[part], part))[:most]
+    return [(blamed(name), totals[blamed(name)]) for name in top if totals[name]]
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

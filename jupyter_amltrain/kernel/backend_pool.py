@@ -1,0 +1,123 @@
+"""Pool of the live backends of this process and their watchers, created at first use. Loop thread only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.backends.provisioner import Provisioner
+from jupyter_amltrain.backends.registry import backend_class, kind_of
+from jupyter_amltrain.kernel.store import Entry, RunStore
+from jupyter_amltrain.kernel.target_file import TargetFile
+from jupyter_amltrain.kernel.watcher import Watcher
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.run import RunHandle, RunState, RunStatus
+from jupyter_amltrain.schema.target import ComputeTarget
+from jupyter_amltrain.state_dir import StateRoot
+
+log = logging.getLogger(__name__)
+
+
+class BackendPool:
+    """One backend and one watcher for each target in use.
+
+    Parameters
+    ----------
+    outcome, over
+        As :class:`~jupyter_amltrain.kernel.watcher.Watcher` takes them.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        root: StateRoot,
+        targets: TargetFile,
+        store: RunStore,
+        outcome: Callable[[Entry, RunStatus], Awaitable[dict[str, Any]]],
+        over: Callable[[RunHandle], None],
+    ) -> None:
+        self._loop, self._root, self._targets, self._store = loop, root, targets, store
+        self._outcome, self._over = outcome, over
+        self._backends: dict[str, Backend] = {}
+        self._watchers: dict[str, Watcher] = {}
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+
+    def backend(self, name: str) -> Backend:
+        """The live backend of a target, or of a removed one that kept its runs; created at first use."""
+        self._loop.check()
+        if name not in self._backends:
+            backend = self.draft(self._targets.known(name))
+            self._backends[name] = backend
+            watcher = Watcher(backend, name, self._store, self._loop, self._outcome, self._over)
+            self._watchers[name] = watcher
+            self._tasks[name] = self._loop.start(watcher.run(), f"watch {name}")
+        return self._backends[name]
+
+    def draft(self, target: ComputeTarget) -> Backend:
+        """A backend of a target that need not be stored; it has no watcher."""
+        make: Any = backend_class(kind_of(target))
+        backend: Backend = make(target, self._loop, self._root)
+        return backend
+
+    def live(self, name: str) -> Backend | None:
+        """The live backend of a target, if there is one."""
+        return self._backends.get(name)
+
+    def wake(self, name: str) -> None:
+        """Make the watcher of a target look now: there is a new run, or a new viewer."""
+        if (watcher := self._watchers.get(name)) is not None:
+            watcher.wake()
+
+    async def look(self, name: str, run_ids: list[str]) -> None:
+        """Poll some runs of a target now."""
+        self.backend(name)
+        await self._watchers[name].look(run_ids)
+
+    def __iter__(self) -> Iterator[Backend]:
+        return iter(tuple(self._backends.values()))
+
+    def changed(
+        self, there: Iterable[ComputeTarget], past: Iterable[ComputeTarget], busy: Collection[str]
+    ) -> list[str]:
+        """Apply what another kernel has stored; return the names of targets that must be dropped.
+
+        Targets in `busy` are skipped: this kernel is changing them. Those in `past` stay for their runs.
+        """
+        stored = {target.name: target for target in (*past, *there)}
+        idle = [name for name in self._backends if name not in busy]
+        return [name for name in idle if name not in stored or not self.renew(stored[name])]
+
+    def renew(self, target: ComputeTarget) -> bool:
+        """Give the live backend of that name new fields; False when it cannot take them and must be dropped."""
+        backend = self._backends.get(target.name)
+        if backend is None or backend.target == target:
+            return True
+        if type(target) is type(backend.target) and isinstance(backend, Provisioner):
+            backend.renew(target)
+            return True
+        return False
+
+    async def drop(self, name: str) -> list[RunHandle]:
+        """Stop watching a removed target and forget its runs, which are returned."""
+        self._loop.check()
+        self._watchers.pop(name, None)
+        if (task := self._tasks.pop(name, None)) is not None:
+            task.cancel()
+        backend = self._backends.pop(name, None)
+        gone = [entry for entry in self._store.entries() if entry.target == name]
+        for entry in gone:
+            if not entry.unread and not entry.run.status.state.terminal:  # whoever watches it sees an end
+                status = msgspec.structs.replace(entry.run.status, state=RunState.CANCELED, reason="deleted")
+                self._store.amend(entry.handle, status=status, error=f"{entry.handle} ended with its target.")
+            self._store.remove(entry.handle)
+        if backend is not None:
+            try:
+                await backend.close()
+            except Exception:  # it is gone for us either way
+                log.exception("closing %s", name)
+        return [entry.handle for entry in gone]

@@ -1,0 +1,114 @@
+"""How a run ended, as one sentence (what — where — what to type next) and as an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from jupyter_amltrain.agent.supervise.outcome import cause_in_log
+from jupyter_amltrain.errors import AmlTrainError, RunCanceled, RunFailed, RunLost, SubmitError
+from jupyter_amltrain.schema.run import Run, RunState, RunStatus
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+_ERROR = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+#: Python 3.13 colours tracebacks where it is told to.
+_COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
+#: Lines of log that an error shows.
+TAIL_LINES = 12
+
+
+def cell_line(run: Run, log: str) -> int | None:
+    """The cell's line of the last traceback in `log`; ``None`` when there is none.
+
+    Of the frames in the submitted script the innermost counts: there the user can act.
+    """
+    log = _COLOR_CODES.sub("", log)
+    start = log.rfind("Traceback (most recent call last):")
+    start = max(start, log.rfind("  File ") if start < 0 else start)
+    if start < 0:
+        return None
+    lines = [int(m["line"]) for m in _FRAME.finditer(log, start) if _is_script(m["file"], run.spec.script_name)]
+    return lines[-1] - run.spec.line_offset if lines else None
+
+
+def _is_script(file: str, name: str) -> bool:
+    """Whether a frame's file is the submitted script: in ``source/``, or where a service put the code."""
+    file = file.replace("\\", "/")
+    if file.endswith(f"source/{name}") or file == name:
+        return True
+    return file.endswith(f"/{name}") and "/site-packages/" not in file and "/lib/python" not in file
+
+
+def last_error(log: str) -> str:
+    """The last line of the last traceback in `log`, e.g. ``ValueError: no``."""
+    log = _COLOR_CODES.sub("", log)
+    start = log.rfind("Traceback (most recent call last):")
+    if start < 0:
+        return ""
+    for line in log[start:].splitlines()[1:]:
+        if line and not line[0].isspace() and _ERROR.match(line):
+            return line.strip()
+    return ""
+
+
+def _short(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else f"{text[:limit].rstrip()} …"
+
+
+def failure_sentence(run: Run, log: str) -> str | None:
+    """One sentence for a run that failed or was lost; ``None`` for any other: nothing is wrong."""
+    status, handle = run.status, run.handle
+    if status.state is RunState.LOST:
+        return f"{handle} is lost: {status.detail or 'its supervisor is gone'}. Submit it again."
+    if status.state is not RunState.FAILED:
+        return None
+    what = status.detail or (f"exited with code {status.exit_code}" if status.exit_code is not None else "failed")
+    if status.reason == "gpu-unused":
+        # The agent's sentence holds verdict and likely cause.
+        return f"{handle} was {what.rstrip('.')}. --require-gpu=warn lets it run."
+    # A service keeps the log where the agent in the job cannot read it: what it would have said is read here.
+    cause = status.cause or (cause_in_log(log) if status.reason in ("exit", "service") else None) or {}
+    if status.reason == "exit" and (error := last_error(log)):
+        line = cell_line(run, log)
+        place = f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""
+        what = f"raised {_short(error)}{place}"
+        if cause.get("text"):
+            what = _with_cause(status, cause, error, place)
+    elif cause.get("text") and not status.cause:
+        what = f"{what.rstrip('.')}; {cause['text']}"
+    if cause.get("action"):
+        what = f"{what.rstrip('.')}. {cause['action']}"
+    return f"{handle} failed: {what.rstrip('.')}. See: %aml_runs logs {handle}"
+
+
+def explained(run: Run) -> Run:
+    """The run with the sentence that says how it ended."""
+    if run.damaged or (error := failure_sentence(run, "")) == run.error:
+        return run
+    return msgspec.structs.replace(run, error=error)
+
+
+def _with_cause(status: RunStatus, cause: Mapping[str, str], error: str, place: str) -> str:
+    """How a run ended whose GPUs are the cause: that first, for the beginning of a sentence is read."""
+    text = cause["text"]
+    if cause.get("kind") == "cuda-oom":  # the error itself, in better words
+        head, colon, figures = text.partition(":")
+        return f"{head}{place}{colon}{figures}"
+    return f"exit code {status.exit_code}; {text} (raised {_short(error)}{place})"
+
+
+def as_error(run: Run, log: str) -> AmlTrainError | None:
+    """The exception that waiting for `run` raises; ``None`` when it completed."""
+    state, text = run.status.state, run.error or failure_sentence(run, log) or ""
+    if state is RunState.COMPLETED or not state.terminal:
+        return None
+    if state is RunState.CANCELED:
+        return RunCanceled(f"{run.handle} was canceled.", hint=f"See: %aml_runs logs {run.handle}")
+    if state is RunState.LOST:
+        return RunLost(text)
+    if run.status.reason == "launch" and not run.folder:
+        return SubmitError(text)
+    tail = "\n".join(log.splitlines()[-TAIL_LINES:])
+    return RunFailed(text, exit_code=run.status.exit_code, log_tail=tail, cell_line=cell_line(run, log))

@@ -1,0 +1,170 @@
+"""Entry -> :class:`~jupyter_amltrain.schema.rows.RunRow`: what a list says of a run, cheap to make again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.telemetry import RunTelemetry, grid, on_grid
+from jupyter_amltrain.schema.child_run import ChildRun, most_telling
+from jupyter_amltrain.schema.rows import RunRow
+from jupyter_amltrain.schema.run import Phase, Run, RunState
+
+log = logging.getLogger(__name__)
+
+#: Numbers of a sparkline.
+MAX_SPARK_POINTS = 40
+#: Parameters that a row has, and characters of each and of a sentence.
+MAX_ROW_PARAMS, MAX_VALUE_CHARS, MAX_SENTENCE_CHARS = 12, 40, 300
+#: Steps or trials that a row has.
+MAX_ROW_CHILDREN = 20
+
+
+class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a row says of a run's streams; see :class:`RunRow`."""
+
+    metric: str = ""
+    value: float | None = None
+    spark: tuple[int, ...] = ()
+    log_bytes: int = 0
+    children: tuple[ChildRun, ...] = ()
+    children_hidden: int = 0
+
+
+def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
+    """The row of a run as it is known now.
+
+    Parameters
+    ----------
+    brief
+        What its streams said when they were read for this, for an `entry` that does not hold them.
+    """
+    run, status = entry.run, entry.run.status
+    if entry.read:
+        brief = stream_summary_of(entry)
+    brief = brief or entry.brief
+    known = brief is not None
+    brief = brief or StreamSummary()
+    done = status.state.terminal
+    last = status.phases[-1] if status.phases and not done else None
+    return RunRow(
+        handle=run.handle,
+        name=run.spec.name,
+        doors=status.doors,
+        target=run.target,
+        experiment=run.spec.experiment,
+        state=status.state.value,
+        detail=status.detail[:MAX_SENTENCE_CHARS],
+        reason=status.reason or "",
+        exit_code=status.exit_code,
+        error=_cut(run.error or "", MAX_SENTENCE_CHARS),
+        created=run.created,
+        started=next((phase.start for phase in status.phases if phase.name == "running"), None),
+        ended=_end(status.phases) if done else None,
+        phase=last.name if last is not None and last.end is None else "",
+        phase_start=last.start if last is not None and last.end is None else None,
+        cancel_requested=status.cancel_requested,
+        reachable=run.reachable,
+        gpus=len(status.devices),
+        metric=brief.metric,
+        value=brief.value,
+        spark=brief.spark,
+        verdict=status.truth.get("verdict", ""),
+        attention=attention(run),
+        log_bytes=brief.log_bytes,
+        children=brief.children,
+        children_hidden=brief.children_hidden,
+        parent=run.parent,
+        known=known,
+        again=entry.kind == "run" and bool(run.spec.script or run.spec.script_name),
+        tracking=run.tracking.partition(":")[0],
+        params={
+            name[:MAX_VALUE_CHARS]: _short(value) for name, value in list(run.spec.params.items())[:MAX_ROW_PARAMS]
+        },
+    )
+
+
+def attention(run: Run) -> str:
+    """What a person should know now, one sentence; empty when all is well."""
+    status = run.status
+    if status.state in (RunState.FAILED, RunState.LOST):
+        said = run.error or status.detail or f"{run.handle} {status.state.value}."
+        return _cut(said.splitlines()[0] if said else "", MAX_SENTENCE_CHARS)
+    if not status.state.terminal and not run.reachable:
+        return f"Target {run.target!r} is not responding; what is shown may be old."
+    if status.truth.get("verdict") == "not used":
+        detail = status.truth.get("detail", "")
+        return _cut(f"Its GPUs are not used: {detail}" if detail else "Its GPUs are not used.", MAX_SENTENCE_CHARS)
+    return ""
+
+
+def stream_summary_of(entry: Entry) -> StreamSummary:
+    """What a row says of the streams that were read so far."""
+    name, value, newest = "", None, -math.inf
+    for metric, points in entry.metrics.metrics.items():
+        if len(points.values) and points.times[-1] >= newest:  # of the same call the one that came last
+            name, value, newest = metric, points.values[-1], points.times[-1]
+    children = most_telling(entry.children.runs, MAX_ROW_CHILDREN)
+    return StreamSummary(
+        metric=name[:250],
+        value=value if value is not None and math.isfinite(value) else None,
+        spark=_spark(entry),
+        log_bytes=entry.log.bytes,
+        children=children,
+        children_hidden=entry.children.hidden + len(entry.children.runs) - len(children),
+    )
+
+
+def _spark(entry: Entry) -> tuple[int, ...]:
+    """The sparkline, made anew when the life of the run has grown by a part that can be seen."""
+    ticks = sum(node.ticks for node in entry.telemetry.nodes())
+    made, ended, spark = entry.spark
+    done = entry.run.status.state.terminal
+    if ticks < made or ticks >= made + max(1, made // (2 * MAX_SPARK_POINTS)) or (done and not ended):
+        try:
+            spark = spark_of(entry.telemetry)
+        except Exception:  # its files are the job's to write, and the list shows all other runs, too
+            log.warning("the curve of %s cannot be shown", entry.run.handle, exc_info=True)
+            spark = ()
+        entry.spark = (ticks, done, spark)
+    return spark
+
+
+def spark_of(telemetry: RunTelemetry) -> tuple[int, ...]:
+    """Mean utilization of all GPUs in at most :data:`SPARK` stretches of their life; -1 for a hole."""
+    nodes = [node for node in telemetry.nodes() if node.gpus]
+    if not nodes:
+        return ()
+    import numpy as np
+
+    begins = grid(nodes, MAX_SPARK_POINTS)
+    parts = []
+    for node in nodes:
+        columns = [node.index.get(f"gpu{gpu.get('index', i)}.util", -1) for i, gpu in enumerate(node.gpus)]
+        parts.append(on_grid(node, begins, [column for column in columns if column >= 0])[1])
+    table = np.concatenate(parts, axis=0)
+    known = ~np.isnan(table)
+    count = known.sum(axis=0)
+    total = np.where(known, table, 0).sum(axis=0)
+    means = np.where(count > 0, np.clip(np.rint(total / np.maximum(count, 1)), 0, 100), -1)
+    return tuple(int(mean) for mean in means)
+
+
+def _end(phases: tuple[Phase, ...]) -> float | None:
+    ends = [phase.end if phase.end is not None else phase.start + (phase.seconds or 0.0) for phase in phases]
+    return max(ends, default=None)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return _cut(value if isinstance(value, str) else json.dumps(value, default=str), MAX_VALUE_CHARS)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

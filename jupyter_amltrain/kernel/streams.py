@@ -1,0 +1,273 @@
+"""Streams of a run as they arrive in pieces: metrics, the end of the log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.agent.mlflow.journal import parse, well_formed
+
+#: A longer line is left out: nobody of ours writes one, and it would be kept in memory until its end (bytes).
+MAX_LINE = 16 << 20
+
+
+class Lines:
+    """Cuts a byte stream into whole lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._too_long = False
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The lines that `data` completes, without empty ones."""
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        if self._too_long and lines:
+            lines[0], self._too_long = b"", False
+        if self._too_long or len(self._rest) > MAX_LINE:
+            self._rest, self._too_long = b"", True
+        for line in lines:
+            if line.strip() and len(line) <= MAX_LINE:
+                yield line
+
+    def restart(self) -> None:
+        """Forget a torn line: the next bytes come from elsewhere in the file."""
+        self._rest, self._too_long = b"", False
+
+
+def decode_line(line: bytes) -> Any:
+    """The JSON value of a line; ``None`` for what is not JSON, whatever a job wrote there."""
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def decode_object(data: bytes) -> dict[str, Any] | None:
+    """The JSON object in a whole file; ``None`` for anything else. Python's JSON: ``NaN`` is taken."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+#: A drawn series has at most this many points.
+POINTS = 300
+
+#: Bytes of log kept in memory, and of the tail that is shown.
+LOG_WINDOW = 64 * 1024
+
+LOG_TAIL = 8 * 1024
+
+#: Stands above a log that the job has emptied.
+LOG_RESTARTED = "[The job emptied its log. This is its new beginning.]\n"
+
+
+class Metric:
+    """Points of one metric: ``steps`` int64, ``times`` float64 unix s, ``values`` float64."""
+
+    def __init__(self) -> None:
+        self.steps = array("q")
+        self.times = array("d")
+        self.values = array("d")
+        self.shown = Shown(self.values)
+
+    def append(self, step: int, time: float, value: float) -> None:
+        """Add one point."""
+        self.steps.append(step)
+        self.times.append(time)
+        self.values.append(value)
+
+
+class MetricLog:
+    """The metrics that a script logged, read from the sink's journal."""
+
+    def __init__(self) -> None:
+        self._lines = Lines()
+        self._run_id: str | None = None
+        self.metrics: dict[str, Metric] = {}
+        self.params: dict[str, str] = {}
+        self.seq = 0
+
+    def feed(self, data: bytes) -> bool:
+        """Take journal bytes; returns whether a metric or parameter came."""
+        news = False
+        for line in self._lines.feed(data):
+            # A job can write into the journal: what is no record is no reason to stop.
+            try:
+                record = msgspec.json.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                record = parse(line)  # it takes lone surrogates, too
+            if not well_formed(record):
+                continue
+            seq = record["seq"]
+            if seq <= self.seq:
+                continue  # the sink repeats nothing; a reader that rewinds may
+            self.seq = seq
+            try:
+                news |= self._apply(record["op"], record["b"], record.get("a") or {})
+            except (TypeError, ValueError, AttributeError, OverflowError):
+                continue  # no client of MLflow sends it
+        return news
+
+    def _apply(self, op: str | None, body: dict[str, Any], answer: dict[str, Any]) -> bool:
+        if op == "init":
+            self._run_id = answer.get("id")
+            return False
+        if body.get("run_id", body.get("run_uuid")) != self._run_id:
+            return False  # nested runs have their own page in MLflow
+        if op == "runs/log-metric":
+            self._point(body)
+        elif op == "runs/log-parameter":
+            self.params[str(body.get("key"))] = str(body.get("value", ""))
+        elif op == "runs/log-batch":
+            for point in _objects(body.get("metrics")):
+                self._point(point)
+            for param in _objects(body.get("params")):
+                self.params[str(param.get("key"))] = str(param.get("value", ""))
+        else:
+            return False
+        return True
+
+    def _point(self, point: dict[str, Any]) -> None:
+        try:
+            value = float(point["value"])
+            step = int(point.get("step") or 0)
+            time = float(point.get("timestamp") or 0) / 1000
+            name = str(point["key"])
+            if not -(2**63) <= step < 2**63:
+                return
+            self.metrics.setdefault(name, Metric()).append(step, time, value)
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            return  # no client of MLflow sends it
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a list; of anything else none."""
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
+
+
+class LogWindow:
+    """The last :data:`LOG_WINDOW` bytes of a log."""
+
+    def __init__(self) -> None:
+        self._window = b""
+        self._lines = 0
+        self._whole = True
+        self.bytes = 0
+        self.restarts = 0  #: how often the job has rewritten its log
+
+    def restart(self) -> None:
+        """Begin again at byte 0: the job has rewritten its log."""
+        self._window, self._lines, self._whole, self.bytes = b"", 0, True, 0
+        self.restarts += 1
+
+    def last(self, count: int) -> bytes:
+        """Return the last bytes that were fed, at most `count`."""
+        return self._window[-count:] if count > 0 else b""
+
+    def feed(self, data: bytes, end: int) -> None:
+        """Take `data`, which ends at byte `end` of the log; what was skipped is known by `end`."""
+        if end - len(data) != self.bytes:
+            self._whole = False
+            self._window = b""
+        self._lines += data.count(b"\n")
+        self._window = (self._window + data)[-LOG_WINDOW:]
+        self.bytes = end
+
+    def tail(self, limit: int = LOG_TAIL) -> tuple[str, int]:
+        """The last `limit` characters as whole lines, and the lines before them (0: not counted)."""
+        text = collapse(self._window.decode("utf-8", "replace"))
+        if self.restarts and self.bytes == len(self._window):
+            text = LOG_RESTARTED + text
+        if len(text) > limit or self.bytes > len(self._window):
+            cut = text[-limit:]
+            text = cut[cut.find("\n") + 1 :] if "\n" in cut[:-1] else cut
+        hidden = self._lines - text.removeprefix(LOG_RESTARTED).count("\n") if self._whole else 0
+        return text, max(hidden, 0)
+
+
+def collapse(text: str) -> str:
+    """Keep of every line what a terminal would show: text after the last ``\\r``."""
+    if "\r" not in text:
+        return text
+    lines = text.split("\n")
+    for i, line in enumerate(lines):
+        if "\r" in line:
+            shown = ""
+            for part in line.split("\r"):
+                if part:
+                    shown = part + shown[len(part) :]
+            lines[i] = shown
+    return "\n".join(lines)
+
+
+def downsample(values: Sequence[float], points: int = POINTS, among: Sequence[int] | None = None) -> list[int]:
+    """Indices of at most `points` values that keep first, last and every bucket's extremes.
+
+    Parameters
+    ----------
+    among
+        Indices to choose from, ascending; default all.
+    """
+    among = range(len(values)) if among is None else among
+    n = len(among)
+    if n <= points:
+        return list(among)
+    buckets = points // 2
+    keep = {among[0], among[n - 1]}
+    for b in range(buckets - 1):
+        bucket = among[b * n // (buckets - 1) : (b + 1) * n // (buckets - 1)]
+        keep.update(_extremes(values, bucket))
+    return sorted(keep)
+
+
+def _extremes(values: Sequence[float], indices: Sequence[int]) -> tuple[int, int]:
+    known = [i for i in indices if values[i] == values[i]]
+    if not known:
+        return indices[0], indices[0]  # a hole stays a hole
+    return min(known, key=values.__getitem__), max(known, key=values.__getitem__)
+
+
+class Shown:
+    """Which of the values that are appended to an array are drawn.
+
+    Extremes of whole blocks are found once, so that a frame of a long series costs what
+    came since the last one: a million points are as cheap as a thousand. Blocks grow with the
+    series: what is kept has the shape of the curve in every part of it.
+    """
+
+    #: Values of the first blocks, and the most that are kept of whole blocks.
+    FIRST_BLOCK = 4
+    MAX_KEPT = 2048
+
+    def __init__(self, values: array[float]) -> None:
+        self._values = values
+        self._done = 0
+        self._kept: list[int] = []
+        self._block = self.FIRST_BLOCK
+
+    def indices(self, points: int = POINTS) -> list[int]:
+        """As :func:`downsample` of all values so far."""
+        n = len(self._values)
+        while n - self._done >= self._block:
+            end = self._done + self._block
+            self._kept += self._essence(range(self._done, end))
+            self._done = end
+            if len(self._kept) > self.MAX_KEPT:
+                self._block *= 2
+                blocks = itertools.groupby(self._kept, key=lambda i: i // self._block)
+                self._kept = [i for _, block in blocks for i in self._essence(list(block))]
+        among = [*self._kept, *range(self._done, n)]
+        if among and among[-1] != n - 1:
+            among.append(n - 1)
+        return downsample(self._values, points, among)
+
+    def _essence(self, indices: Sequence[int]) -> list[int]:
+        return sorted({indices[0], *_extremes(self._values, indices)})

@@ -1,0 +1,490 @@
+"""Status of the compute targets as this kernel sees them, and their rows in lists. Loop thread only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
+from jupyter_amltrain.backends.provisioner import Provisioner, ProvisionState
+from jupyter_amltrain.backends.registry import kind_of
+from jupyter_amltrain.errors import AmlTrainError, CommandError, TargetUnreachable
+from jupyter_amltrain.kernel.backend_pool import BackendPool
+from jupyter_amltrain.kernel.store import RunStore
+from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile, stored_fields
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.fields import TargetAction
+from jupyter_amltrain.schema.rows import Operation, TargetRow
+from jupyter_amltrain.schema.run import RunState
+from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
+from jupyter_amltrain.text import bytes_text
+
+#: State of a target while an operation is under way.
+STATE_DURING = {
+    "create": "creating",
+    "attach": "creating",
+    "start": "starting",
+    "stop": "stopping",
+    "restart": "starting",
+    "scale": "scaling",
+    "delete": "deleting",
+}
+
+#: Participle of each operation, for sentences.
+PARTICIPLES = {
+    "create": "created",
+    "attach": "attached",
+    "start": "started",
+    "stop": "stopped",
+    "restart": "restarted",
+    "scale": "scaled",
+    "delete": "deleted",
+    "test": "tested",
+}
+
+
+class TargetEntry(msgspec.Struct, kw_only=True):
+    """What this kernel knows of a target.
+
+    Attributes
+    ----------
+    stored
+        Whether ``targets.json`` has it; a target that could not be created is not stored.
+    info
+        What the last check found; `error` says why it failed.
+    work
+        The operation that is under way, or that failed last.
+    """
+
+    target: ComputeTarget
+    stored: bool = True
+    info: TargetInfo | None = None
+    state: ProvisionState | None = None
+    error: str = ""
+    checked_at: float = 0.0
+    checking: bool = False
+    work: Operation | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an operation is under way."""
+        return self.work is not None and not self.work.error
+
+
+def target_row_of(
+    entry: TargetEntry, current: str, acts: tuple[TargetAction, ...], running: int, queued: int
+) -> TargetRow:
+    """The row of a target; the counts are of runs that this kernel knows."""
+    target, info = entry.target, entry.info
+    found = entry.state or ProvisionState()
+    state, detail = _state(entry)
+    gpus = _names(info.gpus) if info is not None else {}
+    lost = lost_text(info.gpus_lost) if info is not None else ""
+    return TargetRow(
+        name=target.name,
+        kind=kind_of(target),
+        title=type(target).title,
+        current=target.name == current,
+        state=state,
+        detail=detail,
+        size=found.size,
+        nodes=found.nodes,
+        max_nodes=found.max_nodes,
+        cpus=found.cpus if found.cpus is not None else info.cpus if info is not None else None,
+        memory=found.memory if found.memory is not None else info.memory if info is not None else None,
+        gpus=found.gpus if found.gpus is not None else sum(gpus.values()) if info is not None else None,
+        gpu_name=found.gpu_name or ", ".join([*gpus, *([lost] if gpus and lost else [])]),
+        # Of several kinds, as the instances of a split GPU beside whole ones, each has its own number.
+        gpus_text=gpus_text(info.gpus) if info is not None and not found.gpu_name and len(gpus) > 1 else "",
+        price=found.price,
+        price_node=found.price_node,
+        currency=found.currency,
+        quota=found.quota,
+        running=running,
+        queued=queued,
+        checked_at=entry.checked_at,
+        fields={k: v for k, v in stored_fields(target).items() if k not in ("name", "kind")},
+        acts=acts,
+        work=entry.work,
+    )
+
+
+def _state(entry: TargetEntry) -> tuple[str, str]:
+    work, found = entry.work, entry.state
+    if entry.busy and work is not None and work.verb in STATE_DURING:
+        return STATE_DURING[work.verb], work.detail
+    if not entry.stored:
+        return "failed", work.error if work is not None else ""
+    if entry.error:
+        return "unreachable", entry.error
+    if found is not None and found.state != "unknown":
+        return found.state, found.detail
+    if entry.info is not None:
+        return ("ready" if entry.info.reachable else "unreachable"), entry.info.detail or lost_text(
+            entry.info.gpus_lost
+        )
+    return "unknown", ""
+
+
+def _names(gpus: Any) -> dict[str, int]:
+    names: dict[str, int] = {}
+    for gpu in gpus:
+        name = str(gpu.get("name") or "GPU")
+        names[name] = names.get(name, 0) + 1
+    return names
+
+
+def gpus_text(gpus: Any) -> str:
+    """``2 x NVIDIA A100``; empty for none."""
+    return gpu_counts(gpus)
+
+
+def lost_text(lost: Any) -> str:
+    """``GPU 1 lost``, several with commas; empty for none."""
+    return ", ".join(f"GPU {gpu.get('index')} lost" for gpu in lost)
+
+
+def info_text(info: TargetInfo) -> str:
+    """One line: can it run jobs now?"""
+    gpus = ", ".join(filter(None, [gpus_text(info.gpus), lost_text(info.gpus_lost)])) or "no GPU"
+    cpus = "" if info.cpus is None else f", {info.cpus} CPUs"
+    memory = "" if info.memory is None else f", {bytes_text(info.memory)}"
+    if not info.reachable:
+        return f"{info.target}: not reachable. {info.detail}".rstrip()
+    return f"{info.target}: ready{cpus}{memory}, {gpus}; {info.running} running, {info.queued} queued."
+
+
+def failed_text(verb: str, name: str, error: str) -> str:
+    """Sentence about a failed operation; most errors begin with the target's name."""
+    return f"{name!r} could not be {PARTICIPLES[verb]}: {error.removeprefix(f'{name!r}: ')}"
+
+
+def done_text(verb: str, name: str, values: Mapping[str, Any]) -> str:
+    """Sentence about an operation that succeeded."""
+    if verb != "scale":
+        return f"{name} is {PARTICIPLES[verb]}."
+    least, most, idle = (values.get(field) for field in ("min_nodes", "max_nodes", "idle_minutes"))
+    if most is None and idle is None:
+        return f"{name} is scaled to {least} machine{'' if least == 1 else 's'}."
+    parts = [f"{what} {value:g}" for what, value in (("minimum", least), ("maximum", most)) if value is not None]
+    parts += [] if idle is None else [f"idle time {idle:g} min"]
+    return f"{name} is scaled: {', '.join(parts)}."
+
+
+log = logging.getLogger(__name__)
+
+#: Interval in which the stored targets are checked for changes while a listener is registered: one `stat`.
+STORE_CHECK_INTERVAL_S = 2.0
+
+#: Age of a service's answer after which it is asked again, while runs or machines are on.
+STATUS_MAX_AGE_S = 15.0
+
+#: The same while nothing is known to be on: machines of other people's runs come and go, and cost money.
+IDLE_STATUS_MAX_AGE_S = 60.0
+
+#: States of a target that last.
+STABLE_STATES = ("ready", "stopped", "failed")
+
+
+class OperationFinished(NamedTuple):
+    """An operation on a target has finished; `level` is ``success``, ``warning`` or ``error``."""
+
+    level: str
+    text: str
+    target: str
+
+
+class TargetStatusCache:
+    """Cache of the stored targets, of what checks of them found, and of the operation that is under way on each.
+
+    Parameters
+    ----------
+    forget
+        Releases everything live of a removed target: its monitors, and unless the service keeps them, its runs
+        and its backend.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        targets: TargetFile,
+        places: BackendPool,
+        store: RunStore,
+        forget: Callable[[str, bool], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._loop, self._targets, self._places, self._store = loop, targets, places, store
+        self.forget = forget
+        self._entries: dict[str, TargetEntry] = {}
+        self._current = LOCAL.name
+        self._writes = 0
+        self._leaving: set[str] = set()  #: removed targets that are being forgotten
+        self._past: tuple[str, ...] = ()
+        self._known = False
+        self._listeners: list[Callable[[OperationFinished | None], None]] = []
+        self._watching: asyncio.Task[Any] | None = None
+
+    def listen(self, fn: Callable[[OperationFinished | None], None]) -> Callable[[], None]:
+        """Call `fn` on the loop when a row has changed, with news when an operation has finished.
+
+        `fn` must not block. Returns a function that ends the subscription.
+        """
+        self._loop.check()
+        self._listeners.append(fn)
+        if self._watching is None or self._watching.done():
+            self._watching = self._loop.start(self._watch(), "watch targets.json")
+        return lambda: self._listeners.remove(fn) if fn in self._listeners else None
+
+    async def _watch(self) -> None:
+        """Report changes that another kernel makes, as long as there is a listener."""
+        mark = None
+        while self._listeners:
+            new = await self._loop.offload(self._targets.mark)
+            if new != mark:
+                mark = new
+                with contextlib.suppress(AmlTrainError):  # a damaged file is reported to whoever asks for targets
+                    await self.refresh()
+            self._recheck()
+            await asyncio.sleep(STORE_CHECK_INTERVAL_S)
+
+    def _recheck(self) -> None:
+        """Check targets whose answer is too old: sooner where runs or machines are on, whose cost the row shows."""
+        now = time.time()
+        running, queued = self.run_counts()
+        for name, entry in self._entries.items():
+            if entry.state is None or entry.checking or entry.busy:
+                continue
+            on = (
+                running[name]
+                or queued[name]
+                or entry.state.nodes
+                or entry.error
+                or entry.state.state not in STABLE_STATES
+            )
+            if not 0 <= now - entry.checked_at < (STATUS_MAX_AGE_S if on else IDLE_STATUS_MAX_AGE_S):
+                self._loop.start(self._try_check(name), f"check {name}")
+
+    def notify(self, news: OperationFinished | None = None) -> None:
+        """Tell the listeners that a row has changed, and which operation has finished, if one has."""
+        for fn in tuple(self._listeners):
+            fn(news)
+
+    def ensure(self) -> None:
+        """Read the stored targets if they were never read."""
+        if not self._known:
+            self._take(*self._targets.read())
+
+    # ---- entries
+
+    def get(self, name: str) -> TargetEntry | None:
+        """The entry of a target; ``None`` where there is none."""
+        return self._entries.get(name)
+
+    def find(self, name: str) -> TargetEntry:
+        """The entry of a target.
+
+        Raises
+        ------
+        UnknownTarget
+            There is none; near matches are named.
+        """
+        if (entry := self._entries.get(name)) is not None:
+            return entry
+        self._targets.get(name)
+        raise CommandError(f"{name!r} was removed just now.", hint="%aml_compute lists the targets that exist.")
+
+    def put(self, entry: TargetEntry) -> None:
+        """Add the entry of a target that is being created, or replace a failed one."""
+        self._entries[entry.target.name] = entry
+
+    def discard(self, name: str) -> None:
+        """Drop the entry of a target."""
+        self._entries.pop(name, None)
+
+    # ---- stored targets
+
+    async def refresh(self) -> list[ComputeTarget]:
+        """Read the stored targets, which another kernel may have changed, and return them."""
+        while True:
+            writes = self._writes
+            found = await self._loop.offload(self._targets.read)
+            if writes == self._writes:
+                break  # else it may be older than what we wrote in the meantime
+        self._take(*found)
+        return found[0]
+
+    def _take(self, found: list[ComputeTarget], current: str, past: list[ComputeTarget]) -> None:
+        before = ([entry.target for entry in self._entries.values() if entry.stored], self._current)
+        busy = {name for name, entry in self._entries.items() if entry.busy}
+        old, self._entries, self._current, self._known = self._entries, {}, current, True
+        for target in found:
+            entry = self._entries[target.name] = (
+                old.pop(target.name) if target.name in old else TargetEntry(target=target)
+            )
+            if target.name not in busy:
+                if not entry.stored:  # another kernel could create what we could not
+                    entry.stored, entry.work = True, None
+                entry.target = target
+        self._entries.update({name: entry for name, entry in old.items() if entry.busy or not entry.stored})
+        for name in set(self._places.changed(found, past, busy)) - self._leaving:
+            self._leaving.add(name)
+            self._loop.start(self._forget_removed(name), f"forget {name}")
+        self._past = tuple(target.name for target in past)
+        if before != (found, current):
+            self.notify()
+
+    async def _forget_removed(self, name: str) -> None:
+        try:
+            await self.forget(name, False)
+        finally:
+            self._leaving.discard(name)
+
+    async def save(self, change: Callable[[Any], None], value: Any) -> None:
+        """Change the stored targets by a method of :class:`Targets`, off the loop."""
+        self._writes += 1
+        try:
+            await self._loop.offload(change, value)
+        finally:
+            self._writes += 1
+
+    def shown(self) -> None:
+        """Check in the background what was never checked, and what may scale by itself: the list is visible."""
+        self.ensure()
+        now = time.time()
+        for name, entry in self._entries.items():
+            old = not entry.checked_at or (
+                entry.state is not None and not 0 <= now - entry.checked_at < STATUS_MAX_AGE_S
+            )
+            if old and not entry.checking and not entry.busy:
+                self._loop.start(self._try_check(name), f"check {name}")
+
+    async def listed(self, patience: float) -> None:
+        """Bring the list up to date, as far as that takes no more than `patience` seconds."""
+        await self.refresh()
+        checks = [
+            self._loop.start(self._try_check(name), f"check {name}")
+            for name, entry in self._entries.items()
+            if not entry.busy
+        ]
+        if checks:
+            await asyncio.wait(checks, timeout=patience)
+
+    async def _try_check(self, name: str) -> None:
+        try:
+            await self.check_now(name)
+        except AmlTrainError as error:
+            log.info("%s", error)
+
+    async def check(self, name: str | None = None) -> TargetInfo:
+        """Check a target, by default the current one, and return what was found."""
+        await self.refresh()
+        if name:
+            self.find(name)
+        return await self.check_now(name or self._current)
+
+    async def check_now(self, name: str) -> TargetInfo:
+        """Check a target and note in its entry what was found; the stored targets are not read again."""
+        entry = self._entries.get(name)
+        if entry is not None:
+            entry.checking = True
+        info: TargetInfo | None = None
+        state: ProvisionState | None = None
+        error = ""
+        try:
+            backend = self._places.backend(name)
+            if isinstance(backend, Provisioner):
+                state = await backend.state()
+            info = await backend.check()
+        except AmlTrainError as wrong:
+            if state is None or isinstance(wrong, TargetUnreachable):  # else the service did answer
+                error = str(wrong)
+            raise
+        finally:
+            if entry is not None:
+                entry.checking, entry.checked_at, entry.error = False, time.time(), error
+                entry.info, entry.state = info or entry.info, state or entry.state
+                self.notify()
+        return info
+
+    async def use(self, name: str) -> None:
+        """Make `name` the target of every kernel from now on."""
+        await self.save(self._targets.use, name)
+        await self.refresh()
+
+    # ---- rows
+
+    @property
+    def past(self) -> tuple[str, ...]:
+        """Names of removed targets whose runs can still be read."""
+        self.ensure()
+        return self._past
+
+    @property
+    def current(self) -> str:
+        """Name of the target that is used when none is given."""
+        self.ensure()
+        return self._current
+
+    def rows(self) -> tuple[TargetRow, ...]:
+        """The list as it is known now. No I/O."""
+        self._loop.check()
+        self.ensure()
+        running, queued = self.run_counts()
+        return tuple(
+            target_row_of(
+                entry, self._current, self._actions(entry, running[name], queued[name]), running[name], queued[name]
+            )
+            for name, entry in self._entries.items()
+        )
+
+    def run_counts(self) -> tuple[Counter[str], Counter[str]]:
+        """Numbers of running and of waiting runs, by target."""
+        running: Counter[str] = Counter()
+        queued: Counter[str] = Counter()
+        for entry in self._store.live():
+            waits = entry.run.status.state in (RunState.PREPARING, RunState.QUEUED)
+            (queued if waits else running)[entry.target] += 1
+        return running, queued
+
+    def _own(self, name: str) -> Provisioner | None:
+        """The backend of a stored target if a service provides its machines."""
+        try:
+            backend = self._places.backend(name)
+        except AmlTrainError as error:  # its package is missing, say
+            log.info("%s", error)
+            return None
+        return backend if isinstance(backend, Provisioner) else None
+
+    def _actions(self, entry: TargetEntry, running: int, queued: int) -> tuple[TargetAction, ...]:
+        """What can be done with a target now."""
+        name, work = entry.target.name, entry.work
+        if not entry.stored:
+            return (TargetAction(verb="delete"),)
+        why = f"It is being {PARTICIPLES[work.verb]}." if entry.busy and work is not None else ""
+        coming = entry.busy and work is not None and work.verb in ("create", "attach")
+        leaving = entry.busy and work is not None and work.verb == "delete"
+        acts = [
+            TargetAction(verb="use", why_not="It is in use." if name == self._current else why if leaving else ""),
+            TargetAction(verb="test", why_not=why),
+        ]
+        if isinstance(entry.target, LocalTarget):
+            return tuple(acts)
+        # While it is being made its backend comes with the work: the store may not have it yet.
+        own = None if (coming or leaving) and self._places.live(name) is None else self._own(name)
+        if own is None:
+            return (*acts, TargetAction(verb="delete", ask=detach_confirmation(name), why_not=why))
+        for act in own.acts(entry.state or ProvisionState()):
+            ask = "" if act.fields else own.asks(act.verb, {}, running=running, queued=queued)
+            acts.append(msgspec.structs.replace(act, ask=ask, why_not=why or act.why_not))
+        return tuple(acts)
+
+
+def detach_confirmation(name: str) -> str:
+    """What is lost with a target that was only attached."""
+    return f"Removes {name!r} from the list of targets; the machine itself and its runs are left alone."

@@ -1,0 +1,395 @@
+"""Actions on compute targets: use, test, create, start, scale, delete and the others. Loop thread only.
+
+Magics, command line and panel all call :meth:`Computes.act`, so that checks, prompts and messages are the same
+everywhere. A target is stored before its service is asked to create it: no machine that costs money is forgotten
+when a kernel dies, or when nobody knows whether the service has created it. When the service refuses, the target is
+removed from the store, and its failed row stays in this kernel's list until it is dismissed, deleted or created again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
+from jupyter_amltrain.backends.registry import forms, target_kinds
+from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, TargetError
+from jupyter_amltrain.kernel.backend_pool import BackendPool
+from jupyter_amltrain.kernel.operations import STATUS_TIMEOUT_S, ActionResult, TargetOperations
+from jupyter_amltrain.kernel.store import RunStore
+from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile, stored_fields
+from jupyter_amltrain.kernel.target_status import (
+    PARTICIPLES,
+    OperationFinished,
+    TargetEntry,
+    TargetStatusCache,
+    detach_confirmation,
+    done_text,
+    failed_text,
+    info_text,
+)
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.azure_target import GONE
+from jupyter_amltrain.schema.fields import NAME, checked, checked_scale, no_such_text
+from jupyter_amltrain.schema.rows import TargetRow
+from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
+
+#: How long prices and quotas are waited for before the user is asked to agree to a new target.
+PRICES_TIMEOUT_S = 3.0
+
+
+class TargetManager:
+    """Facade of the compute targets: their status, their operations, and the rules of every action.
+
+    Attributes
+    ----------
+    status
+        What is known of each target.
+    operations
+        What is being done with each.
+
+    Parameters
+    ----------
+    forget
+        As :class:`~jupyter_amltrain.kernel.target_status.TargetStatusCache` takes it.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        targets: TargetFile,
+        places: BackendPool,
+        store: RunStore,
+        forget: Callable[[str, bool], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._loop, self._targets, self._places = loop, targets, places
+        self.status = TargetStatusCache(loop, targets, places, store, forget)
+        self.operations = TargetOperations(loop, self.status)
+
+    # ---- status
+
+    @property
+    def current(self) -> str:
+        """Name of the target that is used when none is given."""
+        return self.status.current
+
+    async def refresh(self) -> list[ComputeTarget]:
+        """Read the stored targets, which another kernel may have changed, and return them."""
+        return await self.status.refresh()
+
+    def rows(self) -> tuple[TargetRow, ...]:
+        """The list as it is known now. No I/O."""
+        return self.status.rows()
+
+    def shown(self) -> None:
+        """Check in the background what is unknown or old: the list is visible."""
+        self.status.shown()
+
+    async def listed(self, patience: float) -> None:
+        """Bring the list up to date, as far as that takes no more than `patience` seconds."""
+        await self.status.listed(patience)
+
+    def listen(self, fn: Callable[[OperationFinished | None], None]) -> Callable[[], None]:
+        """Call `fn` on the loop when a row has changed; see :meth:`TargetList.listen`."""
+        return self.status.listen(fn)
+
+    async def check(self, name: str | None = None) -> TargetInfo:
+        """Check a target, by default the current one, and return what was found."""
+        return await self.status.check(name)
+
+    async def configure(self, name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change settings of a target's queue; see :meth:`Backend.configure`."""
+        await self.status.refresh()
+        self.status.find(name)
+        return await self._places.backend(name).configure(settings)
+
+    # ---- operations
+
+    def forget_failure(self, name: str) -> None:
+        """Drop the failure of a target's last operation."""
+        self.operations.forget_failure(name)
+
+    def progress(self, name: str) -> str:
+        """How far the operation on a target is; empty when there is none."""
+        return self.operations.progress(name)
+
+    async def finished(self, name: str, patience: float) -> str | None:
+        """Wait for the last operation on a target; see :meth:`Works.finished`."""
+        return await self.operations.finished(name, patience)
+
+    # ---- actions
+
+    async def act(
+        self,
+        verb: str,
+        name: str = "",
+        *,
+        kind: str = "",
+        values: Mapping[str, Any] | None = None,
+        dry: bool = False,
+        confirmed: bool = False,
+    ) -> ActionResult:
+        """Do something with a target. What takes long is only started.
+
+        Parameters
+        ----------
+        verb
+            ``use, test, create, attach, start, stop, restart, scale, delete, dismiss``.
+        dry
+            Only check the values, and return what the user would be asked.
+        confirmed
+            The user has agreed to what it costs or loses.
+
+        Raises
+        ------
+        CommandError
+            It cannot be done now, whatever the values are.
+        """
+        await self.status.refresh()
+        values = dict(values or {})
+        if verb in ("create", "attach"):
+            return await self._create(verb, name or str(values.get(NAME.name) or ""), kind, values, dry, confirmed)
+        entry = self.status.find(name)
+        if verb == "dismiss" or (verb == "delete" and not entry.stored):
+            return self._dismiss(entry, dry)
+        if not entry.stored and entry.work is not None:
+            raise CommandError(failed_text("create", name, entry.work.error))
+        if verb == "use" and not (entry.busy and entry.work is not None and entry.work.verb == "delete"):
+            if not dry:
+                await self.status.use(name)
+            return ActionResult(accepted=not dry, said=f"New runs now go to {name} (in all notebooks).")
+        self.operations.require_idle(entry)
+        if verb == "test":
+            return (
+                ActionResult() if dry else self.operations.start(entry, verb, lambda progress: self._test(name), values)
+            )
+        if verb not in PARTICIPLES:
+            raise CommandError(f"{verb!r} is not an action on a target.", hint="See: %aml_compute?")
+        return await self._provision(entry, verb, values, dry, confirmed)
+
+    async def _test(self, name: str) -> str:
+        return info_text(await self.status.check_now(name))
+
+    def _dismiss(self, entry: TargetEntry, dry: bool) -> ActionResult:
+        self.operations.require_idle(entry)
+        if dry:
+            return ActionResult()
+        entry.work = None
+        if not entry.stored:
+            self.status.discard(entry.target.name)
+        self.status.notify()
+        return ActionResult(accepted=True, said="" if entry.stored else f"{entry.target.name} is deleted.")
+
+    # ---- create
+
+    async def _create(
+        self, verb: str, name: str, kind: str, values: dict[str, Any], dry: bool, confirmed: bool
+    ) -> ActionResult:
+        kinds = {form.kind: form for form in forms() if form.verb == verb}
+        if kind in GONE:
+            raise CommandError(GONE[kind])
+        if kind not in kinds:
+            return ActionResult(errors={"kind": no_such_text(kind, kinds, "kind of target")})
+        target_type = next(one for one in target_kinds() if one.__struct_config__.tag == kind)
+        target, errors = checked(target_type, name, values)
+        if target is None:
+            return ActionResult(errors=errors)
+        old = self.status.get(name)
+        if old is not None:
+            self.operations.require_idle(old)
+        if old is not None and old.stored:
+            return await self._create_stored(old, target, values, dry, confirmed)
+        draft, retired = self._places.draft(target), await self._retired(name)
+        if retired is not None and not (isinstance(draft, Provisioner) and draft.inherits(retired)):
+            return ActionResult(
+                errors={NAME.name: f"The runs of a deleted {name!r} are kept under that name. Choose another."}
+            )
+        ask, errors = await self._quote(target, values, dry)
+        now = self.status.get(name)
+        if now is not None and now is not old:  # another call has started the same in the meantime
+            self.operations.require_idle(now)
+        if errors or dry or (ask and not confirmed):
+            return ActionResult(ask=ask, errors=errors)
+        entry = TargetEntry(target=target)
+        self.status.put(entry)
+        saved = asyncio.Event()
+        done = self.operations.start(entry, verb, lambda progress: self._make(entry, progress, saved), values)
+        await saved.wait()  # after the reply, the name can be used at once
+        return done
+
+    async def _create_stored(
+        self, old: TargetEntry, target: ComputeTarget, values: dict[str, Any], dry: bool, confirmed: bool
+    ) -> ActionResult:
+        """Create a target whose name is taken: again if its machines were deleted elsewhere, else not at all."""
+        name, before = target.name, stored_fields(old.target)
+        # A target names the workspace that was the current one; no workspace in the values means that one.
+        differing = [k for k, v in stored_fields(target).items() if v != before.get(k) and (v or k != "workspace")]
+        if not {"kind", "workspace"} & set(differing) and await self._was_deleted(name, dry):
+            self.operations.require_idle(old)  # something may have started while the service was asked
+            return await self._create_again(old, target, values, dry, confirmed)
+        if not differing:
+            return ActionResult(accepted=not dry, said=f"{name} already exists with these settings.")
+        return ActionResult(
+            errors={
+                NAME.name: f"There is a target {name!r} already, with other settings ({', '.join(differing)})."
+                " Choose another name, or delete it first."
+            }
+        )
+
+    async def _retired(self, name: str) -> ComputeTarget | None:
+        """The removed target of that name whose runs are kept, if there is one."""
+        past = await self._loop.offload(self._targets.past)
+        return next((target for target in past if target.name == name), None)
+
+    async def _was_deleted(self, name: str, dry: bool) -> bool:
+        """Whether the service answers that it has no machines of a stored target: somebody else deleted them."""
+        backend = self._places.backend(name)
+        if not isinstance(backend, Provisioner):
+            return False
+        try:
+            return await asyncio.wait_for(backend.is_gone(), STATUS_TIMEOUT_S if dry else PRICES_TIMEOUT_S)
+        except (AmlTrainError, asyncio.TimeoutError):
+            return False  # unknown: it may exist, and cost money
+
+    async def _create_again(
+        self, old: TargetEntry, target: ComputeTarget, values: dict[str, Any], dry: bool, confirmed: bool
+    ) -> ActionResult:
+        """Create machines that somebody else deleted, with the settings of `target`."""
+        if (workspace := getattr(old.target, "workspace", "")) and not getattr(target, "workspace", ""):
+            target = msgspec.structs.replace(target, workspace=workspace)
+        ask, errors = await self._quote(target, values, dry)
+        self.operations.require_idle(old)  # something may have started while the service was asked
+        if errors or dry or (ask and not confirmed):
+            return ActionResult(ask=ask, errors=errors)
+        return self.operations.start(old, "create", lambda progress: self._make_again(old, target, progress), values)
+
+    async def _quote(self, target: ComputeTarget, values: Mapping[str, Any], dry: bool) -> tuple[str, dict[str, str]]:
+        """What creating a target costs, or what is wrong with its fields as far as the service is known."""
+        draft = self._places.draft(target)
+        if not isinstance(draft, Provisioner):
+            return "", {}
+        with contextlib.suppress(TargetError, asyncio.TimeoutError):
+            await asyncio.wait_for(draft.prepare(), STATUS_TIMEOUT_S if dry else PRICES_TIMEOUT_S)
+        errors = draft.wrong()
+        return ("", errors) if errors else (draft.asks("create", values, running=0), {})
+
+    async def _make(self, entry: TargetEntry, progress: Progress, saved: asyncio.Event) -> None:
+        """Store a target and create its machines; when that fails, the store is as it was."""
+        name = entry.target.name
+        retired: ComputeTarget | None = None
+        try:
+            try:
+                retired = await self._retired(name)
+                await self.status.save(self._targets.add, entry.target)
+            finally:
+                saved.set()
+            if not self._places.renew(entry.target):  # a live backend of a removed target that kept its runs
+                await self.status.forget(name, False)
+            backend = self._places.backend(name)
+            if isinstance(backend, Provisioner):
+                try:
+                    await backend.create(progress)
+                finally:
+                    if backend.target != entry.target:  # it has filled in what was left open
+                        entry.target = backend.target
+                        await self.status.save(self._targets.replace, backend.target)
+            else:
+                entry.info = await backend.check()
+        except CreateUnsure:
+            raise  # it may exist, and cost money: it stays in the list, where it can be deleted
+        except Exception:
+            entry.stored = False
+            # A removed target that had this name before keeps its runs.
+            await self.status.forget(name, retired is not None and self._places.renew(retired))
+            if retired is None:
+                await self.status.save(self._targets.remove, name)
+            else:
+                await self.status.save(self._targets.restore, retired)
+            raise
+
+    async def _make_again(self, entry: TargetEntry, target: ComputeTarget, progress: Progress) -> None:
+        """Create the machines of a stored target; when that fails, the target stays as it was."""
+        backend, before = self._places.backend(entry.target.name), entry.target
+        assert isinstance(backend, Provisioner)
+        entry.state = None
+        backend.renew(target)
+        try:
+            await backend.create(progress)
+        except BaseException as error:
+            if not isinstance(error, CreateUnsure):  # else it may exist with the new settings
+                backend.renew(before)
+            raise
+        finally:
+            if backend.target != before:
+                entry.target = backend.target
+                await self.status.save(self._targets.replace, backend.target)
+
+    # ---- start, stop, restart, scale, delete
+
+    async def _provision(
+        self, entry: TargetEntry, verb: str, values: dict[str, Any], dry: bool, confirmed: bool
+    ) -> ActionResult:
+        name, target = entry.target.name, entry.target
+        backend = self._places.backend(name)
+        own: Provisioner | None = backend if isinstance(backend, Provisioner) else None
+        if own is not None and entry.state is None:
+            with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):  # else the operation itself finds out
+                entry.state = await asyncio.wait_for(own.state(), STATUS_TIMEOUT_S)
+        self.operations.require_idle(entry)  # something may have started while the service was asked
+        acts = {act.verb: act for act in own.acts(entry.state or ProvisionState())} if own is not None else {}
+        detach = verb == "delete" and own is None and not isinstance(target, LocalTarget)
+        if verb not in acts and not detach:
+            can = ", ".join(["use", "test", *acts])
+            raise CommandError(f"{name!r} does not support {verb}.", hint=f"Supported: {can}.")
+        fields = acts[verb].fields if verb in acts else ()
+        known = [field.name for field in fields]
+        alias = ("nodes",) if verb == "scale" else ()  # of min_nodes
+        errors = {k: no_such_text(k, known, "field") for k in values if k not in (*known, *alias)}
+        if verb == "scale" and not errors:
+            values, errors = checked_scale(target, acts[verb].fields, values)
+        if errors:
+            return ActionResult(errors=errors)
+        if detach or own is None:
+            ask = detach_confirmation(name)
+        elif acts[verb].why_not:
+            reason = acts[verb].why_not
+            raise CommandError(f"{name}: {reason[:1].lower()}{reason[1:]}")
+        else:
+            running, queued = self.status.run_counts()
+            ask = own.asks(verb, values, running=running[name], queued=queued[name])
+        if dry or (ask and not confirmed):
+            return ActionResult(ask=ask)
+        return self.operations.start(
+            entry, verb, lambda progress: self._carry_out(entry, own, verb, values, progress), values
+        )
+
+    async def _carry_out(
+        self, entry: TargetEntry, own: Provisioner | None, verb: str, values: dict[str, Any], progress: Progress
+    ) -> str | None:
+        if verb == "delete":
+            return await self._delete(entry, own, progress)
+        assert own is not None
+        if verb == "scale":
+            await own.scale(values, progress)
+        else:
+            await {"start": own.start, "stop": own.stop, "restart": own.restart}[verb](progress)
+        if own.target != entry.target:
+            entry.target = own.target
+            await self.status.save(self._targets.replace, own.target)
+        return None
+
+    async def _delete(self, entry: TargetEntry, own: Provisioner | None, progress: Progress) -> str | None:
+        name = entry.target.name
+        if own is not None:
+            await own.remove(progress)
+        keeps_runs, was_current = own is not None and own.outlived, self.status.current == name
+        await self.status.save(functools.partial(self._targets.remove, past=keeps_runs), name)
+        await self.status.forget(name, keeps_runs)
+        entry.stored = False
+        # Without this sentence the next cell would run on another target unannounced.
+        return f"{done_text('delete', name, {})} New runs now go to {LOCAL.name}." if was_current else None

@@ -1,0 +1,470 @@
+"""The live dashboard: bqplot figures, controls and a feed, for one page."""
+
+from __future__ import annotations
+
+import html
+import math
+import warnings
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import ipywidgets
+import msgspec
+import numpy as np
+
+from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME
+from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
+from jupyter_amltrain.kernel.history import BUCKETS
+from jupyter_amltrain.kernel.telemetry import RunTelemetry
+from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
+from jupyter_amltrain.output.layout import METRICS, USE, Gpu, GpuChart, Layout, windows
+from jupyter_amltrain.output.palette import GPUS
+from jupyter_amltrain.output.palette import GPUS as COLOURS
+
+with warnings.catch_warnings():  # of bqplot's own modules; `-W error` must not end the import
+    warnings.simplefilter("ignore")
+    import bqplot
+
+_GREY = "#8A8A8A"
+
+_PHASE = {"queued": "#8A8A8A", "preparing": "#8A8A8A", "finalizing": "#E69F00"}
+
+_MARGIN = {"top": 30, "bottom": 26, "left": 52, "right": 30}
+
+_FAR = datetime(2100, 1, 1, tzinfo=timezone.utc).timestamp()
+
+Spec = dict[str, Any]
+
+
+class Chart:
+    """One figure, its marks and how the page feeds each (see ``feed.ts`` for the specs).
+
+    Parameters
+    ----------
+    layout
+        Its phases are shaded; ``None`` for a chart whose x axis is not time.
+    """
+
+    def __init__(self, title: str, x: Any, y: Any, axis: Any, layout: Layout | None) -> None:
+        self.x, self.y, self.title = x, y, title
+        self.marks: list[Any] = []
+        self.specs: list[Spec] = []
+        self._time = layout is not None
+        if layout is not None:
+            self._shade(layout)
+        self._axis = axis
+
+    def add(self, mark: Any, spec: Spec) -> None:
+        """Add a mark."""
+        self.marks.append(mark)
+        self.specs.append(spec)
+
+    def lines(self, spec: Spec, colours: Sequence[str], labels: Sequence[str], **style: Any) -> None:
+        """Add the lines of one node."""
+        self.add(
+            bqplot.Lines(
+                x=np.zeros(0),
+                y=np.zeros((len(labels), 0)),
+                scales={"x": self.x, "y": self.y},
+                colors=list(colours),
+                labels=list(labels),
+                preserve_domain={"x": True},  # the page moves the axis
+                **{"stroke_width": 1.6, **style},
+            ),
+            spec,
+        )
+
+    def band(self, field: str, colour: str, high: str = "") -> None:
+        """Add mean and range over all GPUs: rows are most (of the field `high`), mean, least."""
+        self.lines(
+            {"kind": "band", "field": field, "high": high or field},
+            [colour] * 3,
+            ["most", "mean", "least"],
+            fill="between",
+            fill_colors=[colour] * 3,
+            opacities=[0.35, 1, 0.35],
+            fill_opacities=[0.22, 0.22, 0],
+            stroke_width=1.4,
+        )
+
+    def level(self, value: float) -> None:
+        """Add a dashed line at a fixed height, such as the size of the memory."""
+        self.add(
+            bqplot.Lines(
+                x=_dates([0.0, _FAR]),
+                y=np.array([value, value]),
+                scales={"x": self.x, "y": self.y},
+                colors=[_GREY],
+                line_style="dashed",
+                stroke_width=1.2,
+                preserve_domain={"x": True, "y": True},
+            ),
+            {"kind": "static"},
+        )
+
+    def _shade(self, layout: Layout) -> None:
+        unit = bqplot.LinearScale(min=0, max=1)
+        for span in layout.spans:
+            if span.end - span.start < 0.5:
+                continue
+            colour = _PHASE.get(span.name, _GREY)
+            self.add(
+                bqplot.Lines(
+                    x=_dates([span.start, span.end]),
+                    y=np.array([1.0, 1.0]),
+                    scales={"x": self.x, "y": unit},
+                    colors=[colour],
+                    fill="bottom",
+                    fill_colors=[colour],
+                    opacities=[0],
+                    fill_opacities=[0.16],
+                    preserve_domain={"x": True, "y": True},
+                    labels=[span.name],
+                ),
+                # The page draws it again, on its own clock: bqplot's time axis is in UTC.
+                {"kind": "span", "start": span.start, "end": span.end},
+            )
+
+    def figure(self) -> Any:
+        """The bqplot Figure."""
+        # The page sets the ticks of steps, with the limits.
+        ticks: dict[str, Any] = {"num_ticks": 4, "tick_format": "%H:%M:%S"} if self._time else {}
+        below = bqplot.Axis(scale=self.x, grid_lines="none", tick_style={"font-size": "10px"}, **ticks)
+        return bqplot.Figure(
+            title=self.title,
+            marks=self.marks,
+            axes=[below, self._axis],
+            animation_duration=0,
+            fig_margin=dict(_MARGIN),
+            min_aspect_ratio=0.1,
+            max_aspect_ratio=20,
+            padding_y=0,
+            background_style={"fill": "none"},
+            title_style={"font-size": "12px", "font-weight": "600"},
+            # No PanZoom: it sends the limits of a date scale in a form that bqscales cannot read. The page zooms.
+            layout=ipywidgets.Layout(height="200px", width="auto", min_width="0"),
+            # Newer ones have a toolbar, which would cover the title.
+            **({"display_toolbar": False} if "display_toolbar" in bqplot.Figure.class_trait_names() else {}),
+        )
+
+
+def _dates(seconds: Sequence[float]) -> Any:
+    return (np.array(seconds) * 1e3).astype("datetime64[ms]")
+
+
+def _axis(scale: Any, **more: Any) -> Any:
+    axis = bqplot.Axis(
+        scale=scale,
+        grid_lines="solid",
+        grid_color="rgba(128,128,128,0.18)",
+        tick_style={"font-size": "10px"},
+        **more,
+    )
+    axis.orientation = "vertical"  # a trait in bqplot 0.12, a property in 0.13
+    return axis
+
+
+def _byte_ticks(top: float, unit: float) -> dict[str, Any]:
+    """Ticks at round binary numbers below `top`, with labels; `unit` bytes are one."""
+    step = 2.0 ** math.ceil(math.log2(max(top * unit / 4, 1)))
+    values = [k * step / unit for k in range(int(top * unit / step) + 1)]
+    return {"tick_values": values, "tick_labels": {f"{value:g}": _bytes(value * unit) for value in values}}
+
+
+def _bytes(value: float) -> str:
+    for name in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or name == "TiB":
+            break
+        value /= 1024
+    return f"{value:g} {name}"
+
+
+def _per_node(chart: Chart, layout: Layout, field: str, **style: Any) -> None:
+    for node in layout.nodes:
+        gpus = [(k, gpu) for k, gpu in enumerate(layout.gpus) if gpu.node == node]
+        if not gpus:
+            continue
+        chart.lines(
+            {"kind": "lines", "node": node, "columns": [layout.column(node, f"gpu{g.index}.{field}") for _, g in gpus]},
+            [COLOURS[k % len(COLOURS)] for k, _ in gpus],
+            [gpu.label + BY_NAME[field].legend for _, gpu in gpus],
+            **style,
+        )
+
+
+#: Dashed lines of sizes and limits in one chart, where GPUs have different ones.
+MAX_LEVELS = 4
+
+
+def _most(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value), default=None)
+
+
+def gpu_charts(layout: Layout, x: Any) -> list[Chart]:
+    """Charts of the GPUs: those of the layout's view; none without a GPU."""
+    if not layout.gpus:
+        return []
+    if layout.view == USE:
+        return _use_charts(layout, x)
+    view = next(view for view in layout.views if view.name == layout.view)
+    return [_figure_chart(layout, x, chart) for chart in view.charts]
+
+
+def _figure_chart(layout: Layout, x: Any, what: GpuChart) -> Chart:
+    """One chart of a view; its limits follow the data unless it is a percentage."""
+    scale = bqplot.LinearScale(min=0, max=100) if what.percent else bqplot.LinearScale(min=0)
+    ticks: dict[str, Any] = {"tick_values": [0, 25, 50, 75, 100]} if what.percent else {"num_ticks": 4}
+    chart = Chart(what.title, x, scale, _axis(scale, **ticks), layout)
+    if layout.many:
+        chart.band(what.field, COLOURS[0])
+        return chart
+    if what.thin:
+        _per_node(chart, layout, what.thin, stroke_width=1, opacities=[0.6] * len(layout.gpus))
+    _per_node(chart, layout, what.field)
+    return chart
+
+
+def _use_charts(layout: Layout, x: Any) -> list[Chart]:
+    """Utilization, memory and power."""
+    gpus: Sequence[Gpu] = layout.gpus
+    percent = bqplot.LinearScale(min=0, max=100)
+    beside = layout.activity and not layout.many
+    title = "GPU utilization, dashed: SM activity (%)" if beside else "GPU utilization (%)"
+    util = Chart(title, x, percent, _axis(percent, tick_values=[0, 25, 50, 75, 100]), layout)
+    total = _most([gpu.memory_total for gpu in gpus])
+    size = bqplot.LinearScale(min=0, max=total * 1.06) if total else bqplot.LinearScale(min=0)
+    ticks = _byte_ticks(total, 1024.0**2) if total else {"num_ticks": 4}
+    memory = Chart("GPU memory" if total else "GPU memory (MiB)", x, size, _axis(size, **ticks), layout)
+    limit = _most([gpu.power_limit for gpu in gpus])
+    watts = bqplot.LinearScale(min=0, max=limit * 1.1) if limit else bqplot.LinearScale(min=0)
+    power = Chart("GPU power (W)", x, watts, _axis(watts, **({} if limit else {"num_ticks": 4})), layout)
+    for chart, values in ((memory, [gpu.memory_total for gpu in gpus]), (power, [gpu.power_limit for gpu in gpus])):
+        for value in sorted({value for value in values if value})[:MAX_LEVELS]:
+            chart.level(value)
+    for chart, field in ((util, "util"), (memory, "memory"), (power, "power")):
+        if layout.many:
+            chart.band(field, COLOURS[0], "peak" if field == "util" else "")
+        else:
+            if field == "util":
+                _per_node(chart, layout, "peak", stroke_width=1, opacities=[0.45] * len(gpus))
+                if beside:
+                    _per_node(chart, layout, ACTIVITY, line_style="dashed")
+            _per_node(chart, layout, field)
+    return [util, memory, power]
+
+
+def host_charts(layout: Layout, x: Any) -> list[Chart]:
+    """CPU of the run's processes, and their memory where there is no GPU to look at."""
+    own = "cpu" in layout.columns[layout.nodes[0]]
+    names = ("cpu", "memory") if own else ("host_cpu", "host_memory")
+    scale = bqplot.LinearScale(min=0) if own else bqplot.LinearScale(min=0, max=100)
+    title = f"CPU of the run (% of one core, of {layout.cpus * 100:.0f})" if own else "CPU of the machine (%)"
+    ticks: dict[str, Any] = {"num_ticks": 4} if own else {"tick_values": [0, 25, 50, 75, 100]}
+    charts = [Chart(title, x, scale, _axis(scale, **ticks), layout)]
+    if not layout.gpus:
+        bytes_ = bqplot.LinearScale(min=0)
+        charts.append(
+            Chart(
+                "Memory of the run (bytes)" if own else "Memory of the machine (bytes)",
+                x,
+                bytes_,
+                _axis(bytes_, num_ticks=4, tick_format=".3s"),
+                layout,
+            )
+        )
+    for chart, name in zip(charts, names, strict=False):
+        for k, node in enumerate(layout.nodes):
+            spec = {"kind": "lines", "node": node, "columns": [layout.column(node, name)]}
+            label = layout.hosts[k] if len(layout.nodes) > 1 else name
+            chart.lines(spec, [COLOURS[(2 + k) % len(COLOURS)]], [label])
+    return charts
+
+
+def metric_chart(name: str) -> Chart:
+    """One of the script's metrics, by step."""
+    scale = bqplot.LinearScale()
+    chart = Chart(name[:60], bqplot.LinearScale(), scale, _axis(scale), None)
+    chart.lines({"kind": "metric", "name": name}, [COLOURS[3]], [name], marker_size=40)
+    return chart
+
+
+with warnings.catch_warnings():  # of bqplot's own modules; `-W error` must not end the import
+    warnings.simplefilter("ignore")
+    import bqplot
+
+
+class Dashboard:
+    """Widgets of one dashboard.
+
+    Parameters
+    ----------
+    layout
+        What is shown.
+    metrics
+        Names of the script's metrics that are known already.
+    """
+
+    def __init__(self, layout: Layout, metrics: tuple[str, ...] = ()) -> None:
+        self.plan = layout
+        self.x = bqplot.DateScale()
+        self.window = ipywidgets.Dropdown(
+            options=windows(layout.window),
+            value=layout.window,
+            layout=ipywidgets.Layout(width="90px"),
+            tooltip="Time that the charts show",
+        )
+        self.pause = ipywidgets.ToggleButton(
+            value=False, icon="pause", tooltip="Hold the picture; data go on", layout=ipywidgets.Layout(width="36px")
+        )
+        self.follow = ipywidgets.ToggleButton(
+            value=True, description="Live", tooltip="Follow the newest data", layout=ipywidgets.Layout(width="56px")
+        )
+        self.view = ipywidgets.Dropdown(
+            options=[(view.label, view.name) for view in layout.views],
+            value=layout.view if layout.views else None,
+            layout=ipywidgets.Layout(width="215px", display=None if len(layout.views) > 1 else "none"),
+            tooltip="Which charts of the GPUs are shown",
+        )
+        self.status = ipywidgets.HTML()
+        self.table = ipywidgets.HTML()
+        of_gpus = gpu_charts(layout, self.x)
+        found = [*of_gpus, *host_charts(layout, self.x)]
+        self._of_gpus = len(of_gpus)
+        self.charts: list[Chart] = found
+        self.figures = [chart.figure() for chart in found]
+        self.metrics: list[str] = []
+        bar = ipywidgets.HBox(
+            [self.window, self.view, self.pause, self.follow, self.status],
+            layout=ipywidgets.Layout(align_items="center", flex_flow="row wrap"),
+        )
+        self.grid = ipywidgets.GridBox(
+            self.figures,
+            layout=ipywidgets.Layout(
+                grid_template_columns="repeat(auto-fit, minmax(min(330px, 100%), 1fr))", width="100%"
+            ),
+        )
+        self.legend = ipywidgets.HTML(_legend(layout))
+        self.root = ipywidgets.VBox([bar, self.legend, self.grid, self.table])
+        self.root.add_class("jp-AmlDashboard")
+        self.add_metrics(metrics)
+        self.feed: StreamFeed | None = None
+
+    def connect(self, feed_id: str, telemetry: RunTelemetry, *, done: bool) -> StreamFeed:
+        """Make the feed, whose first message carries all that is known. Runs on the loop."""
+        layout = self.plan
+        columns = [Columns(telemetry.node(n), layout.columns[n]) for n in layout.nodes]
+        self.feed = StreamFeed(
+            columns,
+            feed=feed_id,
+            handle=layout.handle,
+            root=self.root,
+            xscale=self.x,
+            window=self.window,
+            view=self.view,
+            pause=self.pause,
+            follow=self.follow,
+            status=self.status,
+            table=self.table,
+            figures=list(self.figures),
+            marks=[mark for chart in self.charts for mark in chart.marks],
+            specs=[spec for chart in self.charts for spec in chart.specs],
+            layout=layout.wire(RING, BUCKETS),
+            heat=layout.many,
+            done=done,
+        )
+        return self.feed
+
+    def add_metrics(self, names: tuple[str, ...]) -> bool:
+        """Give new metrics a chart, the first few of them; returns whether there are any."""
+        new = [name for name in names if name not in self.metrics][: METRICS - len(self.metrics)]
+        for name in new:
+            chart = metric_chart(name)
+            self.metrics.append(name)
+            self.charts.append(chart)
+            self.figures.append(chart.figure())
+        if new:
+            self._show_figures()
+        return bool(new)
+
+    def _show_figures(self, telemetry: RunTelemetry | None = None) -> None:
+        self.grid.children = list(self.figures)
+        feed = getattr(self, "feed", None)
+        if feed is None:
+            return
+        with feed.hold_sync():
+            if telemetry is not None:
+                feed.use([Columns(telemetry.node(n), self.plan.columns[n]) for n in self.plan.nodes])
+                feed.layout = self.plan.wire(RING, BUCKETS)
+            feed.figures = list(self.figures)
+            feed.marks = [mark for chart in self.charts for mark in chart.marks]
+            feed.specs = [spec for chart in self.charts for spec in chart.specs]
+
+    def prepare(self, layout: Layout) -> tuple[list[Chart], list[Any]]:
+        """Build the GPU charts of another view, off the loop: charts and their figures."""
+        found = gpu_charts(layout, self.x)
+        return found, [chart.figure() for chart in found]
+
+    def switch(self, layout: Layout, built: tuple[list[Chart], list[Any]], telemetry: RunTelemetry) -> list[Any]:
+        """Show the GPU charts of another view; the page asks for its data.
+
+        Returns
+        -------
+        list
+            Widgets that are no longer shown, to be closed off the loop.
+        """
+        old = _with_parts(self.figures[: self._of_gpus])
+        self.plan = layout
+        self.charts[: self._of_gpus], self.figures[: self._of_gpus] = built
+        self._of_gpus = len(built[0])
+        self._show_figures(telemetry)
+        kept = {id(widget) for widget in _with_parts([getattr(self, "feed", None), self.root])}
+        return [widget for widget in old if id(widget) not in kept]
+
+    def say(self, note: str, metrics: int) -> None:
+        """Say beside the GPUs what happened to them, and of how many metrics the charts are the first few."""
+        text = _legend(self.plan, note, f"{len(self.metrics)} of {metrics} metrics" if metrics > METRICS else "")
+        if text != self.legend.value:
+            self.legend.value = text
+
+    def close(self) -> None:
+        """Close every widget, with the layouts, styles and scales that each brought along."""
+        for widget in _with_parts([self.feed, self.root]):
+            if widget.comm is not None:
+                widget.close()
+
+
+def _with_parts(found: Any) -> list[Any]:
+    """All widgets that are reached from some by what they send to the page, those first."""
+    waiting, seen = list(found), dict[int, Any]()
+    for value in waiting:
+        if isinstance(value, ipywidgets.Widget) and id(value) not in seen:
+            seen[id(value)] = value
+            waiting += [getattr(value, name) for name in value.keys if name != "comm"]
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple)):
+            waiting += value
+    return list(seen.values())
+
+
+def _legend(layout: Layout, note: str = "", metrics: str = "") -> str:
+    """Which colour is which GPU (many have none of their own), and what else there is to say."""
+    if not layout.gpus:
+        text = note or layout.note or "No GPU is used: the charts show the host."
+        text = " · ".join(filter(None, (text, metrics)))
+        return f'<span class="jp-AmlDashboard-note">{html.escape(text)}</span>'
+    what = gpu_counts((msgspec.to_builtins(gpu) for gpu in layout.gpus), "×")
+    if layout.many:
+        what += f" on {len(layout.nodes)} nodes" if len(layout.nodes) > 1 else ""
+        what += ": mean, least to most"
+    what = html.escape(" · ".join(filter(None, (what, metrics))))
+    if note:
+        what += f' · <strong class="jp-AmlDashboard-news">{html.escape(note)}</strong>'
+    if layout.many:
+        return f'<span class="jp-AmlDashboard-note">{what}</span>'
+    chips = "".join(
+        f'<span class="jp-AmlDashboard-chip"><i style="background:{GPUS[k]}"></i>{html.escape(gpu.label)}</span>'
+        for k, gpu in enumerate(layout.gpus)
+    )
+    return f'<span class="jp-AmlDashboard-legend">{chips}<span class="jp-AmlDashboard-note">{what}</span></span>'

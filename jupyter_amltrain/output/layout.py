@@ -1,0 +1,265 @@
+"""What a dashboard shows of an entry: decided once, on the loop, as frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jupyter_amltrain.agent.telemetry import gpu_columns
+from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, GPU_COLUMNS, SLOW, GpuColumn, symbol
+from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
+from jupyter_amltrain.kernel.record import LINES
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.telemetry import NodeTelemetry
+
+
+class GpuChart(NamedTuple):
+    """One chart of a view.
+
+    Attributes
+    ----------
+    field
+        Column of each GPU that is drawn.
+    thin
+        Another one, drawn thin and pale beside it.
+    """
+
+    title: str
+    field: str
+    thin: str = ""
+    percent: bool = False
+
+
+class GpuView(NamedTuple):
+    """A view."""
+
+    name: str
+    label: str
+    charts: tuple[GpuChart, ...]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Columns of each GPU that it draws."""
+        return tuple(field for chart in self.charts for field in (chart.field, chart.thin) if field)
+
+
+#: Drawn by hand: it has sizes, limits and peaks.
+USE = "use"
+
+
+def _chart(column: GpuColumn) -> GpuChart:
+    thin = next((other.name for other in GPU_COLUMNS if other.beside == column.name), "")
+    return GpuChart(column.chart, column.name, thin, percent=column.maximum == 100)
+
+
+VIEWS = tuple(
+    GpuView(name, label, tuple(_chart(column) for column in GPU_COLUMNS if column.view == name))
+    for name, label in gpu_columns.VIEWS
+)
+
+#: Unit of each series of a GPU, as charts write it.
+UNITS = {column.name: symbol(column.unit) for column in GPU_COLUMNS if column.kind != SLOW}
+
+
+def available(fields: Sequence[str]) -> tuple[GpuView, ...]:
+    """Views, with the charts for which a GPU has one of these columns."""
+    known = set(fields)
+    found = (
+        view._replace(charts=tuple(chart for chart in view.charts if known & {chart.field, chart.thin}))
+        for view in VIEWS
+    )
+    return tuple(view for view in found if view.charts or view.name == USE)
+
+
+#: Series of each node's host that a page gets.
+HOST = ("cpu", "memory")
+
+#: The script's metrics that get a chart of their own beside the GPUs'.
+METRICS = 4
+
+#: Seconds of a long wait in a queue that a chart shows before the run's beginning.
+_QUEUE = 30.0
+
+
+#: Choices of the window: label and seconds; 0 is all.
+_WINDOWS = (("2 min", 120.0), ("10 min", 600.0), ("1 h", 3600.0), ("6 h", 21600.0), ("all", 0.0))
+
+
+def windows(chosen: float) -> list[tuple[str, float]]:
+    """The choices of the window, `chosen` seconds among them."""
+    known = list(_WINDOWS)
+    if chosen not in [seconds for _, seconds in known]:
+        known.append((_duration(chosen), chosen))
+        known.sort(key=lambda item: item[1] or float("inf"))
+    return known
+
+
+def _duration(seconds: float) -> str:
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:g} {name}"
+    return f"{seconds:g} s"
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU of a dashboard; MiB and watts."""
+
+    node: int
+    index: int
+    label: str
+    name: str
+    memory_total: float | None
+    power_limit: float | None
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A phase other than *running*, unix seconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module's docstring.
+
+    Attributes
+    ----------
+    columns
+        Series of each node in the order of the wire, by node number.
+    start
+        Unix seconds at which the charts begin.
+    view, views
+        Name of the GPUs' charts that are shown, and all that can be.
+    """
+
+    handle: str
+    title: str
+    nodes: tuple[int, ...]
+    hosts: tuple[str, ...]
+    columns: dict[int, tuple[str, ...]]
+    gpus: tuple[Gpu, ...]
+    cpus: float
+    memory_total: float | None
+    spans: tuple[Span, ...]
+    start: float
+    period: float
+    note: str
+    window: float
+    view: str = USE
+    views: tuple[GpuView, ...] = ()
+
+    @property
+    def activity(self) -> bool:
+        """Whether the SM activity is drawn beside the utilization."""
+        return self.view == USE and any(ACTIVITY in view.fields for view in self.views)
+
+    @property
+    def many(self) -> bool:
+        """More GPUs than can be told apart as lines."""
+        return len(self.gpus) > LINES
+
+    def wire(self, capacity: int, buckets: int) -> dict[str, Any]:
+        """The part that the page's feed needs."""
+        hosts = dict(zip(self.nodes, self.hosts, strict=True))
+        return {
+            "nodes": [{"node": n, "host": hosts[n], "columns": list(self.columns[n])} for n in self.nodes],
+            "period": self.period,
+            "capacity": capacity,
+            "buckets": buckets,
+            "gpus": [msgspec.to_builtins(gpu) for gpu in self.gpus],
+            "units": {**UNITS, "cpu": "%", "host_memory": "bytes"},
+            "views": [view.name for view in self.views],
+            "start": self.start,
+            "windows": [seconds for _, seconds in windows(self.window)],
+        }
+
+    def column(self, node: int, name: str) -> int:
+        """Position of a series in a node's messages."""
+        return self.columns[node].index(name)
+
+
+def layout_of(entry: Entry, window: float = 600.0, view: str = USE) -> Layout | None:
+    """The layout of an entry's dashboard; ``None`` before anything was sampled.
+
+    Parameters
+    ----------
+    window
+        Seconds that are shown at first; 0 for all.
+    view
+        Which charts of the GPUs; the first view where there is none of that name.
+    """
+    nodes = [node for node in entry.telemetry.nodes() if node.ticks or node.pyramid.count]
+    if not nodes:
+        return None
+    gpus = [_gpu(node, i, len(nodes) > 1) for node in nodes for i in range(len(node.gpus))]
+    fields = [name for node in nodes for part in ("gpu_columns", "gpu_figures") for name in node.header.get(part, ())]
+    views = available(fields) if gpus else ()
+    chosen = next((one for one in views if one.name == view), views[0] if views else None)
+    names = _fields(chosen, views)
+    columns = {node.node: (*_host(entry), *_series(node, names)) for node in nodes}
+    spans, start = _spans(entry)
+    first = min(float(node.pyramid.t[0]) for node in nodes)
+    return Layout(
+        handle=entry.run.handle,
+        title=entry.run.spec.name,
+        nodes=tuple(node.node for node in nodes),
+        hosts=tuple(str(node.header.get("host") or f"node {node.node}") for node in nodes),
+        columns=columns,
+        gpus=tuple(gpus),
+        cpus=float(sum(float(node.header.get("cpus") or 1) for node in nodes)),
+        memory_total=nodes[0].header.get("memory_total"),
+        spans=spans,
+        start=min(first, start or first),
+        period=float(nodes[0].header.get("period") or 1.0),
+        note="; ".join(dict.fromkeys(node.note for node in nodes if node.note)),
+        window=window,
+        view=chosen.name if chosen is not None else USE,
+        views=views,
+    )
+
+
+def _fields(view: GpuView | None, views: tuple[GpuView, ...]) -> tuple[str, ...]:
+    """Series of each GPU that a page gets with every tick; the heat map needs the utilization."""
+    if view is None:
+        return ()
+    beside = [ACTIVITY] if view.name == USE and any(ACTIVITY in one.fields for one in views) else []
+    return tuple(dict.fromkeys(("util", *view.fields, *beside)))
+
+
+def _host(entry: Entry) -> tuple[str, ...]:
+    # A monitor watches nobody's processes: it shows the machine's own use.
+    return ("host_cpu", "host_memory") if entry.kind == "monitor" else HOST
+
+
+def _series(node: NodeTelemetry, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"gpu{gpu.get('index', i)}.{name}" for i, gpu in enumerate(node.gpus) for name in names)
+
+
+def _gpu(node: NodeTelemetry, i: int, several: bool) -> Gpu:
+    gpu = node.gpus[i]
+    index = int(gpu.get("index", i))
+    return Gpu(
+        node=node.node,
+        index=index,
+        label=(f"n{node.node} " if several else "") + gpu_name({"index": i, **gpu}),
+        name=str(gpu.get("name") or "GPU"),
+        memory_total=gpu.get("memory_total"),
+        power_limit=node.slow[i].get("power_limit") or gpu.get("power_limit"),
+    )
+
+
+def _spans(entry: Entry) -> tuple[tuple[Span, ...], float | None]:
+    """Phases beside *running*, and when the charts begin."""
+    spans, start = [], None
+    for phase in entry.run.status.phases:
+        if phase.name == "running":
+            start = phase.start if start is None else start
+            continue
+        end = phase.end if phase.end is not None else phase.start + (phase.seconds or 0.0)
+        spans.append(Span(name=phase.name, start=phase.start, end=end))
+    if start is not None and spans and spans[0].start < start:
+        start = max(spans[0].start, start - _QUEUE)
+    return tuple(spans), start

@@ -1,0 +1,136 @@
+"""A monitor as users hold it: a target's GPUs without a run."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from jupyter_amltrain.errors import TargetUnreachable, UnknownRun
+from jupyter_amltrain.kernel.observers import FrameCallback
+from jupyter_amltrain.kernel.record import TABLE_FIGURES, gpu_record, record_of
+from jupyter_amltrain.kernel.session import controller
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.telemetry import MIB, known
+from jupyter_amltrain.output.mime import View, seconds_of
+from jupyter_amltrain.schema.record import RunRecord
+
+#: How long the first sample of a target may take (seconds); a sleeping driver takes some.
+FIRST = 30.0
+
+
+class Monitor:
+    """The GPUs and the host of a target, sampled until :meth:`stop` or the kernel's end."""
+
+    def __init__(self, handle: str, window: float = 600.0) -> None:
+        self.handle = handle
+        self._window = seconds_of(window)
+
+    def _entry(self) -> Entry:
+        entry = controller().monitors.entry(self.handle)
+        if entry is None:
+            raise UnknownRun(f"{self.handle} is over.", hint="Start another: %aml_monitor")
+        return entry
+
+    def record(self) -> RunRecord:
+        """What a cell output says of the monitor."""
+
+        async def get() -> RunRecord:
+            return record_of(self._entry())
+
+        return controller().loop.call(get())
+
+    def watch(self, paint: FrameCallback, rate: float = 2.0) -> Future[None]:
+        """Call `paint(record, None)` on the loop now, from time to time, and at the end."""
+        return controller().loop.post(controller().monitors.watch(self.handle, paint))
+
+    def show(self) -> None:
+        """Display live charts in the current cell."""
+        View(self, self._window).show()
+
+    def widget(self, window: float = 600.0) -> Any:
+        """The charts as plain ipywidgets, for front ends without our labextension."""
+        from jupyter_amltrain.output.plain import plain_dashboard
+
+        return plain_dashboard(controller(), self.handle, window)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The newest sample, or the first one when there is none yet; of a monitor that is over the last.
+
+        ``t``: unix seconds of the sample;
+        ``gpus``: rows of ``index``, ``label`` (``GPU 0 MIG 1``), ``name``, ``util`` (percent), ``memory``,
+        ``memory_total`` (MiB), ``power``, ``power_limit`` (W), ``temperature`` (C), ``throttle`` (words), ``lost``
+        (the driver has lost it), and of the figures that the device tells ``sm_activity``, ``tensor_activity``,
+        ``dram_bandwidth``, ``memory_busy`` (percent), ``pcie_rx``, ``pcie_tx``, ``nvlink_rx``, ``nvlink_tx``
+        (MiB/s); ``processes``: rows of ``gpu``, ``label``, ``pid``, ``user``, ``command``, ``memory`` (MiB),
+        ``sm`` (percent); ``host``: ``cpu`` (percent of all cores), ``memory`` (bytes);
+        ``note``: a sentence or empty. ``None`` is what the device cannot tell.
+
+        Raises
+        ------
+        TargetUnreachable
+            Nothing was sampled in time.
+        UnknownRun
+            It ended by itself, and the message says why.
+        """
+
+        async def get() -> dict[str, Any]:
+            entry = self._entry()
+            controller().monitors.shown(self.handle, 0)  # who asks still looks
+            await controller().monitors.first_sample(self.handle, FIRST)
+            if entry.run.error:
+                raise UnknownRun(f"{self.handle} is over: {entry.run.error}", hint="Start another: %aml_monitor")
+            return _newest(entry)
+
+        found = controller().loop.call(get(), None)
+        if not found:
+            raise TargetUnreachable(f"{self.handle}: no sample within {FIRST:g} s.", hint="%aml_compute test")
+        return found
+
+    def stop(self) -> None:
+        """End the monitor; its charts stay as they are."""
+        controller().loop.call(controller().monitors.close(self.handle), 60)
+
+    def _ipython_display_(self) -> None:
+        self.show()
+
+    def __repr__(self) -> str:
+        return f"<Monitor {self.handle}>"
+
+
+def _newest(entry: Entry) -> dict[str, Any]:
+    node = next(entry.telemetry.nodes(), None)
+    if node is None or not node.ticks:
+        return {}
+    slot = (node.ticks - 1) % len(node.t)
+
+    def value(name: str) -> float | None:
+        return known(node.ring[node.index[name], slot]) if name in node.index else None
+
+    part = gpu_record(entry.telemetry, False)
+    gpus = [
+        {
+            "index": gpu.index,
+            "label": gpu.label,
+            "name": gpu.name,
+            "lost": gpu.lost,
+            "memory_total": None if gpu.memory_total is None else gpu.memory_total / MIB,
+            "power_limit": gpu.power_limit,
+            **{field: value(f"gpu{gpu.index}.{field}") for field in ("util", "memory", "power", "temperature")},
+            **{field: now[field] for field in TABLE_FIGURES if field in now},
+            "throttle": now.get("throttle"),
+        }
+        for gpu, now in (zip(part.gpus, part.now, strict=False) if part is not None else ())
+    ]
+    processes = [
+        {
+            "gpu": process.index,
+            "pid": process.pid,
+            "user": process.user,
+            "command": process.name,
+            "memory": None if process.memory is None else process.memory / MIB,
+            "sm": process.sm,
+        }
+        for process in (part.processes if part is not None else ())
+    ]
+    host = {"cpu": value("host_cpu"), "memory": value("host_memory")}
+    return {"t": node.last_t, "gpus": gpus, "processes": processes, "host": host, "note": node.note}

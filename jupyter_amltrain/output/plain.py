@@ -1,0 +1,259 @@
+"""Charts where our labextension is absent (VS Code, Colab): whole arrays, bounded.
+
+The same figures as a dashboard in JupyterLab. The kernel cuts the window out of ring or
+pyramid and sets it on the marks, at most :data:`RATE` times a second and at most
+:data:`POINTS` points a line, so that a message does not grow with the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import logging
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.kernel.history import known_mean
+from jupyter_amltrain.kernel.run_provider import RunProvider
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.telemetry import NodeTelemetry
+from jupyter_amltrain.loop import Pace
+from jupyter_amltrain.output.layout import Layout, layout_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from jupyter_amltrain.output.dashboard import Dashboard
+
+    Float32 = NDArray[np.float32]
+    Float64 = NDArray[np.float64]
+
+log = logging.getLogger(__name__)
+
+POINTS = 300
+RATE = 1.0
+
+
+def wanted() -> bool:
+    """Whether this kernel's front end is known to lack JupyterLab's extensions."""
+    return "google.colab" in sys.modules or any(name in os.environ for name in ("VSCODE_PID", "VSCODE_CWD"))
+
+
+def rows_since(node: NodeTelemetry, begin: float) -> tuple[Float64, Float32, Float32]:
+    """Times, least and most of every column from `begin` on: ticks while the ring reaches so far, else buckets."""
+    t, rows = node.since(0)
+    if len(t) and (t[0] <= begin or node.ticks == len(t) == node.pyramid.count * node.pyramid.width):
+        keep = t >= begin
+        ticks = rows[:, keep]
+        return t[keep], ticks, ticks
+    pyramid = node.pyramid
+    keep = pyramid.t[: pyramid.count] >= begin
+    values = pyramid.values[:, :, : pyramid.count]
+    return pyramid.t[: pyramid.count][keep], values[0][:, keep], values[2][:, keep]
+
+
+def reduced(t: Float64, low: Float32, high: Float32) -> tuple[Float64, Float32]:
+    """At most :data:`POINTS` points that keep the extremes: ``(k,)`` and ``(columns, k)``."""
+    import numpy as np
+
+    if len(t) <= POINTS and low is high:
+        return t, low
+    stretches = min(len(t), POINTS // 2)
+    starts = np.linspace(0, len(t), stretches + 1).astype(int)[:-1]
+    times = np.repeat(t[starts], 2)
+    values = np.empty((len(low), 2 * stretches), np.float32)
+    values[:, 0::2] = np.fmin.reduceat(low, starts, axis=1)
+    values[:, 1::2] = np.fmax.reduceat(high, starts, axis=1)
+    return times, values
+
+
+class _Plain:
+    """One displayed dashboard. Lives on the loop."""
+
+    def __init__(self, runs: RunProvider, entry: Entry, dashboard: Dashboard) -> None:
+        self._runs, self._entry, self._dashboard = runs, entry, dashboard
+        self._news = asyncio.Event()
+        self._news.set()
+        self.window = float(dashboard.window.value)
+        self.paused = False
+
+    def choose(self, window: float, paused: bool) -> None:
+        """The person has chosen another window, or pauses."""
+        self.window, self.paused = window, paused
+        self._news.set()
+
+    async def switch(self, view: str) -> None:
+        """Show other charts of the GPUs."""
+        layout = layout_of(self._entry, self.window, view)
+        if layout is not None and layout.view != self._dashboard.plan.view:
+            built = await self._runs.loop.offload(self._dashboard.prepare, layout)
+            self._dashboard.switch(layout, built, self._entry.telemetry)
+            self._news.set()
+
+    async def follow(self) -> None:
+        """Redraw on news until the run has ended."""
+        entry, handle = self._entry, self._entry.run.handle
+        stop = entry.telemetry.listen(lambda node, first: self._news.set())
+        looking = 1
+        self._runs.shown(handle, looking)
+        pace = Pace(RATE, 2)
+        try:
+            while True:
+                ended = entry.run.status.state.terminal
+                self._news.clear()
+                if not self.paused:
+                    self._draw()
+                await asyncio.sleep(pace.due())
+                pace.wait()
+                if ended and not self._news.is_set():
+                    self._runs.shown(handle, -looking)
+                    looking = 0
+                    await self._news.wait()  # another window of an ended run
+                elif not ended:
+                    try:
+                        await asyncio.wait_for(self._news.wait(), 2.0)
+                    except asyncio.TimeoutError:
+                        continue
+        except Exception:
+            self._dashboard.status.value = "The charts have stopped; the kernel's log says why."
+            raise
+        finally:
+            stop()
+            self._runs.shown(handle, -looking)
+
+    def _draw(self) -> None:
+        from jupyter_amltrain.kernel.record import gpu_record
+        from jupyter_amltrain.output.tables import table_html
+
+        entry, dashboard = self._entry, self._dashboard
+        last = entry.telemetry.last_t or 0.0
+        begin = last - self.window if self.window else 0.0
+        dashboard.add_metrics(tuple(entry.metrics.metrics))
+        nodes = {node.node: rows_since(node, begin) for node in entry.telemetry.nodes()}
+        for chart in dashboard.charts:
+            for mark, spec in zip(chart.marks, chart.specs, strict=True):
+                found = self._points(spec, dashboard.plan, nodes, begin)
+                if found is not None:
+                    with mark.hold_sync():
+                        mark.x, mark.y = (found[0] * 1e3).astype("datetime64[ms]"), found[1]
+        shown = max(begin, dashboard.plan.start)
+        with dashboard.x.hold_sync():
+            dashboard.x.min, dashboard.x.max = (_moment(t) for t in (shown, max(last, shown + 1)))
+        ended = entry.run.status.state.terminal
+        # bqplot draws time in UTC, and no page of ours is here to shift it.
+        age = "ended" if ended else f"last sample {max(0.0, time.time() - last):.0f} s ago"
+        dashboard.status.value = f"agent, every {dashboard.plan.period:g} s; {age}; times in UTC"
+        part = gpu_record(entry.telemetry, ended)
+        dashboard.say(part.note if part is not None else "", len(entry.metrics.metrics))
+        if dashboard.plan.gpus:
+            dashboard.table.value = table_html(part, entry.kind == "run")
+
+    def _points(self, spec: dict[str, Any], layout: Layout, nodes: dict[int, Any], begin: float) -> Any:
+        import numpy as np
+
+        if spec["kind"] == "lines":
+            node = self._entry.telemetry.node(spec["node"])
+            t, low, high = nodes[spec["node"]]
+            names = [layout.columns[spec["node"]][column] for column in spec["columns"]]
+            index = [node.index.get(name, -1) for name in names]
+            if -1 in index:  # this node does not tell it
+                return np.zeros(0), np.zeros((len(names), 0), np.float32)
+            same = low is high
+            low, high = low[index], high[index]
+            return reduced(t, low, low if same else high)
+        if spec["kind"] == "band":
+            return _band(self._entry, spec["field"], spec["high"], nodes)
+        if spec["kind"] == "metric":
+            metric = self._entry.metrics.metrics[spec["name"]]
+            keep = [i for i in metric.shown.indices(POINTS) if metric.times[i] >= begin]
+            return np.array([metric.times[i] for i in keep]), np.array([[metric.values[i] for i in keep]])
+        return None
+
+
+def _band(entry: Entry, field: str, top: str, nodes: dict[int, Any]) -> tuple[Float64, Float32]:
+    """Most, mean and least over all GPUs, at the times of the first node."""
+    import numpy as np
+
+    times, lows, means, highs = None, [], [], []
+    for node in entry.telemetry.nodes():
+        t, low, high = nodes[node.node]
+        if not len(t) or not node.gpus:
+            continue
+        names = [f"gpu{gpu.get('index', i)}" for i, gpu in enumerate(node.gpus)]
+        if any(f"{n}.{name}" not in node.index for n in names for name in (field, top)):
+            continue
+        index, tops = [node.index[f"{n}.{field}"] for n in names], [node.index[f"{n}.{top}"] for n in names]
+        if times is None:
+            times = t
+        at = np.clip(np.searchsorted(t, times), 0, len(t) - 1)
+        lows.append(low[index][:, at])
+        means.append((low[index][:, at] + high[index][:, at]) / 2)
+        highs.append(high[tops][:, at])
+    if times is None:
+        return np.zeros(0), np.zeros((3, 0), np.float32)
+    low, high = np.concatenate(lows), np.concatenate(highs)
+    rows = np.stack([np.fmax.reduce(high), known_mean(np.concatenate(means)), np.fmin.reduce(low)]).astype(np.float32)
+    step = max(1, -(-len(times) // POINTS))
+    return times[::step], rows[:, ::step]
+
+
+def _moment(seconds: float) -> Any:
+    from datetime import datetime, timezone
+
+    return datetime.fromtimestamp(seconds, timezone.utc).replace(tzinfo=None)
+
+
+def plain_dashboard(runs: RunProvider, handle: str, window: float = 600.0) -> Any:
+    """Plain ipywidgets of a run's charts, kept current from the loop: a box that is filled when samples come."""
+    import ipywidgets
+
+    box = ipywidgets.VBox([ipywidgets.HTML("Waiting for the first sample.")])
+    runs.loop.post(_fill(runs, handle, window, box))
+    return box
+
+
+async def _fill(runs: RunProvider, handle: str, window: float, box: Any) -> None:
+    try:
+        entry = await runs.source(handle)
+        layout = await _layout(runs, entry, window)
+        if layout is None:
+            box.children[0].value = "No samples were taken of this run."
+            return
+        dashboard = await runs.loop.offload(_build, layout, tuple(entry.metrics.metrics))
+        plain = _Plain(runs, entry, dashboard)
+        runs.loop.start(plain.follow(), f"charts of {handle}")
+        box.children = [dashboard.root]
+
+        async def choose() -> None:
+            plain.choose(float(dashboard.window.value), bool(dashboard.pause.value))
+
+        for control in (dashboard.window, dashboard.pause):
+            control.observe(lambda _: runs.loop.post(choose()), "value")
+        dashboard.view.observe(lambda _: runs.loop.post(plain.switch(str(dashboard.view.value))), "value")
+    except AmlTrainError as error:
+        box.children[0].value = html.escape(str(error))
+    except Exception:
+        log.exception("charts of %s", handle)
+        box.children[0].value = "The charts could not be made; the kernel's log says why."
+
+
+async def _layout(runs: RunProvider, entry: Entry, window: float) -> Layout | None:
+    runs.shown(entry.run.handle, 1)
+    try:
+        while (layout := layout_of(entry, window)) is None and not entry.run.status.state.terminal:
+            await asyncio.sleep(0.2)
+        return layout
+    finally:
+        runs.shown(entry.run.handle, -1)
+
+
+def _build(layout: Layout, metrics: tuple[str, ...]) -> Dashboard:
+    from jupyter_amltrain.output.dashboard import Dashboard
+
+    dashboard = Dashboard(layout, metrics)
+    dashboard.follow.layout.display = "none"  # it is the page's
+    return dashboard

@@ -1,0 +1,292 @@
+"""A record as plain text: terminals, ``nbconvert``, screens without our renderer."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
+from jupyter_amltrain.schema.child_run import most_telling
+from jupyter_amltrain.schema.record import RunRecord
+from jupyter_amltrain.schema.run import DAMAGED
+from jupyter_amltrain.text import bytes_text, seconds_text
+
+#: Counters of a summary that are told when they have risen during a run, and their words (one, several).
+_ERRORS = (
+    ("ecc_uncorrectable", "uncorrectable memory error", "uncorrectable memory errors"),
+    ("ecc_correctable", "correctable memory error", "correctable memory errors"),
+    ("rows_remapped", "replaced memory row", "replaced memory rows"),
+    ("remap_failures", "memory row that could not be replaced", "memory rows that could not be replaced"),
+    ("pages_retired", "retired memory page", "retired memory pages"),
+)
+
+
+def allocator_words(gpus: Iterable[Mapping[str, Any]], size: Callable[[float | None], str]) -> list[str]:
+    """Return ``PyTorch peak 30.1 GiB allocated, 35.0 GiB reserved``, of the GPU where it was highest.
+
+    Parameters
+    ----------
+    gpus
+        Of a summary or a record's ``now``; MiB.
+    size
+        Bytes as text.
+    """
+    found = [
+        (float(gpu["torch_reserved_peak"]), float(gpu.get("torch_allocated_peak") or 0))
+        for gpu in gpus
+        if isinstance(gpu.get("torch_reserved_peak"), int | float) and gpu["torch_reserved_peak"] > 0
+    ]
+    if not found:
+        return []
+    reserved, allocated = max(found)
+    return [f"PyTorch peak {size(allocated * 2**20)} allocated", f"{size(reserved * 2**20)} reserved"]
+
+
+def error_words(gpus: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return ``Xid 79, 45`` and what the counters of memory errors have counted, summed over the GPUs."""
+    gpus = list(gpus)
+    numbers = dict.fromkeys(text for gpu in gpus for text in str(gpu.get("xids") or "")[:100].split(", ") if text)
+    words = [f"Xid {' and '.join(numbers)}"] if numbers else []
+    for name, one, several in _ERRORS:
+        count = sum(int(gpu[name]) for gpu in gpus if isinstance(gpu.get(name), int | float))
+        words += [f"{count:,} {one if count == 1 else several}"] if count else []
+    return words
+
+
+#: What is counted, the better first: a rate of steps says less than one of samples.
+_COUNTED = (
+    ("samples", r"samples?|examples?|items?"),
+    ("images", r"images?|imgs?"),
+    ("sequences", r"sequences?|seqs?|sentences?"),
+    ("frames", r"frames?"),
+    ("tokens", r"tokens?|toks?"),
+    ("batches", r"batch(?:es)?"),
+    ("steps", r"steps?|it|its|iters?|iterations?"),
+)
+
+_PER_SECOND = r"_?(?:per_?(?:s|sec|secs|second|seconds)|_s|_sec|_second|ps)$"
+
+_RATES = [(unit, re.compile(rf"(?:^|_)(?:{words}){_PER_SECOND}")) for unit, words in _COUNTED]
+
+_PLAIN = re.compile(r"(?:^|_)throughput$")
+
+#: Rates of the evaluation say nothing of the training.
+_NOT_TRAINING = re.compile(r"(?:^|_)(?:eval|valid|validation|val|test|predict)_")
+
+
+def throughput_words(values: Mapping[str, float | None]) -> str:
+    """Return ``412 samples/s``; empty where no such metric is logged.
+
+    Parameters
+    ----------
+    values
+        Last value of each metric, by its name.
+    """
+    found: tuple[int, str] | None = None
+    for name, value in values.items():
+        plain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
+        if value is None or not value > 0 or _NOT_TRAINING.search(plain):
+            continue
+        rank = next((k for k, (_, pattern) in enumerate(_RATES) if pattern.search(plain)), len(_RATES))
+        if rank < len(_RATES):
+            words = f"{_rate_text(value)} {_RATES[rank][0]}/s"
+        elif _PLAIN.search(plain):
+            words = f"throughput {_rate_text(value)}"
+        else:
+            continue
+        if found is None or rank < found[0]:
+            found = (rank, words)
+    return found[1] if found else ""
+
+
+def _rate_text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+#: Log lines in the text form of an output.
+LOG_LINES = 8
+
+#: Steps or trials in it, and characters of a name or sentence of one.
+CHILD_ROWS = 12
+
+_CELL = 60
+
+
+def state_line(record: RunRecord) -> str:
+    """``local/digits-k3f9  completed  (queued 0.1 s, running 12 s)``."""
+    spans = ", ".join(
+        f"{phase.name} {seconds_text(phase.seconds)}" for phase in record.phases if phase.seconds is not None
+    )
+    words = [record.handle, DAMAGED if record.reason == DAMAGED else record.state]
+    if record.cancel_requested and not record.done:
+        words.append("cancel requested")
+    if not record.reachable:
+        words.append("target not responding")
+    return "  ".join(words) + (f"  ({spans})" if spans else "")
+
+
+def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int = CHILD_ROWS) -> str:
+    """The whole record, a few lines; of its steps or trials at most `child_rows`."""
+    lines = [state_line(record), *(f"note: {_one_line(note)}" for note in record.notes)]
+    lines += [f"{door.title}: {_one_line(door.url or door.hint)}" for door in record.doors]
+    if record.error:
+        lines.append(record.error)
+    elif record.detail and not record.done:
+        lines.append(record.detail)
+    if record.truth is not None and record.truth.verdict == "not used":
+        cause = f"; likely cause: {record.truth.cause}" if record.truth.cause else ""
+        lines.append(_one_line(f"GPU IDLE: {record.truth.detail}{cause}"))
+    if record.metrics:
+        lines.append("  ".join(f"{name} {_number(m.last)}" for name, m in record.metrics.items()))
+    lines += [f"{name} = {value!r}" for name, value in record.outputs.items()]
+    lines += children_lines(record, child_rows)
+    telemetry = record.telemetry
+    if telemetry.memory:
+        peaks = [value for value in telemetry.memory if value is not None]
+        busy = [value for value in telemetry.cpu if value is not None]
+        if peaks and busy:
+            mean = sum(busy) / len(busy)
+            lines.append(f"host: cpu mean {mean:.0f} %, memory peak {bytes_text(max(peaks))}")
+    rate = throughput_words({name: metric.last for name, metric in record.metrics.items()})
+    gpus = gpu_line(msgspec.to_builtins(record.gpu) or {}, record.summary, rate)
+    hint = _one_line(str(record.summary.get("hint") or ""))
+    lines += [line for line in (gpus, hint and f"hint: {hint}") if line]
+    tail = record.log.tail.splitlines()[-log_lines:]
+    if tail:
+        lines.append(f"log ({bytes_text(record.log.bytes)}, {record.log.path}), its end:")
+        lines += [f"  {line}" for line in tail]
+    return "\n".join(lines)
+
+
+def children_lines(record: RunRecord, limit: int = CHILD_ROWS) -> list[str]:
+    """Steps or trials as a table: name, state, metric, time, id."""
+    shown = most_telling(record.children, limit)
+    if not shown:
+        return []
+    rows = [[shown[0].kind, "state", "metric", "ran", "id"]]
+    for run in shown:
+        metric = f"{run.metric} {_number(run.value)}" if run.metric else ""
+        ran = "" if run.seconds is None else seconds_text(run.seconds)
+        state = f"{run.state}: {_short(run.detail)}" if run.detail else run.state
+        rows.append([_short(run.name), state, metric + (" (best)" if run.best else ""), ran, run.id])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    hidden = record.children_hidden + len(record.children) - len(shown)
+    lines += [f"and {hidden} more"] if hidden else []
+    return [*lines, f"The log of one: %aml_runs logs {record.handle} --step {shlex.quote(shown[0].name)}"]
+
+
+def _short(text: str) -> str:
+    text = _one_line(text)
+    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+
+
+def gpu_line(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> str:
+    """:func:`gpu_words` in one line; empty without GPUs."""
+    words = gpu_words(gpu, summary, rate)
+    several = max(len(gpu.get("gpus") or ()), len(summary.get("gpus") or ())) > 1
+    return f"GPU{'s' if several else ''}: " + ", ".join(words) if words else ""
+
+
+def gpu_words(gpu: Mapping[str, Any], summary: Mapping[str, Any], rate: str = "") -> list[str]:
+    """What a run did with its GPUs: of its summary where it has ended, else of what is known so far.
+
+    Parameters
+    ----------
+    gpu, summary
+        Those fields of a record, as JSON. Of several GPUs, least and most are said.
+    rate
+        How fast it trains, in words.
+
+    Returns
+    -------
+    list
+        What they are, then a few figures; empty without GPUs. What no device told is ``n/a``.
+    """
+    drawn, summed = gpu.get("gpus") or (), summary.get("gpus") or ()
+    count = max(len(drawn), len(summed))
+    if not count:
+        return []
+    words = [gpu_counts(drawn if len(drawn) >= len(summed) else summed)]
+    if count == 1:
+        words = [words[0].removeprefix("1 x ")]
+    totals = _known(g.get("memory_total") for g in drawn) or [2**20 * v for v in _values(summed, "memory_total")]
+    if summed:
+        peaks = [2**20 * v for v in _values(summed, "memory_peak")]
+        means = _values(summed, "util_mean")
+    else:
+        series = [g.get("memory") or () for g in drawn] + [(gpu.get("memory") or {}).get("high") or ()]
+        peaks = [max(found) for values in series if (found := _known(values))]
+        series = [g.get("util") or () for g in drawn] + [(gpu.get("util") or {}).get("mean") or ()]
+        means = [sum(found) / len(found) for values in series if (found := _known(values))]
+    of = f" of {bytes_text(max(totals))}" if totals else ""
+    words += error_words(summed)
+    words.append("memory peak " + (_span(bytes_text(min(peaks)), bytes_text(max(peaks))) + of if peaks else "n/a"))
+    words += allocator_words(summed or gpu.get("now") or (), bytes_text)
+    words.append("utilization mean " + _percent(means))
+    words += [rate] if rate else []
+    if summed:
+        words.append(f"p95 {_percent(_values(summed, 'util_p95'))}")
+        words += [f"{title} mean {_percent(found)}" for key, title in _ACTIVITY if (found := _values(summed, key))]
+        words.append(f"under 10 % for {_percent([100 * v for v in _values(summed, 'idle_share')])} of the time")
+        energy = _values(summed, "energy_wh")
+        sources = {str(gpu.get("energy_source") or "") for gpu in summed}
+        words.append(_energy(sum(energy)) + _source(sources) if len(energy) == count else "energy n/a")
+        first = _values(summed, "first_use")
+        words += [f"first used after {seconds_text(min(first))}"] if first else []
+        for key, title in _THROTTLED:
+            seconds = max(_values(summed, key), default=0.0)
+            words += [f"throttled by {title} for {seconds_text(seconds)}"] if seconds >= 0.5 else []
+    if gpu.get("note"):
+        words.append(_one_line(str(gpu["note"])))
+    return words
+
+
+#: Of a summary: means, and seconds in which something kept the clocks down.
+_ACTIVITY = (
+    ("sm_activity_mean", "SM activity"),
+    ("tensor_activity_mean", "tensor activity"),
+    ("dram_bandwidth_mean", "DRAM bandwidth"),
+    ("memory_busy_mean", "memory busy"),
+)
+
+_THROTTLED = (("throttled_power_s", "the power limit"), ("throttled_heat_s", "heat"))
+
+
+def _energy(hours: float) -> str:
+    return f"{hours:.3g} Wh" if hours < 999.5 else f"{hours / 1000:.3g} kWh"
+
+
+def _source(sources: set[str]) -> str:
+    """Whence an energy is; earlier versions did not say it."""
+    if sources == {"counter"}:
+        return " by the driver's counter"
+    return " summed from power" if sources == {"power"} else ""
+
+
+def _values(gpus: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+    return _known(gpu.get(name) for gpu in gpus)
+
+
+def _known(values: Iterable[Any]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _percent(values: list[float]) -> str:
+    return f"{_span(f'{min(values):.0f}', f'{max(values):.0f}')} %" if values else "n/a"
+
+
+def _span(least: str, most: str) -> str:
+    return most if least == most else f"{least} to {most}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.4g}"

@@ -1,1 +1,0 @@
-"""What the kernel knows of runs: series, store, watcher."""

@@ -1,0 +1,517 @@
+"""Compute targets of Azure Machine Learning, as data."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from jupyter_amltrain.schema.target import ComputeTarget, limits
+
+RULE = "3 to 24 letters, digits and hyphens; a letter first, no hyphen last"
+
+_INSTANCE = "; not a hyphen and then only digits at the end"
+
+_VALID = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{1,22}[a-zA-Z0-9]")
+
+_NUMBERED = re.compile(r"-(\d+)$")
+
+
+def compute_name_error(name: str, *, instance: bool = False) -> str:
+    """Why no compute can have that name, with a name that one can have; empty when it can."""
+    if _VALID.fullmatch(name) and not (instance and _NUMBERED.search(name)):
+        return ""
+    rule = f"{RULE}{_INSTANCE if instance else ''}"
+    return f"{name[:80]!r} cannot be the name of a compute at Azure ML: {rule}. For example {suggested(name)}."
+
+
+def suggested(name: str) -> str:
+    """A name near `name` that a compute of any kind can have."""
+    text = re.sub(r"[^a-zA-Z0-9]+", "-", name).strip("-")
+    if not text[:1].isalpha():
+        text = f"c-{text}" if text else "cluster"
+    text = text[:24].rstrip("-")
+    while _NUMBERED.search(text):
+        text = _NUMBERED.sub(r"\1", text)
+    return text if len(text) >= 3 else f"{text}{'-cluster' if len(text) == 2 else 'cpu'}"
+
+
+ADVANCED = msgspec.Meta(extra={"advanced": True})
+
+RESOURCE_ID = re.compile(r"/subscriptions/[^/]+/resource[gG]roups/[^/]+/providers/[^/]+(/[^/]+/[^/]+)+/?")
+
+_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+
+
+def named(metavar: str, *, advanced: bool = False) -> msgspec.Meta:
+    """How a form shows a text's field."""
+    return msgspec.Meta(extra={"metavar": metavar, "advanced": advanced})
+
+
+class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
+    """A compute of an Azure ML workspace.
+
+    Attributes
+    ----------
+    workspace
+        Name of a connected workspace; empty takes the current one.
+    compute
+        What it is called in the workspace, where that is not the target's name.
+    """
+
+    #: The service's word for it (`computeType` of the ARM schema); empty where nothing is created there.
+    compute_type: ClassVar[str] = ""
+    #: Whether removing it only detaches it.
+    attached: ClassVar[bool] = False
+    #: What it is called within a sentence; empty for its title.
+    noun: ClassVar[str] = ""
+    #: ARM provider and type that `resource_id` must name; empty for any.
+    resource_type: ClassVar[str] = ""
+
+    workspace: Annotated[str, named("WORKSPACE")] = ""
+    compute: Annotated[str, named("NAME", advanced=True)] = ""
+
+    @property
+    def compute_name(self) -> str:
+        """What it is called in the workspace."""
+        return self.compute or self.name
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.wrong`."""
+        if not self.compute_type:
+            return {}
+        sentence = compute_name_error(self.compute_name, instance=self.compute_type == "ComputeInstance")
+        return {"compute" if self.compute else "name": sentence} if sentence else {}
+
+    def _wrong_variables(self, *names: str) -> dict[str, str]:
+        """Fields that should name environment variables and do not; what stands there is not repeated."""
+        return {
+            name: "This is no name of an environment variable. Put the secret into one, and give its name here."
+            for name in names
+            if getattr(self, name) and not _VARIABLE.fullmatch(getattr(self, name))
+        }
+
+    def _wrong_resource(self) -> dict[str, str]:
+        resource_id = str(getattr(self, "resource_id", ""))
+        example = (
+            f"/subscriptions/<subscription>/resourceGroups/<group>/providers/{self.resource_type or '<type>'}/<name>"
+        )
+        if not RESOURCE_ID.fullmatch(resource_id):
+            return {"resource_id": f"{resource_id[:80]!r} is not a resource id. It looks like {example}."}
+        if self.resource_type and self._type_of(resource_id) not in self.resource_type.lower().split(" or "):
+            return {"resource_id": f"This resource is not a {self.noun or self.title}. Its id looks like {example}."}
+        return {}
+
+    @staticmethod
+    def _type_of(resource_id: str) -> str:
+        parts = resource_id.lower().rstrip("/").rpartition("/providers/")[2].split("/")
+        return "/".join([parts[0], *parts[1::2]])
+
+
+#: The field of those that run scripts.
+Env = Annotated[str, named("ENV", advanced=True)]
+
+
+def wrong_env(env: str) -> dict[str, str]:
+    """What is wrong with a target's own environment; the rest is said at the submit."""
+    if not env or (env.isprintable() and not env.startswith("-") and " " not in env.strip()):
+        return {}
+    return {"env": f"{env[:80]!r} is no environment. Write kernel, NAME@latest, a conda file or an image."}
+
+
+def wrong_identity(identity: str) -> dict[str, str]:
+    """What is wrong with a managed identity."""
+    if identity in ("", "system") or (RESOURCE_ID.fullmatch(identity) and "userassignedidentities" in identity.lower()):
+        return {}
+    return {"identity": f"{identity[:80]!r} is neither system nor the resource id of a user-assigned identity."}
+
+
+class AttachedTarget(AzureTarget, frozen=True, kw_only=True):
+    """Something that is there already and is made known to the workspace."""
+
+    verb: ClassVar[str] = "attach"
+    attached: ClassVar[bool] = True
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.wrong`."""
+        found = {**AzureTarget.wrong(self), **self._wrong_resource()}
+        return found | self._wrong_variables(
+            *(n for n in self.__struct_fields__ if n in ("password_from", "token_from"))
+        )
+
+
+class _LoginTarget(AttachedTarget, frozen=True, kw_only=True):
+    """Something with a Linux machine that Azure ML logs in to.
+
+    Attributes
+    ----------
+    ssh_user
+        User whom Azure ML logs in as.
+    password_from
+        Environment variable that holds the user's password.
+    ssh_key_file
+        File with the user's private key, instead of a password.
+    """
+
+    resource_id: Annotated[str, named("ID")]
+    ssh_user: Annotated[str, named("USER")] = ""
+    password_from: Annotated[str, named("VARIABLE")] = ""
+    ssh_key_file: Annotated[str, named("FILE")] = ""
+    ssh_port: Annotated[int, limits(ge=1, le=65535, metavar="PORT", advanced=True)] = 22
+    address: Annotated[str, named("ADDRESS", advanced=True)] = ""
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.wrong`."""
+        found = AttachedTarget.wrong(self)
+        if not self.ssh_user:
+            found["ssh_user"] = "Name the user whom Azure ML logs in as."
+        if bool(self.password_from) == bool(self.ssh_key_file) and "password_from" not in found:
+            found["password_from"] = "Give either this or --ssh-key-file: how Azure ML logs in."
+        return found
+
+
+class MachineTarget(_LoginTarget, frozen=True, kw_only=True, tag="vm"):
+    """A virtual machine with Ubuntu that is there already; today's Azure ML lists it but runs no job there.
+
+    Attributes
+    ----------
+    resource_id
+        Resource id of the virtual machine.
+    ssh_port
+        Port of the machine's SSH server.
+    address
+        Public address of the machine, when the resource does not tell it.
+    """
+
+    title: ClassVar[str] = "Virtual machine"
+    noun: ClassVar[str] = "virtual machine"
+    compute_type: ClassVar[str] = "VirtualMachine"
+    resource_type: ClassVar[str] = "Microsoft.Compute/virtualMachines"
+
+
+class KubernetesTarget(AttachedTarget, frozen=True, kw_only=True, tag="kubernetes"):
+    """A Kubernetes cluster (AKS or Arc) with the Azure ML extension.
+
+    Attributes
+    ----------
+    resource_id
+        Resource id of the cluster.
+    namespace
+        Kubernetes namespace that jobs run in.
+    identity
+        Managed identity: system, or the resource id of a user-assigned one.
+    env
+        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+    """
+
+    title: ClassVar[str] = "Kubernetes cluster"
+    compute_type: ClassVar[str] = "Kubernetes"
+    resource_type: ClassVar[str] = (
+        "Microsoft.ContainerService/managedClusters or Microsoft.Kubernetes/connectedClusters"
+    )
+
+    resource_id: Annotated[str, named("ID")]
+    namespace: Annotated[str, named("NAMESPACE")] = "default"
+    identity: Annotated[str, named("system|ID", advanced=True)] = ""
+    env: Env = ""
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.wrong`."""
+        return {**AttachedTarget.wrong(self), **wrong_identity(self.identity), **wrong_env(self.env)}
+
+
+class SynapseSparkTarget(AttachedTarget, frozen=True, kw_only=True, tag="synapse-spark"):
+    """A Spark pool of Azure Synapse; it runs Spark jobs only.
+
+    Attributes
+    ----------
+    resource_id
+        Resource id of the pool.
+    identity
+        Managed identity: system, or the resource id of a user-assigned one.
+    """
+
+    title: ClassVar[str] = "Synapse Spark pool"
+    compute_type: ClassVar[str] = "SynapseSpark"
+    resource_type: ClassVar[str] = "Microsoft.Synapse/workspaces/bigDataPools"
+
+    resource_id: Annotated[str, named("ID")]
+    identity: Annotated[str, named("system|ID", advanced=True)] = ""
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.wrong`."""
+        return {**AttachedTarget.wrong(self), **wrong_identity(self.identity)}
+
+
+class HDInsightTarget(_LoginTarget, frozen=True, kw_only=True, tag="hdinsight"):
+    """An HDInsight cluster; today's Azure ML lists it but runs no job there.
+
+    Attributes
+    ----------
+    resource_id
+        Resource id of the cluster.
+    ssh_port
+        Port of the SSH server.
+    address
+        Public address of the master node: NAME-ssh.azurehdinsight.net.
+    """
+
+    title: ClassVar[str] = "HDInsight cluster"
+    compute_type: ClassVar[str] = "HDInsight"
+    resource_type: ClassVar[str] = "Microsoft.HDInsight/clusters"
+
+
+class DatabricksTarget(AttachedTarget, frozen=True, kw_only=True, tag="databricks"):
+    """A Databricks workspace; today's Azure ML lists it but runs no job there.
+
+    Attributes
+    ----------
+    resource_id
+        Resource id of the Databricks workspace.
+    token_from
+        Environment variable that holds a Databricks access token.
+    workspace_url
+        Address of the Databricks workspace, when the resource does not tell it.
+    """
+
+    title: ClassVar[str] = "Databricks workspace"
+    compute_type: ClassVar[str] = "Databricks"
+    resource_type: ClassVar[str] = "Microsoft.Databricks/workspaces"
+
+    resource_id: Annotated[str, named("ID")]
+    token_from: Annotated[str, named("VARIABLE")] = ""
+    workspace_url: Annotated[str, named("URL", advanced=True)] = ""
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.wrong`."""
+        missing = {} if self.token_from else {"token_from": "Name the environment variable that holds a token."}
+        return {**AttachedTarget.wrong(self), **missing}
+
+
+class DataLakeTarget(AttachedTarget, frozen=True, kw_only=True, tag="datalake"):
+    """A Data Lake Analytics account; today's Azure ML lists it but runs no job there.
+
+    Attributes
+    ----------
+    resource_id
+        Resource id of the account.
+    store
+        Name of the Data Lake Store account with its data.
+    """
+
+    title: ClassVar[str] = "Data Lake Analytics account"
+    compute_type: ClassVar[str] = "DataLakeAnalytics"
+    resource_type: ClassVar[str] = "Microsoft.DataLakeAnalytics/accounts"
+
+    resource_id: Annotated[str, named("ID")]
+    store: Annotated[str, named("ACCOUNT")] = ""
+
+
+__all__ = [
+    "AZURE_KINDS",
+    "AmlComputeTarget",
+    "AttachedTarget",
+    "AzureTarget",
+    "DataLakeTarget",
+    "DatabricksTarget",
+    "GONE",
+    "HDInsightTarget",
+    "InstanceTarget",
+    "KubernetesTarget",
+    "MachineTarget",
+    "ServerlessTarget",
+    "SynapseSparkTarget",
+    "kind_of_type",
+]
+
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d")
+
+_CRON = re.compile(r"[-\d*/,A-Za-z]+( +[-\d*/,A-Za-z]+){4}")
+
+
+def _wrong_network(target: AmlComputeTarget | InstanceTarget) -> dict[str, str]:
+    if target.vnet and not target.subnet:
+        return {"subnet": "Name the subnet of the virtual network too."}
+    if target.subnet and not target.vnet and not RESOURCE_ID.fullmatch(target.subnet):
+        return {"vnet": "Name the virtual network of the subnet too, or give the subnet's whole resource id."}
+    return {}
+
+
+class AmlComputeTarget(AzureTarget, frozen=True, kw_only=True, tag="amlcompute"):
+    """A cluster of the workspace: machines come when jobs wait and go when they have been idle.
+
+    Attributes
+    ----------
+    size
+        Kind of machine; %aml_compute sizes lists them.
+    max_nodes
+        Machines at most.
+    min_nodes
+        Machines that are kept on although nothing runs; they cost all the time.
+    idle_minutes
+        Unused machines go after so long.
+    low_priority
+        Cheaper machines that may be taken away at any time.
+    vnet
+        Virtual network that the machines join.
+    subnet
+        Subnet of the virtual network, or its whole resource id.
+    public_ip
+        The machines have public addresses.
+    identity
+        Managed identity: system, or the resource id of a user-assigned one.
+    ssh_user
+        Name of an administrator on the machines.
+    ssh_key_file
+        File with the administrator's public key.
+    env
+        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+    region
+        Where the machines stand, when not in the workspace's region.
+    """
+
+    title: ClassVar[str] = "Azure ML cluster"
+    verb: ClassVar[str] = "create"
+    compute_type: ClassVar[str] = "AmlCompute"
+
+    size: Annotated[str, named("SIZE")]
+    max_nodes: Annotated[int, limits(ge=0, le=65000, metavar="N")] = 1
+    min_nodes: Annotated[int, limits(ge=0, le=65000, metavar="N")] = 0
+    idle_minutes: Annotated[float, limits(gt=0, le=10080, metavar="MINUTES")] = 15.0
+    low_priority: bool = False
+    vnet: Annotated[str, named("NAME", advanced=True)] = ""
+    subnet: Annotated[str, named("NAME", advanced=True)] = ""
+    public_ip: Annotated[bool, ADVANCED] = True
+    identity: Annotated[str, named("system|ID", advanced=True)] = ""
+    ssh_user: Annotated[str, named("USER", advanced=True)] = ""
+    ssh_key_file: Annotated[str, named("FILE", advanced=True)] = ""
+    env: Env = ""
+    region: Annotated[str, named("REGION", advanced=True)] = ""
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.wrong`."""
+        found = {
+            **AzureTarget.wrong(self),
+            **_wrong_network(self),
+            **wrong_identity(self.identity),
+            **wrong_env(self.env),
+        }
+        if self.min_nodes > self.max_nodes:
+            found["min_nodes"] = f"{self.min_nodes} is more than there are at most ({self.max_nodes})."
+        if self.ssh_user and not self.ssh_key_file:
+            found["ssh_key_file"] = "Name the file with the administrator's public key too."
+        if self.ssh_key_file and not self.ssh_user:
+            found["ssh_user"] = "Name the administrator whose key this is too."
+        return found
+
+
+class ServerlessTarget(AzureTarget, frozen=True, kw_only=True, tag="serverless"):
+    """Machines that Azure ML brings for each run and takes away after it; nothing is created beforehand.
+
+    Attributes
+    ----------
+    size
+        Kind of machine; %aml_compute sizes lists them.
+    tier
+        Standard: dedicated machines; Spot: cheaper ones that may be taken away at any time.
+    env
+        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+    """
+
+    title: ClassVar[str] = "Azure ML serverless"
+    verb: ClassVar[str] = "create"
+
+    size: Annotated[str, named("SIZE")]
+    tier: Literal["Standard", "Spot"] = "Standard"
+    env: Env = ""
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.wrong`."""
+        return {**AzureTarget.wrong(self), **wrong_env(self.env)}
+
+    @property
+    def low_priority(self) -> bool:
+        """Whether its machines may be taken away."""
+        return self.tier == "Spot"
+
+
+class InstanceTarget(AzureTarget, frozen=True, kw_only=True, tag="instance"):
+    """One machine of the workspace for one person; it runs several jobs at once, and costs until it is stopped.
+
+    Attributes
+    ----------
+    size
+        Kind of machine; %aml_compute sizes lists them.
+    idle_shutdown
+        It stops by itself after so long without work; 0 for never.
+    schedule_start
+        It starts at this time every day, or by a cron expression (UTC).
+    schedule_stop
+        It stops at this time every day, or by a cron expression (UTC).
+    vnet
+        Virtual network that the machine joins.
+    subnet
+        Subnet of the virtual network, or its whole resource id.
+    public_ip
+        The machine has a public address.
+    identity
+        Managed identity: system, or the resource id of a user-assigned one.
+    ssh_key_file
+        File with the public key that may log in; none closes the port.
+    env
+        Environment of runs that name none by --env: kernel, NAME@latest, a conda file, an image.
+    """
+
+    title: ClassVar[str] = "Azure ML compute instance"
+    verb: ClassVar[str] = "create"
+    compute_type: ClassVar[str] = "ComputeInstance"
+
+    size: Annotated[str, named("SIZE")]
+    idle_shutdown: Annotated[int, limits(ge=0, le=4320, metavar="MINUTES")] = 60
+    schedule_start: Annotated[str, named("HH:MM|CRON")] = ""
+    schedule_stop: Annotated[str, named("HH:MM|CRON")] = ""
+    vnet: Annotated[str, named("NAME", advanced=True)] = ""
+    subnet: Annotated[str, named("NAME", advanced=True)] = ""
+    public_ip: Annotated[bool, ADVANCED] = True
+    identity: Annotated[str, named("system|ID", advanced=True)] = ""
+    ssh_key_file: Annotated[str, named("FILE", advanced=True)] = ""
+    env: Env = ""
+
+    def wrong(self) -> dict[str, str]:
+        """See :meth:`ComputeTarget.wrong`."""
+        network = _wrong_network(self)
+        found = {**AzureTarget.wrong(self), **network, **wrong_identity(self.identity), **wrong_env(self.env)}
+        for name in ("schedule_start", "schedule_stop"):
+            text = getattr(self, name)
+            if text and not _CLOCK.fullmatch(text) and not _CRON.fullmatch(text):
+                found[name] = f"{text[:80]!r} is no time. Write 18:30, or a cron expression: '0 18 * * 1-5'."
+        if 0 < self.idle_shutdown < 15:  # the service's own limits: 15 minutes to 3 days
+            found["idle_shutdown"] = "Azure ML stops an idle instance after 15 minutes at the earliest; 0 is never."
+        return found
+
+
+AZURE_KINDS: tuple[type[AzureTarget], ...] = (
+    AmlComputeTarget,
+    ServerlessTarget,
+    InstanceTarget,
+    MachineTarget,
+    KubernetesTarget,
+    SynapseSparkTarget,
+    HDInsightTarget,
+    DatabricksTarget,
+    DataLakeTarget,
+)
+
+#: Kinds that people know from before and that are refused: what to use instead.
+GONE = {
+    "batch": "Azure Batch is no longer among the computes that Azure ML publishes (the last was SDK v1's"
+    " BatchCompute, whose support ended on 2026-06-30). Use a cluster with low priority for many parallel runs"
+    " (%aml_compute create NAME --kind amlcompute --size SIZE --low-priority), or Azure Batch's own tools.",
+}
+
+
+def kind_of_type(compute_type: str) -> type[AzureTarget] | None:
+    """The target type for the service's `computeType`, in any spelling; ``None`` for one that we have not."""
+    wanted = compute_type.lower()
+    return next((kind for kind in AZURE_KINDS if kind.compute_type and kind.compute_type.lower() == wanted), None)

@@ -1,0 +1,584 @@
+"""What to run, as frozen data: the job, its resources, its services; checked once by :func:`validated`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.schema import azure_terms
+from jupyter_amltrain.schema.environment import Environment, check_environment
+from jupyter_amltrain.schema.inputs import JobInput, JobOutput, check_data, check_references
+
+IDENTITIES = azure_terms.IDENTITIES.names
+
+SERVICES = azure_terms.SERVICES.names
+
+PRIORITIES = azure_terms.PRIORITIES.names
+
+TIERS = azure_terms.TIERS.names
+
+_CLIENT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+_PUBLIC_KEY = re.compile(r"(?:ssh-[a-z0-9-]+|ecdsa-[a-z0-9-]+|sk-[a-z0-9@.-]+) [A-Za-z0-9+/]+=*(?: [^\r\n]*)?")
+
+
+def check_service(identity: str, services: Sequence[str], priority: str, tier: str) -> None:
+    """Raise :class:`SpecError` where one of them is no word of the service."""
+    kind, colon, client = identity.partition(":")
+    if identity and kind not in IDENTITIES:
+        raise SpecError(
+            f"--identity {identity[:80]!r}: it is user (yours), managed (the compute's) or aml (the workspace's).",
+            hint="Try: --identity managed",
+            code="spec.value",
+            field="identity",
+        )
+    if colon and (kind != "managed" or not _CLIENT.fullmatch(client)):
+        raise SpecError(
+            f"--identity {identity[:80]!r}: what follows 'managed:' is a client id, and nothing follows the others.",
+            hint="Try: --identity managed:00000000-0000-0000-0000-000000000000",
+            code="spec.value",
+            field="identity",
+        )
+    kinds = [service.partition(":")[0] for service in services]
+    for service, of in zip(services, kinds, strict=True):
+        _check_door(of, service.partition(":")[2])
+    if twice := [of for of in kinds if kinds.count(of) > 1]:
+        raise SpecError(
+            f"--service {twice[0]} is given twice.", hint="Give it once.", code="spec.value", field="services"
+        )
+    if priority not in ("", *PRIORITIES):
+        raise SpecError(
+            f"--priority {priority[:80]!r}: it is one of {', '.join(PRIORITIES)}.",
+            hint="Try: --priority low",
+            code="spec.value",
+            field="priority",
+        )
+    if tier not in ("", *TIERS):
+        raise SpecError(
+            f"--tier {tier[:80]!r}: it is one of {', '.join(TIERS)}; spot is low priority.",
+            hint="Try: --tier spot",
+            code="spec.value",
+            field="tier",
+        )
+
+
+def _check_door(kind: str, rest: str) -> None:
+    if kind not in SERVICES:
+        raise SpecError(
+            f"--service {kind[:80]!r}: it is one of {', '.join(SERVICES)}.",
+            hint="Try: --service jupyterlab",
+            code="spec.value",
+            field="services",
+        )
+    if kind == "ssh" and not _PUBLIC_KEY.fullmatch(rest):
+        # What stands there may be a private key: it is not repeated.
+        raise SpecError(
+            "--service ssh: what follows 'ssh:' is no public key.",
+            hint="Try: --service ssh:~/.ssh/id_ed25519.pub",
+            code="spec.value",
+            field="services",
+        )
+    if kind in ("jupyterlab", "vscode") and rest:
+        raise SpecError(
+            f"--service {kind}: nothing follows it.", hint=f"Try: --service {kind}", code="spec.value", field="services"
+        )
+    if kind == "tensorboard" and ("\n" in rest or ".." in rest.split("/")):
+        raise SpecError(
+            "--service tensorboard: what follows is the folder of its logs.",
+            hint="Try: --service tensorboard:logs",
+            code="spec.value",
+            field="services",
+        )
+
+
+#: Who tells the processes about each other; empty for one process that needs nobody.
+DISTRIBUTIONS = azure_terms.DISTRIBUTIONS.names
+
+#: Beyond them a number is a slip of the finger; the service's own limits are lower and told by it.
+MAX_NODES, MAX_PROCESSES = 1000, 512
+
+_SIZE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+#: As Docker takes it; the service's default is ``2g``.
+_SHM = re.compile(r"[1-9]\d{0,9}[bkmg]")
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job needs.
+
+    Attributes
+    ----------
+    gpus
+        GPUs on each of its nodes; ``None`` takes one where there is one, else a CPU slot.
+    nodes
+        Machines that it runs on at the same time.
+    instance_type
+        Size of machine, where the target finds or makes one for the run.
+    shm_size
+        Shared memory of the container: ``512m``, ``2g``; empty for the service's default.
+    docker_args
+        Further arguments of ``docker run``.
+    """
+
+    gpus: int | None = None
+    nodes: int = 1
+    instance_type: str = ""
+    shm_size: str = ""
+    docker_args: str = ""
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Processes of a job that know of each other.
+
+    Attributes
+    ----------
+    kind
+        One of :data:`DISTRIBUTIONS`, or empty for none.
+    processes
+        Processes on each node; ``None`` takes one for each GPU, or one. TensorFlow: workers in all,
+        ``None`` for one on each node.
+    parameter_servers
+        Of TensorFlow.
+    """
+
+    kind: str = ""
+    processes: int | None = None
+    parameter_servers: int = 0
+
+
+def distribution_of(kind: str, processes: int | None, nodes: int, parameter_servers: int = 0) -> Distribution:
+    """What is meant: several nodes or a number of processes without a kind are PyTorch's."""
+    if not kind and (nodes > 1 or (processes or 1) > 1):
+        kind = "pytorch"
+    return Distribution(kind=kind, processes=processes, parameter_servers=parameter_servers)
+
+
+def check_resources(resources: Resources, distribution: Distribution) -> None:
+    """Raise :class:`SpecError` where a number or a word cannot be what is needed."""
+    if resources.gpus is not None and resources.gpus < 0:
+        raise SpecError(
+            f"--gpus {resources.gpus}: not a number of GPUs.",
+            hint="Try: --gpus 1",
+            code="spec.value",
+            field="resources.gpus",
+        )
+    if not 1 <= resources.nodes <= MAX_NODES:
+        raise SpecError(
+            f"--nodes {resources.nodes}: a run has 1 to {MAX_NODES} nodes.",
+            hint="Try: --nodes 2",
+            code="spec.value",
+            field="resources.nodes",
+        )
+    if resources.instance_type and not _SIZE.fullmatch(resources.instance_type):
+        raise SpecError(
+            f"--instance-type {resources.instance_type[:80]!r}: not the name of a size of machine.",
+            hint="Try: --instance-type Standard_NC4as_T4_v3",
+            code="spec.value",
+            field="resources.instance_type",
+        )
+    if resources.shm_size and not _SHM.fullmatch(resources.shm_size):
+        raise SpecError(
+            f"--shm-size {resources.shm_size[:80]!r}: a number and a unit, b, k, m or g.",
+            hint="Try: --shm-size 8g",
+            code="spec.value",
+            field="resources.shm_size",
+        )
+    if "\n" in resources.docker_args or "\0" in resources.docker_args:
+        raise SpecError(
+            "--docker-args: they are one line.",
+            hint="Try: --docker-args '--ipc=host'",
+            code="spec.value",
+            field="resources.docker_args",
+        )
+    if distribution.kind not in ("", *DISTRIBUTIONS):
+        raise SpecError(
+            f"--distribution {distribution.kind[:80]!r}: it is one of {', '.join(DISTRIBUTIONS)}.",
+            hint="Try: --distribution pytorch",
+            code="spec.value",
+            field="distribution.kind",
+        )
+    if distribution.processes is not None and not 1 <= distribution.processes <= MAX_PROCESSES:
+        raise SpecError(
+            f"--processes {distribution.processes}: a node runs 1 to {MAX_PROCESSES} processes.",
+            hint="Try: --processes 2",
+            code="spec.value",
+            field="distribution.processes",
+        )
+    if not 0 <= distribution.parameter_servers <= MAX_PROCESSES:
+        raise SpecError(
+            f"--distribution tensorflow:{distribution.parameter_servers}: not a number of parameter servers.",
+            hint="Try: --distribution tensorflow:1",
+            code="spec.value",
+            field="distribution.kind",
+        )
+    if distribution.parameter_servers and distribution.kind != "tensorflow":
+        raise SpecError(
+            f"--distribution {distribution.kind or 'none'}: only TensorFlow has parameter servers.",
+            hint=f"Try: --distribution tensorflow:{distribution.parameter_servers}",
+            code="spec.value",
+            field="distribution.kind",
+        )
+
+
+# Values that tell by themselves. A key has digits, `risk-assessment-model` and `sk-learn-pipeline` have none.
+_VALUE = re.compile(
+    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20}|\bgithub_pat_\w|\bhf_[A-Za-z0-9]{20}|\bglpat-[\w-]{8}"
+    r"|(?<![\w-])sk-(?=[\w-]*\d)(?:[a-z0-9]+-){0,3}\w{16}|\bxox[abeoprs]-\w|\bAIza[\w-]{35}|\bnpm_[A-Za-z0-9]{30}"
+    r"|\bpypi-AgEI|\bdapi[0-9a-f]{32}|\beyJ[\w-]{10,}\.eyJ|\bBearer\s+[\w.~+/-]{20}|-----BEGIN"
+    r"|AccountKey=|SharedAccess(?:Key|Signature)|[?&]sig=|://[^/\s:@]*:[^/\s@]+@"
+    r"|(?i:;\s*(?:password|passwd|pwd)\s*=\s*[^\s;])|(?i:^(?:password|passwd|pwd)=[^\s;]+;)|(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{86}=="
+)
+
+# Words of a name that tell by themselves, alone or at the end of a word (MYPASSWORD).
+_WORDS = frozenset(
+    ["PASSWORD", "PASSWD", "PASSPHRASE", "PWD", "SECRET", "SECRETS", "APIKEY", "CREDENTIAL", "CREDENTIALS"]
+)
+
+_ENDS = ("PASSWORD", "PASSWD", "PASSPHRASE", "APIKEY", "SECRET")
+
+_PAIRS = frozenset(
+    ["API KEY", "ACCESS KEY", "PRIVATE KEY", "ACCOUNT KEY", "STORAGE KEY", "CONNECTION STRING", "SAS KEY", "SAS TOKEN",
+     "ACCESS TOKEN", "AUTH TOKEN", "BEARER TOKEN", "REFRESH TOKEN"]
+)  # fmt: skip
+
+#: Of an environment variable they tell; of a parameter they are mostly a tokenizer's, a patience, a forward pass.
+_ENV_WORDS = ("TOKEN", "PAT", "PASS")
+
+#: They need a value that nobody would think up.
+_WEAK_WORDS = frozenset([*_ENV_WORDS, "AUTH"])
+
+#: What is said *of* a secret is none: PASSWORD_FILE, token_type, secret_name.
+_ABOUT = frozenset(
+    ["FILE", "PATH", "DIR", "URL", "URI", "NAME", "TYPE", "POLICY", "MODE", "FORMAT", "LENGTH", "LEN", "SIZE", "DIM",
+     "COUNT", "LIMIT", "TTL", "SCOPE", "FIELD", "COLUMN", "HEADER", "CLASSIFICATION", "PROMPT", "SEED", "RATE",
+     "STRATEGY", "VARIABLE"]
+)  # fmt: skip
+
+_HARMLESS = re.compile(r"(?:-?[\d.]*|-?[\d.]+e[+-]?\d+|true|false|yes|no|on|off|none|null|<\w*>|\[\w*\]|</?\w+>)", re.I)
+
+_PIN = re.compile(r"[\d.]{5,}")
+
+_GENERATED = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+=-]{16,}")
+
+
+def looks_secret(name: str, value: str, *, env: bool = False) -> bool:
+    """Return whether a value should be handed over by ``--secret``.
+
+    Parameters
+    ----------
+    name
+        As it was given: ``DB_PASS``, ``api-key``, ``dbPassword``; empty for a value alone.
+    env
+        It is an environment variable, of which less is needed to believe it.
+    """
+    if _VALUE.search(value):
+        return True
+    words = re.sub(r"[^A-Z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()).strip("_").split("_")
+    if words[-1] in _ABOUT:
+        return False
+    certain = (
+        not _WORDS.isdisjoint(words)
+        or words[-1].endswith(_ENDS)
+        or any(f"{a} {b}" in _PAIRS for a, b in zip(words, words[1:], strict=False))
+    )
+    if certain:
+        return not _HARMLESS.fullmatch(value) or bool(_PIN.fullmatch(value))
+    if env and ("TOKEN" in words or words[-1] in _ENV_WORDS or _glued(words[-1])):
+        return not _HARMLESS.fullmatch(value)
+    return words[-1] in _WEAK_WORDS and _GENERATED.fullmatch(value) is not None
+
+
+def _glued(word: str) -> bool:
+    """Whether a word ends with ``PASS`` and is none of the language's own."""
+    return word.endswith("PASS") and word not in ("BYPASS", "COMPASS", "SURPASS", "LOWPASS", "HIGHPASS", "BANDPASS")
+
+
+#: Fields of a job by what messages call them.
+_FIELDS = {
+    "--param": "params",
+    "--env-var": "env",
+    "--tag": "tags",
+    "--name": "name",
+    "--experiment": "experiment",
+    "--input": "inputs",
+    "An argument": "args",
+    "--docker-args": "resources.docker_args",
+}
+
+
+def check_confidential(spec: JobSpec) -> None:
+    """Raise :class:`SpecError` for what looks like a secret; the message never holds the value."""
+    for flag, name, value, env in _stored(spec):
+        # What looks like a secret may be the name itself.
+        if looks_secret(name, value, env=env) or _VALUE.search(name):
+            shown = "" if _VALUE.search(name) else name
+            variable = re.sub(r"\W", "_", shown) if shown and flag != "--tag" else "NAME"
+            raise SpecError(
+                f"{flag}{' ' if shown else ''}{shown} looks like a secret, and its value would be stored with the run.",
+                hint=f"Write --secret {variable} (in Python secrets={{{variable!r}: ...}}), and in the code:"
+                f" os.environ[{variable!r}]",
+                code="spec.secret",
+                field=_FIELDS[flag],
+            )
+
+
+def _stored(spec: JobSpec) -> Iterator[tuple[str, str, str, bool]]:
+    """Flag, name and value of all that is stored in clear, and whether it is an environment variable."""
+    for name, value in spec.params.items():
+        yield from (("--param", *one, False) for one in _texts(name, value))
+    for name, value in spec.env.items():
+        yield "--env-var", name, value, True
+    for name, value in spec.tags.items():
+        yield "--tag", name, str(value), False
+    yield "--name", "", spec.name, False
+    yield "--experiment", "", spec.experiment, False
+    for name, given in spec.inputs.items():
+        if given.type == "literal":
+            yield "--input", name, str(given.value), False
+    yield from (("An argument", *one, False) for one in _arguments(spec.args))
+    words = re.split(r"[\s'\"]+", spec.resources.docker_args)
+    for word in words:
+        name, equals, value = word.rpartition("--")[2].removeprefix("env=").partition("=")
+        yield ("--docker-args", name, value, True) if equals else ("--docker-args", "", word, True)
+
+
+def _texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Names and texts of a JSON value, those in lists and mappings too."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(name, inner)
+    elif value is not None and not isinstance(value, bool):
+        yield name, str(value)
+
+
+def _arguments(args: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """``--name=value``, ``--name value``, and what stands alone."""
+    flag = ""
+    for word in map(str, args):
+        name, equals, value = word.partition("=")
+        if word.startswith("-") and equals:
+            yield name.lstrip("-"), value
+        else:
+            yield flag, word
+        flag = word.lstrip("-") if word.startswith("-") and not equals else ""
+
+
+__all__ = ["GPU_IDS", "MAX_NAME", "REQUIRE_GPU", "Distribution", "JobSpec", "Resources", "validated"]
+
+#: MLflow names, run folders and process titles must all hold it.
+MAX_NAME = 64
+
+#: What may be done about a job that does not use its GPUs; empty is ``warn``.
+REQUIRE_GPU = ("", "stop", "warn")
+
+#: By what a job is told its GPUs; empty is ``uuid``.
+GPU_IDS = ("", "uuid", "index")
+
+_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One job.
+
+    Attributes
+    ----------
+    script
+        Text of the training script as it will run.
+    script_name
+        File name under which it is stored in the run's ``source/``; with
+        `source` it is a path inside that folder and `script` is empty.
+    source
+        Folder that is copied with the run; ``None`` takes the script and the
+        local modules that it imports.
+    params
+        Values assigned on the script's first line, or ``--name value`` arguments
+        of a file. JSON values; ``${{inputs.NAME}}`` and ``${{outputs.NAME}}`` in them are the
+        paths of data (:mod:`.inputs`).
+    args
+        Further arguments of the script, with the same references.
+    out
+        Names of variables whose JSON value comes home at the end.
+    env
+        Public environment variables. Never secrets.
+    secrets
+        *Names* of environment variables whose values are handed to the agent
+        over its socket and stored nowhere.
+    timeout
+        Seconds of run time after which the job is stopped; ``None`` for no limit.
+    require_gpu
+        ``stop``: end the job when it does not use the GPUs that it owns; ``warn`` or
+        empty: only say so.
+    gpu_grace
+        Seconds of run time after which that may be said; ``None`` takes the target's 60.
+    share_gpus
+        It may be given GPUs on which processes of others compute.
+    gpu_ids
+        What ``CUDA_VISIBLE_DEVICES`` of the job holds: ``index`` for tools that parse numbers, ``uuid`` or empty.
+    notebook_dir
+        Folder of the notebook: the job's working folder, and ``$AML_NOTEBOOK_DIR``.
+    project
+        Folder whose ``.amltrain`` holds the MLflow store of the run.
+    tracking
+        ``sink``: the agent's own endpoint; ``direct``: the user's tracking server.
+    python
+        Interpreter on the target; empty takes the target's default.
+    cell
+        The text as the user wrote it (for run-again and for the record).
+    line_offset
+        Script line minus cell line, so that errors can name the cell's line.
+    environment
+        Where its interpreter and packages come from; empty takes the target's default.
+    inputs, outputs
+        Data by name; the script finds their places in ``$AML_INPUT_<NAME>`` and ``$AML_OUTPUT_<NAME>``.
+    distribution
+        Who tells the processes of a job about each other.
+    identity
+        As whom it reads data: ``user``, ``managed``, ``managed:<client id>``, ``aml``; empty for the
+        target's default.
+    services
+        What one can open while it runs: ``jupyterlab``, ``vscode``, ``tensorboard:<folder>``,
+        ``ssh:<public key>``.
+    priority
+        ``low``, ``medium``, ``high``, or empty.
+    tier
+        Of machines that the service finds by itself: ``spot`` (low priority), ``basic``, ``standard``,
+        ``premium``, or empty.
+    job_type
+        ``type`` of an ``az ml`` job whose YAML is `cell` (:mod:`.azure_yaml`); empty for a script. Such a job
+        has no `script`, `script_name` is its file's name, `notebook_dir` the folder of the file.
+    command
+        Of ``type: command``: what ``sh`` runs in the code folder, bindings as written.
+    notes
+        What a person should know of how the text became `script`, one sentence each.
+    parent
+        Handle of the run that this one is part of, such as a sweep or a pipeline; empty for a run of its own.
+    """
+
+    name: str
+    script: str = ""
+    script_name: str = "script.py"
+    source: str | None = None
+    params: dict[str, Any] = {}
+    args: tuple[str, ...] = ()
+    out: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    secrets: tuple[str, ...] = ()
+    resources: Resources = Resources()
+    experiment: str = "default"
+    tags: dict[str, str] = {}
+    timeout: float | None = None
+    require_gpu: str = ""
+    gpu_grace: float | None = None
+    share_gpus: bool = False
+    gpu_ids: str = ""
+    notebook_dir: str = ""
+    project: str = ""
+    tracking: str = "sink"
+    python: str = ""
+    cell: str = ""
+    line_offset: int = 0
+    source_sha256: str = ""
+    environment: Environment = Environment()
+    inputs: dict[str, JobInput] = {}
+    outputs: dict[str, JobOutput] = {}
+    distribution: Distribution = Distribution()
+    identity: str = ""
+    services: tuple[str, ...] = ()
+    priority: str = ""
+    tier: str = ""
+    job_type: str = ""
+    command: str = ""
+    notes: tuple[str, ...] = ()
+    parent: str = ""
+
+
+def validated(spec: JobSpec) -> JobSpec:
+    """Return `spec`, or raise :class:`SpecError` that names the field and what it may be."""
+    check_confidential(spec)  # first: other messages quote what they complain of
+    if not spec.name or len(spec.name) > MAX_NAME or "/" in spec.name or not spec.name.isprintable():
+        raise SpecError(
+            f"--name {spec.name[:80]!r}: a name has 1 to {MAX_NAME} printable characters and no '/'"
+            f" (this one has {len(spec.name)}).",
+            hint="Try: --name digits",
+            code="spec.value",
+            field="name",
+        )
+    if not spec.experiment or len(spec.experiment) > 250:
+        raise SpecError(
+            "--experiment: a name has 1 to 250 characters.",
+            hint="Try: --experiment digits",
+            code="spec.value",
+            field="experiment",
+        )
+    check_resources(spec.resources, spec.distribution)
+    if spec.timeout is not None and not 0 < spec.timeout < 10**9:
+        raise SpecError(
+            f"--timeout {spec.timeout:g}: not a time.", hint="Try: --timeout 30m", code="spec.value", field="timeout"
+        )
+    if spec.require_gpu not in REQUIRE_GPU:
+        raise SpecError(
+            f"--require-gpu {spec.require_gpu[:80]}: it is one of stop and warn.",
+            hint="Try: --require-gpu stop|warn",
+            code="spec.value",
+            field="require_gpu",
+        )
+    if spec.require_gpu == "stop" and spec.resources.gpus == 0:
+        raise SpecError(
+            "--require-gpu stop with --gpus 0: a run that owns no GPU cannot use one.",
+            hint="Try: --gpus 1",
+            code="spec.value",
+            field="require_gpu",
+        )
+    if spec.gpu_ids not in GPU_IDS:
+        raise SpecError(
+            f"--gpu-ids {spec.gpu_ids[:80]}: it is one of uuid and index.",
+            hint="Try: --gpu-ids uuid|index",
+            code="spec.value",
+            field="gpu_ids",
+        )
+    if spec.gpu_grace is not None and not 0 < spec.gpu_grace < 10**9:
+        raise SpecError(
+            f"gpu_grace {spec.gpu_grace:g}: not a time in seconds.",
+            hint="Try: gpu_grace=60",
+            code="spec.value",
+            field="gpu_grace",
+        )
+    for kind, names in (("--env-var", spec.env), ("--secret", spec.secrets)):
+        for name in names:
+            if not _ENV.fullmatch(name):
+                raise SpecError(
+                    f"{kind} {name!r} is not a name for an environment variable.",
+                    hint=f"Try: {kind} MY_NAME",
+                    code="spec.value",
+                    field="env" if kind == "--env-var" else "secrets",
+                )
+    for name in spec.out:
+        if not name.isidentifier():
+            raise SpecError(
+                f"--out {name!r} is not a variable name.", hint="Try: --out accuracy", code="spec.value", field="out"
+            )
+    if both := sorted(set(spec.env) & set(spec.secrets)):
+        raise SpecError(
+            f"{both[0]} is given by --env-var and by --secret.", hint="Give it once.", code="spec.value", field="env"
+        )
+    for key, value in spec.tags.items():
+        if len(key) > 250 or len(value) > 5000:
+            raise SpecError(
+                f"--tag {key[:40]}…: MLflow takes 250 characters of name and 5000 of value.",
+                hint="Shorten it.",
+                code="spec.value",
+                field="tags",
+            )
+    check_environment(spec.environment)
+    check_data(spec.inputs, spec.outputs)
+    if not spec.job_type:  # in a file of az ml the service resolves them
+        check_references(spec.params, spec.args, spec.inputs, spec.outputs)
+    check_service(spec.identity, spec.services, spec.priority, spec.tier)
+    return spec

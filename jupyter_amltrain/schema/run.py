@@ -1,0 +1,186 @@
+"""Runs as they are observed: handle, state, status, record. One enum, one rule of succession."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NewType
+
+import msgspec
+
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.schema.job import JobSpec
+
+#: Reason of a run whose folder cannot be understood. Its state is ``lost``, which readers of any version know.
+DAMAGED = "damaged"
+#: Reason of a live run whose state cannot be written at the moment: what is shown may be old.
+NOT_WRITTEN = "not-written"
+
+#: ``"<target>/<run-id>"``: all one needs to attach again, from any kernel.
+RunHandle = NewType("RunHandle", str)
+
+
+class RunState(str, enum.Enum):
+    """Where a run is in its life."""
+
+    PREPARING = "preparing"  #: being checked and packed in the kernel
+    QUEUED = "queued"  #: accepted by the target, waiting for a slot
+    RUNNING = "running"  #: its process runs
+    FINALIZING = "finalizing"  #: its process ended; left-overs are removed
+    COMPLETED = "completed"  #: exit code 0
+    FAILED = "failed"  #: any other end of its own
+    CANCELED = "canceled"  #: ended because somebody asked for it
+    LOST = "lost"  #: the target says that nobody watches it any more
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing can follow."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELED, RunState.LOST})
+# PREPARING and QUEUED share a rank: a service may pack after it queues.
+_RANK = {
+    RunState.PREPARING: 0,
+    RunState.QUEUED: 0,
+    RunState.RUNNING: 1,
+    RunState.FINALIZING: 2,
+    RunState.COMPLETED: 3,
+    RunState.FAILED: 3,
+    RunState.CANCELED: 3,
+    RunState.LOST: 3,
+}
+
+
+def advances(old: RunState, new: RunState) -> bool:
+    """Whether an observer may go from `old` to `new`.
+
+    Observers may miss states but never see time run backwards. Terminal states
+    absorb; the one way back is ``RUNNING -> QUEUED`` (pre-emption).
+    """
+    if old.terminal or old is new:
+        return False
+    if old is RunState.RUNNING and new is RunState.QUEUED:
+        return True
+    return _RANK[new] >= _RANK[old]
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of a run's life.
+
+    Attributes
+    ----------
+    start, end
+        Unix seconds; `end` is ``None`` while the phase lasts.
+    seconds
+        Length by the target's monotonic clock, immune to clock jumps.
+    """
+
+    name: str
+    start: float
+    end: float | None = None
+    seconds: float | None = None
+
+
+class RunLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to look at a run, or into it while it runs. It holds no secret: who comes has to sign in.
+
+    Attributes
+    ----------
+    kind
+        ``studio`` (its page at the service), ``jupyterlab``, ``vscode``, ``tensorboard``, ``ssh``, or ``other``.
+    title
+        For people: ``JupyterLab``.
+    url
+        An ``https`` address; empty where a browser cannot open it.
+    hint
+        What to type instead, or why it is not open.
+    """
+
+    kind: str
+    title: str
+    url: str = ""
+    hint: str = ""
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend observed of one run, at one moment."""
+
+    state: RunState
+    detail: str = ""
+    #: exit, signal, oom, timeout, canceled, lost, launch, gpu-unused, preempted, damaged, not-written
+    reason: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    phases: tuple[Phase, ...] = ()
+    devices: tuple[str, ...] = ()
+    cancel_requested: bool = False
+    version: int = 0  #: grows with every write of the target
+    truth: dict[str, str] = {}  #: whether it used its GPUs: verdict, detail, cause (``agent/telemetry/gpu_usage.py``)
+    cause: dict[str, str] = {}  #: why it failed, of its GPUs: kind, text, action (``agent/supervise/outcome.py``)
+    nodes: int = 1  #: machines it runs on
+    ranks: int = 1  #: processes with a log of their own, on all nodes
+    notes: tuple[str, ...] = ()  #: of the target, about its start: a shared GPU, none because of the driver
+    doors: tuple[RunLink, ...] = ()  #: its page first; the others while it runs
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One tracked execution, as the kernel knows it."""
+
+    handle: RunHandle
+    spec: JobSpec
+    status: RunStatus
+    created: float  #: unix seconds, when it was submitted
+    reachable: bool = True  #: False while the target does not answer; never a state
+    seen_at: float = 0.0  #: unix seconds of the last observation
+    folder: str = ""  #: the run folder on the target
+    project: str = ""  #: the folder whose ``.amltrain`` holds the MLflow store
+    tracking_id: str = ""  #: MLflow run id, 32 hex digits
+    tracking: str = "pending"  #: pending, imported, failed: <why>, direct
+    outputs: dict[str, Any] = {}  #: values of ``--out`` that came home
+    error: str | None = None  #: one line, for the end of the run
+    notes: tuple[str, ...] = ()  #: what was to be known when it was submitted, one sentence each
+    partial: bool = False  #: `spec` has only what lists show of the job; ``Controller.load`` reads the rest
+
+    @property
+    def target(self) -> str:
+        """Name of the compute target."""
+        return self.handle.partition("/")[0]
+
+    @property
+    def run_id(self) -> str:
+        """The run's id on its target."""
+        return self.handle.partition("/")[2]
+
+    @property
+    def parent(self) -> str:
+        """Handle of the run that this one is part of; empty for a run of its own."""
+        return self.spec.parent
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the run's folder cannot be understood."""
+        return self.status.reason == DAMAGED and self.status.state is RunState.LOST
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether a cancel was asked for; a flag, not a state."""
+        return self.status.cancel_requested
+
+
+def make_handle(target: str, run_id: str) -> RunHandle:
+    """Join a target's name and a run id."""
+    return RunHandle(f"{target}/{run_id}")
+
+
+def split_handle(handle: str) -> tuple[str, str]:
+    """Split ``"<target>/<run-id>"``.
+
+    Raises
+    ------
+    CommandError
+        If `handle` has not exactly one slash with text on both sides.
+    """
+    target, slash, run_id = handle.partition("/")
+    if not slash or not target or not run_id or "/" in run_id or not handle.isprintable():
+        raise CommandError(f"{handle!r} is not a run handle.", hint="Write <target>/<run-id>; %aml_runs lists them.")
+    return target, run_id

@@ -1,1 +1,0 @@
-"""How calls and bytes reach a machine."""

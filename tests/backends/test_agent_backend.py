@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_amltrain.backends.agent_backend import AgentBackend, LocalBackend
+from jupyter_amltrain.backends.run_files import status_of
+from jupyter_amltrain.errors import ProtocolError, SpecError
+from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of, of_yaml, take
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.job import JobSpec, Resources
+from jupyter_amltrain.schema.run import RunStatus
+from jupyter_amltrain.schema.target import LocalTarget
+from jupyter_amltrain.state_dir import StateRoot, write_json
+from jupyter_amltrain.text import new_run_id
+
+from ..contracts.backend import BackendContract
+from ..places import until
+
+
+@pytest.fixture
+def loop(home: Path) -> Iterator[LoopThread]:
+    thread = LoopThread("test-loop")
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def backend(loop: LoopThread, home: Path) -> Iterator[LocalBackend]:
+    made = LocalBackend(LocalTarget(name="local"), loop, StateRoot(home))
+    yield made
+    loop.call(made.close())
+
+
+class TestLocalBackend(BackendContract):
+    def _job(self, name: str, text: str) -> tuple[JobSpec, Snapshot]:
+        spec = JobSpec(name=name, script=text, python=sys.executable, resources=Resources(gpus=0), secrets=("TOKEN",))
+        return spec, take(spec.script_name, text, notebook_dir=Path.cwd())
+
+    def short(self) -> tuple[JobSpec, Snapshot]:
+        return self._job("short", "print('one line')\nprint('and the end')\n")
+
+    def long(self) -> tuple[JobSpec, Snapshot]:
+        return self._job("long", "import time\nprint('here')\ntime.sleep(600)\n")
+
+
+def test_a_folder_of_a_newer_schema_is_refused_in_one_sentence(
+    loop: LoopThread, backend: LocalBackend, home: Path
+) -> None:
+    folder = home / "runs" / "future-22222"
+    folder.mkdir(parents=True)
+    write_json(folder / "job.json", {"schema": 99, "run": "future-22222"})
+    write_json(folder / "state.json", {"schema": 99, "state": "completed"})
+    with pytest.raises(ProtocolError) as caught:
+        loop.call(backend.find("future-22222"))
+    text = str(caught.value)
+    assert "schema 99" in text and "pip install -U" in text and "\n" not in text
+    assert loop.call(backend.list()) == []
+
+
+def test_a_status_holds_the_truth_about_gpus_and_the_number_of_nodes() -> None:
+    assert (status_of({"state": "running"}).truth, status_of({"state": "running"}).nodes) == ({}, 1)
+    truth = {"verdict": "not used", "detail": "idle", "cause": "cpu wheel"}
+    found = status_of({"state": "running", "truth": truth, "nodes": 4, "of_a_newer_agent": 1})
+    assert found.truth == truth and found.nodes == 4
+
+
+def test_the_gate_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> None:
+    spec, snapshot = TestLocalBackend().short()
+    asked = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0, gpu_ids="index")
+    request = loop.call(backend.plan(asked, snapshot, "planned-1")).request
+    assert (request["require_gpu"], request["gpu_grace"], request["gpu_ids"]) == ("stop", 5.0, "index")
+
+
+def test_sharing_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> None:
+    spec, snapshot = TestLocalBackend().short()
+    for share in (False, True):
+        request = loop.call(
+            backend.plan(msgspec.structs.replace(spec, share_gpus=share), snapshot, "planned-1")
+        ).request
+        assert request["share_gpus"] is share
+
+
+@pytest.mark.parametrize("notes", [None, [], "text", ["a", 3, "\ud800", {}], [["x"]] * 100])
+def test_notes_of_a_state_are_texts(notes: object) -> None:
+    found = status_of({"state": "running", "notes": notes}).notes
+    assert len(found) <= 8 and all(isinstance(note, str) and note.encode() for note in found)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_list_but_what_is_known_also_of_an_agent_that_cannot_leave_out(
+    loop: LoopThread, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    made = TestLocalBackend()
+    names = []
+    for _ in range(2):
+        spec, snapshot = made.short()
+        plan = loop.call(backend.plan(spec, snapshot, new_run_id("r")))
+        loop.call(backend.launch(plan, {}, {"TOKEN": "x"}))
+        names.append(plan.run_id)
+    if old:
+        call = backend._transport.call
+
+        async def older(op: str, payload: dict[str, Any], *rest: Any) -> Any:
+            payload.pop("but")
+            answer = await call(op, payload, *rest)
+            del answer["ids"]
+            return answer
+
+        monkeypatch.setattr(backend._transport, "call", older)
+    ids, runs = loop.call(AgentBackend.roster(backend, {names[0], "gone-22222"}))
+    assert set(ids) == set(names) and [run.run_id for run in runs] == [names[1]]
+
+
+def test_a_file_that_changes_before_it_is_copied_has_the_digest_of_its_copy(
+    loop: LoopThread, backend: LocalBackend, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text("print(1)")
+    spec = JobSpec(name="r", script_name="train.py", source=str(source), python=sys.executable)
+    made = take("train.py", "", notebook_dir=tmp_path, source=source)
+    plan = loop.call(backend.plan(spec, made, new_run_id("r")))
+    (source / "train.py").write_text("print(2)")
+    run = loop.call(backend.launch(plan, {}, {}))
+    told = json.loads((Path(run.folder) / "job.json").read_text())["snapshot"]["digest"]
+    assert told == digest_of(Path(run.folder) / "source", ["train.py"]) != made.digest
+
+
+def test_outputs_of_a_yaml_job_are_a_folder_of_the_run(loop: LoopThread, backend: LocalBackend, tmp_path: Path) -> None:
+    text = "command: python -c \"open('outputs/model.txt', 'w').write('m')\"\n"
+    spec = JobSpec(
+        name="y", job_type="command", command="echo m > outputs/model.txt", cell=text, script_name="job.yml",
+        notebook_dir=str(tmp_path), python=sys.executable, resources=Resources(gpus=0),
+    )  # fmt: skip
+    plan = loop.call(backend.plan(spec, of_yaml(spec, code=True), new_run_id("y")))
+    run = loop.call(backend.launch(plan, {"PATH": "/usr/bin:/bin"}, {}))
+    until(lambda: loop.call(backend.poll([run.run_id]))[run.run_id].state.terminal)
+    assert (Path(run.folder) / "outputs" / "model.txt").read_text() == "m\n"
+
+
+def test_a_live_run_on_a_full_disk_says_so(
+    loop: LoopThread, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, made = TestLocalBackend().long()
+    plan = loop.call(backend.plan(spec, made, new_run_id("r")))
+    loop.call(backend.launch(plan, {"PATH": "/usr/bin:/bin"}, {"TOKEN": "x"}))
+
+    def status() -> RunStatus:
+        return loop.call(backend.poll([plan.run_id]))[plan.run_id]
+
+    until(lambda: status().state.value == "running")
+    assert status().reason is None
+    monkeypatch.setattr("jupyter_amltrain.agent.calls.LEAST_SPACE_BYTES", 1 << 62)
+    full = status()
+    assert (full.state.value, full.reason) == ("running", "not-written") and "no space" in full.detail
+    monkeypatch.undo()
+    loop.call(backend.cancel(plan.run_id))
+
+
+@pytest.mark.parametrize("odd", ["state root", "notebook's folder"])
+def test_plan_for_a_folder_that_is_not_utf8_is_refused_in_one_sentence(
+    loop: LoopThread, tmp_path: Path, odd: str
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        pytest.skip(f"this file system takes no such name: {error}")
+    home, project = (folder, tmp_path) if odd == "state root" else (tmp_path / "home", folder)
+    backend = LocalBackend(LocalTarget(name="local"), loop, StateRoot(home))
+    spec = JobSpec(name="x", script="pass\n", python=sys.executable, project=str(project))
+    with pytest.raises(SpecError, match="UTF-8") as caught:
+        loop.call(backend.plan(spec, take("x.py", "pass\n", notebook_dir=tmp_path), "x"))
+    loop.call(backend.close())
+    str(caught.value).encode()  # it can be shown
+    assert odd in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_files_of_a_run_are_read_through_the_backend(loop: LoopThread, backend: LocalBackend, home: Path) -> None:
+    run = home / "runs" / "done-22222"
+    (run / "artifacts" / "model").mkdir(parents=True)
+    (run / "job.json").write_bytes(b'{"run": "done-22222"}')
+    (run / "artifacts" / "model" / "weights").write_bytes(b"123")
+    write_json(run / "tracking.json", {"state": "imported"})
+    assert loop.call(backend.local_copy("done-22222")) == str(run)
+    assert loop.call(backend.local_copy("done-22222", "source")) is None
+    assert loop.call(backend.read_file("done-22222", "job.json")) == b'{"run": "done-22222"}'
+    assert loop.call(backend.read_file("done-22222", "job.json", 3)) == b""
+    assert loop.call(backend.list_files("done-22222", "artifacts")) == ["model/weights"]
+    assert loop.call(backend.import_states(["done-22222", "gone-22222"])) == ["imported", ""]
+
+
+def test_log_of_every_rank_is_a_stream_of_the_run(loop: LoopThread, backend: LocalBackend, home: Path) -> None:
+    logs = home / "runs" / "ranks-22222" / "log"
+    logs.mkdir(parents=True)
+    for rank in range(3):
+        (logs / f"rank-{rank}.txt").write_text(f"this is {rank}\n")
+    read = [loop.call(backend.read("ranks-22222", stream, 0)).data for stream in ("log", "log/0", "log/1", "log/2")]
+    assert read == [b"this is 0\n", b"this is 0\n", b"this is 1\n", b"this is 2\n"]
+    assert (status_of({"state": "running"}).ranks, status_of({"state": "running", "ranks": 3}).ranks) == (1, 3)
+    assert status_of({"state": "running", "ranks": 10**9}).ranks <= 4096

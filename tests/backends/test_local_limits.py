@@ -1,0 +1,138 @@
+"""What a single machine cannot do for a job is refused, with the flag, before anything is sent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.jobs.launch import TargetMachine, launch_plan
+from jupyter_amltrain.kernel.controller import Controller
+from jupyter_amltrain.schema import az_yaml, az_yaml_job
+from jupyter_amltrain.schema.environment import Environment
+from jupyter_amltrain.schema.inputs import JobInput, JobOutput
+from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources
+from jupyter_amltrain.state_dir import StateRoot
+
+CASES: list[tuple[dict[str, Any], str]] = [
+    ({"resources": Resources(nodes=2)}, "--nodes 2: 'local' is one machine."),
+    ({"distribution": Distribution(kind="pytorch", processes=2)}, "--processes 2: a run on 'local' is one process."),
+    ({"distribution": Distribution(kind="mpi")}, "--distribution: "),
+    ({"distribution": Distribution(kind="tensorflow", processes=1, parameter_servers=1)}, "--processes 1: "),
+    ({"resources": Resources(instance_type="S")}, "--instance-type S: 'local' is a machine already."),
+    ({"resources": Resources(shm_size="2g")}, "--shm-size 2g: 'local' runs jobs without a container."),
+    ({"resources": Resources(docker_args="--ipc=host")}, "--docker-args --ipc=host"),
+    ({"environment": Environment(image="i/j")}, "--env i/j: 'local' runs jobs with the kernel's own Python"),
+    ({"environment": Environment(conda="/c.yml")}, "--env /c.yml"),
+    ({"environment": Environment(name="e:1")}, "--env e:1"),
+    ({"identity": "user"}, "--identity user"),
+    ({"services": ("ssh:ssh-rsa AAAA",)}, "--service ssh: 'local' opens no services"),
+    ({"priority": "low"}, "--priority low"),
+    ({"tier": "spot"}, "--tier spot"),
+    ({"inputs": {"d": JobInput(path="azureml:d:1")}}, "--input d=azureml:d:1: 'local' reads files and folders"),
+    ({"inputs": {"d": JobInput(path="/not/there")}}, "--input d=/not/there: there is no such file or folder."),
+    ({"outputs": {"m": JobOutput(path="azureml://x")}}, "--output m=azureml://x"),
+]
+
+
+@pytest.mark.parametrize(("fields", "said"), CASES)
+def test_each_is_named_with_what_is_to_do(fields: dict[str, Any], said: str) -> None:
+    sentence = unsupported(JobSpec(name="x", **fields), "local")
+    assert sentence.startswith(said) and "\n" not in sentence and sentence.endswith(".")
+
+
+def test_what_a_machine_can_do_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("1")
+    spec = JobSpec(
+        name="x",
+        resources=Resources(gpus=2),
+        environment=Environment(kernel=True),
+        distribution=Distribution(processes=1),
+        inputs={
+            "file": JobInput(type="uri_file", path=str(tmp_path / "x.csv"), mode="download"),
+            "folder": JobInput(path=str(tmp_path)),
+            "rate": JobInput(type="literal", value=0.5),
+        },
+        outputs={"model": JobOutput(mode="upload")},
+    )
+    assert unsupported(spec, "local") == ""
+    assert unsupported(JobSpec(name="x", environment=Environment(name="e:1", chosen="%config")), "local") == ""
+    for name, type_ in (("x.csv", "uri_folder"), (".", "uri_file")):
+        wrong = JobSpec(name="x", inputs={"d": JobInput(type=type_, path=str(tmp_path / name))})
+        assert "leave the type out" in unsupported(wrong, "local")
+
+
+FILE = """\
+command: python train.py
+inputs:
+  data:
+    path: {path}
+    type: uri_file
+resources: {{instance_count: {nodes}}}
+distribution: {{type: {kind}, process_count_per_instance: {each}}}
+"""
+
+
+def of_file(path: str = "here.csv", nodes: int = 1, kind: str = "pytorch", each: str = "1", **params: Any) -> JobSpec:
+    text = FILE.format(path=path, nodes=nodes, kind=kind, each=each)
+    return az_yaml_job.spec_of(az_yaml.with_params(az_yaml.parse(text, "job.yml", os.getcwd()), params))
+
+
+def test_file_that_needs_one_process_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here.csv").write_text("1")
+    for each in ("1", "null"):
+        spec = of_file(each=each)
+        assert unsupported(spec, "local") == ""
+        env = launch_plan(spec, "/runs/x/source", TargetMachine(python="python3", has_our_disk=True)).env
+        assert (env["RANK"], env["WORLD_SIZE"]) == ("0", "1") and int(env["MASTER_PORT"]) > 1024
+    assert unsupported(of_file(kind="mpi"), "local") == ""
+    given = of_file(path="https://example.org/iris.csv", data=str(tmp_path / "here.csv"))
+    assert given.inputs["data"].path == str(tmp_path / "here.csv") and unsupported(given, "local") == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "where", "cure"),
+    [
+        ({"path": "https://example.org/iris.csv"}, "job.yml line 4, inputs.data.path: ", "--param data="),
+        ({"path": "nowhere.csv"}, "job.yml line 4, inputs.data.path: ", "--param data="),
+        ({"nodes": 2}, "job.yml line 6, resources.instance_count: ", "cluster"),
+        ({"each": "4"}, "job.yml line 7, distribution: ", "Azure"),
+    ],
+)
+def test_file_that_needs_more_is_refused_by_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], where: str, cure: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here.csv").write_text("1")
+    sentence = unsupported(of_file(**fields), "local")
+    assert sentence.startswith(where) and cure in sentence and "--input" not in sentence and "\n" not in sentence
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    made = Controller(StateRoot(tmp_path / "state"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("target", ["local", "lab"])
+def test_nothing_is_sent_and_no_run_appears(controller: Controller, target: str) -> None:
+    controller.loop.call(_lab(controller), 10)
+    for ask in (controller.submit, controller.plan):
+        with pytest.raises(SpecError, match=f"--nodes 2: '{target}' is one machine"):
+            controller.loop.call(ask(JobSpec(name="x", script="pass", resources=Resources(nodes=2)), target), 10)
+    assert controller.loop.call(_handles(controller), 10) == []
+
+
+async def _lab(controller: Controller) -> None:
+    await controller.computes.act("create", "lab", kind="fake", confirmed=True)
+
+
+async def _handles(controller: Controller) -> list[str]:
+    return [entry.run.handle for entry in controller.store.entries()]

@@ -1,0 +1,234 @@
+"""What pages hear: snapshot, changes, beats; nothing while hidden; who is gone is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.backends.azureml.workspace_file import WorkspaceFacts, Workspaces
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.frontend import clients, events
+from jupyter_amltrain.frontend.protocol import Beat, Changes, Gpus, Snapshot
+from jupyter_amltrain.state_dir import StateRoot
+from tests.past_runs import write_runs
+from tests.places import until
+
+from .house import TARGETS, House, house
+
+__all__ = ["house"]
+
+
+def test_a_new_comm_gets_a_snapshot_and_then_changes_without_a_gap(house: House) -> None:
+    before = house.submit("endless", "before")
+    snapshot = house.open()
+    assert snapshot.current == "endless" and [row.handle for row in snapshot.runs] == [before]
+    assert {row.name for row in snapshot.targets} == {"local", *TARGETS}
+    later = house.submit("quick", "later")
+    until(lambda: later in house.rows() and house.rows()[later].state == "completed")
+    row = house.rows()[later]
+    assert row.name == "later" and row.target == "quick" and row.again and row.ended is not None
+    assert not house.ask().snapshot  # the same again, and nothing is lacking
+    house.call(house.controller.delete(later))
+    until(lambda: later not in house.rows())
+    assert [event.seq for _, event, _ in house.sent["c"]] == list(range(len(house.sent["c"])))
+
+
+def test_a_live_run_that_a_panel_shows_is_read(house: House) -> None:
+    handle = house.submit("endless")
+    house.open()
+    until(lambda: house.rows()[handle].known and house.rows()[handle].metric == "loss" and house.rows()[handle].spark)
+    assert house.rows()[handle].gpus == 4
+    house.ask(shown="")
+    until(lambda: house.on(lambda: house.controller.entry(handle).lookers) == 0)
+
+
+def test_changes_are_coalesced_to_two_a_second(house: House) -> None:
+    house.open()
+    handles = [house.submit("endless", f"many-{i}") for i in range(30)]
+    until(lambda: all(h in house.rows() and house.rows()[h].spark for h in handles[-5:]))
+    times = [at for at, event, _ in house.sent["c"] if isinstance(event, Changes)]
+    assert all(b - a > 0.4 for a, b in zip(times, times[1:], strict=False)), times
+
+
+def test_a_gap_and_a_panel_that_is_shown_again_get_a_snapshot(house: House) -> None:
+    house.open()
+    house.submit("endless")
+    until(lambda: house.heard(Changes))
+    assert house.ask(seq=-1).snapshot
+    until(lambda: len(house.heard(Snapshot)) == 2)
+    assert not house.ask(shown="status").snapshot
+    assert house.ask(shown="panel").snapshot
+    until(lambda: len(house.heard(Snapshot)) == 3)
+
+
+def test_what_is_on_its_way_is_no_gap_and_what_was_lost_is(house: House) -> None:
+    house.open()
+    house.submit("endless")
+    until(lambda: house.heard(Changes))
+    seen = len(house.sent["c"]) - 2
+    assert not house.ask(seq=seen).snapshot
+    until(lambda: any(event.renew for event in house.heard(Changes)), "the question")
+    assert house.ask(seq=seen).snapshot  # still: it was lost
+
+
+def test_status_hears_of_beginnings_ends_and_trouble_only(house: House) -> None:
+    house.open(shown="status")
+    handle, bad = house.submit("wide"), house.submit("bad")
+    until(lambda: bad in house.rows() and house.rows()[bad].state == "failed")
+    until(lambda: house.rows()[handle].started is not None)
+    count = len(house.sent["c"])
+    house.call(asyncio.sleep(2.5))  # its 64 GPUs tick ten times a second meanwhile
+    assert len(house.sent["c"]) == count
+    assert house.rows()[bad].attention.startswith(f"{bad} failed")
+    house.call(house.controller.cancel(handle))
+    until(lambda: house.rows()[handle].state == "canceled")
+
+
+def test_a_target_says_how_many_runs_it_has(house: House) -> None:
+    def counts() -> tuple[int, int]:
+        found = (0, 0)
+        for _, event, _ in list(house.sent["c"]):
+            if isinstance(event, Snapshot | Changes) and event.targets is not None:
+                found = next((row.running, row.queued) for row in event.targets if row.name == "endless")
+        return found
+
+    house.open()
+    handles = [house.submit("endless") for _ in range(2)]
+    until(lambda: counts() == (2, 0))
+    house.call(house.controller.cancel(handles[0]))
+    until(lambda: counts() == (1, 0))
+    house.call(house.controller.cancel(handles[1]))
+    until(lambda: counts() == (0, 0))
+
+
+def test_two_pages_get_the_same(house: House) -> None:
+    house.open("one")
+    house.open("two")
+    handle = house.submit("quick")
+    until(lambda: all(handle in house.rows(c) and house.rows(c)[handle].ended for c in ("one", "two")))
+    assert house.rows("one") == house.rows("two")
+
+
+def test_a_change_of_the_target_in_use_is_noticed_without_a_click(house: House) -> None:
+    house.open()
+    house.api.use("wide")
+    until(lambda: any(event.current == "wide" for event in house.heard(Changes)))
+    rows = next(event.targets for event in house.heard(Changes) if event.current == "wide")
+    assert [row.name for row in rows if row.current] == ["wide"]
+
+
+def test_a_workspace_is_noticed_without_a_click(house: House, tmp_path: Path) -> None:
+    assert house.open().workspaces == ()
+    Workspaces(StateRoot(tmp_path / "home")).put(
+        WorkspaceFacts(name="lab", subscription="s", resource_group="g", workspace="w", user="ada")
+    )
+    until(lambda: [event for event in house.heard(Changes) if event.workspaces], "its row")
+    (changes,) = [event for event in house.heard(Changes) if event.workspaces is not None]
+    assert [(row.name, row.current, row.user) for row in changes.workspaces] == [("lab", True, "ada")]
+
+
+def test_runs_of_other_kernels_come_and_go_without_a_click(house: House) -> None:
+    house.open()
+    root = house.controller.root.path
+    (run_id,) = write_runs(root, 1, time.time())
+    handle = f"local/{run_id}"
+    until(lambda: handle in house.rows())
+    (root / "runs" / run_id).rename(root / "runs" / f".gone-{run_id}")
+    until(lambda: handle not in house.rows())
+
+
+def test_past_runs_say_their_details_when_asked(house: House) -> None:
+    ids = write_runs(house.controller.root.path, 40, time.time(), gpus=2, seconds=120)
+    house.open()
+    until(lambda: len(house.rows()) == 40)
+    assert not any(row.known for row in house.rows().values())
+    handles = [f"local/{run_id}" for run_id in ids]
+    house.ask(details=tuple(handles[:30]))
+    until(lambda: all(house.rows()[handle].known for handle in handles[:30]))
+    row = house.rows()[handles[0]]
+    assert row.metric and row.value is not None and len(row.spark) > 10 and row.log_bytes > 0
+    assert not any(house.rows()[handle].known for handle in handles[30:])
+    assert house.on(lambda: house.controller.entry(handles[0]).telemetry.node(0).ticks) == 0  # nothing is kept
+
+
+def test_500_past_runs_never_hold_the_loop(house: House) -> None:
+    write_runs(house.controller.root.path, 510, time.time(), gpus=1, seconds=5)
+    stalls: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            # The processor time of the loop's own thread: other work on the machine does not count.
+            begun = time.thread_time()
+            await asyncio.sleep(0.001)
+            stalls.append(time.thread_time() - begun)
+
+    task = house.on(lambda: house.controller.loop.start(watch(), "stalls"))
+    snapshot = house.open()
+    until(lambda: len(house.rows()) >= 500)
+    if len(snapshot.runs) == 500:
+        assert snapshot.more == 10
+    house.on(task.cancel)
+    assert sorted(stalls)[-5] < 0.2  # tens of milliseconds on an idle machine
+
+
+def test_beats_while_a_cell_runs_and_a_panel_is_seen(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "BEAT_INTERVAL_S", 0.05)
+    house.open()
+    house.open("hidden", shown="status")
+    house.call(asyncio.sleep(0.3))
+    assert not house.heard(Beat)
+    house.busy = True
+    until(lambda: len(house.heard(Beat)) > 3)
+    assert not house.heard(Beat, "hidden")
+
+
+def test_who_does_not_answer_is_asked_and_then_forgotten(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "BEAT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(clients, "SILENCE_S", 0.3)
+    monkeypatch.setattr(clients, "REMOVE_AFTER_S", 0.5)
+    house.open()
+    house.busy = True
+    until(lambda: any(event.renew for event in house.heard(Beat)))
+    assert not house.ask().snapshot  # it is there
+    until(lambda: "c" not in house.events._clients, "to be forgotten")
+    assert sum(event.renew for event in house.heard(Beat)) >= clients.MAX_QUESTIONS
+    count = len(house.sent["c"])
+    house.submit("quick")
+    house.call(asyncio.sleep(1))
+    assert len(house.sent["c"]) == count
+    assert house.ask(seq=count - 1).snapshot  # it comes back
+
+
+def test_nonsense_is_refused_in_one_sentence(house: House) -> None:
+    for comm in ("", "x" * 300, "a\nb"):
+        with pytest.raises(CommandError) as caught:
+            house.ask(comm, seq=-1)
+        assert caught.value.code == "comm.invalid"
+
+
+def test_after_the_end_a_word_that_it_is_one_and_nothing_more(house: House) -> None:
+    house.open(gpus="target:wide")
+    until(lambda: house.heard(Gpus))
+    house.on(house.events.close)
+    last = house.sent["c"][-1][1]
+    assert isinstance(last, Changes) and last.renew  # who was loaded again meanwhile is found by asking
+    count = len(house.sent["c"])
+    house.submit("quick")
+    house.call(asyncio.sleep(1))
+    assert len(house.sent["c"]) == count
+    assert not house.ask(seq=-1).snapshot
+
+
+def test_a_file_of_targets_that_cannot_be_read_is_told_until_it_can(house: House, tmp_path: Path) -> None:
+    house.open()
+    path = tmp_path / "home" / "targets.json"
+    good = path.read_text()
+    path.write_text(json.dumps({"schema": 1, "current": "local", "targets": {"odd": {"kind": "fake"}}}))
+    told = until(lambda: [e.trouble for e in house.heard(Changes) if e.trouble])[-1]
+    assert str(path) in told and "remove that entry" in told
+    path.write_text(good)
+    until(lambda: any(event.trouble == "" for event in house.heard(Changes)))

@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.errors import SnapshotTooLarge, SubmitError
+from jupyter_amltrain.jobs import snapshot
+from jupyter_amltrain.jobs.snapshot import take
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def names(made: snapshot.Snapshot) -> set[str]:
+    return set(made.files)
+
+
+# -- the script and its modules -------------------------------------------------------
+
+
+def test_a_cell_alone(tmp_path: Path) -> None:
+    write(tmp_path, {"other.py": "", "data.csv": "1"})
+    made = take("script.py", "import os, numpy\n", notebook_dir=tmp_path)
+    assert made.files == {"script.py": b"import os, numpy\n"}
+    assert made.bytes == 17
+
+
+def test_local_modules_come_along_through_each_other(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "a.py": "def f():\n    import b",
+            "b.py": "from ns.deep import thing\nimport a",
+            "ns/deep/thing.py": "from . import beside\nfrom ..up import x",
+            "ns/deep/beside.py": "",
+            "ns/deep/unused.py": "",
+            "ns/up.py": "import pkg.sub.x as y",
+            "pkg/__init__.py": "",
+            "pkg/sub/x.py": "import c",
+            "pkg/other.py": "",
+            "pkg/notes.txt": "",
+            "pkg/__pycache__/x.py": "",
+            "c.py": "this is = no python",
+            "unused.py": "",
+            "json.py": "x = 1",
+        },
+    )
+    made = take("script.py", "from a import f\n'import unused'", notebook_dir=tmp_path)
+    assert names(made) == {
+        "script.py", "a.py", "b.py", "c.py", "ns/deep/thing.py", "ns/deep/beside.py", "ns/up.py",
+        "pkg/__init__.py", "pkg/other.py", "pkg/sub/x.py",
+    }  # fmt: skip
+    assert made.files["a.py"] == str(tmp_path / "a.py")
+    assert "json.py" in names(take("s.py", "import json", notebook_dir=tmp_path))
+
+
+def test_from_import_of_a_package_and_of_a_name(tmp_path: Path) -> None:
+    write(tmp_path, {"pkg/__init__.py": "x = 1", "pkg/m.py": "", "ns/m.py": ""})
+    assert len(take("s.py", "from pkg import x", notebook_dir=tmp_path).files) == 3
+    assert names(take("s.py", "from ns import m, absent", notebook_dir=tmp_path)) == {
+        "s.py",
+        "ns/m.py",
+    }
+
+
+def test_a_bare_folder_does_not_hide_what_is_installed(tmp_path: Path) -> None:
+    write(tmp_path, {"mlflow/notes.py": "", "email/mine.py": ""})
+    made = take("s.py", "import mlflow.notes, email.mine", notebook_dir=tmp_path)
+    assert names(made) == {"s.py"}
+
+
+def test_an_edited_module_is_read_again(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "", "b.py": ""})
+    assert names(take("s.py", "import a", notebook_dir=tmp_path)) == {"s.py", "a.py"}
+    write(tmp_path, {"a.py": "import b"})
+    assert names(take("s.py", "import a", notebook_dir=tmp_path)) == {"s.py", "a.py", "b.py"}
+
+
+def test_a_file_is_taken_byte_for_byte(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(b"# coding: latin-1\nimport b\nx = '\xfc'\n")
+    write(tmp_path, {"b.py": ""})
+    made = take("train.py", "", notebook_dir=tmp_path)
+    assert made.files["train.py"] == str(tmp_path / "train.py") and "b.py" in made.files
+
+
+def test_names_beyond_ascii(tmp_path: Path) -> None:
+    write(tmp_path, {"größe.py": "x = 1"})
+    assert "größe.py" in names(take("s.py", "import größe", notebook_dir=tmp_path))
+    (tmp_path / os.fsdecode(b"\xff.py")).write_text("")
+    assert "größe.py" in names(take("s.py", "import größe", notebook_dir=tmp_path))
+    with pytest.raises(SubmitError, match="is not UTF-8"):
+        take("s.py", "x = 1", notebook_dir=tmp_path, source=tmp_path)
+
+
+def test_a_module_named_like_the_script_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"script.py": ""})
+    with pytest.raises(SubmitError, match="Rename that file"):
+        take("script.py", "import script", notebook_dir=tmp_path)
+
+
+# -- a source folder ------------------------------------------------------------------
+
+
+def test_a_folder_is_taken_whole_but_for_what_is_never_wanted(tmp_path: Path) -> None:
+    kept = {"train.py": "", "pkg/m.py": "", "conf.yaml": "", ".env": ""}
+    skipped = {f"{x}/a.py": "" for x in snapshot.ALWAYS_SKIPPED} | {"pkg/__pycache__/m.pyc": ""}
+    write(tmp_path, kept | skipped)
+    assert names(take("train.py", "", notebook_dir="/", source=tmp_path)) == set(kept)
+    made = take("script.py", "x = 1", notebook_dir="/", source=tmp_path)
+    assert names(made) == {*kept, "script.py"}
+
+
+def test_nested_gitignore(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            ".gitignore": "*.log\n/out/\n!keep.log\n# comment\n\ndata/*\n!data/small.csv\n",
+            "a.log": "", "keep.log": "", "out/x": "", "sub/out/y": "", "data/big": "",
+            "data/small.csv": "", "sub/.gitignore": "!b.log\n/z\n", "sub/b.log": "", "sub/z": "",
+            "z": "",
+        },
+    )  # fmt: skip
+    assert names(take("z", "", notebook_dir="/", source=tmp_path)) == {
+        ".gitignore", "keep.log", "sub/out/y", "data/small.csv", "sub/.gitignore", "sub/b.log", "z",
+    }  # fmt: skip
+
+
+def test_amlignore_takes_the_place_of_gitignore(tmp_path: Path) -> None:
+    write(tmp_path, {".amlignore": "*.csv\n", ".gitignore": "*.py\n", "a.py": "", "b.csv": ""})
+    assert names(take("a.py", "", notebook_dir="/", source=tmp_path)) == {
+        "a.py",
+        ".amlignore",
+        ".gitignore",
+    }
+
+
+def test_an_ignored_script_is_said(tmp_path: Path) -> None:
+    write(tmp_path, {".amlignore": "*.py\n", "a.py": ""})
+    with pytest.raises(SubmitError, match=r"script a\.py is not among .* ignore file"):
+        take("a.py", "", notebook_dir="/", source=tmp_path)
+
+
+def test_links(tmp_path: Path) -> None:
+    source = write(tmp_path / "src", {"a.py": "", "d/b.py": ""})
+    (source / "inside.py").symlink_to("d/b.py")
+    (source / "e").symlink_to("d")
+    (source / "d" / "loop").symlink_to("..")
+    (source / "broken").symlink_to("nowhere")
+    os.mkfifo(source / "pipe")
+    assert names(take("a.py", "", notebook_dir="/", source=source)) == {
+        "a.py", "d/b.py", "inside.py", "e/b.py",
+    }  # fmt: skip
+    (source / "data").symlink_to(tmp_path)
+    with pytest.raises(SubmitError, match=r"data is a link to .* echo '/data' >> .*\.amlignore"):
+        take("a.py", "", notebook_dir="/", source=source)
+    (source / ".amlignore").write_text("/data\n")
+    take("a.py", "", notebook_dir="/", source=source)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(SubmitError, match="is not a folder"):
+        take("a.py", "", notebook_dir="/", source=tmp_path / "no")
+
+
+# -- limits ---------------------------------------------------------------------------
+
+
+def test_culprits_are_named_with_what_to_type(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "data/train/a.bin": "x" * 3000, "data/train/b.bin": "x" * 3000, "data/readme": "x",
+            "model.ckpt": "x" * 2500, "old/1": "x" * 900, "old/2": "x" * 900, "a.py": "x",
+        },
+    )  # fmt: skip
+    with pytest.raises(SnapshotTooLarge) as caught:
+        take("a.py", "", notebook_dir="/", source=tmp_path, limit_bytes=10_000)
+    message = str(caught.value)
+    assert "data/train/ (0.0 MB), model.ckpt (0.0 MB), old/ (0.0 MB)" in message
+    assert message.endswith(f"cd {tmp_path}; echo '/data/train/' >> .amlignore")
+    write(tmp_path, {".gitignore": ""})
+    with pytest.raises(SnapshotTooLarge, match=r"cp \.gitignore \.amlignore; echo"):
+        take("a.py", "", notebook_dir="/", source=tmp_path, limit_bytes=10_000)
+    write(tmp_path, {".amlignore": "/data/train/"})
+    take("a.py", "", notebook_dir="/", source=tmp_path, limit_bytes=10_000)
+
+
+def test_too_many_files(tmp_path: Path) -> None:
+    write(tmp_path, {f"images/{i}.png": "" for i in range(30)} | {"a.py": ""})
+    with pytest.raises(SnapshotTooLarge, match=r"31 files.*limit of 20 files; .*images/ \(30 files"):
+        take("a.py", "", notebook_dir="/", source=tmp_path, limit_files=20)
+
+
+def test_a_hopeless_folder_is_given_up(tmp_path: Path) -> None:
+    write(tmp_path, {f"images/{i}.png": "" for i in range(30)} | {"a.py": ""})
+    with pytest.raises(SnapshotTooLarge, match="more than .* in 21 files"):
+        take("a.py", "", notebook_dir="/", source=tmp_path, limit_files=2)
+
+
+# -- digest ---------------------------------------------------------------------------
+
+
+def test_digest_follows_names_modes_and_contents_only(tmp_path: Path) -> None:
+    def digest(where: str, files: dict[str, str], mode: int = 0o644) -> str:
+        root = write(tmp_path / where, files)
+        for name in files:
+            (root / name).chmod(mode)
+        return take("s.py", "x = 1", notebook_dir="/", source=root).digest
+
+    one = digest("1", {"a": "1", "b": "2"})
+    assert digest("2", {"b": "2", "a": "1"}) == one
+    others = [
+        digest("3", {"a": "2", "b": "1"}),
+        digest("4", {"a": "1", "c": "2"}),
+        digest("5", {"a": "1", "b": "2"}, 0o755),
+        digest("6", {"a": "1"}),
+    ]
+    assert len({one, *others}) == 5
+
+
+def test_bytes_and_file_have_the_same_digest(tmp_path: Path) -> None:
+    write(tmp_path, {"s.py": "x = 1"})
+    by_file = take("s.py", "", notebook_dir=tmp_path).digest
+    assert take("s.py", "x = 1", notebook_dir="/").digest == by_file
+
+
+def test_a_cell_takes_no_time(tmp_path: Path) -> None:
+    write(tmp_path, {f"{i}.csv": "" for i in range(100)})
+    text = "import os, sys, numpy, mlflow\n" + "x = 1\n" * 50
+    take("s.py", text, notebook_dir=tmp_path)
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        take("s.py", text, notebook_dir=tmp_path)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.002
+
+
+# -- what is no file, and what changes -------------------------------------------------
+
+
+def test_links_in_a_circle_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": ""})
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    assert names(take("a.py", "", notebook_dir="/", source=tmp_path)) == {"a.py"}
+    with pytest.raises(SubmitError, match="not a folder"):
+        take("a.py", "", notebook_dir="/", source=tmp_path / "one")
+
+
+@pytest.mark.parametrize("name", [".amlignore", ".gitignore", "sub/.gitignore"])
+@pytest.mark.parametrize("kind", ["fifo", "device", "loop"])
+def test_an_ignore_file_that_is_no_file_is_one_sentence(tmp_path: Path, name: str, kind: str) -> None:
+    write(tmp_path, {"a.py": "", "sub/b.py": ""})
+    if kind == "fifo":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero" if kind == "device" else Path(name).name)
+    with pytest.raises(SubmitError, match="Cannot read") as caught:
+        take("a.py", "", notebook_dir="/", source=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_pipes_sockets_and_devices_are_left_out(tmp_path: Path) -> None:
+    import socket
+
+    write(tmp_path, {"a.py": ""})
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "null").symlink_to("/dev/null")
+    (tmp_path / ".amlignore").write_text("null\n")
+    with socket.socket(socket.AF_UNIX) as made:
+        here = os.getcwd()
+        os.chdir(tmp_path)
+        try:
+            made.bind("socket")
+        finally:
+            os.chdir(here)
+    assert names(take("a.py", "", notebook_dir="/", source=tmp_path)) == {"a.py", ".amlignore"}
+
+
+def test_a_module_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    write(tmp_path, {"package/__init__.py": "", "package/loop.py": ""})
+    os.mkfifo(tmp_path / "piped.py")
+    os.mkfifo(tmp_path / "package" / "piped.py")
+    (tmp_path / "package" / "loop.py").unlink()
+    (tmp_path / "package" / "loop.py").symlink_to("loop.py")
+    made = take("s.py", "import piped, package", notebook_dir=tmp_path)
+    assert names(made) == {"s.py", "package/__init__.py"}
+    os.mkfifo(tmp_path / "script.py")
+    with pytest.raises(SubmitError, match="Cannot read the script"):
+        take("script.py", "", notebook_dir=tmp_path)
+
+
+@pytest.mark.parametrize("where", ["name", "folder"])
+def test_a_name_that_is_not_utf_8_is_one_printable_sentence(tmp_path: Path, where: str) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    write(tmp_path, {"a.py": "", (f"{odd}.txt" if where == "name" else f"{odd}/b.txt"): ""})
+    with pytest.raises(SubmitError, match="not UTF-8") as caught:
+        take("a.py", "", notebook_dir="/", source=tmp_path)
+    str(caught.value).encode()
+
+
+def test_a_source_folder_whose_own_name_is_not_utf_8_works(tmp_path: Path) -> None:
+    root = write(tmp_path / os.fsdecode(b"caf\xe9"), {"a.py": "x = 1"})
+    made = take("a.py", "", notebook_dir="/", source=root)
+    assert names(made) == {"a.py"} and made.digest == take("a.py", "x = 1", notebook_dir="/").digest
+
+
+def test_the_digest_of_a_copy_is_of_what_was_copied(tmp_path: Path) -> None:
+    write(tmp_path / "source", {"a.py": "x = 1", "sub/b.py": "y = 1"})
+    made = take("a.py", "", notebook_dir="/", source=tmp_path / "source")
+    assert snapshot.digest_of(tmp_path / "source", made.files) == made.digest
+    write(tmp_path / "source", {"a.py": "x = 2"})
+    assert snapshot.digest_of(tmp_path / "source", made.files) != made.digest
+
+
+def test_a_link_for_outputs_that_a_run_was_given_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "source", {"a.py": ""})
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "source" / "outputs").symlink_to(snapshot.OUTPUTS_LINK)
+    assert names(take("a.py", "", notebook_dir="/", source=tmp_path / "source")) == {"a.py"}

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import ast
+import threading
+import warnings
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.jobs import preflight
+
+LOUD = 'x = "\\d"\nassert (x, "always true")\nx is 3\n'
+
+
+@pytest.mark.parametrize("action", ["always", "error"])
+def test_nothing_is_said_about_a_persons_code_whatever_is_done_with_warnings(action: Any) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter(action)
+        preflight.check_syntax(preflight.parse(LOUD))
+        assert preflight.literal(' "\\d"') == "\\d"
+        count = len(warnings.filters)
+        preflight.parse(LOUD)
+        assert len(warnings.filters) == count
+        if action == "always":
+            compile("x is 3", "<other>", "exec")
+        else:
+            with pytest.raises(SyntaxError):
+                compile("x is 3", "<other>", "exec")
+    assert len(caught) == (action == "always")  # of others it is
+
+
+def test_filters_that_another_thread_sets_meanwhile_stay() -> None:
+    stop = threading.Event()
+
+    def parse() -> None:
+        while not stop.is_set():
+            preflight.check_syntax(preflight.parse(LOUD))
+
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        thread = threading.Thread(target=parse)
+        thread.start()
+        try:
+            for number in range(200):
+                warnings.filterwarnings("ignore", message=f"mine {number}")
+        finally:
+            stop.set()
+            thread.join()
+        mine = {entry[1].pattern for entry in warnings.filters if entry[1] is not None}  # type: ignore[union-attr]
+    assert mine == {f"mine {number}" for number in range(200)}
+
+
+def test_errors_are_pythons_own() -> None:
+    with pytest.raises(SyntaxError):
+        preflight.parse("x =")
+    with pytest.raises(SyntaxError):
+        preflight.check_syntax(preflight.parse("break"))
+    with pytest.raises(ValueError):
+        preflight.literal("print()")
+    assert isinstance(preflight.parse(b"x = 1"), ast.Module)

@@ -1,0 +1,81 @@
+"""A history is small, and right about every extreme and every mean."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_amltrain.kernel.history import Pyramid
+
+
+def _check(pyramid: Pyramid, t: np.ndarray, rows: np.ndarray) -> None:
+    """Every bucket says least, mean and most of exactly its ticks."""
+    starts = np.searchsorted(t, pyramid.t[: pyramid.count])
+    ends = [*starts[1:], len(t)]
+    assert starts[0] == 0 and pyramid.filled == len(t) - starts[-1]
+    for k, (a, b) in enumerate(zip(starts, ends, strict=True)):
+        piece = rows[a:b]
+        for column in range(rows.shape[1]):
+            known = piece[:, column][~np.isnan(piece[:, column])]
+            low, mean, high = pyramid.values[:, column, k]
+            if not len(known):
+                assert math.isnan(low) and math.isnan(mean) and math.isnan(high)
+            else:
+                assert low == known.min() and high == known.max()
+                assert mean == pytest.approx(known.mean(), rel=1e-4, abs=1e-4)
+
+
+@given(st.integers(1, 400), st.integers(1, 3), st.integers(0, 10**6), st.lists(st.integers(1, 50), max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_each_bucket_is_its_ticks(ticks: int, columns: int, seed: int, cuts: list[int]) -> None:
+    random = np.random.default_rng(seed)
+    t = np.arange(ticks) + random.random() * 0.5
+    rows = random.random((ticks, columns)).astype(np.float32) * 100
+    rows[random.random((ticks, columns)) < 0.2] = np.nan
+    pyramid = Pyramid(columns, buckets=16)
+    at = 0
+    for cut in [*cuts, ticks]:  # in pieces of any size, as the file is read
+        pyramid.add(t[at : at + cut], rows[at : at + cut])
+        at = min(ticks, at + cut)
+    assert pyramid.count <= 16
+    _check(pyramid, t, rows)
+
+
+def test_a_spike_of_one_tick_in_a_day_is_kept() -> None:
+    rows = np.full((86_400, 1), 3.0, np.float32)
+    rows[51_234] = 97.0
+    pyramid = Pyramid(1)
+    pyramid.add(np.arange(86_400.0), rows)
+    assert np.nanmax(pyramid.values[2]) == 97.0 and np.nanmin(pyramid.values[0]) == 3.0
+    assert 512 < pyramid.count <= 1024 and pyramid.width == 128
+
+
+def test_blocks_and_ticks_may_follow_each_other() -> None:
+    pyramid = Pyramid(2, buckets=8)
+    for minute in range(20):
+        low, mean, high = (np.array([value, np.nan], np.float32) for value in (minute, minute + 1, minute + 2))
+        pyramid.add_block(minute * 60.0, 60, low, mean, high)
+    pyramid.add(np.arange(1200.0, 1230.0), np.full((30, 2), 50.0, np.float32))
+    values = pyramid.values[:, :, : pyramid.count]
+    assert values[0, 0, 0] == 0 and values[2, 0].max() == 50
+    assert np.nanmin(values[0, 1]) == 50  # of the second column nothing was known before
+    assert pyramid.count <= 8 and list(pyramid.t[: pyramid.count]) == sorted(pyramid.t[: pyramid.count])
+
+
+def test_ticks_leave_the_warnings_of_the_process_alone() -> None:
+    """Filters are the whole process's: touched on the loop, a cell's warnings come again or never."""
+    pyramid = Pyramid(2)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        before = warnings.filters
+        for tick in range(5):
+            warnings.warn("once a place", UserWarning, stacklevel=1)
+            pyramid.add(np.array([float(tick)] * 3), np.array([[1, np.nan]] * 3, np.float32))
+        assert warnings.filters is before
+    assert [str(one.message) for one in shown] == ["once a place"]
+    assert np.isnan(pyramid.values[1, 1, : pyramid.count]).all()

@@ -1,0 +1,72 @@
+"""One sentence and one error for the end of a run."""
+
+from __future__ import annotations
+
+from jupyter_amltrain.errors import RunFailed
+from jupyter_amltrain.kernel.outcome_text import as_error, failure_sentence
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
+
+
+def test_a_run_that_left_its_gpus_alone() -> None:
+    detail = (
+        "stopped because its GPUs were not used: GPU 0 stayed at 0 % utilization and within 3 MiB of its memory before"
+        " the run, for 60 s; likely cause: nothing was moved to the GPU: model.to('cuda'), batch.to('cuda')"
+    )
+    status = RunStatus(state=RunState.FAILED, reason="gpu-unused", detail=detail, signal=15)
+    run = Run(handle=make_handle("local", "digits-1"), spec=JobSpec(name="digits"), status=status, created=0.0)
+    said = failure_sentence(run, "")
+    assert said == f"local/digits-1 was {detail}. --require-gpu=warn lets it run."
+    error = as_error(run, "one\ntwo\n")
+    assert isinstance(error, RunFailed) and str(error) == said and error.log_tail == "one\ntwo"
+
+
+def failed(log: str, **cause: str) -> str:
+    status = RunStatus(
+        state=RunState.FAILED, reason="exit", detail="exited with code 1", exit_code=1, cause=cause or {}
+    )
+    spec = JobSpec(name="digits", cell="x", script_name="digits.py")
+    text = failure_sentence(Run(handle=make_handle("local", "digits-1"), spec=spec, status=status, created=0.0), log)
+    assert text is not None
+    return text
+
+
+LOG = """Traceback (most recent call last):
+  File "/r/source/digits.py", line 7, in <module>
+RuntimeError: CUDA error: x
+"""
+
+
+def test_failure_with_an_xid_begins_with_it() -> None:
+    text = failed(
+        LOG, kind="xid", text="GPU 0 reported Xid 79 (GPU has fallen off the bus) 2 s before", action="Reboot"
+    )
+    assert text.startswith("local/digits-1 failed: exit code 1; GPU 0 reported Xid 79 (GPU has fallen off the bus) 2 s")
+    assert "CUDA error: x in line 7 of the cell" in text and ". Reboot. See: " in text
+
+
+def test_failure_out_of_gpu_memory_names_the_line() -> None:
+    text = failed(LOG, kind="cuda-oom", text="CUDA out of memory on GPU 0: 1.0 GiB more was asked for", action="Wait")
+    assert "CUDA out of memory on GPU 0 in line 7 of the cell: 1.0 GiB" in text and "RuntimeError" not in text
+
+
+def test_failure_without_a_traceback_keeps_its_detail() -> None:
+    status = "exited with code 1; GPU 0 was lost just before"
+    run = Run(
+        handle=make_handle("local", "digits-1"),
+        spec=JobSpec(name="digits"),
+        status=RunStatus(
+            state=RunState.FAILED, reason="exit", detail=status, exit_code=1, cause={"text": "x", "action": "Look"}
+        ),
+        created=0.0,
+    )
+    assert failure_sentence(run, "") == f"local/digits-1 failed: {status}. Look. See: %aml_runs logs local/digits-1"
+
+
+def test_out_of_memory_is_read_from_the_log_of_a_service() -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00"
+    error += " GiB of which 12.00 MiB is free. Process 7 has 2.00 GiB memory in use. Including non-PyTorch memory, this"
+    log = LOG.replace("RuntimeError: CUDA error: x", f"{error} process has 5.90 GiB memory in use.")
+    text = failed(log)
+    assert "CUDA out of memory in line 7 of the cell: 1.0 GiB more was asked for, 12.0 MiB of 8.0 GiB was free" in text
+    assert "pid 7 held 2.0 GiB" in text and "torch.OutOfMemoryError" not in text

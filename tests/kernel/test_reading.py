@@ -1,0 +1,134 @@
+"""A long run is attached to by its minutes; ticks alone redraw a record seldom."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_amltrain.backends.base import Chunk
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.watcher import read_streams, worth_a_frame
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
+from tests import telemetry_files as files
+
+_FILES = {"telemetry": "node-0.jsonl", "minutes": "minutes-0.jsonl", "summary": "summary-0.json"}
+
+
+class Folder:
+    """A backend that reads a folder and counts."""
+
+    log_may_shrink = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bytes = folder, 0
+
+    async def log_path(self, run_id: str) -> str:
+        return "log"
+
+    async def read(self, run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
+        path = self.folder / "telemetry" / _FILES.get(stream, stream)
+        data = path.read_bytes() if path.exists() else b""
+        offset = max(0, len(data) + offset) if offset < 0 else offset
+        piece = data[offset : offset + limit]
+        self.bytes += len(piece)
+        return Chunk(piece, offset + len(piece))
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread("test-loop")
+    yield thread
+    thread.close()
+
+
+def entry_of(state: RunState = RunState.RUNNING, age: float = 0.0) -> Entry:
+    status = RunStatus(state=state)
+    run = Run(handle=make_handle("t", "r-22222"), spec=JobSpec(name="r"), status=status, created=time.time() - age)
+    return Entry(run)
+
+
+@pytest.mark.parametrize("hours", [0.1, 12])
+def test_the_end_of_a_long_file_is_exact_and_most_of_it_is_not_read(
+    hours: float, tmp_path: Path, loop: LoopThread
+) -> None:
+    files.write_node(tmp_path, gpus=4, seconds=hours * 3600)
+    summary = tmp_path / "telemetry" / "summary-0.json"
+    told = {**json.loads(summary.read_text()), "notes": [[files.START + 9, "GPU 1 fell off the bus"]]}
+    summary.write_text(json.dumps(told))
+    backend, entry = Folder(tmp_path), entry_of(RunState.COMPLETED)
+    news = loop.call(read_streams(backend, entry, entry.run.status))  # type: ignore[arg-type]
+    node = entry.telemetry.node(0)
+    size = (tmp_path / "telemetry" / "node-0.jsonl").stat().st_size
+    assert news == {"telemetry"} and node.offset == size and node.seq == hours * 3600 - 1
+    assert node.pyramid.t[0] == files.START
+    if hours > 1:
+        assert entry.telemetry.summaries[0]["gpus"][3]["memory_peak"] == 43_000
+        # What happened in hours whose ticks were not read is told all the same.
+        assert "GPU 1 fell off the bus" in entry.telemetry.node(0).note
+        assert backend.bytes < size / 3
+    assert not loop.call(read_streams(backend, entry, entry.run.status))  # type: ignore[arg-type]
+
+
+def looks(loop: LoopThread, folder: Path, entry: Entry, *logs: bytes) -> list[str]:
+    """Tails of a log whose file is each of `logs` in turn, with a look between."""
+    backend, found = Folder(folder), []
+    (folder / "telemetry").mkdir(exist_ok=True)
+    for log in logs:
+        (folder / "telemetry" / "log").write_bytes(log)
+        loop.call(read_streams(backend, entry, entry.run.status))  # type: ignore[arg-type]
+        found.append(entry.log.tail()[0])
+    return found
+
+
+@pytest.mark.parametrize("after", [b"new\n", b"new\n" * 100, b"new\n" * 100_000], ids=["shorter", "longer", "long"])
+def test_log_that_the_job_rewrites_is_shown_from_its_new_beginning(
+    after: bytes, tmp_path: Path, loop: LoopThread
+) -> None:
+    entry = entry_of()
+    old = b"".join(b"old %d\n" % i for i in range(20))
+    first, second, third = looks(loop, tmp_path, entry, old, after, after + b"more\n")
+    assert first == old.decode() and "old" not in second + third
+    assert third.endswith("more\n") and entry.log.bytes == len(after) + 5
+    assert entry.log.restarts == 1
+    if len(after) < 1000:
+        marker, *rest = third.splitlines()
+        assert "new" not in marker or "emptied" in marker
+        assert rest == [*after.decode().splitlines(), "more"]
+        assert entry.log.tail()[1] == 0
+
+
+def test_log_that_is_emptied_again_and_again_holds_the_last_text(tmp_path: Path, loop: LoopThread) -> None:
+    entry = entry_of()
+    tails = looks(loop, tmp_path, entry, b"one " * 30, b"two " * 20, b"", b"three\n", b"three\nfour\n")
+    assert tails[2] == tails[1] and tails[3].endswith("three\n") and "two" not in tails[3]
+    assert tails[4].endswith("three\nfour\n") and entry.log.restarts == 2
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8))
+def test_log_that_only_grows_is_never_restarted(parts: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        loop, entry = LoopThread("test-loop"), entry_of()
+        try:
+            looks(loop, Path(folder), entry, *(b"".join(parts[:i]) for i in range(len(parts) + 1)))
+        finally:
+            loop.close()
+    assert entry.log.restarts == 0 and entry.log.bytes == len(b"".join(parts))
+
+
+def test_ticks_redraw_a_record_at_a_tenth_of_its_age() -> None:
+    young, old = entry_of(age=0.0), entry_of(age=1000.0)
+    assert worth_a_frame(young, {"log"}) and worth_a_frame(young, {"telemetry", "metrics"})
+    assert not worth_a_frame(young, set())
+    for entry in (young, old):
+        entry.telemetry.told = time.monotonic() - 1.5
+    assert worth_a_frame(young, {"telemetry"}) and not worth_a_frame(young, {"telemetry"})
+    assert not worth_a_frame(old, {"telemetry"}) and worth_a_frame(old, {"log"})

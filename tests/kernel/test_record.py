@@ -1,0 +1,116 @@
+"""A record is small whatever the run was, and honest JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_amltrain.kernel.record import METRICS, record_of
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.streams import Metric
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.record import RunRecord
+from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
+from tests import telemetry_files as files
+
+LIMIT = 200_000
+
+
+def entry_of(state: RunState = RunState.RUNNING, detail: str = "", **more: Any) -> Entry:
+    spec = more.pop("spec", JobSpec(name="r"))
+    status = RunStatus(state=state, detail=detail)
+    return Entry(Run(handle=make_handle("local", "r-22222"), spec=spec, status=status, created=1.0, **more))
+
+
+def bytes_of(record: RunRecord) -> int:
+    return len(json.dumps(msgspec.to_builtins(record), ensure_ascii=False).encode())
+
+
+def many_points(entry: Entry, metrics: int, points: int) -> None:
+    metric = Metric()  # one stands for all: a record counts and draws each
+    for i in range(points):
+        metric.append(10**6 + i, float(i), -1.23456789e-120 * (i % 977))
+    for number in range(metrics):
+        entry.metrics.metrics[f"metric/{number}"] = metric
+
+
+def test_sixty_metrics_of_a_hundred_thousand_points() -> None:
+    entry = entry_of()
+    many_points(entry, 60, 100_000)
+    entry.log.feed(b"\x00\xff line\n" * 40_000, 360_000)
+    entry.telemetry.feed(0, b'{"columns":["seq","t","cpu","memory"],"cpus":2,"memory_total":8e9}\n')
+    entry.telemetry.feed(
+        0,
+        b"".join(b"[%d,1795249210.%03d,99.87654321,%d]\n" % (i, i % 1000, 10**9 + i * 7919) for i in range(40_000)),
+    )
+    record = record_of(entry)
+    assert bytes_of(record) < LIMIT
+    assert len(record.metrics) == METRICS
+    assert all(m.n == 100_000 and len(m.step) == len(m.value) <= 300 for m in record.metrics.values())
+    assert len(record.telemetry.t) <= 300 and len(record.log.tail) <= 8192
+
+
+def test_texts_without_end() -> None:
+    big = {f"name{i}": "é" * 1900 for i in range(400)}
+    spec = JobSpec(name="r", params=big, tags=dict(big), experiment="e" * 250)
+    entry = entry_of(RunState.FAILED, spec=spec, outputs=dict(big), error="x" * 10**6, detail="y" * 10**6)
+    many_points(entry, 12, 400)
+    entry.metrics.metrics["m" * 10**6] = entry.metrics.metrics.pop("metric/0")
+    record = record_of(entry)
+    assert bytes_of(record) < LIMIT
+    assert record.params["name0"] == big["name0"] and record.tags["name0"] == big["name0"]
+
+
+def test_one_large_value_is_cut_and_the_others_stay() -> None:
+    record = record_of(entry_of(outputs={"large": list(range(10**5)), "small": [1, 2]}))
+    assert str(record.outputs["large"]).endswith("… (large)") and record.outputs["small"] == [1, 2]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_number_is_null(value: float) -> None:
+    entry = entry_of()
+    entry.metrics.metrics["loss"] = Metric()
+    entry.metrics.metrics["loss"].append(0, 0.0, value)
+    text = msgspec.json.encode(record_of(entry))
+    assert msgspec.json.decode(text)["metrics"]["loss"] == {"step": [0], "value": [None], "last": None, "n": 1}
+
+
+def test_an_ended_run_has_no_age_of_its_telemetry() -> None:
+    for state, known in ((RunState.RUNNING, True), (RunState.COMPLETED, False)):
+        entry = entry_of(state)
+        entry.telemetry.feed(0, b'{"columns":["seq","t","cpu","memory"]}\n[0,1.0,null,5]\n')
+        telemetry = record_of(entry).telemetry
+        assert (telemetry.age is not None) is known
+        assert telemetry.cpu == (None,) and telemetry.memory == (5.0,) and telemetry.memory_total is None
+
+
+def test_the_age_of_gpus_goes_on_when_no_ticks_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    entry = entry_of()
+    files.write_node(tmp_path, gpus=1, seconds=10)
+    entry.telemetry.feed(0, (tmp_path / "telemetry" / "node-0.jsonl").read_bytes())
+    for now in (1.0, 61.0):
+        monkeypatch.setattr(time, "time", lambda now=now: files.START + 9 + now)
+        record = record_of(entry)
+        assert record.gpu is not None and (record.gpu.age, record.telemetry.age) == (now, now)
+
+
+def test_record_with_a_hundred_wordy_children_stays_small() -> None:
+    from jupyter_amltrain.schema.child_run import ChildRun, ChildRuns
+
+    entry = entry_of()
+    runs = [
+        ChildRun(
+            id=f"{i}", name="é" * 100, detail="é" * 200, metric="m" * 60, url="https://x/" + "y" * 300, best=i == 1
+        )
+        for i in range(100)
+    ]
+    entry.streams.children = ChildRuns(runs=tuple(runs), hidden=5)
+    record = record_of(entry)
+    assert bytes_of(record) < 100_000
+    assert any(run.best for run in record.children) and len(record.children) + record.children_hidden == 105

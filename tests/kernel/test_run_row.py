@@ -1,0 +1,123 @@
+"""What a list says of a run: small, whatever the run was."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_amltrain.kernel.run_row import (
+    MAX_ROW_PARAMS,
+    MAX_SPARK_POINTS,
+    MAX_VALUE_CHARS,
+    row_of,
+    spark_of,
+    stream_summary_of,
+)
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.telemetry import RunTelemetry
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Phase, Run, RunHandle, RunState, RunStatus
+from tests.telemetry_files import write_node
+
+
+def entry_of(state: RunState = RunState.RUNNING, *, spec: JobSpec | None = None, **more: Any) -> Entry:
+    fields = {name: more.pop(name) for name in ("error", "reachable", "tracking") if name in more}
+    status = RunStatus(state=state, **more)
+    spec = spec or JobSpec(name="digits", script="pass")
+    return Entry(Run(handle=RunHandle("local/digits-22222"), spec=spec, status=status, created=100.0, **fields))
+
+
+def point(entry: Entry, key: str, value: Any, t: float) -> None:
+    if not entry.metrics.seq:
+        entry.metrics.feed(b'{"seq":1,"op":"init","b":{},"a":{"id":"r"}}\n')
+    body = {"run_id": "r", "key": key, "value": value, "timestamp": t * 1000, "step": 1}
+    entry.metrics.feed(msgspec.json.encode({"seq": entry.metrics.seq + 1, "op": "runs/log-metric", "b": body}) + b"\n")
+
+
+def test_times_come_from_the_phases() -> None:
+    queued = Phase(name="queued", start=101.0, end=103.0, seconds=2.0)
+    running = Phase(name="running", start=103.0)
+    row = row_of(entry_of(phases=(queued, running)))
+    assert (row.started, row.ended, row.phase, row.phase_start) == (103.0, None, "running", 103.0)
+    ended = (queued, Phase(name="running", start=103.0, end=110.0), Phase(name="finalizing", start=110.0, seconds=1.5))
+    row = row_of(entry_of(RunState.COMPLETED, phases=ended))
+    assert (row.started, row.ended, row.phase, row.phase_start) == (103.0, 111.5, "", None)
+    row = row_of(entry_of(RunState.CANCELED, phases=(queued,)))
+    assert row.started is None and row.ended == 103.0
+
+
+def test_the_metric_that_was_logged_last_and_only_numbers() -> None:
+    entry = entry_of()
+    assert not row_of(entry).known
+    point(entry, "loss", 0.5, 10)
+    point(entry, "accuracy", 0.9, 20)
+    point(entry, "loss", 0.4, 30)
+    entry.read = True
+    row = row_of(entry)
+    assert (row.metric, row.value, row.known) == ("loss", 0.4, True)
+    point(entry, "accuracy", "nan", 40)
+    assert (row_of(entry).metric, row_of(entry).value) == ("accuracy", None)
+
+
+def test_parameters_are_few_and_short() -> None:
+    params = {"lr": 0.1 + 0.2, "layers": [64, 32], "name": "x" * 99, "flag": True, **{f"p{i}": i for i in range(40)}}
+    row = row_of(entry_of(spec=JobSpec(name="digits", script="pass", params=params)))
+    assert len(row.params) == MAX_ROW_PARAMS and all(len(text) <= MAX_VALUE_CHARS for text in row.params.values())
+    assert row.params["lr"] == "0.3" and row.params["layers"] == "[64, 32]" and row.params["flag"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (entry_of(), ""),
+        (entry_of(RunState.COMPLETED), ""),
+        (entry_of(RunState.CANCELED), ""),
+        (entry_of(RunState.FAILED, error="local/x failed: raised E.\nmore"), "local/x failed: raised E."),
+        (entry_of(RunState.LOST, detail="its folder is gone"), "its folder is gone"),
+        (entry_of(reachable=False), "Target 'local' is not responding; what is shown may be old."),
+        (entry_of(RunState.COMPLETED, reachable=False), ""),
+        (
+            entry_of(truth={"verdict": "not used", "detail": "GPU 0 stayed at 0 %"}),
+            "Its GPUs are not used: GPU 0 stayed at 0 %",
+        ),
+        (entry_of(truth={"verdict": "used", "detail": "GPU 0"}), ""),
+    ],
+)
+def test_attention_is_one_sentence(entry: Entry, said: str) -> None:
+    assert row_of(entry).attention == said
+
+
+def test_a_sparkline_of_all_gpus_with_holes(tmp_path: Path) -> None:
+    write_node(tmp_path, gpus=4, seconds=600)
+    telemetry = RunTelemetry()
+    telemetry.feed(0, (tmp_path / "telemetry" / "node-0.jsonl").read_bytes())
+    spark = spark_of(telemetry)
+    assert 30 <= len(spark) <= MAX_SPARK_POINTS and all(-1 <= value <= 100 for value in spark) and max(spark) > 0
+    header = {"columns": ["seq", "t"], "gpu_columns": ["util"], "gpus": [{"index": 0}, {"index": 1}], "period": 1}
+    rows = [[i, 100.0 + i, None if i < 5 else 20, None if i < 8 else 40] for i in range(10)]
+    holes = RunTelemetry()
+    holes.feed(0, b"".join(msgspec.json.encode(line) + b"\n" for line in [header, *rows]))
+    assert spark_of(holes) == (-1,) * 5 + (20,) * 3 + (30,) * 2
+    assert spark_of(RunTelemetry()) == ()
+
+
+def test_a_long_run_does_not_make_its_sparkline_anew_for_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jupyter_amltrain.kernel import run_row as module
+
+    made = []
+    monkeypatch.setattr(module, "spark_of", lambda telemetry: made.append(1) or (1,))
+    entry = entry_of()
+    header = {"columns": ["seq", "t"], "gpu_columns": ["util"], "gpus": [{"index": 0}], "period": 1}
+    entry.telemetry.feed(0, msgspec.json.encode(header) + b"\n")
+    for i in range(2000):
+        entry.telemetry.feed(0, msgspec.json.encode([i, 100.0 + i, 50]) + b"\n")
+        stream_summary_of(entry)
+    assert len(made) < 80 + 80 * math.log(2000 / 80) + 80
+    entry.run = msgspec.structs.replace(entry.run, status=RunStatus(state=RunState.COMPLETED))
+    count = len(made)
+    stream_summary_of(entry), stream_summary_of(entry)
+    assert len(made) == count + 1  # the end is drawn whole

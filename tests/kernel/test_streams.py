@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_amltrain.kernel.streams import LogWindow, MetricLog, Shown, collapse, downsample
+
+
+def _point(run: str, value: float, timestamp: int) -> dict[str, object]:
+    return {"run_id": run, "key": "loss", "value": value, "timestamp": timestamp, "step": 1}
+
+
+def _journal() -> bytes:
+    batch = {
+        "run_id": "main",
+        "metrics": [
+            {"key": "loss", "value": "NaN", "timestamp": "2500", "step": "2"},
+            {"key": "é", "value": 1},
+        ],
+        "params": [{"key": "lr", "value": "0.1"}],
+    }
+    rows = [
+        {"seq": 1, "t": 1, "op": "init", "b": {}, "a": {"id": "main"}},
+        {"seq": 2, "t": 2, "op": "runs/log-metric", "b": _point("main", 0.5, 1500)},
+        {"seq": 3, "t": 3, "op": "runs/create", "b": {}, "a": {"id": "child"}},
+        {"seq": 4, "t": 4, "op": "runs/log-metric", "b": _point("child", 9, 1)},
+        {"seq": 5, "t": 5, "op": "runs/log-batch", "b": batch},
+    ]
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+@given(st.lists(st.integers(0, len(_journal())), max_size=8))
+def test_metrics_are_the_same_at_any_cut_of_the_stream(cuts: list[int]) -> None:
+    whole, log = _journal(), MetricLog()
+    edges = [0, *sorted(cuts), len(whole)]
+    for a, b in zip(edges, edges[1:], strict=False):
+        log.feed(whole[a:b])
+    assert list(log.metrics) == ["loss", "é"]
+    assert list(log.metrics["loss"].steps) == [1, 2]
+    assert list(log.metrics["loss"].times) == [1.5, 2.5]
+    assert log.metrics["loss"].values[0] == 0.5 and math.isnan(log.metrics["loss"].values[1])
+    assert log.params == {"lr": "0.1"}
+
+
+def test_a_repeated_journal_is_not_doubled() -> None:
+    log = MetricLog()
+    log.feed(_journal())
+    log.feed(_journal())
+    assert len(log.metrics["loss"].values) == 2
+
+
+def test_garbage_between_lines_is_stepped_over() -> None:
+    log = MetricLog()
+    log.feed(b'{"seq": 0, broken\n' + _journal())
+    assert len(log.metrics["loss"].values) == 2
+
+
+def test_a_log_window_keeps_the_end_and_counts_what_is_hidden() -> None:
+    window = LogWindow()
+    data = b"".join(b"line %d\n" % i for i in range(5000))
+    window.feed(data, len(data))
+    tail, hidden = window.tail()
+    assert tail.endswith("line 4999\n") and len(tail) <= 8192
+    assert hidden + tail.count("\n") == 5000
+
+
+def test_a_log_window_says_nothing_of_lines_it_never_read() -> None:
+    window = LogWindow()
+    window.feed(b"a\n", 2)
+    window.feed(b"the end\n", 1000)
+    assert window.tail() == ("the end\n", 0) and window.bytes == 1000
+
+
+def test_bytes_that_are_not_utf8_are_shown_as_replacements() -> None:
+    window = LogWindow()
+    window.feed(b"ok \xff\xfe\n", 6)
+    assert window.tail()[0] == "ok \ufffd\ufffd\n"
+
+
+def test_progress_bars_show_what_a_terminal_would() -> None:
+    assert collapse("  0%\r 50%\r100%\ndone\n") == "100%\ndone\n"
+    assert collapse("abcdef\rXY\n") == "XYcdef\n"
+    assert collapse("windows\r\n") == "windows\n"
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=3000))
+def test_downsampling_keeps_ends_and_extremes(values: list[float]) -> None:
+    keep = downsample(values, 100)
+    assert len(keep) <= max(100, 2) and keep == sorted(set(keep))
+    assert keep[0] == 0 and keep[-1] == len(values) - 1
+    known = [v for v in values if v == v]
+    if known:
+        kept = [values[i] for i in keep if values[i] == values[i]]
+        assert max(known) in kept and min(known) in kept
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=3000), st.integers(1, 7))
+def test_what_is_shown_of_a_growing_series_keeps_ends_and_extremes(values: list[float], frames: int) -> None:
+    column: array[float] = array("d")
+    shown = Shown(column)
+    for frame in range(frames):  # drawn while it grows, as a live output does
+        column.extend(values[frame * len(values) // frames : (frame + 1) * len(values) // frames])
+        shown.indices(100)
+    keep = shown.indices(100)
+    assert keep == sorted(set(keep)) and len(keep) <= 100 or len(values) <= 100
+    assert keep[0] == 0 and keep[-1] == len(values) - 1
+    known = [v for v in values if v == v]
+    if known:
+        kept = [values[i] for i in keep if values[i] == values[i]]
+        assert max(known) in kept and min(known) in kept
+
+
+@pytest.mark.parametrize("n", [257, 400, 3000, 100_000])
+def test_shown_values_follow_a_falling_curve(n: int) -> None:
+    column = array("d", [1 / (1 + i / 20) for i in range(n)])
+    keep = Shown(column).indices()
+    longest = max(b - a for a, b in itertools.pairwise(keep))
+    assert longest <= max(4, 8 * n // 300)  # no part of the curve is one straight line
+
+
+def test_what_is_kept_of_a_long_series_is_bounded() -> None:
+    shown = Shown(array("d", (i % 977 for i in range(300_000))))
+    assert len(shown.indices()) <= 300
+    assert len(shown._kept) <= Shown.MAX_KEPT
+
+
+def test_a_step_that_no_client_sends_is_stepped_over() -> None:
+    log = MetricLog()
+    log.feed(_journal())
+    body = {**_point("main", 1.0, 1), "step": 2**70}
+    log.feed(json.dumps({"seq": 9, "op": "runs/log-metric", "b": body}).encode() + b"\n")
+    assert len(log.metrics["loss"].values) == len(log.metrics["loss"].steps) == 2
+
+
+def test_damaged_lines_of_the_journal_are_skipped() -> None:
+    bad = (b"[1]\n", b"3\n", b'{"seq": "9"}\n', b'{"seq": 9, "op": 4, "b": []}\n', b"\xff\n", b"[" * 30000 + b"\n")
+    odd = {"seq": 7, "op": "runs/log-batch", "b": {"run_id": "main", "metrics": "none"}}
+    tag = b'{"seq": 8, "op": "runs/log-parameter", "b": {"run_id": "main", "key": "k", "value": "\\ud800"}}\n'
+    log = MetricLog()
+    for line in bad:
+        log.feed(line)
+    log.feed(_journal() + json.dumps(odd).encode() + b"\n" + tag)
+    assert list(log.metrics["loss"].values)[0] == 0.5 and log.params["k"] == "\ufffd"

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.registry import backend_class, kind_of, target_kinds
+from jupyter_amltrain.errors import MissingDependency, StateError, UnknownTarget
+from jupyter_amltrain.kernel.target_file import LOCAL, MAX_RETIRED_TARGETS, TargetFile
+from jupyter_amltrain.schema.fields import fields_of
+from jupyter_amltrain.schema.target import FakeTarget, LocalTarget
+from jupyter_amltrain.state_dir import StateRoot
+
+
+def targets(folder: Path, *named: dict[str, Any], **top: Any) -> TargetFile:
+    root = StateRoot(folder / "home")
+    rows = {row["name"]: row for row in named}
+    root.targets.write_text(json.dumps({"schema": 1, "current": "local", "targets": rows, **top}))
+    root.targets.chmod(0o600)
+    return TargetFile(root, target_kinds())
+
+
+FAKE = {"kind": "fake", "name": "fake", "running": 5}
+
+
+def test_local_is_always_there(tmp_path: Path) -> None:
+    empty = TargetFile(StateRoot(tmp_path), target_kinds())
+    assert empty.all() == [LocalTarget(name="local")] and empty.current == "local"
+    assert not (tmp_path / "targets.json").exists()  # reading leaves nothing behind
+
+
+def test_named_ones_follow(tmp_path: Path) -> None:
+    found = targets(tmp_path, FAKE, {"kind": "local", "name": "local", "python": "/opt/py"})
+    assert found.all() == [LocalTarget(name="local"), FakeTarget(name="fake", running=5.0)]
+    assert found.get("fake") == FakeTarget(name="fake", running=5.0)
+
+
+def test_use_is_kept_and_names_what_it_does_not_know(tmp_path: Path) -> None:
+    found = targets(tmp_path, FAKE)
+    found.use("fake")
+    assert found.current == "fake"
+    assert TargetFile(StateRoot(tmp_path / "home"), target_kinds()).current == "fake"
+    assert stat.S_IMODE((tmp_path / "home" / "targets.json").stat().st_mode) == 0o600
+    with pytest.raises(UnknownTarget, match=r"No compute target named 'fke'. Did you mean fake\? %aml_compute lists"):
+        found.use("fke")
+    with pytest.raises(UnknownTarget, match="There are: local, fake"):
+        found.get("zzz")
+    assert found.current == "fake"
+
+
+def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
+    found = targets(tmp_path, FAKE)
+    threads = [threading.Thread(target=found.use, args=(name,)) for name in ["fake", "local"] * 10]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found.current in ("fake", "local") and len(found.all()) == 2
+
+
+def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="schema 99"):
+        targets(tmp_path, schema=99).all()
+    for row in ({"kind": "quantum", "name": "q"}, {"kind": "fake", "name": "f", "running": "long"}):
+        with pytest.raises(StateError, match="holds a target that this version cannot read") as caught:
+            targets(tmp_path, row).all()
+        assert "\n" not in str(caught.value)
+    (tmp_path / "home" / "targets.json").write_text("{")
+    with pytest.raises(StateError, match="Cannot read"):
+        TargetFile(StateRoot(tmp_path / "home"), target_kinds()).all()
+
+
+def test_every_kind_of_target_has_a_backend() -> None:
+    for kind in target_kinds():
+        made = kind(name="x", **{field.name: "y" for field in fields_of(kind) if field.required and field.flag})
+        assert issubclass(type(made), backend_class(kind_of(made)).Target)
+    with pytest.raises(MissingDependency, match="quantum"):
+        backend_class("quantum")
+
+
+def test_one_that_is_gone_is_remembered_for_its_runs(tmp_path: Path) -> None:
+    found = targets(tmp_path, FAKE, {**FAKE, "name": "other"})
+    was = found.get("fake")
+    found.use("fake")
+    found.remove("fake", past=True)
+    found.remove("other")
+    assert found.known("fake") == was and found.read() == (found.all(), "local", [was])
+    told = "'fake' was deleted; its runs can still be read. They are in %aml_runs list --target fake."
+    with pytest.raises(UnknownTarget, match=f"{told} Targets that are there: local."):
+        found.get("fake")
+    found.remove("fake", past=True)  # another kernel's, which has seen the same
+    assert found.past() == [was]
+    with pytest.raises(UnknownTarget, match="No compute target named 'other'"):
+        found.known("other")
+    found.add(was)
+    assert found.get("fake") == was and found.past() == []
+    found.use("fake")
+    found.restore(was)
+    assert found.read() == ([LOCAL], "local", [was])
+    for i in range(MAX_RETIRED_TARGETS + 3):
+        found.add(FakeTarget(name=f"t{i}"))
+        found.remove(f"t{i}", past=True)
+    assert [target.name for target in found.past()] == [f"t{i}" for i in range(3, MAX_RETIRED_TARGETS + 3)]
+    found.remove("t5")
+    assert "t5" not in [target.name for target in found.past()]

@@ -1,0 +1,391 @@
+"""Works on targets: one at a time, in the background, the same for every front door."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.backends.demo import FakeBackend
+from jupyter_amltrain.errors import AmlTrainError, CommandError, CreateUnsure, QuotaExceeded, UnknownTarget
+from jupyter_amltrain.kernel.controller import Controller
+from jupyter_amltrain.kernel.operations import ActionResult
+from jupyter_amltrain.kernel.target_status import OperationFinished
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.rows import TargetRow
+from jupyter_amltrain.schema.run import RunHandle
+from jupyter_amltrain.state_dir import StateRoot, locked
+
+from ..places import DEADLINE, until
+
+SIZE = {"size": "gpu-v100"}
+CLUSTER = {**SIZE, "max_nodes": 4}
+
+
+class Kernel:
+    """A controller of a state root, as a kernel has one."""
+
+    def __init__(self, home: Path) -> None:
+        self.controller = Controller(StateRoot(home))
+        self.news: list[OperationFinished | None] = []
+
+        async def listen() -> None:
+            self.controller.computes.listen(self.news.append)
+
+        self.controller.loop.call(listen())
+
+    def act(self, verb: str, name: str, **rest: Any) -> ActionResult:
+        return self.controller.loop.call(self.controller.computes.act(verb, name, **rest), DEADLINE)
+
+    def create(self, name: str, *, wait: bool = True, **values: Any) -> ActionResult:
+        done = self.act("create", name, kind="fake", values=values, confirmed=True)
+        if wait and done.begun:
+            self.finished(name)
+        return done
+
+    def finished(self, name: str) -> str | None:
+        return self.controller.loop.call(self.controller.computes.finished(name, DEADLINE), DEADLINE)
+
+    def rows(self) -> dict[str, TargetRow]:
+        async def read() -> dict[str, TargetRow]:
+            await self.controller.computes.refresh()
+            return {row.name: row for row in self.controller.computes.rows()}
+
+        return self.controller.loop.call(read())
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(news.level, news.text) for news in self.news if news is not None]
+
+
+@pytest.fixture
+def kernel(home: Path) -> Iterator[Kernel]:
+    made = Kernel(home)
+    yield made
+    made.controller.close()
+
+
+@pytest.fixture
+def other(home: Path, kernel: Kernel) -> Iterator[Kernel]:
+    made = Kernel(home)
+    yield made
+    made.controller.close()
+
+
+def stored(home: Path) -> dict[str, Any]:
+    return dict(json.loads((home / "targets.json").read_text()))
+
+
+def test_a_target_is_made_while_one_does_other_things(kernel: Kernel, home: Path) -> None:
+    assert kernel.create("big", wait=False, provisioning=1.0, **CLUSTER).begun
+    row = kernel.rows()["big"]
+    assert row.state == "creating" and row.work is not None and row.work.verb == "create"
+    assert {act.verb: bool(act.why_not) for act in row.acts}["delete"]  # not now
+    until((home / "targets.json").exists)
+    assert "big" in stored(home)["targets"]  # what may cost is never forgotten
+    assert kernel.finished("big") == "big is created."
+    row = kernel.rows()["big"]
+    assert (row.state, row.size, row.nodes, row.max_nodes) == ("ready", "gpu-v100", 0, 4)
+    assert (row.price, row.price_node, row.currency, row.work) == (0.0, 3.06, "USD", None)
+    assert (row.cpus, row.gpus, row.gpu_name) == (6, 1, "Fake V100 16GB") and row.checked_at
+    assert kernel.told() == [("success", "big is created.")]
+    assert any(news is None for news in kernel.news)
+
+
+def test_one_thing_at_a_time(kernel: Kernel) -> None:
+    kernel.create("big", wait=False, provisioning=30.0, **SIZE)
+    for verb in ("test", "start", "delete", "create", "dismiss"):
+        rest = {"kind": "fake", "values": SIZE} if verb == "create" else {}
+        with pytest.raises(CommandError, match="'big' is being created; only one thing") as caught:
+            kernel.act(verb, "big", confirmed=True, **rest)
+        assert "\n" not in str(caught.value)
+    assert kernel.act("use", "big").accepted and kernel.rows()["big"].current  # it only says what comes
+    kernel.create("small", **SIZE)  # another one meanwhile
+    assert kernel.rows()["small"].state == "ready" and kernel.rows()["big"].state == "creating"
+
+
+def test_a_name_is_kept_before_it_is_told(kernel: Kernel, home: Path) -> None:
+    with locked(home / "targets.lock"):  # another kernel writes
+        creating = kernel.controller.loop.post(
+            kernel.controller.computes.act("create", "big", kind="fake", values=SIZE, confirmed=True)
+        )
+        with pytest.raises(concurrent.futures.TimeoutError):
+            creating.result(0.3)
+        assert kernel.rows()["big"].state == "creating" and not (home / "targets.json").exists()
+    assert creating.result(DEADLINE).begun and "big" in stored(home)["targets"]
+
+
+def test_it_costs_first(kernel: Kernel, home: Path) -> None:
+    done = kernel.act("create", "big", kind="fake", values=CLUSTER)
+    assert not done.accepted and done.ask.startswith("Costs up to 4 x 3.06 = 12.24 USD per hour")
+    dry = kernel.act("create", "big", kind="fake", values=CLUSTER, dry=True, confirmed=True)
+    assert not dry.accepted and dry.ask == done.ask and not dry.errors
+    assert "big" not in kernel.rows() and not (home / "targets.json").exists()
+    assert kernel.act("create", "free", kind="fake").accepted  # costs nothing: not asked
+
+
+def test_scaling_is_kept_for_other_kernels(kernel: Kernel, other: Kernel, home: Path) -> None:
+    kernel.create("big", **CLUSTER)
+    assert other.rows()["big"].fields["min_nodes"] == 0
+    assert "Costs 2 x 3.06 = 6.12 USD" in kernel.act("scale", "big", values={"nodes": "2"}).ask
+    kernel.act("scale", "big", values={"nodes": "2"}, confirmed=True)
+    assert kernel.finished("big") == "big is scaled to 2 machines."
+    row = kernel.rows()["big"]
+    assert (row.nodes, row.price) == (2, 6.12) and stored(home)["targets"]["big"]["min_nodes"] == 2
+    assert other.rows()["big"].fields["min_nodes"] == 2
+    other.controller.loop.call(other.controller.computes.check("big"))
+    assert other.rows()["big"].nodes == 2
+
+
+def test_maximum_and_idle_time_are_changed_and_kept(kernel: Kernel, other: Kernel, home: Path) -> None:
+    kernel.create("big", **CLUSTER)
+    assert "Costs up to 6 x 3.06 = 18.36 USD" in kernel.act("scale", "big", values={"max_nodes": 6}).ask
+    kernel.act("scale", "big", values={"max_nodes": "6", "idle_minutes": 30, "nodes": 1}, confirmed=True)
+    kernel.finished("big")
+    fields = stored(home)["targets"]["big"]
+    assert (fields["min_nodes"], fields["max_nodes"], fields["idle_minutes"]) == (1, 6, 30)
+    assert kernel.rows()["big"].max_nodes == 6
+    (act,) = (act for act in other.rows()["big"].acts if act.verb == "scale")
+    assert [field.default for field in act.fields] == [1, 6, 30]
+    assert kernel.act("scale", "big", values={"max_nodes": 2}).begun  # it costs nothing
+    kernel.finished("big")
+    assert kernel.rows()["big"].max_nodes == 2
+
+
+def test_start_and_stop(kernel: Kernel) -> None:
+    kernel.create("one", **SIZE)
+    with pytest.raises(CommandError, match="one: it runs already"):
+        kernel.act("start", "one", confirmed=True)
+    assert kernel.act("stop", "one").begun  # nothing runs there: nothing is lost
+    kernel.finished("one")
+    assert kernel.rows()["one"].state == "stopped" and kernel.rows()["one"].price == 0.0
+    assert kernel.act("start", "one").ask == "Costs 3.06 USD per hour until it is stopped."
+    kernel.act("start", "one", confirmed=True)
+    assert kernel.finished("one") == "one is started."
+    assert kernel.rows()["one"].state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "rest", "sentence"),
+    [
+        ("scale", "local", {"values": {"nodes": 2}}, "'local' does not support scale. Supported: use, test."),
+        ("delete", "local", {}, "'local' does not support delete."),
+        ("start", "local", {}, "'local' does not support start."),
+        ("scale", "one", {"values": {"nodes": 2}}, "'one' does not support scale. Supported: use, test, start, stop"),
+        ("fly", "one", {}, "'fly' is not an action"),
+        ("attach", "vm", {"kind": "batch"}, "Azure Batch is no longer among the computes that Azure ML publishes"),
+        ("start", "on", {}, "No compute target named 'on'. Did you mean one?"),
+    ],
+)
+def test_what_cannot_be_done(kernel: Kernel, verb: str, name: str, rest: dict[str, Any], sentence: str) -> None:
+    kernel.create("one", **SIZE)
+    with pytest.raises(CommandError) as caught:
+        kernel.act(verb, name, confirmed=True, **rest)
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "values", "field", "sentence"),
+    [
+        ("x", "fake", {}, "name", "'x' is not a valid name"),
+        ("a b", "fake", {}, "name", "is not a valid name"),
+        ("local", "fake", {}, "name", "'local' is this machine"),
+        ("", "fake", {}, "name", "A name is missing"),
+        ("one", "fake", {"size": "cpu-4"}, "name", "There is a target 'one' already, with other settings (size)"),
+        ("new", "fak", {}, "kind", "There is no kind of target 'fak' here. Did you mean fake?"),
+        ("new", "", {}, "kind", "A kind of target is missing. There are: fake, amlcompute"),
+        ("new", "local", {}, "kind", "There is no kind of target 'local' here."),
+        ("new", "fake", {"size": "gpu-v10"}, "size", "Did you mean gpu-v100"),
+        ("new", "fake", {"max_nodes": -1}, "max_nodes", "-1 is not a whole number from 1 to 20."),
+        ("new", "fake", {"colour": "red"}, "colour", "There is no field 'colour' here."),
+    ],
+)
+def test_wrong_values(kernel: Kernel, name: str, kind: str, values: dict[str, Any], field: str, sentence: str) -> None:
+    kernel.create("one", **SIZE)
+    done = kernel.act("create", name, kind=kind, values=values, confirmed=True)
+    assert list(done.errors) == [field] and sentence in done.errors[field] and not done.accepted
+    assert set(kernel.rows()) == {"local", "one"}
+
+
+@pytest.mark.parametrize("nodes", [5, -1, "x", None, 1.5])
+def test_nodes_that_a_cluster_cannot_have(kernel: Kernel, nodes: Any) -> None:
+    kernel.create("big", **CLUSTER)
+    done = kernel.act("scale", "big", values={"nodes": nodes}, confirmed=True)
+    assert list(done.errors) == ["nodes" if nodes is not None else ""] and not done.accepted
+    wrong = kernel.act("scale", "big", values={"nodes": 1, "node": 1}, confirmed=True).errors
+    assert wrong == {"node": "There is no field 'node' here. Did you mean min_nodes or max_nodes?"}
+
+
+def test_the_same_again_is_taken_as_it_is(kernel: Kernel) -> None:
+    kernel.create("big", **CLUSTER)
+    done = kernel.create("big", **CLUSTER)
+    assert done.accepted and not done.begun and "already exists" in done.said
+
+
+def test_create_of_machines_that_somebody_else_deleted_creates_them(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.create("big", **CLUSTER)
+    made = []
+
+    async def gone(self: FakeBackend) -> bool:
+        return not made
+
+    async def create(self: FakeBackend, progress: Any) -> None:
+        made.append(self.target.name)
+
+    monkeypatch.setattr(FakeBackend, "is_gone", gone)
+    monkeypatch.setattr(FakeBackend, "create", create)
+    assert kernel.act("create", "big", kind="fake", values=CLUSTER).ask  # it costs: as the first time
+    assert kernel.create("big", **CLUSTER).begun and made == ["big"]
+    assert kernel.rows()["big"].state != "failed"
+    assert not kernel.create("big", **CLUSTER).begun and made == ["big"]
+
+
+def test_create_of_deleted_machines_takes_the_new_settings(
+    kernel: Kernel, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.create("big", **CLUSTER)
+    fails = [True]
+
+    async def gone(self: FakeBackend) -> bool:
+        return True
+
+    async def create(self: FakeBackend, progress: Any) -> None:
+        if fails.pop():
+            raise QuotaExceeded("No.")
+
+    monkeypatch.setattr(FakeBackend, "is_gone", gone)
+    monkeypatch.setattr(FakeBackend, "create", create)
+    assert "6 x 3.06" in kernel.act("create", "big", kind="fake", values={**SIZE, "max_nodes": 6}).ask
+    with pytest.raises(QuotaExceeded):
+        kernel.create("big", **SIZE, max_nodes=6)
+    assert stored(home)["targets"]["big"]["max_nodes"] == 4 == kernel.rows()["big"].fields["max_nodes"]
+    fails.append(False)
+    kernel.create("big", **SIZE, max_nodes=6)
+    assert stored(home)["targets"]["big"]["max_nodes"] == 6 and kernel.rows()["big"].max_nodes == 6
+
+
+def test_a_target_that_could_not_be_made_leaves_nothing(kernel: Kernel, other: Kernel, home: Path) -> None:
+    kernel.create("big", wait=False, fails="create", provisioning=0.1, **SIZE)
+    with pytest.raises(QuotaExceeded, match="the quota for gpu-v100 is used up"):
+        kernel.finished("big")
+    row = kernel.rows()["big"]
+    assert row.state == "failed" and row.work is not None and "quota" in row.work.error == row.detail
+    assert [act.verb for act in row.acts] == ["delete"]
+    assert stored(home)["targets"] == {} and set(other.rows()) == {"local"}
+    level, text = kernel.told()[-1]
+    assert level == "error" and text.startswith("'big' could not be created: the quota for gpu-v100 is used up.")
+    with pytest.raises(CommandError, match="'big' could not be created"):
+        kernel.act("use", "big")
+    assert kernel.create("big", **SIZE).accepted  # once more, with other settings
+    assert kernel.rows()["big"].state == "ready"
+    for end in ("delete", "dismiss"):
+        kernel.create("bad", wait=False, fails="create", **SIZE)
+        until(lambda: kernel.rows()["bad"].state == "failed")
+        assert kernel.act(end, "bad").accepted and "bad" not in kernel.rows()
+
+
+def test_a_target_that_may_have_been_made_all_the_same_stays_in_the_list(
+    kernel: Kernel, other: Kernel, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = FakeBackend.create
+
+    async def unsure(self: FakeBackend, progress: Any) -> None:
+        await make(self, progress)
+        raise CreateUnsure("No answer.", hint="%aml_compute list shows how it stands.")
+
+    monkeypatch.setattr(FakeBackend, "create", unsure)
+    kernel.create("big", wait=False, **CLUSTER)
+    with pytest.raises(CreateUnsure, match="No answer"):
+        kernel.finished("big")
+    assert "big" in stored(home)["targets"] and "big" in other.rows()
+    row = kernel.rows()["big"]
+    assert row.work is not None and "No answer" in row.work.error and "delete" in [act.verb for act in row.acts]
+    kernel.act("delete", "big", confirmed=True)
+    kernel.finished("big")
+    assert stored(home)["targets"] == {}
+
+
+def test_a_failure_stays_until_it_is_dismissed(kernel: Kernel) -> None:
+    kernel.create("one", fails="stop", **SIZE)
+    kernel.act("stop", "one")
+    with pytest.raises(AmlTrainError, match="refused to stop"):
+        kernel.finished("one")
+    row = kernel.rows()["one"]
+    assert row.state == "ready" and row.work is not None and "refused" in row.work.error
+    assert kernel.act("dismiss", "one").accepted and kernel.rows()["one"].work is None
+
+
+def test_a_deleted_target_takes_its_runs_along(kernel: Kernel, home: Path) -> None:
+    controller = kernel.controller
+    kernel.create("big", running=600.0, queued=0.0, **SIZE)
+    kernel.act("use", "big")
+    assert stored(home)["current"] == "big" and kernel.rows()["big"].current
+    handle = controller.loop.call(controller.submit(JobSpec(name="x", script="pass"), "big"))
+    controller.loop.call(controller.accepted(handle))
+    until(lambda: kernel.rows()["big"].running == 1)
+    waiting = controller.loop.post(controller.wait(RunHandle(handle)))
+    assert "its 1 running run is stopped, and the logs" in kernel.act("delete", "big").ask
+    kernel.act("delete", "big", confirmed=True)
+    assert "go to local" in (kernel.finished("big") or "")
+    assert set(kernel.rows()) == {"local"} and kernel.rows()["local"].current
+    assert stored(home) == {"schema": 1, "current": "local", "targets": {}}
+    end = waiting.result(DEADLINE)  # who waited for it is told
+    # The watcher may see the run canceled before its target is gone.
+    assert end.status.reason in ("deleted", "canceled") and handle in (end.error or handle)
+    assert controller.loop.call(controller.runs()) == []
+    with pytest.raises(UnknownTarget):
+        controller.loop.call(controller.submit(JobSpec(name="x", script="pass"), "big"))
+
+
+def test_what_another_kernel_does_is_noticed(kernel: Kernel, other: Kernel) -> None:
+    kernel.create("big", **CLUSTER)
+    handle = other.controller.loop.call(other.controller.submit(JobSpec(name="x", script="pass"), "big"))
+    other.controller.loop.call(other.controller.accepted(handle))
+    kernel.act("use", "big")
+    other.news.clear()
+    assert other.rows()["big"].current and other.news  # read, and told
+    kernel.act("delete", "big", confirmed=True)
+    kernel.finished("big")
+    assert set(other.rows()) == {"local"}
+    until(lambda: not other.controller.loop.call(other.controller.runs()))
+
+
+def test_what_was_never_asked_is_asked_when_it_is_seen(kernel: Kernel, other: Kernel) -> None:
+    kernel.create("big", **CLUSTER)
+    kernel.create("far", unreachable=False)
+    assert {row.state for row in other.rows().values()} == {"unknown"}
+
+    async def look() -> None:
+        backend: Any = other.controller.backend("far")
+        backend.rescript(unreachable=True)
+        other.controller.computes.shown()
+
+    other.controller.loop.call(look())
+    until(lambda: all(row.checked_at for row in other.rows().values()))
+    rows = other.rows()
+    assert (rows["local"].state, rows["big"].state, rows["far"].state) == ("ready", "ready", "unreachable")
+    assert "Cannot reach 'far'" in rows["far"].detail and rows["local"].cpus
+
+
+def test_a_test_ends_with_a_notice(kernel: Kernel) -> None:
+    kernel.create("one", **SIZE)
+    assert kernel.act("test", "one").begun
+    assert kernel.finished("one") == kernel.told()[-1][1]
+    assert kernel.told()[-1][1].startswith("one: ready, 6 CPUs, 112.0 GiB, 1 x Fake V100 16GB")
+
+
+def test_who_listens_hears_of_other_kernels(kernel: Kernel, other: Kernel) -> None:
+    other.rows()
+    other.news.clear()
+    kernel.create("big", **CLUSTER)
+    until(lambda: other.news)  # nobody asked
+    assert [row.name for row in other.controller.loop.call(_rows(other))] == ["local", "big"]
+
+
+async def _rows(kernel: Kernel) -> tuple[TargetRow, ...]:
+    return kernel.controller.computes.rows()

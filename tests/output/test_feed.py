@@ -1,0 +1,226 @@
+"""The kernel's end of a feed: every tick once, the same bytes in hour 24 as in minute 10."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.telemetry import NodeTelemetry
+from jupyter_amltrain.output.dashboard import Dashboard
+from jupyter_amltrain.output.feed import Columns, StreamFeed
+from jupyter_amltrain.output.layout import Layout, layout_of
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Phase, Run, RunState, RunStatus, make_handle
+from tests import telemetry_files as files
+
+
+class Page:
+    """What a page would know from the messages that it got."""
+
+    def __init__(self, feed: StreamFeed) -> None:
+        self.messages: list[tuple[dict[str, Any], list[bytes]]] = []
+        self.bytes = 0
+        feed.send = self._take  # type: ignore[method-assign]
+
+    def _take(self, content: dict[str, Any], buffers: list[bytes] | None = None) -> None:
+        self.messages.append((content, buffers or []))
+        self.bytes += sum(len(b) for b in buffers or [])
+
+    def ticks(self, columns: int) -> tuple[np.ndarray, np.ndarray]:
+        """Times ``(k,)`` and values ``(columns, k)`` of all tick messages."""
+        times, values = [], []
+        for content, buffers in self.messages:
+            if "k" in content:
+                times.append(np.frombuffer(buffers[0]))
+                values.append(np.frombuffer(buffers[1], np.float32).reshape(columns, -1))
+            elif "s" in content:
+                times.append(np.frombuffer(buffers[0][:8]))
+                values.append(np.frombuffer(buffers[0][8:], np.float32).reshape(columns, 1))
+        return np.concatenate(times), np.concatenate(values, axis=1)
+
+
+def entry_of(**more: Any) -> Entry:
+    phases = (Phase(name="queued", start=files.START - 5, end=files.START), Phase(name="running", start=files.START))
+    status = RunStatus(state=RunState.RUNNING, phases=phases)
+    return Entry(Run(handle=make_handle("local", "r-22222"), spec=JobSpec(name="r"), status=status, created=1.0))
+
+
+def lines_of(folder: Path, gpus: int, seconds: float, node: int = 0, **more: Any) -> list[bytes]:
+    files.write_node(folder, node, gpus=gpus, seconds=seconds, **more)
+    return (folder / "telemetry" / f"node-{node}.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def connected(entry: Entry) -> tuple[Layout, StreamFeed, Page]:
+    layout = layout_of(entry)
+    assert layout is not None
+    feed = Dashboard(layout).connect("f", entry.telemetry, done=False)
+    return layout, feed, Page(feed)
+
+
+@pytest.mark.parametrize("gpus", [1, 8, 64])
+def test_the_page_gets_the_curve_as_it_was_scripted(gpus: int, tmp_path: Path) -> None:
+    entry = entry_of()
+    lines = lines_of(tmp_path, gpus, 130)
+    entry.telemetry.feed(0, b"".join(lines[:20]))
+    layout, feed, page = connected(entry)
+    first = entry.telemetry.node(0).ticks
+    for line in lines[20:]:
+        entry.telemetry.feed(0, line)
+        feed.push(entry.telemetry.node(0))
+    names = layout.columns[0]
+    t, values = page.ticks(len(names))
+    assert list(t) == [files.START + s for s in range(first, 130)]
+    for gpu in {0, gpus // 2, gpus - 1}:
+        for k, name in enumerate(("util", "peak", "memory", "power")):
+            expected = [files.busy(gpu, s)[k] for s in range(first, 130)]
+            assert values[names.index(f"gpu{gpu}.{name}")].tolist() == expected
+    assert page.bytes == (130 - first) * (8 + 4 * len(names))  # a tick each, no more
+    assert len(page.messages) == 130 - first
+
+
+def test_a_burst_between_ticks_is_in_the_peak(tmp_path: Path) -> None:
+    """The driver's samples hold what a reading each second misses; the page gets both."""
+    entry = entry_of()
+    data = lines_of(tmp_path, 1, 60, curve=lambda g, s: (3, 100 if s == 41 else 3, 10, 70, 40, 1000))
+    entry.telemetry.feed(0, data[0] + data[1] + data[2])
+    layout, feed, page = connected(entry)
+    entry.telemetry.feed(0, b"".join(data[3:]))
+    feed.push(entry.telemetry.node(0))
+    t, values = page.ticks(len(layout.columns[0]))
+    peak = values[layout.columns[0].index("gpu0.peak")]
+    assert t[int(peak.argmax())] == files.START + 41 and peak.max() == 100 and np.median(peak) == 3
+
+
+def test_a_page_that_was_away_gets_what_it_lacks(tmp_path: Path) -> None:
+    entry = entry_of()
+    lines = lines_of(tmp_path, 2, 300)
+    entry.telemetry.feed(0, b"".join(lines[:50]))
+    layout, feed, page = connected(entry)
+    node = entry.telemetry.node(0)
+    seen = node.ticks
+    entry.telemetry.feed(0, b"".join(lines[50:]))
+    feed.catch_up([seen])
+    t, values = page.ticks(len(layout.columns[0]))
+    assert len(page.messages) == 1 and page.messages[0][0]["s"] == seen and t[-1] == node.last_t
+    assert values.shape[1] == node.ticks - seen
+    feed.push(node)
+    assert len(page.messages) == 1  # nothing is sent twice
+
+
+def test_a_page_that_was_away_too_long_gets_everything(tmp_path: Path) -> None:
+    entry = entry_of()
+    lines = lines_of(tmp_path, 1, 9000)
+    entry.telemetry.feed(0, b"".join(lines[:50]))
+    layout, feed, page = connected(entry)
+    entry.telemetry.feed(0, b"".join(lines[50:]))
+    feed.catch_up([10])
+    (content, buffers), node = page.messages[0], entry.telemetry.node(0)
+    (head,) = content["snap"]
+    columns = len(layout.columns[0])
+    assert head == {"n": 0, "s": 9000, "k": 3600, "b": node.pyramid.count, "w": 16, "p": node.pyramid.filled}
+    assert np.frombuffer(buffers[0])[-1] == node.last_t
+    assert len(buffers[1]) == 4 * columns * 3600 and len(buffers[2]) == head["b"] * (8 + 3 * 4 * columns)
+
+
+def test_a_tick_of_the_sixth_hour_is_as_large_as_one_of_the_first_minute(tmp_path: Path) -> None:
+    """The CPU of it is measured by the benchmark."""
+    entry = entry_of()
+    lines = lines_of(tmp_path, 8, 20_000, minutes=False, summary=False)
+    entry.telemetry.feed(0, b"".join(lines[:20]))
+    _, feed, page = connected(entry)
+    node = entry.telemetry.node(0)
+    sizes = []
+    for line in [*lines[20:100], b"".join(lines[100:-80]), *lines[-80:]]:
+        if entry.telemetry.feed(0, line):
+            feed.push(node)
+            sizes.append(page.bytes)
+    assert sizes[1] - sizes[0] == sizes[-1] - sizes[-2] < 200
+    assert node.pyramid.count <= 1024 and node.held == 3600 and node.seq == 19_999
+
+
+def test_two_nodes_have_their_own_messages(tmp_path: Path) -> None:
+    entry = entry_of()
+    for node in (0, 1):
+        entry.telemetry.feed(node, b"".join(lines_of(tmp_path, 2, 30, node=node)))
+    layout, feed, page = connected(entry)
+    assert [gpu.label for gpu in layout.gpus] == ["n0 GPU 0", "n0 GPU 1", "n1 GPU 0", "n1 GPU 1"]
+    tick = b"[30,%f,%s]\n" % (files.START + 30, b",".join([b"5"] * (len(files.HOST) + 12)))
+    entry.telemetry.feed(1, tick)
+    for node in entry.telemetry.nodes():
+        feed.push(node)
+    assert [content["n"] for content, _ in page.messages] == [1]
+
+
+def test_what_changes_layout_is_known_once(tmp_path: Path) -> None:
+    entry = entry_of()
+    assert layout_of(entry) is None
+    entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 0, 10, note="no NVIDIA driver (it is not here)")))
+    layout = layout_of(entry, 90.0)
+    assert layout is not None and not layout.gpus and "no NVIDIA driver" in layout.note
+    assert layout.start == files.START - 5 and 90.0 in layout.wire(10, 10)["windows"]
+    dashboard = Dashboard(layout, ("loss",))
+    feed = dashboard.connect("f", entry.telemetry, done=True)
+    kinds = [spec["kind"] for spec in feed.specs]
+    assert len(feed.specs) == len(feed.marks) and kinds.count("lines") == 2 and kinds.count("metric") == 1
+    assert "no NVIDIA driver" in dashboard.root.children[1].value
+
+
+def test_nodes_know_no_column_that_their_header_lacks() -> None:
+    node = NodeTelemetry(0)
+    node.feed(b'{"columns":["seq","t","cpu"]}\n[0,1.0,5]\n')
+    from jupyter_amltrain.output.feed import Columns
+
+    ((_, (data,)),) = Columns(node, ("cpu", "gpu0.util")).frames(0)
+    values = np.frombuffer(data[8:], np.float32)
+    assert values[0] == 5 and np.isnan(values[1])
+
+
+def test_a_closed_dashboard_leaves_no_widget(tmp_path: Path) -> None:
+    entry = entry_of()
+    entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 2, 20)))
+    layout = layout_of(entry)
+    assert layout is not None
+    before = set(instances())
+    dashboard = Dashboard(layout, ("loss",))
+    dashboard.connect("f", entry.telemetry, done=False)
+    dashboard.add_metrics(("accuracy",))
+    dashboard.close()
+    left = [type(widget).__name__ for key, widget in instances().items() if key not in before]
+    assert not left
+
+
+def instances() -> dict[str, Any]:
+    """The widgets that have a model on the page."""
+    from ipywidgets.widgets import widget
+
+    return dict(widget._instances if hasattr(widget, "_instances") else widget.Widget.widgets)
+
+
+def test_a_snapshot_from_another_thread_is_of_one_moment(tmp_path: Path) -> None:
+    """A page that is loaded again asks for every widget: the main thread answers, while the loop takes ticks."""
+    entry = entry_of()
+    lines = lines_of(tmp_path, 1, 3000)
+    entry.telemetry.feed(0, b"".join(lines[:100]))
+    node = entry.telemetry.node(0)
+    columns = Columns(node, ["cpu", "gpu0.util"])
+    interval, broken = sys.getswitchinterval(), []
+    sys.setswitchinterval(1e-5)
+    feeding = threading.Thread(target=lambda: [entry.telemetry.feed(0, line) for line in lines[100:]])
+    try:
+        feeding.start()
+        while feeding.is_alive():
+            head, (x, _, buckets) = columns.snapshot()
+            t, b = np.frombuffer(x), np.frombuffer(buckets, np.float64, head["b"])
+            whole = (head["s"], (head["b"] - 1) * head["w"] + head["p"], int(t[-1] - files.START) + 1)
+            if len(set(whole)) > 1 or (np.diff(t) <= 0).any() or (np.diff(b) <= 0).any():
+                broken.append(whole)
+    finally:
+        sys.setswitchinterval(interval)
+        feeding.join()
+    assert not broken and node.ticks == 3000

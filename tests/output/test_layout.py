@@ -1,0 +1,74 @@
+"""Views of the GPUs' charts: what a layout offers, and what changes when a page chooses one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.output import layout as gpu_views
+from jupyter_amltrain.output.dashboard import Dashboard
+from jupyter_amltrain.output.layout import layout_of
+from tests.output.test_feed import entry_of, lines_of
+
+FIGURES = ("sm_activity", "tensor_activity", "pcie_rx", "pcie_tx")
+
+
+def entry_with(folder: Path, gpus: int, figures: tuple[str, ...] = FIGURES) -> Entry:
+    """A run whose GPUs tell these figures: GPU `g` says 10 g + the figure's number."""
+    entry = entry_of()
+    lines = lines_of(folder, gpus, 30)
+    head = {**json.loads(lines[0]), "gpu_figures": list(figures), "gpu_figure_units": ["1"] * len(figures)}
+    values = [10 * gpu + number for gpu in range(gpus) for number in range(len(figures))]
+    told = json.dumps({"seq": 0, "figures": values}).encode() + b"\n"
+    entry.telemetry.feed(0, b"".join([json.dumps(head).encode() + b"\n", told, *lines[1:]]))
+    return entry
+
+
+def test_layout_offers_what_the_devices_tell(tmp_path: Path) -> None:
+    layout = layout_of(entry_with(tmp_path, 2))
+    assert layout is not None and layout.activity
+    assert [view.name for view in layout.views] == ["use", "activity", "clocks", "transfers"]
+    activity = next(view for view in layout.views if view.name == "activity")
+    assert [chart.field for chart in activity.charts] == ["sm_activity", "tensor_activity"]
+    assert "gpu1.sm_activity" in layout.columns[0] and "gpu1.tensor_activity" not in layout.columns[0]
+
+
+def test_layout_of_an_old_file_offers_temperature_and_clocks(tmp_path: Path) -> None:
+    layout = layout_of(entry_with(tmp_path, 1, ()))
+    assert layout is not None and not layout.activity
+    assert [view.name for view in layout.views] == ["use", "clocks"]
+    assert {column.partition(".")[2] for column in layout.columns[0][2:]} == {"util", "peak", "memory", "power"}
+
+
+def test_layout_of_an_unknown_view_is_the_first(tmp_path: Path) -> None:
+    layout = layout_of(entry_with(tmp_path, 1), view="nothing")
+    assert layout is not None and layout.view == gpu_views.USE
+
+
+@pytest.mark.parametrize("gpus", [2, 64])
+@pytest.mark.parametrize("view", ["activity", "clocks", "transfers"])
+def test_switch_replaces_the_gpu_charts_and_their_series(tmp_path: Path, gpus: int, view: str) -> None:
+    entry = entry_with(tmp_path, gpus)
+    first, chosen = layout_of(entry), layout_of(entry, view=view)
+    assert first is not None and chosen is not None
+    dashboard = Dashboard(first, ("loss",))
+    feed = dashboard.connect("f", entry.telemetry, done=False)
+    before = list(dashboard.figures)
+    old = dashboard.switch(chosen, dashboard.prepare(chosen), entry.telemetry)
+    count = len(next(one for one in chosen.views if one.name == view).charts)
+    assert len(dashboard.figures) == count + 2  # the host's and the metric's stay
+    assert dashboard.figures[count:] == before[3:] and feed.figures == dashboard.figures
+    assert set(before[:3]) <= set(old) and dashboard.x not in old and dashboard.root not in old
+    assert feed.layout["nodes"][0]["columns"] == list(chosen.columns[0])
+    assert feed.columns[0].names == chosen.columns[0] and not feed.stale
+    columns = chosen.columns[0]
+    for spec in feed.specs:
+        if spec["kind"] == "lines" and spec["columns"][0] > 1:
+            assert all(columns[k].startswith("gpu") for k in spec["columns"])
+    for widget in old:
+        widget.close()
+    assert all(figure.comm is not None for figure in dashboard.figures)
+    dashboard.close()

@@ -1,0 +1,222 @@
+"""Dashboards of pages: made once, fed while seen, closed when there are too many."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.output.live import IN_ALL, OF_A_RUN, LiveDashboards
+from jupyter_amltrain.schema.run import RunState
+from tests import telemetry_files as files
+from tests.output.test_feed import entry_of, instances, lines_of
+
+DEADLINE = 60.0
+
+
+class Shown:
+    """Counts who looks; stands where the controller is."""
+
+    def __init__(self, loop: LoopThread) -> None:
+        self.loop = loop
+        self.lookers: dict[str, int] = {}
+
+    def shown(self, handle: str, more: int) -> None:
+        self.lookers[handle] = self.lookers.get(handle, 0) + more
+
+
+class House:
+    """One kernel's dashboards, entered as the front end does."""
+
+    def __init__(self, loop: LoopThread) -> None:
+        self.loop, self.sources = loop, Shown(loop)
+        self.live = LiveDashboards(self.sources)
+
+    def on(self, fn: Callable[..., Any], *args: Any) -> Any:
+        async def go() -> Any:
+            return fn(*args)
+
+        return self.loop.call(go(), DEADLINE)
+
+    def open(self, entry: Entry, page: str) -> tuple[str, str]:
+        """Ask as a page does: again until there is an answer."""
+        until = time.monotonic() + DEADLINE
+        while time.monotonic() < until:
+            feed, why = self.on(self.live.open, entry, page)
+            if feed or why:
+                return feed, why
+            time.sleep(0.02)
+        raise AssertionError("no answer")
+
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        return set(self.loop._tasks)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        end = time.monotonic() + DEADLINE
+        while not self.on(true):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def sent(self, entry: Entry, page: str) -> list[dict[str, Any]]:
+        """From now on, what goes out to a page."""
+        messages: list[dict[str, Any]] = []
+        feed = self.live._all[(entry.run.handle, page)].dashboard.feed  # type: ignore[union-attr]
+        assert feed is not None
+        feed.send = lambda content, buffers=None: messages.append(content)
+        return messages
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    loop = LoopThread("test-loop")
+    yield House(loop)
+    loop.close()
+
+
+def fed(folder: Path, ticks: int = 20) -> tuple[Entry, list[bytes]]:
+    entry = entry_of()
+    lines = lines_of(folder, 2, 200)
+    entry.telemetry.feed(0, b"".join(lines[: ticks + 2]))
+    return entry, lines[ticks + 2 :]
+
+
+def test_a_page_has_one_dashboard_however_often_it_asks(house: House, tmp_path: Path) -> None:
+    entry, lines = fed(tmp_path)
+    first, _ = house.open(entry, "page")
+    assert first and house.open(entry, "page") == (first, "")
+    assert house.open(entry, "other")[0] != first
+    assert house.sources.lookers[entry.run.handle] == 2
+    messages = house.sent(entry, "page")
+    for line in lines[:5]:
+        house.on(entry.telemetry.feed, 0, line)
+    assert [m["s"] for m in messages if "s" in m] == [20, 21, 22, 23, 24]
+
+
+def test_a_hidden_page_gets_nothing_and_then_what_it_lacks(house: House, tmp_path: Path) -> None:
+    entry, lines = fed(tmp_path)
+    feed, _ = house.open(entry, "page")
+    assert house.on(house.live.follow, feed, False, ())
+    assert house.sources.lookers[entry.run.handle] == 0
+    messages = house.sent(entry, "page")
+    entry.metrics.feed(b'{"seq":1,"op":"init","b":{},"a":{"id":"r"}}\n')
+    for line in lines[:5]:
+        house.on(entry.telemetry.feed, 0, line)
+    assert not messages
+    assert house.on(house.live.follow, feed, True, (20,))
+    assert [(m["s"], m["k"]) for m in messages if "s" in m] == [(20, 5)]
+    assert house.sources.lookers[entry.run.handle] == 1
+    assert not house.on(house.live.follow, "nobody", True, ())
+
+
+def test_metrics_follow_and_new_ones_get_charts(house: House, tmp_path: Path) -> None:
+    entry, _ = fed(tmp_path)
+    house.open(entry, "page")
+    messages = house.sent(entry, "page")
+
+    def log(seq: int, name: str, value: float) -> None:
+        body = {"run_id": "r", "key": name, "value": value, "timestamp": int(files.START * 1000), "step": seq}
+        record = {"seq": seq, "op": "runs/log-metric", "b": body}
+        entry.metrics.feed(msgspec.json.encode(record) + b"\n")
+
+    house.on(entry.metrics.feed, b'{"seq":1,"op":"init","b":{},"a":{"id":"r"}}\n')
+    for i in range(6):
+        house.on(log, 2 + i, f"m{i}", float(i))
+    until = time.monotonic() + DEADLINE
+    while not any("m" in m for m in messages) and time.monotonic() < until:
+        time.sleep(0.02)
+    news = [m for m in messages if "m" in m]
+    assert set(news[0]["m"]) <= {"m0", "m1", "m2", "m3"} and news[0]["m"]["m0"] == {
+        "t": [files.START],
+        "s": [2],
+        "i": [0],
+        "v": [0.0],
+    }
+    dashboard = house.live._all[(entry.run.handle, "page")].dashboard
+    assert dashboard is not None and dashboard.feed is not None and dashboard.metrics[0] == "m0"
+    assert len(dashboard.feed.specs) == len(dashboard.feed.marks)
+
+
+def test_pages_that_never_say_goodbye_are_forgotten(house: House, tmp_path: Path) -> None:
+    entry, _ = fed(tmp_path)
+    for number in range(OF_A_RUN + 2):
+        house.open(entry, f"page {number}")
+    assert len(house.live._all) == OF_A_RUN <= IN_ALL
+    assert house.sources.lookers[entry.run.handle] == OF_A_RUN
+
+
+def test_a_run_that_ended_without_samples_says_so(house: House) -> None:
+    entry = entry_of()
+    status = msgspec.structs.replace(entry.run.status, state=RunState.COMPLETED)
+    entry.run = msgspec.structs.replace(entry.run, status=status)
+    feed, why = house.open(entry, "page")
+    assert not feed and "No samples" in why and house.sources.lookers[entry.run.handle] == 0
+
+
+def test_a_dashboard_waits_for_the_first_sample(house: House, tmp_path: Path) -> None:
+    entry = entry_of()
+    assert house.on(house.live.open, entry, "page") == ("", "")
+    house.on(entry.telemetry.feed, 0, b"".join(lines_of(tmp_path, 1, 3)))
+    assert house.open(entry, "page")[0]
+
+
+def test_the_end_is_told_once_the_streams_are_read(house: House, tmp_path: Path) -> None:
+    entry, _ = fed(tmp_path)
+    house.open(entry, "page")
+    dashboard = house.live._all[(entry.run.handle, "page")].dashboard
+    assert dashboard is not None and dashboard.feed is not None and not dashboard.feed.done
+
+    def end() -> None:
+        status = msgspec.structs.replace(entry.run.status, state=RunState.COMPLETED)
+        entry.run = msgspec.structs.replace(entry.run, status=status)
+
+    house.on(end)
+    until = time.monotonic() + DEADLINE
+    while not dashboard.feed.done and time.monotonic() < until:
+        time.sleep(0.02)
+    assert dashboard.feed.done
+
+
+def test_nobody_waits_for_the_samples_of_a_page_that_was_forgotten(house: House) -> None:
+    entry = entry_of()
+    house.on(house.live.open, entry, "page")
+    house.on(house.live.forget, entry.run.handle)
+    house.until(lambda: f"dashboard of {entry.run.handle}" not in [task.get_name() for task in house.tasks()])
+    assert house.sources.lookers == {entry.run.handle: 0}
+
+
+def test_a_dashboard_that_fails_when_it_is_connected_leaves_nothing(house: House, tmp_path: Path) -> None:
+    entry, _ = fed(tmp_path)
+    before = set(instances())
+    house.live._slow = lambda live: 1 / 0  # type: ignore[assignment]
+    feed, why = house.open(entry, "page")
+    assert not feed and "kernel's log" in why
+    house.until(lambda: set(instances()) == before)
+    assert house.sources.lookers == {entry.run.handle: 0} and not entry.telemetry._listeners
+
+
+def test_other_series_make_another_dashboard(house: House, tmp_path: Path) -> None:
+    """A file whose header was damaged goes on with what the machine has now."""
+    entry, _ = fed(tmp_path)
+    old, _ = house.open(entry, "page")
+    other = lines_of(tmp_path / "other", 3, 40)
+    house.on(entry.telemetry.feed, 0, b"".join([other[0], *other[-15:]]))
+    assert entry.telemetry.node(0).ticks > 0 and not house.on(house.live.follow, old, True, [0])
+    assert house.sources.lookers == {entry.run.handle: 0} and not entry.telemetry._listeners
+    new, _ = house.open(entry, "page")
+    dashboard = house.live._all[(entry.run.handle, "page")].dashboard
+    assert new != old and dashboard is not None and len(dashboard.plan.gpus) == 3
+
+
+def test_closing_closes_every_dashboard(house: House, tmp_path: Path) -> None:
+    entry, _ = fed(tmp_path)
+    house.open(entry, "one")
+    house.open(entry, "two")
+    house.loop.call(house.live.close(), DEADLINE)
+    assert house.sources.lookers == {entry.run.handle: 0} and not house.live._all

@@ -1,0 +1,105 @@
+"""The PNG of a record: of the right size, small, and never in need of a display."""
+
+from __future__ import annotations
+
+import io
+import math
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+from jupyter_amltrain.output import picture
+
+
+def series(values, steps=None):
+    return {"step": steps or list(range(len(values))), "value": values, "last": values[-1], "n": len(values)}
+
+
+def record(**changes):
+    wave = [math.sin(i / 7) + i % 3 for i in range(300)]
+    telemetry = {"t": list(range(1000, 1300)), "cpu": [abs(v) * 90 for v in wave], "memory": [3e8] * 300, "cpus": 2}
+    value = {
+        "handle": "local/digits-k3f9",
+        "name": "digits",
+        "state": "completed",
+        "phases": [{"name": "queued", "seconds": 0.3}, {"name": "running", "seconds": 83.2}],
+        "params": {"lr": 0.1},
+        "outputs": {"accuracy": 0.97},
+        "metrics": {f"metric {i}": series(wave) for i in range(12)},
+        "telemetry": telemetry,
+    }
+    return {**value, **changes}
+
+
+def size(answer):
+    return Image.open(io.BytesIO(answer["png"])).size
+
+
+def test_it_is_twice_its_css_size_and_small():
+    answer = picture.draw(record())
+    assert size(answer) == (2 * answer["width"], 2 * answer["height"])
+    assert answer["width"] == picture.WIDTH
+    assert len(answer["png"]) < 120_000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metrics": {}, "telemetry": {}},
+        {"metrics": {"loss": series([0.5])}},
+        {"metrics": {"loss": series([None, "NaN", float("inf"), 1.0])}},
+        {"metrics": {"loss": series([None, None])}},
+        {"metrics": {"loss": series([1.0, 2.0, 3.0], steps=[0, 0, 0])}},
+        {"metrics": {"empty": {"step": [], "value": [], "last": None, "n": 0}}},
+        {
+            "name": "n" * 64,
+            "handle": "a-long-target/" + "r" * 64,
+            "state": "failed",
+            "error": "what $\\frac — where\nnext" * 20,
+        },
+        {"name": "数字", "params": {"text": "x" * 500, "dollar": "$5 and $6"}},
+        {"telemetry": {"t": [1, 2], "cpu": [None, 5.0], "memory": [1e12, None], "cpus": None}},
+        {"phases": [], "state": "lost", "detail": "the machine was restarted"},
+    ],
+)
+def test_any_record_can_be_drawn(changes):
+    assert size(picture.draw(record(**changes)))[0] == 2 * picture.WIDTH
+
+
+def test_an_empty_record_is_a_header():
+    assert size(picture.draw({})) == (2 * picture.WIDTH, 2 * 54)
+
+
+def test_numbers_for_people():
+    assert [picture.number_text(v) for v in (0.0, 0.97221, 12345.6, 1e-6, 2.5e9)] == [
+        "0",
+        "0.9722",
+        "12346",
+        "1.00e-6",
+        "2.50e9",
+    ]
+    assert [picture.bytes_text(v) for v in (0.0, 1023.0, 599e6, 40 * 2**30, 2.0**52)] == [
+        "0 B",
+        "0.999 KiB",
+        "571 MiB",
+        "40 GiB",
+        "4.1e+03 TiB",
+    ]
+
+
+def test_every_row_of_charts_is_its_own():
+    flat, steep = series([0.0] * 9), series([float(i) for i in range(9)])
+    names = [f"m{i}" for i in range(6)]
+    one = picture.draw(record(metrics=dict.fromkeys(names, flat)))
+    other = picture.draw(record(metrics={name: steep if name == "m0" else flat for name in names}))
+    assert one["png"] != other["png"]
+
+
+def test_pyplot_is_never_imported():
+    code = (
+        "import sys; from jupyter_amltrain.output import picture; picture.draw({}); "
+        "sys.exit('matplotlib.pyplot' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

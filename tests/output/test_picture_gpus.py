@@ -1,0 +1,161 @@
+"""GPUs in the PNG of a record: all counts fit its size, idleness is loud, the unknown is no zero."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+from jupyter_amltrain.output import picture
+from jupyter_amltrain.output.palette import GPUS, HEAT, RED_GROUND
+from jupyter_amltrain.output.picture import time_span
+
+from .gpu_records import GIB, START, gpu_part, gpu_record
+
+TRUTH = {"verdict": "not used", "detail": "For 60 s GPU 0 had 0 % and 4 MiB.", "cause": "A CPU-only wheel: check it."}
+
+
+def share(answer: dict[str, Any], color: str, near: int = 14) -> float:
+    """Part of the picture that has about this colour."""
+    pixels = np.asarray(Image.open(io.BytesIO(answer["png"])).convert("RGB")).astype(int)
+    wanted = np.array([round(255 * c) for c in to_rgb(color)])
+    return float((abs(pixels - wanted).max(axis=2) <= near).mean())
+
+
+def charts(record: dict[str, Any]) -> dict[str, Any]:
+    found = picture.gpu_charts(record["gpu"], time_span(record))
+    return {chart.title: chart for chart in found}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes"), [(0, 1), (1, 1), (2, 2), (8, 1), (8, 4), (9, 1), (16, 1), (64, 8), (64, 64), (512, 64)]
+)
+def test_any_number_of_gpus_is_drawn_sharp_and_small(gpus, nodes):
+    answer = picture.draw(gpu_record(gpus, nodes))
+    assert Image.open(io.BytesIO(answer["png"])).size == (2 * picture.WIDTH, 2 * answer["height"])
+    assert len(answer["png"]) < picture.MAX_BYTES
+    assert answer["height"] < 900
+
+
+def test_noise_on_64_gpus_is_small_enough_too():
+    record = gpu_record(64, 8)
+    noise = np.random.default_rng(0).integers(0, 101, 64 * 75)
+    record["gpu"]["heat"]["cells"] = "".join(f"{value:02x}" for value in noise)
+    for name in ("util", "memory", "power"):
+        band = record["gpu"][name]
+        band["mean"] = [float(noise[i]) * v / 100 for i, v in enumerate(band["mean"])]
+    assert len(picture.draw(record)["png"]) <= picture.MAX_BYTES
+
+
+def test_each_gpu_has_its_colour():
+    answer = picture.draw(gpu_record(8))
+    assert len(set(GPUS)) == 8
+    assert all(share(answer, color) > 1e-4 for color in GPUS)
+    assert share(picture.draw(gpu_record(1)), GPUS[1]) == 0
+
+
+def test_charts_show_what_the_record_says():
+    shown = charts(gpu_record(2))
+    assert [line for line, _ in shown["Utilization"].lines] == [g["util"] for g in gpu_part(2)["gpus"]]
+    assert shown["Memory"].value == "peak 41 of 79.7 GiB" and shown["Memory"].total == pytest.approx(79.65 * GIB)
+    assert shown["Power"].total == 700 and shown["Power"].unit == "watts"
+    assert shown["Utilization"].top == 100 and shown["Utilization"].band is None
+    # bursts between samples are seen behind a single GPU's line
+    low, high, _ = charts(gpu_record(1))["Utilization"].band
+    assert high == gpu_part(1)["gpus"][0]["peak"] and low == gpu_part(1)["gpus"][0]["util"]
+
+
+def test_one_limit_line_of_gpus_with_different_limits_is_left_out():
+    record = gpu_record(2)
+    record["gpu"]["gpus"][1]["power_limit"] = 350
+    shown = charts(record)
+    assert shown["Power"].total is None and shown["Memory"].total is not None
+
+
+def test_more_than_eight_are_a_mean_with_a_band():
+    record = gpu_record(64, 8)
+    shown = charts(record)["Utilization"]
+    band = record["gpu"]["util"]
+    assert [line for line, _ in shown.lines] == [band["mean"]]
+    assert shown.band[:2] == (band["low"], band["high"])
+
+
+def test_the_heat_map_shows_idle_and_busy_and_holes():
+    record = gpu_record(16)
+    record["gpu"]["heat"]["cells"] = "00" * 600 + "64" * 600
+    answer = picture.draw(record)
+    assert share(answer, HEAT[0]) == pytest.approx(share(answer, HEAT[-1]), rel=0.2) and share(answer, HEAT[0]) > 0.05
+    record["gpu"]["heat"]["cells"] = "ff" * 1200
+    assert share(picture.draw(record), HEAT[0]) < 0.005
+
+
+def test_unknown_is_not_zero():
+    record = gpu_record(1)
+    record["gpu"]["gpus"][0].update(power=[None] * 150, util=[], memory_total=None, power_limit=None)
+    shown = charts(record)
+    assert shown["Power"].value == "n/a" and shown["Utilization"].value == "n/a"
+    assert all(v != v for v in shown["Utilization"].lines[0][0])
+    assert shown["Memory"].value == "peak 40 GiB" and shown["Memory"].total is None
+    assert picture.draw(record)["png"]
+    idle = charts(gpu_record(1, gpu=gpu_part(1, idle=True)))
+    assert idle["Utilization"].value == "mean 0 %" and idle["Memory"].value == "peak 4 MiB of 79.7 GiB"
+
+
+def test_gpus_that_lie_idle_are_loud():
+    plain = gpu_record(1)
+    loud = picture.draw({**plain, "truth": TRUTH})
+    assert share(loud, RED_GROUND, near=3) > 0.04
+    for verdict in ("", "used", "cannot tell"):
+        assert share(picture.draw({**plain, "truth": {**TRUTH, "verdict": verdict}}), RED_GROUND, near=3) < 0.001
+    assert picture.banner({"truth": TRUTH}) == [TRUTH["detail"], TRUTH["cause"]]
+    long = {**TRUTH, "cause": "why " * 500}
+    assert len(picture.banner({"truth": long})) <= 4
+    assert picture.draw({"truth": long})["height"] < 200
+
+
+def test_the_end_has_its_figures_below():
+    texts = [text for text, _ in picture._lines(gpu_record(8))]
+    assert (
+        texts[0].replace("\xa0", " ").startswith("GPU:  memory peak 40.0 GiB of 79.7 GiB, utilization mean 74 to 81 %")
+    )
+    record = gpu_record(1)
+    record["summary"]["hint"] = "The data loader is likely single-threaded."
+    assert "hint:  The data loader is likely single-threaded." in [text for text, _ in picture._lines(record)]
+    assert not any("utilization" in text for text, _ in picture._lines({**record, "summary": {}}))
+    note = {"note": "No NVIDIA driver on this machine", "gpus": []}
+    assert "GPU:  No NVIDIA driver on this machine" in [text for text, _ in picture._lines(gpu_record(0, gpu=note))]
+    told = {"verdict": "cannot tell", "detail": "GPU 0 is a MIG instance."}
+    assert any("GPU 0 is a MIG instance." in text for text, _ in picture._lines(gpu_record(1, truth=told)))
+
+
+def test_all_charts_share_one_time_axis_with_its_phases():
+    record = gpu_record(1)
+    span = time_span(record)
+    assert span.start == START and span.length == 3600
+    assert span.shades == ((0.0, 100.0), (3500.0, 3600.0))  # preparing and finalizing; the queue was before
+    record["phases"] = [{"name": "running", "start": START, "end": None}]
+    assert time_span(record).shades == ()
+    record["telemetry"]["t"] = [START - 600 + t for t in range(300)]
+    assert time_span(record).start == START - 600 and time_span(record).length == 4200
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"t": [START], "gpus": gpu_part(1)["gpus"]},
+        {"t": []},
+        {"gpus": [{"node": 0, "index": 0}]},
+        {"heat": {"labels": [], "columns": 0, "cells": ""}},
+        {"gpus": []},
+    ],
+)
+def test_parts_of_a_record_can_be_drawn(change):
+    record = gpu_record(1)
+    record["gpu"] = {**record["gpu"], **change}
+    assert picture.draw(record)["png"]
+    record.pop("telemetry")
+    assert picture.draw(record)["png"]

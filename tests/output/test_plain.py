@@ -1,0 +1,137 @@
+"""Charts without our labextension: what the marks get, and who is counted as a looker."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.output.plain import POINTS, plain_dashboard, reduced, rows_since
+from jupyter_amltrain.schema.run import RunState
+from tests import telemetry_files as files
+from tests.output.test_feed import entry_of, lines_of
+
+DEADLINE = 60.0
+
+
+class Sources:
+    """One run, where the controller would be."""
+
+    def __init__(self, loop: LoopThread, entry: Entry) -> None:
+        self.loop, self.entry, self.lookers = loop, entry, 0
+
+    async def source(self, handle: str) -> Entry:
+        return self.entry
+
+    def shown(self, handle: str, more: int) -> None:
+        self.lookers += more
+
+    def until(self, true: Callable[[], bool]) -> None:
+        async def ask() -> bool:
+            return true()
+
+        end = time.monotonic() + DEADLINE
+        while not self.loop.call(ask()):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    thread = LoopThread("test-loop")
+    yield thread
+    thread.close()
+
+
+def end(entry: Entry) -> None:
+    status = msgspec.structs.replace(entry.run.status, state=RunState.COMPLETED)
+    entry.run = msgspec.structs.replace(entry.run, status=status)
+
+
+def all_of(widget: Any) -> list[Any]:
+    return [widget, *(x for child in getattr(widget, "children", ()) for x in all_of(child))]
+
+
+def test_few_ticks_are_drawn_as_they_are(tmp_path: Path) -> None:
+    entry = entry_of()
+    entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, POINTS - 1)))
+    node = entry.telemetry.node(0)
+    t, values = reduced(*rows_since(node, 0.0))
+    assert list(t) == [files.START + s for s in range(POINTS - 1)]
+    assert np.array_equal(values, node.since(0)[1], equal_nan=True)
+
+
+def test_a_node_without_ticks_is_no_hindrance(loop: LoopThread, tmp_path: Path) -> None:
+    entry = entry_of()
+    for number in (0, 1):
+        entry.telemetry.feed(number, b"".join(lines_of(tmp_path, 8, 20, number)))
+    entry.telemetry.feed(2, lines_of(tmp_path, 8, 20, 2)[0])  # its header alone
+    sources = Sources(loop, entry)
+    box = plain_dashboard(sources, entry.run.handle)
+    marks: list[Any] = []
+
+    def drawn() -> bool:
+        figures = [widget for widget in all_of(box) if hasattr(widget, "marks")]
+        marks[:] = [mark for figure in figures for mark in figure.marks if mark.fill == "between"]
+        return len(marks) == 3 and all(len(mark.x) == 20 for mark in marks)
+
+    sources.until(drawn)
+    util = [np.mean([files.busy(gpu, s)[0] for gpu in range(8)]) for s in range(20)]  # type: ignore[type-var]
+    assert np.allclose(marks[0].y[1], util)
+
+
+def test_what_no_gpu_tells_is_a_hole_without_a_warning(loop: LoopThread, tmp_path: Path) -> None:
+    entry = entry_of()
+    entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 9, 20, curve=lambda gpu, s: [None] * 6)))
+    from jupyter_amltrain.output.plain import _band
+
+    nodes = {node.node: rows_since(node, 0.0) for node in entry.telemetry.nodes()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        t, rows = _band(entry, "util", "peak", nodes)
+    assert len(t) == 20 and np.isnan(rows).all()
+
+
+def test_nobody_looks_any_more_when_the_charts_fail(loop: LoopThread, tmp_path: Path) -> None:
+    entry = entry_of()
+    entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, 20)))
+    sources = Sources(loop, entry)
+    plain_dashboard(sources, entry.run.handle)
+    sources.until(lambda: sources.lookers == 1 and bool(entry.telemetry._listeners))
+    sources.until(lambda: not entry.telemetry.__dict__.update(nodes=lambda: 1 / 0))
+    sources.until(lambda: sources.lookers == 0 and not entry.telemetry._listeners)
+
+
+def test_the_end_of_a_run_is_nobodys_look(loop: LoopThread, tmp_path: Path) -> None:
+    entry = entry_of()
+    entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, 20)))
+    sources = Sources(loop, entry)
+    box = plain_dashboard(sources, entry.run.handle)
+    sources.until(lambda: sources.lookers == 1 and bool(entry.telemetry._listeners))
+    sources.until(lambda: end(entry) is None)
+    sources.until(lambda: sources.lookers == 0)
+    assert any("ended" in str(getattr(widget, "value", "")) for widget in all_of(box))
+
+
+def test_a_monitor_has_no_run_and_says_what_happened(loop: LoopThread, tmp_path: Path) -> None:
+    entry = entry_of()
+    entry.kind = "monitor"
+    entry.telemetry.feed(0, b"".join([*lines_of(tmp_path, 1, 20), b'{"seq":20,"note":"GPU 0 fell off the bus"}\n']))
+    box = plain_dashboard(Sources(loop, entry), entry.run.handle)
+    texts: list[str] = []
+
+    def drawn() -> bool:
+        texts[:] = [str(getattr(widget, "value", "")) for widget in all_of(box)]
+        return any("temperature" in text for text in texts)
+
+    Sources(loop, entry).until(drawn)
+    assert not any("this run" in text for text in texts)
+    assert any("fell off the bus" in text for text in texts)

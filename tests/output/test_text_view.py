@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import pytest
+
+from jupyter_amltrain.output.text_view import gpu_words, record_text, state_line
+from jupyter_amltrain.schema.record import (
+    GpuBand,
+    GpuSeries,
+    GpuTelemetry,
+    GpuTruth,
+    LogTail,
+    MetricSeries,
+    RunRecord,
+    TelemetrySeries,
+)
+from jupyter_amltrain.schema.run import Phase
+from jupyter_amltrain.text import bytes_text, seconds_text
+
+
+def record(**more: object) -> RunRecord:
+    fields: dict[str, object] = {
+        "handle": "local/digits-k3f9",
+        "run_id": "digits-k3f9",
+        "name": "digits",
+        "target": "local",
+        "experiment": "default",
+        "state": "running",
+        **more,
+    }
+    return RunRecord(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "?"), (0, "0.0 s"), (0.44, "0.4 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"),
+        (59.6, "1 min 0 s"), (123, "2 min 3 s"), (3599.6, "1 h 0 min"), (3840, "1 h 4 min"), (90000, "25 h 0 min"),
+    ],
+)  # fmt: skip
+def test_seconds(seconds: float | None, text: str) -> None:
+    assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (None, "n/a"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3.2 * 2**20, "3.2 MiB"),
+        (2**40, "1.0 TiB"), (2**52, "4096.0 TiB"),
+    ],
+)  # fmt: skip
+def test_bytes(size: float | None, text: str) -> None:
+    assert bytes_text(size) == text
+
+
+def test_the_state_line() -> None:
+    phases = (
+        Phase(name="queued", start=1.0, end=1.1, seconds=0.1),
+        Phase(name="running", start=1.1, end=13.1, seconds=12.0),
+        Phase(name="finalizing", start=13.1),
+    )
+    assert state_line(record()) == "local/digits-k3f9  running"
+    assert state_line(record(phases=phases)) == "local/digits-k3f9  running  (queued 0.1 s, running 12 s)"
+    assert "cancel requested" in state_line(record(cancel_requested=True))
+    assert "cancel requested" not in state_line(record(cancel_requested=True, state="canceled", done=True))
+    assert "target not responding" in state_line(record(reachable=False))
+
+
+def test_the_whole_text() -> None:
+    text = record_text(
+        record(
+            state="failed",
+            done=True,
+            error="local/digits-k3f9 failed: exited with code 3.",
+            detail="exited with code 3",
+            metrics={
+                "loss": MetricSeries(step=(1,), value=(0.123456,), last=0.123456, n=1),
+                "bad": MetricSeries(step=(1,), value=(None,), last=None, n=1),
+            },
+            outputs={"accuracy": 0.97, "text": "é"},
+            telemetry=TelemetrySeries(t=(1.0, 2.0), cpu=(None, 50.0), memory=(None, 2.0**21)),
+            log=LogTail(tail="".join(f"line {i}\n" for i in range(30)), bytes=3000, path="/tmp/log.txt"),
+        )
+    )
+    lines = text.splitlines()
+    assert lines[0] == "local/digits-k3f9  failed"
+    assert lines[1] == "local/digits-k3f9 failed: exited with code 3."
+    assert lines[2] == "loss 0.1235  bad n/a"
+    assert lines[3:5] == ["accuracy = 0.97", "text = 'é'"]
+    assert lines[5] == "host: cpu mean 50 %, memory peak 2.0 MiB"
+    assert lines[6] == "log (2.9 KiB, /tmp/log.txt), its end:"
+    assert lines[7:] == [f"  line {i}" for i in range(22, 30)]
+
+
+def test_a_detail_is_said_while_it_matters() -> None:
+    assert "3 before it" in record_text(record(state="queued", detail="3 before it"))
+    assert "3 before it" not in record_text(record(state="completed", done=True, detail="3 before it"))
+
+
+def test_nothing_known_is_one_line() -> None:
+    assert record_text(record()) == "local/digits-k3f9  running"
+
+
+GIB = 2.0**30
+
+
+def gpu(index: int, **more: object) -> GpuSeries:
+    fields: dict[str, object] = {"node": 0, "index": index, "name": "H100", "memory_total": 80 * GIB, **more}
+    return GpuSeries(**fields)  # type: ignore[arg-type]
+
+
+def summed(index: int, **more: object) -> dict[str, object]:
+    figures = {"memory_total": 81_920, "memory_peak": 40_960, "util_mean": 71.4, "util_p95": 96, "idle_share": 0.034}
+    return {"node": 0, "index": index, "name": "H100", **figures, "energy_wh": 481.2, "first_use": 3.25, **more}
+
+
+def test_gpus_of_a_live_run_are_one_line() -> None:
+    one = gpu(0, util=(10.0, None, 90.0), memory=(GIB, 40 * GIB, None))
+    assert record_text(record(gpu=GpuTelemetry(gpus=(one,)))).splitlines()[1:] == [
+        "GPU: H100, memory peak 40.0 GiB of 80.0 GiB, utilization mean 50 %"
+    ]
+    two = gpu(1, util=(20.0, 20.0, 20.0), memory=(GIB, 2 * GIB, GIB))
+    assert record_text(record(gpu=GpuTelemetry(gpus=(one, two)))).splitlines()[1:] == [
+        "GPUs: 2 x H100, memory peak 2.0 GiB to 40.0 GiB of 80.0 GiB, utilization mean 20 to 50 %"
+    ]
+    many = GpuTelemetry(
+        gpus=tuple(gpu(i) for i in range(64)),
+        util=GpuBand(mean=(30.0, 50.0), low=(0.0, 0.0), high=(90.0, 100.0)),
+        memory=GpuBand(mean=(GIB, GIB), low=(GIB, GIB), high=(2 * GIB, 3 * GIB)),
+    )
+    assert record_text(record(gpu=many)).splitlines()[1:] == [
+        "GPUs: 64 x H100, memory peak 3.0 GiB of 80.0 GiB, utilization mean 40 %"
+    ]
+
+
+def test_what_no_device_told_is_not_zero() -> None:
+    blind = gpu(0, memory_total=None, util=(None, None), memory=())
+    lines = record_text(record(gpu=GpuTelemetry(gpus=(blind,), note="GPU 0 fell off\nthe bus"))).splitlines()
+    assert lines[1:] == ["GPU: H100, memory peak n/a, utilization mean n/a, GPU 0 fell off the bus"]
+    nothing = dict.fromkeys(("memory_peak", "util_mean", "util_p95", "idle_share", "energy_wh", "first_use"))
+    lines = record_text(record(summary={"gpus": [summed(0, **nothing)]})).splitlines()
+    assert lines[1:] == [
+        "GPU: H100, memory peak n/a, utilization mean n/a, p95 n/a, under 10 % for n/a of the time, energy n/a"
+    ]
+
+
+def test_a_machine_without_gpus_gets_no_line() -> None:
+    assert record_text(record(gpu=GpuTelemetry(note="No NVIDIA driver."))) == "local/digits-k3f9  running"
+
+
+def test_the_summary_of_an_ended_run() -> None:
+    hint = "The data loader is likely\nsingle-threaded."
+    more = {"gpus": (gpu(0), gpu(1)), "note": ""}
+    summary = {"gpus": [summed(0), summed(1, util_mean=80.0, energy_wh=700.0, first_use=2.0)], "hint": hint}
+    text = record_text(record(state="completed", done=True, gpu=GpuTelemetry(**more), summary=summary))  # type: ignore[arg-type]
+    assert text.splitlines()[1:] == [
+        "GPUs: 2 x H100, memory peak 40.0 GiB of 80.0 GiB, utilization mean 71 to 80 %, p95 96 %, "
+        "under 10 % for 3 % of the time, 1.18 kWh, first used after 2.0 s",
+        "hint: The data loader is likely single-threaded.",
+    ]
+    missing = {"gpus": [summed(0)]}  # a sum over some of them would be no sum
+    assert "energy n/a" in record_text(record(gpu=GpuTelemetry(**more), summary=missing))  # type: ignore[arg-type]
+
+
+def test_gpus_that_lie_idle_are_said_at_once() -> None:
+    truth = GpuTruth(verdict="not used", detail="GPU 0 had 0 % for 60 s.", cause="A CPU-only wheel?")
+    lines = record_text(record(truth=truth, metrics={})).splitlines()
+    assert lines[1].startswith("GPU IDLE: GPU 0 had 0 % for 60 s.; ") and lines[1].endswith("A CPU-only wheel?")
+    for verdict in ("", "used", "cannot tell"):
+        assert len(record_text(record(truth=GpuTruth(verdict=verdict, detail="x"))).splitlines()) == 1
+
+
+def test_allocator_errors_and_rate_stand_beside_the_driver() -> None:
+    errors = {"xids": "79, 45", "ecc_correctable": 3, "rows_remapped": 1}
+    one = summed(0, torch_allocated_peak=30 * 1024, torch_reserved_peak=36 * 1024, **errors)
+    rate = {"samples_per_second": MetricSeries(step=(1,), value=(412.0,), last=412.0, n=1)}
+    text = record_text(record(summary={"gpus": [one]}, metrics=rate))
+    for part in ("PyTorch peak 30.0 GiB allocated, 36.0 GiB reserved", "412 samples/s", "Xid 79 and 45", "1 replaced"):
+        assert part in text, part
+    assert "PyTorch" not in record_text(record(summary={"gpus": [summed(0)]}))
+
+
+@pytest.mark.parametrize(
+    ("sources", "word"),
+    [
+        (("counter", "counter"), "driver's counter"),
+        (("power", "power"), "summed from power"),
+        (("power", "counter"), ""),
+    ],
+)
+def test_energy_says_whence_it_is(sources: tuple[str, str], word: str) -> None:
+    summary = {"gpus": [summed(k, energy_source=source) for k, source in enumerate(sources)]}
+    words = gpu_words({}, summary)
+    energy = next(text for text in words if "Wh" in text)
+    assert word in energy and ("by" in energy or "from" in energy) == bool(word)

@@ -1,0 +1,80 @@
+"""A dashboard as a value: what it refuses, and what it is where there are no charts; its words beside the GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.kernel.record import gpu_record, record_of
+from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.output.dashboard import Dashboard
+from jupyter_amltrain.output.layout import layout_of
+from jupyter_amltrain.output.mime import View
+from jupyter_amltrain.output.tables import table_html
+from jupyter_amltrain.schema.record import GpuTelemetry
+from tests.output.test_feed import entry_of, lines_of
+
+
+class Run:
+    """A run that can be watched."""
+
+    handle = "local/r-22222"
+
+    def record(self) -> Any:
+        return record_of(entry_of())
+
+
+@pytest.mark.parametrize("window", ["10m", -1, float("nan"), float("inf"), None, True])
+def test_a_window_that_is_no_length_of_time_is_refused(window: Any) -> None:
+    with pytest.raises(CommandError, match="window="):
+        View(Run(), window)
+
+
+def test_without_a_kernel_a_dashboard_is_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    View(Run()).show()
+    assert "local/r-22222  running" in capsys.readouterr().out
+
+
+def sampled(folder: Path, gpus: int = 2) -> tuple[Entry, Dashboard, GpuTelemetry]:
+    entry = entry_of()
+    entry.telemetry.feed(0, b"".join(lines_of(folder, gpus, 10)))
+    layout, part = layout_of(entry), gpu_record(entry.telemetry, False)
+    assert layout is not None and part is not None
+    return entry, Dashboard(layout, ("a", "b", "c", "d", "e")), part
+
+
+@pytest.mark.parametrize("gpus", [2, 16])
+def test_what_happened_to_a_gpu_and_metrics_without_a_chart_are_said(tmp_path: Path, gpus: int) -> None:
+    _, dashboard, _ = sampled(tmp_path, gpus)
+    assert "metrics" not in dashboard.legend.value
+    dashboard.say("GPU 1 fell off the <bus>", 5)
+    assert "GPU 1 fell off the &lt;bus&gt;" in dashboard.legend.value
+    assert "4 of 5 metrics" in dashboard.legend.value
+    dashboard.say("", 4)
+    assert "bus" not in dashboard.legend.value and "metrics" not in dashboard.legend.value
+
+
+def test_a_monitor_has_no_memory_of_its_own(tmp_path: Path) -> None:
+    _, _, part = sampled(tmp_path)
+    part = msgspec.structs.replace(part, now=({"mine": 0, "others": 3 << 20}, {"mine": 0, "others": None}))
+    assert "this run" in table_html(part)
+    alone = table_html(part, run=False)
+    assert "this run" not in alone and "others" not in alone
+    assert ">3.0 MiB</td>" in alone
+
+
+def test_an_instance_is_named_after_its_gpu() -> None:
+    assert [gpu_name({"index": index}) for index in (0, 7, 100, 203)] == [
+        "GPU 0",
+        "GPU 7",
+        "GPU 0 MIG 0",
+        "GPU 1 MIG 3",
+    ]
+    assert gpu_name({"index": 100, "mig": False}) == "GPU 100"
+    assert gpu_name({"index": 100, "mig": True}) == "GPU 0 MIG 0"  # of an earlier version
+    assert gpu_name({"index": 1300012, "mig": True, "parent": 129, "instance": 12}) == "GPU 129 MIG 12"

@@ -1,0 +1,152 @@
+"""Nodes, packages, data and doors of a job: what may be asked for, and what an older record says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.schema.environment import Environment
+from jupyter_amltrain.schema.inputs import JobInput, JobOutput
+from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources, distribution_of, validated
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqZ me@here"
+
+
+def full() -> JobSpec:
+    return JobSpec(
+        name="x",
+        resources=Resources(gpus=4, nodes=2, instance_type="Standard_NC6s_v3", shm_size="8g", docker_args="--ipc=host"),
+        distribution=Distribution(kind="tensorflow", processes=2, parameter_servers=1),
+        environment=Environment(name="AzureML-sklearn@latest", derive=True),
+        inputs={
+            "data": JobInput(path="azureml:digits:1", mode="download"),
+            "rate": JobInput(type="literal", value=0.5),
+        },
+        outputs={"model": JobOutput(type="mlflow_model", mode="upload"), "data": JobOutput()},
+        identity="managed:00000000-0000-0000-0000-000000000000",
+        services=("jupyterlab", "tensorboard:logs/tb", f"ssh:{KEY}"),
+        priority="low",
+        tier="spot",
+    )
+
+
+def test_all_of_it_survives_json_and_is_allowed() -> None:
+    spec = validated(full())
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
+
+
+def test_a_record_without_these_fields_asks_for_nothing_of_them() -> None:
+    old = {"name": "x", "resources": {"gpus": 1}, "source_sha256": "00"}
+    spec = msgspec.convert(old, JobSpec)
+    assert spec == JobSpec(name="x", resources=Resources(gpus=1), source_sha256="00")
+    assert not spec.environment and spec.resources.nodes == 1 and not spec.distribution.kind
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"resources": Resources(nodes=0)}, "--nodes 0"),
+        ({"resources": Resources(nodes=10**6)}, "--nodes 1000000"),
+        ({"resources": Resources(instance_type="a b")}, "--instance-type 'a b'"),
+        ({"resources": Resources(shm_size="2 GB")}, "--shm-size '2 GB'"),
+        ({"resources": Resources(docker_args="a\nb")}, "--docker-args"),
+        ({"distribution": Distribution(kind="ray")}, "--distribution 'ray'"),
+        ({"distribution": Distribution(kind="mpi", processes=0)}, "--processes 0"),
+        ({"distribution": Distribution(kind="mpi", parameter_servers=1)}, "only TensorFlow"),
+        ({"environment": Environment(name="e:1", image="i/j")}, "--env i/j,e:1"),
+        ({"environment": Environment(conda="/c.yml", build="/b")}, "--env"),
+        ({"environment": Environment(name="no version")}, "noversion@latest"),
+        ({"environment": Environment(image="UPPER/Case space")}, "not the name of a Docker image"),
+        ({"environment": Environment(derive=True)}, "--derive-env"),
+        ({"environment": Environment(conda="/c.yml", derive=True)}, "--derive-env"),
+        ({"inputs": {"a-b": JobInput(path="/x")}}, "--input 'a-b'"),
+        ({"inputs": {"a": JobInput(path="/x"), "A": JobInput(path="/y")}}, "$AML_INPUT_A"),
+        ({"inputs": {"a": JobInput()}}, "where is it"),
+        ({"inputs": {"a": JobInput(type="blob", path="/x")}}, "type 'blob'"),
+        ({"inputs": {"a": JobInput(mode="mount", path="/x")}}, "mode 'mount'"),
+        ({"inputs": {"a": JobInput(mode="direct", path="/x")}}, "cannot be reached by direct"),
+        ({"inputs": {"a": JobInput(type="literal", value=[1])}}, "a literal is a number"),
+        ({"inputs": {"a": JobInput(type="literal", value=1, path="/x")}}, "no place or mode"),
+        ({"inputs": {"a": JobInput(path="/x", value=1)}}, "it has a path and a value"),
+        ({"outputs": {"dir": JobOutput()}}, "$AML_OUTPUT_DIR"),
+        ({"outputs": {"a": JobOutput(path="/x")}}, "an output goes to a datastore"),
+        ({"outputs": {"a": JobOutput(mode="download")}}, "mode 'download'"),
+        ({"outputs": {"a": JobOutput(type="literal")}}, "type 'literal'"),
+        ({"identity": "me"}, "--identity 'me'"),
+        ({"identity": "user:me"}, "a client id"),
+        ({"identity": "managed:me"}, "a client id"),
+        ({"services": ("emacs",)}, "--service 'emacs'"),
+        ({"services": ("ssh",)}, "no public key"),
+        ({"services": ("vscode:x",)}, "nothing follows"),
+        ({"services": ("tensorboard:../x",)}, "--service tensorboard"),
+        ({"services": ("tensorboard:a", "tensorboard:b")}, "given twice"),
+        ({"priority": "urgent"}, "--priority 'urgent'"),
+        ({"tier": "gold"}, "--tier 'gold'"),
+    ],
+)
+def test_what_cannot_be_names_the_flag(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        validated(JobSpec(name="x", **fields))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://a.blob.core.windows.net/c/x.csv?sv=1&sig=TELLTALE",
+        "https://me:TELLTALE@host/x",
+        "wasbs://x;AccountKey=TELLTALE",
+    ],
+)
+def test_an_address_with_a_key_is_refused_and_not_repeated(address: str) -> None:
+    for fields in ({"inputs": {"a": JobInput(path=address)}}, {"outputs": {"a": JobOutput(path=address)}}):
+        with pytest.raises(SpecError) as caught:
+            validated(JobSpec(name="x", **fields))
+        assert "TELLTALE" not in str(caught.value) and "datastores" in str(caught.value)
+
+
+def test_a_private_key_is_refused_and_not_repeated() -> None:
+    with pytest.raises(SpecError) as caught:
+        validated(JobSpec(name="x", services=("ssh:-----BEGIN OPENSSH PRIVATE KEY-----\nTELLTALE",)))
+    assert "TELLTALE" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu20.04:latest",
+        "docker.io/library/python:3.11",
+        "localhost:5000/x",
+        "pytorch/pytorch:2.4.0-cuda12.1-cudnn9-runtime",
+        f"docker.io/library/python@sha256:{'a' * 64}",
+    ],
+)
+def test_images(image: str) -> None:
+    validated(JobSpec(name="x", environment=Environment(image=image)))
+    validated(JobSpec(name="x", environment=Environment(image=image, conda="/c.yml")))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "e:3",
+        "e@latest",
+        "azureml:e:3",
+        "azureml://registries/azureml/environments/e/versions/3",
+        "azureml://registries/azureml/environments/e/labels/latest",
+        "/subscriptions/s/resourceGroups/r/providers/p/workspaces/w/environments/e/versions/3",
+    ],
+)
+def test_names_of_environments(name: str) -> None:
+    validated(JobSpec(name="x", environment=Environment(name=name)))
+
+
+def test_several_processes_without_a_kind_are_pytorchs() -> None:
+    assert distribution_of("", None, 1) == Distribution()
+    assert distribution_of("", 1, 1) == Distribution(processes=1)
+    assert distribution_of("", 2, 1) == Distribution(kind="pytorch", processes=2)
+    assert distribution_of("", None, 2) == Distribution(kind="pytorch")
+    assert distribution_of("mpi", None, 2) == Distribution(kind="mpi")

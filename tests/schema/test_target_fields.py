@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+import pytest
+
+from jupyter_amltrain.backends.provisioner import scale_action
+from jupyter_amltrain.backends.registry import forms, target_kinds
+from jupyter_amltrain.schema.fields import checked, checked_scale, described, fields_of, kind_of_type, name_error
+from jupyter_amltrain.schema.target import ComputeTarget, FakeTarget, LocalTarget, limits
+
+
+class Sample(ComputeTarget, frozen=True, kw_only=True, tag="sample"):
+    """A target for these tests.
+
+    More about it.
+
+    Attributes
+    ----------
+    host
+        Name of the machine,
+        or its address.
+    low, high
+        Both ends.
+    """
+
+    title: ClassVar[str] = "Sample"
+    verb: ClassVar[str] = "attach"
+
+    host: Annotated[str, msgspec.Meta(min_length=2, max_length=5, pattern="^[a-z]+$")]
+    low: Annotated[int, limits(gt=0, lt=10, metavar="N")] = 1
+    high: Annotated[float, limits(le=1.5, advanced=True)] | None = None
+    shell: bool = True
+    mode: Literal["slow", "quick"] = "slow"
+    tags: tuple[str, ...] = ()
+
+
+def test_fields_say_what_the_struct_says() -> None:
+    name, host, low, high, shell, mode, tags = fields_of(Sample)
+    assert (name.name, name.flag, name.required) == ("name", "", True)
+    assert (host.kind, host.required, host.help) == ("text", True, "Name of the machine, or its address")
+    assert (low.kind, low.flag, low.default, low.metavar, low.help) == ("int", "--low", 1, "N", "Both ends")
+    assert (high.kind, high.default, high.advanced) == ("number", None, True)
+    assert (shell.kind, shell.default) == ("bool", True)
+    assert (mode.kind, mode.choices, mode.default) == ("choice", ("slow", "quick"), "slow")
+    assert (tags.kind, tags.default) == ("list", ())
+    kind = kind_of_type(Sample)
+    assert (kind.kind, kind.verb, kind.title, kind.help) == ("sample", "attach", "Sample", "A target for these tests.")
+
+
+@pytest.mark.parametrize("kind", target_kinds())
+def test_every_field_is_described(kind: type[ComputeTarget]) -> None:
+    texts = described(kind)
+    fields = [field for field in fields_of(kind) if field.name != "name"]
+    assert {field.name for field in fields} == set(texts) and all(texts.values())
+    assert kind.title
+    given = {field.name: "given" for field in fields if field.required}
+    defaults = kind(name="x1", **given)
+    for field in fields:
+        assert field.required or field.default == msgspec.to_builtins(getattr(defaults, field.name))
+
+
+def test_only_what_a_person_can_make_is_a_form() -> None:
+    assert [form.kind for form in forms()][:4] == ["fake", "amlcompute", "serverless", "instance"]
+    assert all(field.advanced for field in forms()[0].fields[7:])  # the script of a demonstration
+
+
+def test_texts_as_typed_and_values_of_a_form_give_the_same() -> None:
+    typed: dict[str, Any] = {"size": "gpu-v100", "max_nodes": "4", "low_priority": "true", "idle_minutes": "2.5"}
+    form = {"size": "gpu-v100", "max_nodes": 4, "low_priority": True, "idle_minutes": 2.5, "quota": None, "gpus": ""}
+    wanted = FakeTarget(name="big", size="gpu-v100", max_nodes=4, low_priority=True, idle_minutes=2.5)
+    assert checked(FakeTarget, "big", typed) == (wanted, {})
+    assert checked(FakeTarget, "big", {**form, "name": "big"}) == (wanted, {})
+    found, wrong = checked(Sample, "s1", {"host": "abc", "tags": ["x", "y"], "high": "1e-1"})
+    assert found == Sample(name="s1", host="abc", tags=("x", "y"), high=0.1) and not wrong
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("size", "gpu-v10", "'gpu-v10' is none of the choices. Did you mean gpu-v100"),
+        ("size", "zzz", "There are: cpu-4, cpu-32, gpu-v100, gpu-8xa100, gpu-8xh100."),
+        ("max_nodes", 21, "21 is not a whole number from 1 to 20."),
+        ("max_nodes", "21", "21 is not a whole number from 1 to 20."),
+        ("max_nodes", -1, "-1 is not a whole number from 1 to 20."),
+        ("max_nodes", "2.5", "2.5 is not a whole number"),
+        ("max_nodes", "many", "'many' is not a whole number"),
+        ("max_nodes", True, "True is not a whole number"),
+        ("max_nodes", [1], "is not a whole number"),
+        ("idle_minutes", 0, "0 is not a number above 0 up to 1440."),
+        ("queued", "nan", "'nan' is not a number from 0."),
+        ("queued", "1e999", "is not a number from 0."),
+        ("exit_code", "x", "'x' is not a whole number."),
+        ("low_priority", "maybe", "'maybe' is neither true nor false."),
+        ("min_nodes", 3, "3 is more than there are at most (1)."),
+        ("maxnodes", 3, "There is no field 'maxnodes' here. Did you mean max_nodes"),
+        ("kind", "local", "There is no field 'kind' here."),
+    ],
+)
+def test_one_sentence_for_a_wrong_value(field: str, value: Any, sentence: str) -> None:
+    found, wrong = checked(FakeTarget, "big", {field: value})
+    assert found is None and list(wrong) == [field]
+    assert sentence in wrong[field] and "\n" not in wrong[field] and wrong[field].endswith((".", "?"))
+
+
+def test_limits_of_texts_and_what_must_be_given() -> None:
+    for host, sentence in {
+        "a": "too short: 2 characters at least",
+        "abcdef": "too long: 5 characters at most",
+        "ABC": "is not of the form",
+        "": "too short",
+    }.items():
+        assert sentence in checked(Sample, "s1", {"host": host})[1]["host"]
+    assert checked(Sample, "s1", {})[1] == {"host": "This must be given."}
+    assert "is not a text" in checked(Sample, "s1", {"host": 3})[1]["host"]
+    assert "from" not in checked(Sample, "s1", {"host": "abc", "high": 2})[1]["high"]
+    assert set(checked(Sample, "!", {"host": "A", "low": 10, "mode": "?"})[1]) == {"name", "host", "low", "mode"}
+    assert "is not a list" in checked(Sample, "s1", {"host": "abc", "tags": {"a": 1}})[1]["tags"]
+
+
+def test_names() -> None:
+    for good in ("a1", "gpu-cluster", "A_b-3", "x" * 32, "42"):
+        assert name_error(good) == ""
+    for bad in ("x", "x" * 33, "-x", "_x", "a b", "a/b", "ä1", "a\n", None, 3, ""):
+        assert name_error(bad).endswith(".") and "\n" not in name_error(bad)
+    assert "this machine" in name_error("local")
+    assert LocalTarget.verb == ""
+
+
+NOW = scale_action(1, 4, 15.0).fields
+
+
+@pytest.mark.parametrize(
+    ("values", "good"),
+    [
+        ({"min_nodes": "3"}, {"min_nodes": 3}),
+        ({"nodes": 0}, {"min_nodes": 0}),
+        ({"max_nodes": 6, "min_nodes": 6}, {"max_nodes": 6, "min_nodes": 6}),
+        ({"idle_minutes": "2.5", "min_nodes": ""}, {"idle_minutes": 2.5}),
+        ({"max_nodes": 1}, {"max_nodes": 1}),
+    ],
+)
+def test_scale_that_a_cluster_can_have_is_taken(values: dict[str, Any], good: dict[str, Any]) -> None:
+    assert checked_scale(FakeTarget(name="big"), NOW, values) == (good, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"min_nodes": 5}, "min_nodes"),
+        ({"nodes": 5}, "nodes"),
+        ({"nodes": 3, "max_nodes": 2}, "nodes"),
+        ({"max_nodes": 0}, "max_nodes"),
+        ({"max_nodes": "many"}, "max_nodes"),
+        ({"idle_minutes": 0}, "idle_minutes"),
+        ({"min_nodes": None}, ""),
+        ({}, ""),
+    ],
+)
+def test_scale_that_a_cluster_cannot_have_names_the_field(values: dict[str, Any], field: str) -> None:
+    assert list(checked_scale(FakeTarget(name="big"), NOW, values)[1]) == [field]
+
+
+def test_maximum_below_the_minimum_of_now_is_refused() -> None:
+    _, wrong = checked_scale(FakeTarget(name="big"), scale_action(2, 4, 15.0).fields, {"max_nodes": 1})
+    assert "--min-nodes" in wrong["max_nodes"]

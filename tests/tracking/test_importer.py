@@ -1,0 +1,227 @@
+"""Run folder -> MLflow store: complete, repeatable, whole after a kill at any point."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from jupyter_amltrain.tracking import importer, ui
+from tests.agent import mlflow2
+from tests.agent.mlflow_jobs import ROOT, RUN_ID, everything, finish_folder
+
+KILLED = -signal.SIGKILL
+
+
+def python(*arguments: str, interpreter: str = sys.executable, timeout: float = 280.0) -> dict:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    done = subprocess.run([interpreter, *arguments], env=env, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    run = tmp_path_factory.mktemp("run") / "digits-k3f9"
+    shutil.copytree(everything()[0], run)
+    artifacts = run / "artifacts/runs" / RUN_ID / "artifacts"
+    (artifacts / ".artifact.uploading.abc").write_text("half")
+    (artifacts / "gone").symlink_to("nowhere")
+    os.mkfifo(artifacts / "pipe")
+    return python("-m", "tests.tracking.import_kills", str(run), str(tmp_path_factory.mktemp("work")))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "point", ["import_before_commit", "import_after_commit", "import_between_copies", "import_new_store"]
+)
+def test_an_import_killed_anywhere_ends_as_a_clean_one(killed, point):
+    case = killed["cases"][point]
+    assert case["codes"][0] == KILLED
+    assert case["final"] == [0, 0]
+    assert case["differing"] == []
+    assert case["files_equal"]
+    assert case["left"] == []
+
+
+@pytest.mark.thorough
+def test_a_clean_import_has_everything(killed):
+    assert killed["clean"] == killed["one_chunk"] == 0 and killed["one_chunk_equal"]
+    rows = killed["rows"]
+    assert rows["runs"] == 2
+    assert rows["metrics"] > 5 and rows["latest_metrics"] > 3 and rows["params"] > 3
+    assert rows["logged_models"] == 1 and rows["logged_model_metrics"] >= 1
+    assert rows["datasets"] >= 1 and rows["inputs"] >= 2
+    assert rows["trace_info"] >= 1
+    assert killed["files"] >= 5  # the model's, two artifacts, the trace
+    result = killed["result"]
+    assert (result["state"], result["rejects"], result["run_id"]) == ("imported", [], RUN_ID)
+    assert any("pipe is no file" in note for note in result["notes"])
+
+
+READ = """
+import json, sys
+from pathlib import Path
+from jupyter_amltrain.tracking import importer
+from tests.agent import mlflow2
+from tests.agent.mlflow_jobs import RUN_ID, finish_folder, records
+
+run, project, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+import mlflow
+out = {}
+journal = run / "metrics/rank-0.jsonl"
+whole = journal.read_bytes()
+lines = whole.splitlines(keepends=True)
+finish_folder(run, "running")
+journal.write_bytes(b"".join(lines[:10]) + lines[10][:20])              # a live run, torn last line
+out["partial"] = importer.import_run(str(run), project)
+journal.write_bytes(whole)
+finish_folder(run, mode)
+out["final"] = importer.import_run(str(run), project, handle="gpubox/digits-k3f9")
+import errno, fcntl
+def no_locks(*args, **kwargs):
+    raise OSError(errno.ENOLCK, "No locks available")
+fcntl.flock = no_locks
+out["again"] = importer.import_run(str(run), project, handle="gpubox/digits-k3f9")
+mlflow.set_tracking_uri("sqlite:///" + project + "/.amltrain/mlflow.db")
+client = mlflow.MlflowClient()
+got = client.get_run(RUN_ID)
+out["run"] = {"status": got.info.status, "name": got.info.run_name, "end": got.info.end_time,
+              "params": got.data.params, "tags": got.data.tags, "metrics": got.data.metrics,
+              "experiment": client.get_experiment(got.info.experiment_id).name}
+out["loss"] = sorted((m.step, m.value) for m in client.get_metric_history(RUN_ID, "loss"))
+out["kids"] = [r.info.status for r in client.search_runs(
+    [got.info.experiment_id], f"tags.`mlflow.parentRunId` = '{RUN_ID}'")]
+out["artifacts"] = sorted(f.path for f in client.list_artifacts(RUN_ID))
+models = client.search_logged_models([got.info.experiment_id])
+out["models"] = [(m.model_id, str(m.status), bool(m.metrics)) for m in models]
+out["loaded"] = type(mlflow.sklearn.load_model("models:/" + models[0].model_id)).__name__
+out["traces"] = len(client.search_traces([got.info.experiment_id]))
+print(json.dumps(out, default=str))
+"""
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    run = tmp_path_factory.mktemp("live") / "digits-k3f9"
+    shutil.copytree(everything()[0], run)
+    script = tmp_path_factory.mktemp("script") / "read.py"
+    script.write_text(READ)
+    project = tmp_path_factory.mktemp("project")
+    return project, python(str(script), str(run), str(project), "failed")
+
+
+def test_a_live_run_is_imported_in_parts(read):
+    _, out = read
+    assert (out["partial"]["state"], out["partial"]["records"]) == ("partial", 10)
+    assert out["final"]["state"] == "imported"
+    assert out["final"]["records"] == out["final"]["seq"] - 10
+    assert (out["again"]["records"], out["again"]["files"]) == (0, 0)
+
+
+def test_a_file_system_without_locks_is_said(read):
+    assert "without locks" in read[1]["again"]["notes"][-1]
+    assert not list((read[0] / ".amltrain").glob("*.soft"))
+
+
+def test_mlflow_itself_reads_what_was_imported(read):
+    _, out = read
+    run = out["run"]
+    assert (run["status"], run["end"]) == ("FAILED", 1_700_000_009_500)  # by the exit code
+    assert run["experiment"] == "numbers" and run["name"] == "second"
+    assert run["params"]["seed"] == "7" and run["params"]["lr"] == "0.1"  # the script's value stays
+    tags = run["tags"]
+    assert tags["amltrain.handle"] == "gpubox/digits-k3f9" and tags["amltrain.state"] == "failed"
+    assert tags["amltrain.source_sha256"] == "ab" * 32 and tags["team"] == "blue" and tags["kind"] == "demo"
+    assert out["loss"] == [[0, 1.0], [1, 0.5], [2, 0.25]]
+    assert out["kids"] == ["FINISHED"]
+    assert {"notes.txt", "plots"} <= set(out["artifacts"])
+    assert [m[1:] for m in out["models"]] == [["LoggedModelStatus.READY", True]] or out["models"][0][2]
+    assert out["loaded"] == "LogisticRegression" and out["traces"] >= 1
+
+
+def test_mlflows_page_starts_is_found_again_and_dies_with_us(read, monkeypatch):
+    project, _ = read
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    started = ui.start(str(project))
+    try:
+        assert ui.start(str(project)) == {**started, "reused": True}
+        with urllib.request.urlopen(started["url"], timeout=30) as page:
+            assert b"MLflow" in page.read()
+    finally:
+        assert ui.stop(str(project)) == {"stopped": True}
+    with pytest.raises(OSError):
+        urllib.request.urlopen(started["url"], timeout=5)
+
+
+OLD = """
+import json, sys
+import mlflow
+assert mlflow.__version__.startswith("2."), mlflow.__version__
+from jupyter_amltrain.tracking import importer
+RUN_ID = sys.argv[3]
+out = {"first": importer.import_run(sys.argv[1], sys.argv[2]), "again": importer.import_run(sys.argv[1], sys.argv[2])}
+mlflow.set_tracking_uri("sqlite:///" + sys.argv[2] + "/.amltrain/mlflow.db")
+run = mlflow.MlflowClient().get_run(RUN_ID)
+out["run"] = {"status": run.info.status, "loss": run.data.metrics["loss"], "params": run.data.params}
+out["inputs"] = len(run.inputs.dataset_inputs)
+print(json.dumps(out))
+"""
+
+
+def test_a_store_of_mlflow_2(tmp_path):
+    try:
+        old = mlflow2.interpreter()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    run = tmp_path / "digits-k3f9"
+    shutil.copytree(everything()[0], run)  # logged by a client of MLflow 3
+    script = tmp_path / "old.py"
+    script.write_text(OLD)
+    out = python(str(script), str(run), str(tmp_path / "project"), RUN_ID, interpreter=old)
+    assert out["first"]["state"] == "imported" and out["first"]["rejects"] == []
+    assert out["again"]["records"] == 0
+    assert (out["run"]["status"], out["run"]["loss"]) == ("FINISHED", 0.25)
+    assert out["run"]["params"]["lr"] == "0.1" and out["inputs"] >= 1
+    assert any("no place for models logged by MLflow 3" in note for note in out["first"]["notes"])
+
+
+def test_a_run_with_its_own_tracking_server_is_left_alone(tmp_path):
+    finish_folder(tmp_path, tracking={"run_id": RUN_ID, "mode": "direct"})
+    result = importer.import_run(str(tmp_path), str(tmp_path / "project"))
+    assert result["state"] == "direct" and "own tracking server" in result["notes"][0]
+    assert not (tmp_path / "project").exists()
+    assert json.loads((tmp_path / "tracking.json").read_text())["state"] == "direct"
+
+
+def test_importing_the_modules_imports_no_mlflow():
+    code = (
+        "import sys, json\n"
+        "import jupyter_amltrain.tracking.worker, jupyter_amltrain.rpc.client, jupyter_amltrain.tracking.importer\n"
+        "import jupyter_amltrain.tracking.rows, jupyter_amltrain.tracking.copies, jupyter_amltrain.tracking.ui\n"
+        "import jupyter_amltrain.output.picture\n"
+        "print(json.dumps([m for m in ('mlflow', 'sqlalchemy', 'matplotlib', 'IPython') if m in sys.modules]))"
+    )
+    assert python("-c", code) == []
+
+
+def test_a_folder_of_a_newer_schema_is_refused(tmp_path):
+    from jupyter_amltrain.errors import StateError
+
+    finish_folder(tmp_path, schema=99)
+    with pytest.raises(StateError, match="newer jupyter_amltrain"):
+        importer.import_run(str(tmp_path), str(tmp_path))
+
+
+def test_paths_of_the_store_are_private(read):
+    place: Path = read[0] / ".amltrain"
+    assert oct(place.stat().st_mode & 0o777) == "0o700"
+    assert oct((place / "mlflow.db").stat().st_mode & 0o777) == "0o600"
+    assert (place / ".gitignore").read_text() == "*\n"
