@@ -148,7 +148,7 @@ class TrackedRun:
         return controller().loop.call(get(), ANSWER)
 
     def telemetry(self) -> pandas.DataFrame:
-        """Every tick of host and GPU telemetry as a pandas frame: see :func:`~jupyter_amltrain.output.telemetry_frame.frame_of`."""
+        """Every tick of host and GPU telemetry: see :func:`~jupyter_amltrain.output.telemetry_frame.frame_of`."""
         from jupyter_amltrain.output.telemetry_frame import frame_of, read_whole
 
         async def get() -> dict[int, bytes]:

@@ -6,9 +6,9 @@ from __future__ import annotations
 def read_version() -> str:
     """Return the version that the build wrote, else that of the installed package."""
     try:
-        from jupyter_amltrain import _version as written
+        from jupyter_amltrain._version import __version__
 
-        return str(written.__version__)
+        return str(__version__)
     except ImportError:  # a checkout that was never built
         from importlib.metadata import PackageNotFoundError, version
 

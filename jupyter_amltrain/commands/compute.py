@@ -475,7 +475,8 @@ def run(args: argparse.Namespace, *, wait: bool, write: Callable[[str], Any]) ->
     if not done.begun:
         return done.said
     if not wait:
-        return f"{name} is being {PARTICIPLES[verb]}. To see the progress: %aml_compute list. To wait for the end, add --wait."
+        progress = "To see the progress: %aml_compute list. To wait for the end, add --wait."
+        return f"{name} is being {PARTICIPLES[verb]}. {progress}"
     return wait_for(name, write)
 
 

@@ -73,7 +73,7 @@ class TargetOperations:
         """
         if entry.busy and entry.work is not None:
             raise CommandError(
-                f"{entry.target.name!r} is being {PARTICIPLES[entry.work.verb]}; only one thing is done with it at a time.",
+                f"{entry.target.name!r} is being {PARTICIPLES[entry.work.verb]}; wait for the end of that first.",
                 hint="%aml_compute list shows how far it is.",
             )
 

@@ -1,10 +1,10 @@
 /** Ways to look at a run, or into it: its page at the service, JupyterLab, TensorBoard and the like. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { IDoor } from './protocol';
+import type { IRunLink } from './protocol';
 
 /** The address of a door, if a page may link to it. */
-export function addressOf(door: IDoor): string {
+export function addressOf(door: IRunLink): string {
   try {
     return new URL(door.url).protocol === 'https:' ? door.url : '';
   } catch {
@@ -13,7 +13,7 @@ export function addressOf(door: IDoor): string {
 }
 
 /** Draw doors into `node` anew when they have changed: a link, or what to type instead. */
-export function drawDoors(node: HTMLElement, doors: readonly IDoor[] | undefined, trans: TranslationBundle): void {
+export function drawDoors(node: HTMLElement, doors: readonly IRunLink[] | undefined, trans: TranslationBundle): void {
   const key = JSON.stringify(doors ?? []);
   if (node.dataset.doors === key) {
     return;

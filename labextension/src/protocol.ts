@@ -255,7 +255,7 @@ export interface IRunRecord {
   tracking: Record<string, string>;
   source_sha256: string;
   notes: string[];
-  doors: IDoor[];
+  doors: IRunLink[];
   children: IChildRun[];
   children_hidden: number;
   parent: string;
@@ -284,8 +284,8 @@ export interface ITargetRow {
   queued: number;
   checked_at: number;
   fields: Record<string, unknown>;
-  acts: IAct[];
-  work: IWork | null;
+  acts: ITargetAction[];
+  work: IOperation | null;
 }
 
 export interface IRunRow {
@@ -316,7 +316,7 @@ export interface IRunRow {
   again: boolean;
   tracking: string;
   params: Record<string, string>;
-  doors: IDoor[];
+  doors: IRunLink[];
   children: IChildRun[];
   children_hidden: number;
   parent: string;
@@ -385,7 +385,7 @@ export interface ILogTail {
   path: string;
 }
 
-export interface IDoor {
+export interface IRunLink {
   kind: string;
   title: string;
   url: string;
@@ -407,14 +407,14 @@ export interface IChildRun {
   url: string;
 }
 
-export interface IAct {
+export interface ITargetAction {
   verb: string;
   ask: string;
   why_not: string;
   fields: IField[];
 }
 
-export interface IWork {
+export interface IOperation {
   verb: string;
   since: number;
   detail: string;

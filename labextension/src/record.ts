@@ -3,7 +3,7 @@
 import { count, list, object, text } from './loose';
 import {
   IChildRun,
-  IDoor,
+  IRunLink,
   IGpuBand,
   IGpuHeat,
   IGpuProcess,
@@ -43,7 +43,7 @@ function metric(x: unknown): IMetricSeries {
   return { step: step.slice(0, n), value: value.slice(0, n), last, n: count(m.n) ?? n };
 }
 
-function door(x: unknown): IDoor {
+function door(x: unknown): IRunLink {
   const d = object(x);
   return { kind: text(d.kind), title: text(d.title, '?'), url: text(d.url), hint: text(d.hint) };
 }

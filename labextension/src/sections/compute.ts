@@ -19,7 +19,7 @@ import { sectionLayoutOf } from '../panel/accordionLayout';
 import { cloudIcon } from '../panel/icons';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext, IPanelModel } from '../panel/tokens';
-import type { IAct } from '../protocol';
+import type { ITargetAction } from '../protocol';
 import { NewTarget } from './computeForm';
 import { element, say, sayLine } from './dom';
 import { TargetActions, IOutcome, notify } from './targetActions';
@@ -122,7 +122,7 @@ export class ComputeSection extends PanelWithToolbar implements IListHost, IForm
     }
   }
 
-  perform(name: string, act: IAct): void {
+  perform(name: string, act: ITargetAction): void {
     void this._actions.perform(name, act);
   }
 

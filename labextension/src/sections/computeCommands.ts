@@ -4,7 +4,7 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { cloudIcon } from '../panel/icons';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
-import type { IAct, ITargetRow } from '../protocol';
+import type { ITargetAction, ITargetRow } from '../protocol';
 import { ComputeSection, revealCompute } from './compute';
 import { connectFromCell } from './notebookEdits';
 import { TargetActions, notify } from './targetActions';
@@ -28,7 +28,7 @@ export function addComputeCommands(context: IPanelContext): string[] {
     const name = typeof args['target'] === 'string' ? args['target'] : ComputeSection.of(context)?.selected;
     return model.target(name || model.current);
   };
-  const actOf = (args: ReadonlyPartialJSONObject, verb: string): IAct | undefined =>
+  const actOf = (args: ReadonlyPartialJSONObject, verb: string): ITargetAction | undefined =>
     rowOf(args)?.acts.find(act => act.verb === verb);
 
   const add = (id: string, verb: string, short: string, long: string, caption: string) => {

@@ -3,7 +3,7 @@
 import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { ISignal, Signal } from '@lumino/signaling';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
-import type { IAct, IActReply } from '../protocol';
+import type { ITargetAction, IActReply } from '../protocol';
 import { element } from './dom';
 import type { Values } from './fields';
 import { FieldForm } from './form';
@@ -72,7 +72,7 @@ export class TargetActions {
   }
 
   /** Do an act of a row: asks for its fields first where it has some, until they are right or a person gives up. */
-  async perform(target: string, act: IAct): Promise<IOutcome | null> {
+  async perform(target: string, act: ITargetAction): Promise<IOutcome | null> {
     if (act.fields.length === 0) {
       return this.run({ verb: act.verb, target });
     }
@@ -96,7 +96,7 @@ export class TargetActions {
   /** A dialog with the fields of an act, checked while they are typed. */
   private async _showFields(
     target: string,
-    act: IAct,
+    act: ITargetAction,
     values: Values,
     errors: Readonly<Record<string, string>>
   ): Promise<Values | null> {

@@ -6,7 +6,7 @@ import { ago, json } from '../format';
 import { targetIcon } from '../panel/icons';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
-import type { IAct, ITargetRow } from '../protocol';
+import type { ITargetAction, ITargetRow } from '../protocol';
 import { allow, button, element, say } from './dom';
 import { labelText } from './fields';
 import { details, facts, price, stateText, verbText, workText } from './targetText';
@@ -172,7 +172,7 @@ export class TargetList {
 interface IRowHost {
   readonly trans: TranslationBundle;
   select(name: string, open: boolean): void;
-  perform(name: string, act: IAct): void;
+  perform(name: string, act: ITargetAction): void;
   dismiss(name: string): void;
   /** The stored value is what a target of this kind has anyway. */
   isDefault(kind: string, name: string, value: unknown): boolean;
@@ -333,7 +333,7 @@ class TargetView {
   }
 
   /** Buttons stay the same elements, so that one keeps the focus while the row changes. */
-  private _drawActs(acts: readonly IAct[]): void {
+  private _drawActs(acts: readonly ITargetAction[]): void {
     const wanted = acts.filter(act => act.verb !== 'dismiss');
     for (const [verb, old] of this._buttons) {
       if (!wanted.some(act => act.verb === verb)) {

@@ -201,7 +201,8 @@ def test_the_kernel_imports_nothing_of_azure(tmp_path):
 
     code = (
         "import sys\n"
-        "import jupyter_amltrain.kernel.controller, jupyter_amltrain.kernel.workspaces, jupyter_amltrain.commands.connect\n"
+        "import jupyter_amltrain.kernel.controller, jupyter_amltrain.kernel.workspaces\n"
+        "import jupyter_amltrain.commands.connect\n"
         "import jupyter_amltrain.backends.azureml.client, jupyter_amltrain.backends.azureml.errors\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('azure', 'msal', 'mlflow', 'aiohttp', 'requests')])"
     )

@@ -44,8 +44,8 @@ def connect(
     Returns
     -------
     dict
-        The fields of :class:`jupyter_amltrain.backends.azureml.workspace_file.WorkspaceFacts`, ``how`` (what signed us in) and
-        ``missing``: a sentence for each thing that will not work.
+        The fields of :class:`jupyter_amltrain.backends.azureml.workspace_file.WorkspaceFacts`, ``how`` (what
+        signed us in) and ``missing``: a sentence for each thing that will not work.
 
     Raises
     ------
