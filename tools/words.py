@@ -32,7 +32,8 @@ PHRASES = {
     r"all the same\b": "still",
     r"of ours\b": "our own",
     r"anew\b": "again",
-    r"colou?red? grey|colour|behaviour|organis|cancell(?:ed|ing)|recognis|neighbour|favour|honour|centre\b|serialis|initialis": "American spelling",
+    r"colour|behaviour|organis|cancell(?:ed|ing)|recognis|neighbour": "American spelling",
+    r"favour|honour|centre\b|serialis|initialis": "American spelling",
     r"[Ww]hence\b": "where from",
 }
 ENDINGS = {".py", ".ts", ".md", ".json", ".ipynb"}
