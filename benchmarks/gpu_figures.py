@@ -22,7 +22,8 @@ GPUS, TICKS, EVERY = 8, 300, 5
 
 _CHILD = """
 import sys, time
-from jupyter_amltrain.agent import clock, sampler
+from jupyter_amltrain.agent import protocol as clock
+from jupyter_amltrain.agent.telemetry import sampler
 now = [0.0]
 clock.wall = lambda: 1_700_000_040.0 + now[0]
 clock.mono = lambda: 1000.0 + now[0]

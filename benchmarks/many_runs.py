@@ -51,7 +51,7 @@ print("FIGURES", time.perf_counter() - begin, psutil.Process().memory_info().rss
 _PANEL = """
 %load_ext jupyter_amltrain
 import threading, time
-from jupyter_amltrain import session
+from jupyter_amltrain.kernel import session
 from jupyter_amltrain.frontend import clients, events, protocol
 controller, came = session.controller(), threading.Event()
 rows = []

@@ -18,8 +18,6 @@ Importing this package costs nothing: what it names is loaded when it is first u
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,22 +26,6 @@ if TYPE_CHECKING:
 _API = ("TrackedRun", "attach", "compute", "current_target", "monitor", "runs", "submit", "targets", "use")
 
 __all__ = [*_API, "errors", "load_ipython_extension", "unload_ipython_extension"]
-
-
-class _Package(ModuleType):
-    """The package itself, where ``runs`` is the function and never the sub-package.
-
-    Importing ``jupyter_amltrain.kernel.store`` would bind the sub-package to the name
-    that users know as a function; imports of its modules do not need the binding.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in _API and isinstance(value, ModuleType):
-            return
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

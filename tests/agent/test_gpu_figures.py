@@ -21,7 +21,8 @@ from tests.fakes.driver import ALL_ONES_32, ALL_ONES_64, Fails, Instance, Switch
 #: A process that reads figures at the times that it is told, by a clock of the test's.
 CHILD = """
 import json, sys
-from jupyter_amltrain.agent import clock, sampler
+from jupyter_amltrain.agent import protocol as clock
+from jupyter_amltrain.agent.telemetry import sampler
 from jupyter_amltrain.agent.telemetry.gpu_figures import GpuFigures
 now = [1000.0]
 clock.mono = lambda: now[0]

@@ -24,7 +24,8 @@ from tests.fakes.driver import GIB, Process, SwitchableDriver
 #: Samples a machine at the times that it is told, by clocks of the test's.
 SAMPLER = """
 import json, sys
-from jupyter_amltrain.agent import clock, sampler
+from jupyter_amltrain.agent import protocol as clock
+from jupyter_amltrain.agent.telemetry import sampler
 now = [0.0]
 clock.wall = lambda: 1_700_000_000.0 + now[0]
 clock.mono = lambda: 1000.0 + now[0]
@@ -37,7 +38,7 @@ for line in sys.stdin:
     print("ticked", flush=True)
 one.close()
 """
-PROBE = "import json; from jupyter_amltrain.agent import nvml; print(json.dumps(nvml.read_gpus()))"
+PROBE = "import json; from jupyter_amltrain.agent.telemetry import nvml; print(json.dumps(nvml.read_gpus()))"
 
 
 class Machine:

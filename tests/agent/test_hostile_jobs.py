@@ -248,7 +248,8 @@ def is_group(number: int) -> bool:
 #: A supervisor whose looks at the process table miss a chain of forks, as they do on a busy machine.
 BLIND = """
 import os, sys, time
-from jupyter_amltrain.agent import lifecycle, processes
+from jupyter_amltrain.agent import processes
+from jupyter_amltrain.agent.supervise import run_state as lifecycle
 processes.become_subreaper()
 others = int(sys.argv[1])
 spare = []

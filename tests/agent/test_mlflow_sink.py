@@ -367,7 +367,7 @@ def test_client_env_keeps_the_jobs_proxies():
 
 
 def test_the_agents_half_is_python_3_8():
-    modules = sorted(str(p) for p in (ROOT / "jupyter_amltrain/agent").glob("mlflow_*.py"))
+    modules = sorted(str(p) for p in (ROOT / "jupyter_amltrain/agent/mlflow").glob("*.py"))
     vermin = Path(sys.executable).with_name("vermin")
     done = subprocess.run(
         [str(vermin), "-q", "-t=3.8-", "--no-tips", *modules], capture_output=True, text=True, timeout=60

@@ -18,7 +18,7 @@ MIB = 1 << 20
 #: Prints what the probe reads, and what a sampler lists of each device.
 LOOK = """
 import json, sys
-from jupyter_amltrain.agent import nvml, sampler
+from jupyter_amltrain.agent.telemetry import nvml, sampler
 from jupyter_amltrain.agent.telemetry.gpu_slow import SlowReader
 probe = nvml.read_gpus()
 readings, _ = sampler.find_gpus(None, None, None)
