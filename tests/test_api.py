@@ -27,7 +27,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield module
 
 
-def test_a_child_that_ends_leaves_the_parents_worker_alone(api: Any) -> None:
+def test_forked_child_end_keeps_parent_worker(api: Any) -> None:
     run = api.submit("x = 1", name="before", gpus=0).wait(60)
     until(lambda: run.run.tracking == "imported", "the first import")
     child = multiprocessing.get_context("fork").Process(target=os.getpid)
@@ -46,7 +46,7 @@ def _use(handle: str, answer: Any) -> None:
     answer.send((found.state, own.result("out")))
 
 
-def test_a_child_may_use_the_api_itself(api: Any) -> None:
+def test_forked_child_may_use_api(api: Any) -> None:
     run = api.submit("x = 1", name="parent", gpus=0).wait(60)
     ours, theirs = multiprocessing.get_context("fork").Pipe()
     child = multiprocessing.get_context("fork").Process(target=_use, args=(run.handle, theirs))
@@ -57,7 +57,7 @@ def test_a_child_may_use_the_api_itself(api: Any) -> None:
     assert child.exitcode == 0
 
 
-def test_endless_values_come_home_and_into_the_record(api: Any) -> None:
+def test_non_finite_outputs_are_returned_and_recorded(api: Any) -> None:
     import json
 
     code = "loss = float('nan')\nbest = {'a': [float('inf'), 1.5]}"
@@ -69,14 +69,14 @@ def test_endless_values_come_home_and_into_the_record(api: Any) -> None:
     assert record["outputs"] == {"loss": "nan", "best": {"a": ["inf", 1.5]}}
 
 
-def test_a_text_is_no_list_of_names(api: Any) -> None:
+def test_out_as_text_is_refused(api: Any) -> None:
     from jupyter_amltrain.errors import CommandError
 
     with pytest.raises(CommandError, match=r"out=\['acc'\]"):
         api.submit("acc = 1", out="acc")
 
 
-def test_lines_of_plain_code_are_counted_from_one(api: Any) -> None:
+def test_plain_code_error_lines_start_at_one(api: Any) -> None:
     from jupyter_amltrain.errors import PreflightError, RunFailed
 
     with pytest.raises(RunFailed, match="line 2") as caught:
@@ -86,7 +86,7 @@ def test_lines_of_plain_code_are_counted_from_one(api: Any) -> None:
         api.submit("x = 1\nx = (")
 
 
-def test_a_run_whose_folder_is_gone_ends_as_lost(api: Any) -> None:
+def test_run_with_deleted_folder_is_lost(api: Any) -> None:
     import shutil
 
     from jupyter_amltrain.errors import RunLost
@@ -119,7 +119,7 @@ def _words(process: Any) -> list[str]:
         return []
 
 
-def test_param_that_code_assigns_is_what_runs(api: Any) -> None:
+def test_param_replaces_assignment_in_code(api: Any) -> None:
     run = api.submit("lr = 0.1\nseen = lr", params={"lr": 0.3}, out=["seen"], gpus=0).wait(60)
     assert run.result("seen") == run.spec.params["lr"] == 0.3 and "line 1" in run.spec.notes[0]
     with pytest.raises(CommandError, match="--param lr: Line 1, "):
@@ -127,7 +127,7 @@ def test_param_that_code_assigns_is_what_runs(api: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["mine.ipynb", "wine.csv", "job.yml", "notes.txt", "run.sh", "model.bin"])
-def test_file_that_is_no_python_is_refused_with_what_to_do(api: Any, name: str) -> None:
+def test_submit_of_non_python_file_is_refused(api: Any, name: str) -> None:
     from jupyter_amltrain.commands.submit import parse_submit
 
     path = Path(name)
@@ -142,7 +142,7 @@ def test_file_that_is_no_python_is_refused_with_what_to_do(api: Any, name: str) 
             parse_submit([name])
 
 
-def test_experiment_of_a_call_in_a_notebook_is_the_notebooks_name(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experiment_defaults_to_notebook_name(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/digits.ipynb")
     assert api.submit("x = 1", gpus=0).spec.experiment == "digits"
     assert api.submit("x = 1", experiment="own", gpus=0).spec.experiment == "own"
@@ -150,7 +150,7 @@ def test_experiment_of_a_call_in_a_notebook_is_the_notebooks_name(api: Any, monk
     assert api.submit("x = 1", gpus=0).spec.experiment == "default"
 
 
-def test_cancel_of_an_ended_run_changes_nothing(api: Any) -> None:
+def test_cancel_of_ended_run_changes_nothing(api: Any) -> None:
     from jupyter_amltrain.commands.runs import cancel
 
     run = api.submit("x = 1", gpus=0).wait(60)

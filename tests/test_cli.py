@@ -24,7 +24,7 @@ def amltrain(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_submit_wait_and_look(home: Path) -> None:
+def test_cli_submit_wait_and_show_run(home: Path) -> None:
     Path("train.py").write_text(
         "import json, os, sys\nprint(sys.argv[1:], flush=True)\n"
         "json.dump({'name': 'a', 'value': 5}, open(os.environ['AML_OUTPUT_DIR'] + '/a.json', 'w'))\n"
@@ -43,7 +43,7 @@ def test_submit_wait_and_look(home: Path) -> None:
     amltrain("runs", "delete", "-f", handle)
 
 
-def test_submit_returns_when_the_target_has_it() -> None:
+def test_cli_submit_returns_when_accepted() -> None:
     Path("slow.py").write_text("import time\nprint('go', flush=True)\ntime.sleep(600)")
     handle = json.loads(amltrain("submit", "slow.py", "--json").stdout)["handle"]
     assert "still running" in amltrain("runs", "wait", "--timeout", "0.2", code=1).stderr
@@ -57,7 +57,7 @@ def test_submit_returns_when_the_target_has_it() -> None:
     assert "was canceled" in amltrain("runs", "wait", handle, code=1).stderr
 
 
-def test_cancel_of_an_ended_run_is_one_line_though_its_record_is_not_written() -> None:
+def test_cli_cancel_of_ended_run_is_one_line() -> None:
     Path("quick.py").write_text("import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/n.json', 'w').write('3')")
     for _ in range(3):
         handle = amltrain("submit", "quick.py").stdout.strip()
@@ -66,7 +66,7 @@ def test_cancel_of_an_ended_run_is_one_line_though_its_record_is_not_written() -
         assert done.stdout.count("\n") == 1 and "ended" in done.stdout and done.stderr == ""
 
 
-def test_out_of_a_file_is_plain_json_and_every_missing_one_is_named() -> None:
+def test_cli_out_prints_json_and_names_missing() -> None:
     Path("train.py").write_text("import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w').write('0.93')")
     done = amltrain("submit", "train.py", "--out", "acc,loss,rate", "--wait", code=1)
     assert done.stdout == "acc = 0.93\n"
@@ -86,7 +86,7 @@ class Store(KeyringBackend):
 """
 
 
-def test_a_secret_from_the_keyring(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_secret_comes_from_keyring(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vault").mkdir()
     (tmp_path / "vault" / "store.py").write_text(KEYRING)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "vault"))
@@ -99,14 +99,14 @@ def test_a_secret_from_the_keyring(home: Path, tmp_path: Path, monkeypatch: pyte
     assert "keyring set amltrain OTHER" in amltrain("submit", "script.py", "--secret", "OTHER", code=2).stderr
 
 
-def test_a_failed_run_has_exit_code_1() -> None:
+def test_cli_wait_of_failed_run_exits_1() -> None:
     Path("bad.py").write_text("raise SystemExit(3)")
     amltrain("submit", "bad.py")
     done = amltrain("runs", "wait", code=1)
     assert "exited with code 3" in done.stderr.splitlines()[-1] and "%aml" not in done.stderr
 
 
-def test_wrong_usage_has_exit_code_2_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_wrong_usage_exits_2_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.py").write_text("x = 1")
     Path("wrong.py").write_text("x = = 1")
     for words, text in {
@@ -123,7 +123,7 @@ def test_wrong_usage_has_exit_code_2_and_one_line(capsys: pytest.CaptureFixture[
         assert text in said and said.count("\n") == 1, (words, said)
 
 
-def test_compute_and_help() -> None:
+def test_cli_compute_and_help_print_text() -> None:
     assert json.loads(amltrain("compute", "--json").stdout)[0]["target"] == "local"
     until(lambda: "CPUs" in amltrain("compute").stdout, "what is there, told in time")
     assert amltrain("compute", "test").stdout.startswith("local: ready")
@@ -134,7 +134,7 @@ def test_compute_and_help() -> None:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [["compute"], ["submit", "--help"]], ids=["rows", "help"])
-def test_a_closed_pipe_is_no_error(words: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_closed_pipe_is_no_error(words: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     reader, writer = os.pipe()
     os.close(reader)
@@ -143,13 +143,13 @@ def test_a_closed_pipe_is_no_error(words: list[str], unbuffered: str, monkeypatc
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_no_output_at_all_is_no_error() -> None:
+def test_cli_closed_stdout_is_no_error() -> None:
     line = ["sh", "-c", '"$@" >&-', "sh", *LINE, "compute"]
     done = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_failure_is_told_to_who_has_closed_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_failure_with_closed_pipe_is_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "")
     Path("train.py").write_text("raise SystemExit(3)")
     reader, writer = os.pipe()
@@ -160,7 +160,7 @@ def test_a_failure_is_told_to_who_has_closed_the_pipe(monkeypatch: pytest.Monkey
     assert done.returncode == 1 and "Traceback" not in done.stderr
 
 
-def test_monitor(home: Path) -> None:
+def test_cli_monitor_prints_snapshot(home: Path) -> None:
     assert "host: cpu" in amltrain("monitor", "--once").stdout
     snapshot = json.loads(amltrain("monitor", "local", "--once", "--json", "--rate", "10").stdout)
     assert snapshot["host"]["memory"] > 0 and isinstance(snapshot["gpus"], list)
@@ -173,7 +173,7 @@ def test_monitor(home: Path) -> None:
     assert not list((home / "monitors").glob("*"))  # it was stopped, and its folder is gone
 
 
-def test_export() -> None:
+def test_cli_export_writes_file() -> None:
     Path("train.py").write_text("import time; time.sleep(0.5)")
     amltrain("submit", "train.py", "--wait")
     assert "telemetry of local/train-" in amltrain("runs", "export", "last", "run.csv").stdout
@@ -181,7 +181,7 @@ def test_export() -> None:
     assert "example run.csv" in amltrain("runs", "export", "last", "run.cvs", code=2).stderr
 
 
-def test_submit_of_a_notebook_names_the_cell_magic() -> None:
+def test_cli_submit_of_notebook_names_cell_magic() -> None:
     Path("train.ipynb").write_text("{}")
     said = amltrain("submit", "train.ipynb", code=2).stderr
     assert "%%aml_submit" in said and len(said.splitlines()) == 1

@@ -54,7 +54,7 @@ def sinks(run: Any) -> list[psutil.Process]:
     return found
 
 
-def test_a_sink_killed_in_mid_run_holds_nobody_and_doubles_nothing(api: Any, tmp_path: Path) -> None:
+def test_killed_mlflow_sink_loses_and_doubles_nothing(api: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     code = f"""
 import mlflow, os, time
@@ -91,7 +91,7 @@ print(sum(run.wait(300).result("n") == i for i, run in enumerate(runs)))
 """
 
 
-def test_two_notebooks_submit_fifty_runs_each_at_once(api: Any) -> None:
+def test_two_kernels_with_50_submits_each_complete(api: Any) -> None:
     both = [python(MANY, name) for name in ("left", "right")]
     for process in both:
         out, err = process.communicate(timeout=170)
@@ -114,7 +114,7 @@ raise SystemExit("the failpoint was not reached")
 """
 
 
-def test_an_import_that_a_dead_kernel_left_is_done_by_the_next(api: Any) -> None:
+def test_import_left_by_dead_kernel_is_done_by_next(api: Any) -> None:
     process = python(DIES, AMLTRAIN_FAILPOINT="kernel_before_import")
     out, _ = process.communicate(timeout=170)
     assert process.returncode == -signal.SIGKILL
@@ -136,13 +136,13 @@ def test_an_import_that_a_dead_kernel_left_is_done_by_the_next(api: Any) -> None
 
 
 @pytest.mark.parametrize("name", ["n" * 64, "数" * 64, "a  b", "--help", "..", "é'\"`$(x)"])
-def test_awkward_names_run(api: Any, name: str) -> None:
+def test_run_with_awkward_name_completes(api: Any, name: str) -> None:
     run = api.submit("print('hi')", name=name)
     assert run.wait(DEADLINE).name == name and run.logs() == "hi\n"
     assert api.attach(run.run_id).handle == run.handle
 
 
-def test_a_value_whose_name_no_file_can_have(api: Any) -> None:
+def test_out_with_overlong_name_is_missing(api: Any) -> None:
     name = "v" * 260
     run = api.submit(f"{name} = 1\nn = 2", out=[name, "n"])
     run.wait(DEADLINE)
@@ -151,7 +151,7 @@ def test_a_value_whose_name_no_file_can_have(api: Any) -> None:
         run.result(name)
 
 
-def test_a_home_with_an_awkward_name_serves_all(api: Any) -> None:
+def test_state_root_with_awkward_name_works(api: Any) -> None:
     assert HOME in api.compute().home
     code = "import os\nprint(os.environ['AML_OUTPUT_DIR'], os.environ['AML_NOTEBOOK_DIR'])\nhere = os.getcwd()\n"
     run = api.submit(code, out=["here"], secrets={"TOKEN": "s3cret-value"}, env={"A": "1"})
@@ -167,7 +167,7 @@ def test_a_home_with_an_awkward_name_serves_all(api: Any) -> None:
             assert b"s3cret-value" not in path.read_bytes(), path
 
 
-def test_large_parameters_and_many_lines_of_code(api: Any) -> None:
+def test_large_params_and_code_run(api: Any) -> None:
     code = "\n".join(f"v{i} = {i}" for i in range(20_000)) + "\nn = len(text) + v19999"
     run = api.submit(code, params={"text": "é" * 200_000}, out=["n"])
     assert run.wait(DEADLINE).result("n") == 219_999
@@ -177,7 +177,7 @@ def test_large_parameters_and_many_lines_of_code(api: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGABRT", "SIGUSR1"])
-def test_a_script_killed_from_outside_is_named(api: Any, name: str) -> None:
+def test_externally_killed_script_error_names_signal(api: Any, name: str) -> None:
     run = api.submit("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)")
     pid = int(until(lambda: run.logs()))
     os.kill(pid, getattr(signal, name))

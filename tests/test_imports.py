@@ -45,7 +45,7 @@ print(json.dumps({"done": done, "failed": failed, "there": sorted(BLOCKED & sys.
 HEAVY = ("mlflow", "azure", "pynvml", "matplotlib", "pandas", "sklearn", "torch")
 
 
-def test_all_but_the_agent_imports_where_unix_modules_are_absent(tmp_path: Path) -> None:
+def test_package_without_unix_modules_imports(tmp_path: Path) -> None:
     env = {**os.environ, "AMLTRAIN_HOME": str(tmp_path / "home")}
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=120, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -70,7 +70,7 @@ def test_all_but_the_agent_imports_where_unix_modules_are_absent(tmp_path: Path)
     } <= names
 
 
-def test_importing_the_package_loads_nothing_else_of_it() -> None:
+def test_package_import_loads_no_submodule() -> None:
     code = "import sys, jupyter_amltrain; print([m for m in sys.modules if m.startswith('jupyter_amltrain.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[]\n"
@@ -86,7 +86,7 @@ def modules(live: Any) -> set[str]:
     return set(json.loads(live.run("import sys, json; print(json.dumps(sorted(sys.modules)))").stdout))
 
 
-def test_a_kernel_stays_light(live: Any) -> None:
+def test_load_ext_imports_only_light_modules(live: Any) -> None:
     before = modules(live)
     live.run("%load_ext jupyter_amltrain")
     added = modules(live) - before

@@ -24,11 +24,11 @@ async def _where() -> str:
     return threading.current_thread().name
 
 
-def test_call_runs_on_the_loop_thread_and_gives_the_value(loop: LoopThread) -> None:
+def test_call_runs_on_loop_thread_and_returns_value(loop: LoopThread) -> None:
     assert loop.call(_where()) == "test-loop"
 
 
-def test_check_tells_the_threads_apart(loop: LoopThread) -> None:
+def test_check_off_loop_raises(loop: LoopThread) -> None:
     with pytest.raises(RuntimeError, match="must run on test-loop"):
         loop.check()
 
@@ -38,7 +38,7 @@ def test_check_tells_the_threads_apart(loop: LoopThread) -> None:
     loop.call(inside())
 
 
-def test_call_from_the_loop_is_refused_instead_of_deadlocking(loop: LoopThread) -> None:
+def test_call_from_loop_is_refused(loop: LoopThread) -> None:
     async def inside() -> None:
         loop.call(_where())
 
@@ -46,7 +46,7 @@ def test_call_from_the_loop_is_refused_instead_of_deadlocking(loop: LoopThread) 
         loop.call(inside())
 
 
-def test_call_gives_up_after_its_timeout_and_cancels(loop: LoopThread) -> None:
+def test_call_timeout_cancels_coroutine(loop: LoopThread) -> None:
     cancelled = threading.Event()
 
     async def forever() -> None:
@@ -61,7 +61,7 @@ def test_call_gives_up_after_its_timeout_and_cancels(loop: LoopThread) -> None:
     assert cancelled.wait(60)
 
 
-def test_a_timeout_error_of_the_coroutine_comes_through(loop: LoopThread) -> None:
+def test_call_passes_timeout_error_of_coroutine(loop: LoopThread) -> None:
     async def fails() -> None:
         raise asyncio.TimeoutError("mine")
 
@@ -69,14 +69,14 @@ def test_a_timeout_error_of_the_coroutine_comes_through(loop: LoopThread) -> Non
         loop.call(fails(), 10)
 
 
-def test_an_interrupt_reaches_a_waiting_main_thread(loop: LoopThread) -> None:
+def test_call_is_interruptible(loop: LoopThread) -> None:
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         loop.call(asyncio.sleep(1000), None)
     assert loop.call(_where()) == "test-loop"
 
 
-def test_offload_leaves_the_loop(loop: LoopThread) -> None:
+def test_offload_runs_off_loop(loop: LoopThread) -> None:
     async def go() -> tuple[str, str]:
         return await _where(), await loop.offload(lambda: threading.current_thread().name)
 
@@ -84,7 +84,7 @@ def test_offload_leaves_the_loop(loop: LoopThread) -> None:
     assert here == "test-loop" and there.startswith("amltrain-offload")
 
 
-def test_a_failed_background_task_is_logged_by_name(loop: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_background_task_is_logged_by_name(loop: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
     async def fails() -> None:
         raise ValueError("broken inside")
 
@@ -98,7 +98,7 @@ def test_a_failed_background_task_is_logged_by_name(loop: LoopThread, caplog: py
     assert "the failing one" in caplog.text and "broken inside" in caplog.text
 
 
-def test_services_start_in_a_fresh_context(loop: LoopThread) -> None:
+def test_background_task_has_fresh_context(loop: LoopThread) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("parent", default="none")
     variable.set("cell 1")
 
@@ -109,7 +109,7 @@ def test_services_start_in_a_fresh_context(loop: LoopThread) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_loop_is_made_anew_after_a_fork(loop: LoopThread) -> None:
+def test_loop_after_fork_is_new(loop: LoopThread) -> None:
     assert loop.call(_where()) == "test-loop"
     pid = os.fork()
     if pid == 0:

@@ -84,7 +84,7 @@ def state_of(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_runs_from_top_to_bottom(name: str, executions: dict[str, Future[Any]]) -> None:
+def test_notebook_runs_from_top_to_bottom(name: str, executions: dict[str, Future[Any]]) -> None:
     if name == "03_azure_cluster":
         nvml.needed()  # its cluster has GPUs
     notebook = executions[name].result(DEADLINE)
@@ -112,7 +112,7 @@ def azure_cluster_is_right(notebook: Any) -> None:
     assert not SECRETS.search(json.dumps(notebook).encode())
 
 
-def test_the_cell_is_the_same_letter_for_letter() -> None:
+def test_notebook_cells_are_equal_across_targets() -> None:
     """Only the target in use differs between this machine and a cluster."""
     cells = []
     for name in ("01_local_digits", "03_azure_cluster"):
@@ -125,7 +125,7 @@ def test_the_cell_is_the_same_letter_for_letter() -> None:
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_saved_with_outputs_and_nobodys_paths(name: str) -> None:
+def test_notebook_is_saved_with_outputs_without_paths(name: str) -> None:
     path = FOLDER / f"{name}.ipynb"
     written = path.read_text(encoding="utf-8")
     assert len(written) < 400_000 and not (found := FOREIGN.search(written)), found

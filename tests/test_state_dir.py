@@ -30,7 +30,7 @@ def one_line(error: BaseException) -> str:
     return text
 
 
-def test_folders_are_0700_and_files_0600(tmp_path: Path) -> None:
+def test_state_root_has_private_rights(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         root = StateRoot(tmp_path / "new" / "home")
@@ -45,7 +45,7 @@ def test_folders_are_0700_and_files_0600(tmp_path: Path) -> None:
     assert json.loads((root.path / "schema.json").read_text()) == {"schema": 1}
 
 
-def test_opened_again_nothing_changes(tmp_path: Path) -> None:
+def test_state_root_reopened_is_unchanged(tmp_path: Path) -> None:
     StateRoot(tmp_path / "home")
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "home").iterdir()}
     StateRoot(tmp_path / "home")
@@ -53,7 +53,7 @@ def test_opened_again_nothing_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", ['{"schema":99}', '{"schema":"1"}', "[]", "{}", "7"])
-def test_a_newer_schema_is_refused_in_one_sentence(tmp_path: Path, written: str) -> None:
+def test_state_root_of_newer_schema_is_refused(tmp_path: Path, written: str) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "schema.json").write_text(written)
@@ -67,7 +67,7 @@ def test_a_newer_schema_is_refused_in_one_sentence(tmp_path: Path, written: str)
         assert "is damaged" in text
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_state_root_damaged_file_is_named(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "schema.json").write_text("{")
@@ -78,19 +78,19 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     check_schema({"schema": 1}, tmp_path)
 
 
-def test_a_place_below_a_file(tmp_path: Path) -> None:
+def test_state_root_below_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match=r"Cannot keep runs in .*file/home: .*Set AMLTRAIN_HOME") as caught:
         StateRoot(tmp_path / "file" / "home")
     one_line(caught.value)
 
 
-def test_a_place_that_is_not_for_files() -> None:
+def test_state_root_in_proc_is_refused() -> None:
     with pytest.raises(StateError, match="Cannot keep runs in /proc/amltrain: "):
         StateRoot("/proc/amltrain")
 
 
-def test_a_replaced_file_is_whole_or_the_old_one(tmp_path: Path) -> None:
+def test_write_json_failure_keeps_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"n": 1})
     with pytest.raises(TypeError):
@@ -98,7 +98,7 @@ def test_a_replaced_file_is_whole_or_the_old_one(tmp_path: Path) -> None:
     assert read_json(path) == {"n": 1} and [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_where_things_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_root_follows_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AMLTRAIN_HOME", "~/state")
     assert StateRoot().path == tmp_path / "state"
@@ -126,7 +126,7 @@ def read_only(folder: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
 
 
-def test_a_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_root_on_read_only_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_amltrain import api
     from jupyter_amltrain.kernel.target_file import TargetFile
 
@@ -166,7 +166,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_lock_held_by_another_process_is_named_and_freed_by_its_death(tmp_path: Path) -> None:
+def test_lock_of_dead_process_is_released(tmp_path: Path) -> None:
     path = tmp_path / "import.lock"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -186,7 +186,9 @@ def test_a_lock_held_by_another_process_is_named_and_freed_by_its_death(tmp_path
 
 @pytest.mark.filterwarnings("ignore:flock not supported")
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_lock_without_file_system_support_uses_fallback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     def none(fd: Any, operation: int, *rest: Any) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -219,7 +221,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "[" * 20_000,
     ],
 )
-def test_damaged_targets_are_one_sentence(tmp_path: Path, written: str) -> None:
+def test_damaged_targets_file_is_refused(tmp_path: Path, written: str) -> None:
     from jupyter_amltrain.backends.registry import target_kinds
     from jupyter_amltrain.kernel.target_file import TargetFile
 
@@ -232,7 +234,7 @@ def test_damaged_targets_are_one_sentence(tmp_path: Path, written: str) -> None:
         assert "targets.json" in one_line(caught.value) and "schema None" not in str(caught.value)
 
 
-def test_a_deleted_working_folder_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_working_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_amltrain import api
     from jupyter_amltrain.errors import CommandError
 
@@ -249,7 +251,7 @@ def test_a_deleted_working_folder_is_one_sentence(tmp_path: Path, monkeypatch: p
         api.close()
 
 
-def test_warnings_as_errors_do_not_end_an_import() -> None:
+def test_import_with_warnings_as_errors_succeeds() -> None:
     import subprocess
     import sys
 

@@ -76,7 +76,7 @@ HOW = {"no-inode": no_inode, "read-only": read_only}
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_cancel_of_a_run_without_a_file_ends_its_job(agent: Agent, small_home: Path, how: str) -> None:
+def test_cancel_without_cancel_file_ends_job(agent: Agent, small_home: Path, how: str) -> None:
     run = agent.submit(LONG)
     rank = agent.running(run, "up")["rank"]["pid"]
     restore = HOW[how](small_home)
@@ -89,9 +89,7 @@ def test_cancel_of_a_run_without_a_file_ends_its_job(agent: Agent, small_home: P
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_cancel_of_a_waiting_run_without_a_file_keeps_it_from_starting(
-    agent: Agent, small_home: Path, how: str
-) -> None:
+def test_cancel_of_waiting_run_without_file_prevents_start(agent: Agent, small_home: Path, how: str) -> None:
     busy = [agent.submit(LONG) for _ in range(2)]
     for run in busy:
         agent.running(run, "up")
@@ -107,7 +105,7 @@ def test_cancel_of_a_waiting_run_without_a_file_keeps_it_from_starting(
         assert agent.wait(run, STEADY)["state"] == "canceled"
 
 
-def test_cancel_that_reaches_nobody_is_an_error(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_without_reachable_owner_is_error(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_amltrain.agent import calls
     from jupyter_amltrain.agent.supervise import run_state
 
@@ -125,7 +123,7 @@ def test_cancel_that_reaches_nobody_is_an_error(agent: Agent, monkeypatch: pytes
     assert agent.wait(run)["state"] == "canceled"
 
 
-def test_submit_without_a_free_inode_is_one_sentence(agent: Agent, small_home: Path) -> None:
+def test_submit_without_free_inode_is_refused(agent: Agent, small_home: Path) -> None:
     agent.good("ping")
     restore = no_inode(small_home)
     answer = agent("submit", run="x", argv=["/bin/true"], environ={})

@@ -119,20 +119,20 @@ def figures(oom: CudaOom | None) -> tuple[object, ...]:
     ],
     ids=["1.0", "1.8", "2.0", "2.1-no-pids", "2.1-container", "2.1", "2.5", "2.9-ranks", "accelerator", "jax"],
 )
-def test_message_of_a_version_is_read(message: str, expected: tuple[object, ...]) -> None:
+def test_oom_message_of_torch_version_is_parsed(message: str, expected: tuple[object, ...]) -> None:
     assert figures(last_oom(f"step 1\n{TRACEBACK}{message}\n")) == expected
     # A launcher reports after it.
     assert figures(last_oom(f"{TRACEBACK}{message}\n\n{TRACEBACK}{CHILD_FAILED}")) == expected
 
 
-def test_size_that_no_board_has_is_dropped() -> None:
+def test_oom_impossible_size_is_dropped() -> None:
     """Under WSL2 the driver tells sizes of processes that are none."""
     message = TORCH_2_5.replace("this process has 11.14", "this process has 17179869184.00")
     oom = parse(message)
     assert oom.own is not None and oom.own < 12 * GIB
 
 
-def test_error_that_was_caught_is_not_why_it_failed() -> None:
+def test_oom_caught_error_is_not_cause() -> None:
     log = f"{TRACEBACK}{TORCH_2_5}\ntrying a smaller batch\n{TRACEBACK}ValueError: no such file\n"
     assert last_oom(log) is None
     assert last_oom("the paper on RuntimeError: CUDA out of memory is nice\n") is None
@@ -140,7 +140,7 @@ def test_error_that_was_caught_is_not_why_it_failed() -> None:
 
 
 @given(st.text(max_size=400), st.integers(0, 1500))
-def test_cut_or_strange_message_never_raises(noise: str, cut: int) -> None:
+def test_oom_damaged_message_is_parsed_without_error(noise: str, cut: int) -> None:
     for message in (TORCH_1_8, TORCH_2_9_RANKS, JAX):
         last_oom(TRACEBACK + message[:cut] + noise)
         parse(noise + message[cut:])
@@ -154,7 +154,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_who_held_the_rest_is_named(
+def test_oom_names_process_holding_memory(
     job: Job,  # noqa: F811
     driver: SwitchableDriver,  # noqa: F811
     stranger: subprocess.Popen[bytes],
@@ -180,13 +180,13 @@ def test_who_held_the_rest_is_named(
 @pytest.mark.parametrize(
     ("message", "word"), [(TORCH_2_1_NO_PIDS, "expandable_segments"), (TORCH_2_5, "batch")], ids=["pieces", "full"]
 )
-def test_what_to_do_follows_the_figures(job: Job, message: str, word: str) -> None:  # noqa: F811
+def test_oom_action_follows_figures(job: Job, message: str, word: str) -> None:  # noqa: F811
     run = job.start()
     state = job.end(run, f"print({message!r}); sys.exit(1)")
     assert word in state["cause"]["action"] and "GPU 0" in state["cause"]["text"]
 
 
-def test_gpu_is_named_as_the_machine_counts(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_gpu_index_is_of_machine(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process sees its only GPU as number 0."""
     monkeypatch.setenv("AMLTRAIN_SAMPLE_PERIOD", "0.1")
     machine = fake.needed(tmp_path, gpus=2).use(monkeypatch)
@@ -196,6 +196,6 @@ def test_gpu_is_named_as_the_machine_counts(agent: Agent, tmp_path: Path, monkey
     assert "GPU 1" in state["cause"]["text"]
 
 
-def test_completed_run_with_an_error_in_its_log_has_no_cause(job: Job) -> None:  # noqa: F811
+def test_completed_run_with_oom_in_log_has_no_cause(job: Job) -> None:  # noqa: F811
     state = job.end(job.start(), f"print({TORCH_2_5!r})")
     assert state["state"] == "completed" and "cause" not in state

@@ -32,7 +32,7 @@ def pid_in(agent: Agent, run: str) -> int:
     return int(agent.log(run).split("pid ")[1].split()[0])
 
 
-def test_exit_codes(agent: Agent) -> None:
+def test_exit_code_decides_state(agent: Agent) -> None:
     good, bad = agent.submit("print('fine')"), agent.submit("import sys; print('bad'); sys.exit(7)")
     state = agent.wait(good)
     assert (state["state"], state["reason"], state["exit_code"], state["signal"]) == ("completed", "exit", 0, None)
@@ -44,18 +44,18 @@ def test_exit_codes(agent: Agent) -> None:
     assert state["detail"] == "exited with code 7"
 
 
-def test_signal_is_named(agent: Agent) -> None:
+def test_job_killed_by_signal_names_signal(agent: Agent) -> None:
     state = agent.wait(agent.submit("import os; os.kill(os.getpid(), 11)"))
     assert (state["state"], state["reason"], state["signal"], state["exit_code"]) == ("failed", "signal", 11, None)
     assert "SIGSEGV" in state["detail"]
 
 
-def test_plain_sigkill_is_not_oom(agent: Agent) -> None:
+def test_job_killed_by_sigkill_is_not_oom(agent: Agent) -> None:
     state = agent.wait(agent.submit("import os; os.kill(os.getpid(), 9)"))
     assert (state["reason"], state["signal"]) == ("signal", 9)
 
 
-def test_oom_killer_is_told_by_its_counter(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_killer_is_detected_by_counter(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = tmp_path / "vmstat"
     counter.write_text("nr_free_pages 1\noom_kill 3\n")
     monkeypatch.setenv("AMLTRAIN_TEST_VMSTAT", str(counter))
@@ -68,7 +68,7 @@ open({str(counter)!r}, 'w').write('nr_free_pages 1\\noom_kill 4\\n'); os.kill(os
     assert "OOM killer" in state["detail"]
 
 
-def test_real_oom_killer(agent: Agent) -> None:
+def test_oom_killer_real_is_detected(agent: Agent) -> None:
     for group, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
         own = Path(group, f"amltrain-test-{os.getpid()}")
         try:
@@ -87,19 +87,19 @@ def test_real_oom_killer(agent: Agent) -> None:
         own.rmdir()
 
 
-def test_memory_error_stays_an_exception(agent: Agent) -> None:
+def test_memory_error_is_plain_failure(agent: Agent) -> None:
     run = agent.submit("raise MemoryError")
     assert agent.wait(run)["reason"] == "exit"
     assert "MemoryError" in agent.log(run)
 
 
-def test_time_limit(agent: Agent) -> None:
+def test_time_limit_fails_run_with_timeout(agent: Agent) -> None:
     state = agent.wait(agent.submit("import time; print('x'); time.sleep(600)", timeout=0.5))
     assert (state["state"], state["reason"]) == ("failed", "timeout")
     assert "time limit of 0.5 s" in state["detail"]
 
 
-def test_cancel_reaches_a_stubborn_child(agent: Agent) -> None:
+def test_cancel_kills_stubborn_child(agent: Agent) -> None:
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-u', '-c', {STUBBORN!r}])"
     run = agent.submit(code, grace=0.3)
     child = pid_in(agent, run)
@@ -111,7 +111,7 @@ def test_cancel_reaches_a_stubborn_child(agent: Agent) -> None:
     assert agent.good("cancel", run=run)["state"] == "canceled"
 
 
-def test_cancel_lets_a_job_end_by_itself(agent: Agent) -> None:
+def test_cancel_lets_job_end_by_itself(agent: Agent) -> None:
     code = """
 import signal, sys, time
 def bye(*_): print('saved'); sys.exit(0)
@@ -124,7 +124,7 @@ while True: time.sleep(0.05)"""
     assert "saved" in agent.log(run)
 
 
-def test_stopped_job_is_canceled(agent: Agent) -> None:
+def test_cancel_of_stopped_job_ends_it(agent: Agent) -> None:
     run = agent.submit("import os, signal; print('up'); os.kill(os.getpid(), signal.SIGSTOP)")
     rank = agent.running(run, "up")["rank"]["pid"]
     agent.good("cancel", run=run)
@@ -133,7 +133,7 @@ def test_stopped_job_is_canceled(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("how", ["end", "cancel", "timeout"])
-def test_daemon_does_not_outlive_its_run(agent: Agent, how: str) -> None:
+def test_daemon_of_job_ends_with_run(agent: Agent, how: str) -> None:
     timeout = 1.0 if how == "timeout" else None
     last = "" if how == "end" else "time.sleep(600)"
     # The job waits for its daemon, so that there is something to be removed.
@@ -156,13 +156,13 @@ def test_daemon_does_not_outlive_its_run(agent: Agent, how: str) -> None:
         ({"argv": ["/etc/passwd"]}, "may not be executed"),
     ],
 )
-def test_launch_failures_say_why(agent: Agent, payload: dict[str, object], words: str) -> None:
+def test_launch_failure_names_cause(agent: Agent, payload: dict[str, object], words: str) -> None:
     state = agent.wait(agent.submit("", **payload))
     assert (state["state"], state["reason"], state["exit_code"]) == ("failed", "launch", None)
     assert words in state["detail"]
 
 
-def test_output_of_any_bytes_and_size(agent: Agent) -> None:
+def test_job_output_is_logged_exactly(agent: Agent) -> None:
     code = (
         "import os; os.write(1, bytes(range(256)))\nfor _ in range(800): os.write(1, b'x' * 65536)\nos.write(2, b'end')"
     )
@@ -172,7 +172,7 @@ def test_output_of_any_bytes_and_size(agent: Agent) -> None:
     assert len(data) == 256 + 800 * 65536 + 3 and data.startswith(bytes(range(256))) and data.endswith(b"end")
 
 
-def test_environment_of_a_job(agent: Agent) -> None:
+def test_job_environment_has_variables(agent: Agent) -> None:
     names = ["A", "B", "C", "AML_OUTPUT_DIR", "AML_NOTEBOOK_DIR", "PYTHONUNBUFFERED", "AMLTRAIN_RUN"]
     names += ["MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID"]
     run = agent.submit(
@@ -190,7 +190,7 @@ def test_environment_of_a_job(agent: Agent) -> None:
     assert text.strip().endswith(f"{folder}/source True")
 
 
-def test_clock_jump(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_jump_does_not_end_run(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offset = tmp_path / "offset"
     offset.write_text("0")
     monkeypatch.setenv("AMLTRAIN_TEST_CLOCK", str(offset))
@@ -205,7 +205,7 @@ def test_clock_jump(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert 0 < running["seconds"] < 3600 and running["end"] < running["start"]
 
 
-def test_cancel_before_the_start(agent: Agent) -> None:
+def test_cancel_while_queued_prevents_start(agent: Agent) -> None:
     blockers = [agent.submit("import time; time.sleep(600)") for _ in range(2)]
     waiting = agent.submit("print('never')")
     state = until(lambda: s if (s := agent.state(waiting))["detail"] else None, "what it waits for")
@@ -219,14 +219,14 @@ def test_cancel_before_the_start(agent: Agent) -> None:
         assert agent.wait(run)["state"] == "canceled"
 
 
-def test_supervisor_told_to_end(agent: Agent) -> None:
+def test_supervisor_sigterm_cancels_run(agent: Agent) -> None:
     run = agent.submit("import time; print('up'); time.sleep(600)")
     os.kill(agent.running(run, "up")["supervisor"]["pid"], signal.SIGTERM)
     state = agent.wait(run)
     assert state["state"] == "canceled" and "SIGTERM" in state["detail"] and not state["cancel_requested"]
 
 
-def test_telemetry_counts_the_runs_processes(agent: Agent) -> None:
+def test_telemetry_counts_processes_of_run(agent: Agent) -> None:
     code = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
     began = time.time()
     run = agent.submit(code)
@@ -241,7 +241,7 @@ def test_telemetry_counts_the_runs_processes(agent: Agent) -> None:
     assert began < rows[-1][1] < time.time()
 
 
-def test_files_of_a_job_have_the_users_mode(agent: Agent) -> None:
+def test_job_files_have_umask_of_user(agent: Agent) -> None:
     before = os.umask(0o022)
     try:
         run = agent.submit("import os; open('made', 'w'); print(oct(os.stat('made').st_mode & 0o777))")

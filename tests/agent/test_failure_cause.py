@@ -48,31 +48,31 @@ def error(number: int, at: float, kind: str = "xid", gpu: int = 0, **more: Any) 
         (2050.0, None),
     ],
 )
-def test_time_before_the_end_is_told(at: float, words: str | None) -> None:
+def test_cause_text_has_time_before_end(at: float, words: str | None) -> None:
     found = cause([error(79, at)])
     assert (found is None) if words is None else (found is not None and found["text"].endswith(words))
 
 
-def test_error_that_began_before_the_run_counts_when_it_goes_on() -> None:
+def test_error_continuing_from_before_run_is_cause() -> None:
     found = cause([error(119, 900.0, last=1995.0)])
     assert found is not None and found["text"].endswith("5 s before")
 
 
-def test_old_application_error_is_not_the_cause() -> None:
+def test_old_application_error_is_no_cause() -> None:
     assert cause([error(31, 1500.0)]) is None
     found = cause([error(31, 1990.0, shared=True)])
     assert found is not None and "another process" in found["text"]
 
 
 @pytest.mark.parametrize("stopped", ["timeout", None])
-def test_run_that_we_stopped_has_only_hardware_causes(stopped: str | None) -> None:
+def test_stopped_run_has_only_hardware_causes(stopped: str | None) -> None:
     outcome = Outcome("failed", "timeout" if stopped else "signal", "x", None, 15)
     life = LIFE._replace(stopped=stopped)
     assert (cause([error(43, 1999.0)], outcome, life) is None) == bool(stopped)
     assert cause([error(79, 1200.0)], outcome, life) is not None
 
 
-def test_hardware_counts_more_than_out_of_memory() -> None:
+def test_hardware_cause_precedes_oom() -> None:
     log = (
         "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n"
     )
@@ -83,7 +83,7 @@ def test_hardware_counts_more_than_out_of_memory() -> None:
 
 
 @pytest.mark.parametrize("state", ["completed", "canceled"])
-def test_run_that_did_not_fail_has_no_cause(state: str) -> None:
+def test_successful_run_has_no_cause(state: str) -> None:
     assert cause([error(79, 1999.0)], Outcome(state, "exit", "", 0, None)) is None
 
 
@@ -103,7 +103,7 @@ _ERRORS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(_ERRORS)
-def test_only_what_was_there_in_the_run_is_named(errors: list[dict[str, Any]]) -> None:
+def test_cause_is_limited_to_run_time(errors: list[dict[str, Any]]) -> None:
     found = cause(errors)
     lived = [one for one in errors if one["last"] >= LIFE.began and one["first"] <= LIFE.ended + 10]
     if found is None:
@@ -130,13 +130,13 @@ _SPOILED = st.dictionaries(st.sampled_from(["gpu", "kind", "number", "first", "l
 
 @settings(max_examples=200, deadline=None)
 @given(_JSON | st.lists(_SPOILED, max_size=3), _JSON | st.lists(_SPOILED, max_size=3), st.text(max_size=200))
-def test_spoiled_files_say_nothing_and_raise_nothing(errors: Any, processes: Any, log: str) -> None:
+def test_cause_of_damaged_files_is_none_or_text(errors: Any, processes: Any, log: str) -> None:
     oom = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory. GPU 0 "
     found = cause(errors, log=oom + log, processes=processes)
     assert found is None or all(isinstance(value, str) for value in found.values())
 
 
-def test_every_xid_says_what_to_do() -> None:
+def test_xid_table_has_actions() -> None:
     for number, meaning in XIDS.items():
         assert meaning.name and meaning.action and not meaning.action.endswith("."), number
     assert xid(1234).action and not xid(1234).name

@@ -28,7 +28,7 @@ def helpers(agent: Agent, state: dict) -> list[int]:
     return [p.pid for p in table().values() if p.parent == state["supervisor"]["pid"] and p.pid != state["rank"]["pid"]]
 
 
-def test_supervisor_killed(agent: Agent) -> None:
+def test_supervisor_killed_marks_run_lost(agent: Agent) -> None:
     run = agent.submit(
         "import os\nif os.fork() == 0: os.setsid()\n" + LONG, tracking={"run_id": "ab" * 16, "mode": "sink"}
     )
@@ -42,7 +42,7 @@ def test_supervisor_killed(agent: Agent) -> None:
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 
-def test_guardian_killed(agent: Agent) -> None:
+def test_guardian_killed_keeps_run(agent: Agent) -> None:
     run = agent.submit(LONG + "\n")
     state = agent.running(run, "up")
     kill(state["guardian"]["pid"])
@@ -56,7 +56,7 @@ def test_guardian_killed(agent: Agent) -> None:
     until(lambda: agent.good("info")["running"] == 0 and not agent.left(), "the freed slot")
 
 
-def test_guardian_killed_and_the_job_ends_well(agent: Agent) -> None:
+def test_guardian_killed_then_job_completes(agent: Agent) -> None:
     run = agent.gated("if os.fork() == 0: os.setsid(); time.sleep(600)")
     kill(agent.running(run, "up")["guardian"]["pid"])
     agent.open_gate()
@@ -64,7 +64,7 @@ def test_guardian_killed_and_the_job_ends_well(agent: Agent) -> None:
     until(lambda: not agent.left(), "the last process")
 
 
-def test_guardian_and_supervisor_killed_while_their_helpers_begin(
+def test_guardian_and_supervisor_killed_during_helper_start_leave_nothing(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A helper that does not know yet that it shall end with its parent ends with it."""
@@ -77,7 +77,7 @@ def test_guardian_and_supervisor_killed_while_their_helpers_begin(
 
 
 @pytest.mark.parametrize("dispatcher_too", [False, True])
-def test_guardian_and_supervisor_killed(agent: Agent, dispatcher_too: bool) -> None:
+def test_guardian_and_supervisor_killed_mark_run_lost(agent: Agent, dispatcher_too: bool) -> None:
     run = agent.submit(
         "import os\nif os.fork() == 0: os.setsid()\n" + LONG, tracking={"run_id": "ab" * 16, "mode": "sink"}
     )
@@ -92,7 +92,7 @@ def test_guardian_and_supervisor_killed(agent: Agent, dispatcher_too: bool) -> N
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 
-def test_helpers_killed(agent: Agent) -> None:
+def test_helpers_killed_are_restarted(agent: Agent) -> None:
     run = agent.submit(LONG, tracking={"run_id": "ab" * 16, "mode": "sink"})
     state = agent.running(run, "up")
     for _ in range(3):
@@ -113,7 +113,7 @@ def test_helpers_killed(agent: Agent) -> None:
     assert [row[0] for row in rows] == list(range(len(rows)))
 
 
-def test_dispatcher_killed_while_jobs_run_and_wait(agent: Agent) -> None:
+def test_dispatcher_killed_keeps_running_and_waiting_jobs(agent: Agent) -> None:
     gate = agent.folder / "gate"
     code = f"import os, time\nprint('up')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
     code += "print(os.environ['X'])"
@@ -138,7 +138,7 @@ def test_dispatcher_killed_while_jobs_run_and_wait(agent: Agent) -> None:
         assert agent.log(run) == "" and state["rank"] is None
 
 
-def test_cancel_of_a_waiting_job_without_dispatcher(agent: Agent) -> None:
+def test_cancel_of_waiting_job_without_dispatcher_succeeds(agent: Agent) -> None:
     busy = [agent.submit(LONG) for _ in range(2)]
     waiting = agent.submit("pass")
     agent.kill_dispatcher()
@@ -160,7 +160,9 @@ def test_cancel_of_a_waiting_job_without_dispatcher(agent: Agent) -> None:
         "after_go",
     ],
 )
-def test_dispatcher_killed_at(agent: Agent, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_dispatcher_killed_at_failpoint_loses_nothing(
+    agent: Agent, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     once = tmp_path / "once"
     once.mkdir()
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", name)
@@ -192,7 +194,7 @@ def test_dispatcher_killed_at(agent: Agent, name: str, monkeypatch: pytest.Monke
         ("sampler_tick", {"completed"}),
     ],
 )
-def test_run_killed_at(
+def test_run_killed_at_failpoint_ends(
     agent: Agent, name: str, ends: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     once = tmp_path / "once"
@@ -206,7 +208,7 @@ def test_run_killed_at(
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 
-def test_run_folder_removed_under_a_run(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_folder_removed_during_run_frees_slot(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
     monkeypatch.setenv("AMLTRAIN_FOLDER_RETURN_TIMEOUT", "2")
@@ -218,7 +220,7 @@ def test_run_folder_removed_under_a_run(agent: Agent, monkeypatch: pytest.Monkey
     until(lambda: agent.good("info")["running"] == 0 and not agent.left(), "the end")
 
 
-def test_full_disk_does_not_end_a_job(agent: Agent, tmp_path: Path) -> None:
+def test_full_disk_keeps_job_running(agent: Agent, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(disk)], capture_output=True)

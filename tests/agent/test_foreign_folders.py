@@ -51,7 +51,7 @@ def below(folder: Path) -> list[str]:
 
 
 @needs_root
-def test_private_folder_made_by_another_user_is_not_used(public):
+def test_private_folder_of_other_user_is_not_used(public):
     squatted = public / f"amltrain-digits-{os.getuid()}"
     as_other_user(SQUAT, squatted)
     folder = Path(private_folder(str(public), "digits"))
@@ -61,14 +61,14 @@ def test_private_folder_made_by_another_user_is_not_used(public):
 
 
 @needs_root
-def test_private_folder_that_is_a_foreign_link_is_not_used(public):
+def test_private_folder_foreign_link_is_not_used(public):
     as_other_user(SQUAT, public / "theirs")
     as_other_user("os.symlink(*sys.argv[1:])", public / "theirs", public / f"amltrain-digits-{os.getuid()}")
     assert Path(private_folder(str(public), "digits")).resolve().lstat().st_uid == os.getuid()
     assert below(public / "theirs") == ["theirs"]
 
 
-def test_private_folder_that_others_may_write_is_not_used(tmp_path):
+def test_private_folder_writable_by_others_is_not_used(tmp_path):
     first = private_folder(str(tmp_path), "digits")
     assert private_folder(str(tmp_path), "digits") == first
     os.chmod(first, 0o770)
@@ -76,7 +76,7 @@ def test_private_folder_that_others_may_write_is_not_used(tmp_path):
 
 
 @needs_root
-def test_code_unpacked_by_another_user_never_runs(public, tmp_path, zipapp):
+def test_code_unpacked_by_other_user_is_not_run(public, tmp_path, zipapp):
     if not shutil.which("setpriv"):
         pytest.skip("no setpriv: root writes everywhere")
     job = Job(tmp_path, zipapp, "print('ours')")
@@ -102,7 +102,7 @@ def test_code_unpacked_by_another_user_never_runs(public, tmp_path, zipapp):
 
 
 @needs_root
-def test_queue_that_is_a_foreign_link_is_refused_and_nothing_is_made(public):
+def test_queue_foreign_link_is_refused(public):
     as_other_user(SQUAT, public / "trap")
     queue = public / f"amltrain-{os.getuid()}"
     as_other_user("os.symlink(*sys.argv[1:])", public / "trap", queue)
@@ -113,7 +113,7 @@ def test_queue_that_is_a_foreign_link_is_refused_and_nothing_is_made(public):
 
 
 @needs_root
-def test_queue_of_another_user_is_refused_with_advice_that_can_be_followed(public, monkeypatch):
+def test_queue_of_other_user_is_refused_with_action(public, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 54322)  # root could remove it
     queue = public / "amltrain-54322"
     as_other_user(SQUAT, queue)
@@ -124,7 +124,7 @@ def test_queue_of_another_user_is_refused_with_advice_that_can_be_followed(publi
     assert below(queue) == ["theirs"]
 
 
-def test_queue_that_is_a_file_can_be_removed(tmp_path):
+def test_queue_as_file_is_refused_with_action(tmp_path):
     (tmp_path / "queue").touch()
     answer = call("info", {}, str(tmp_path / "home"), queue=str(tmp_path / "queue"))
     assert answer["error"]["type"] == "StateError" and "Remove it" in answer["error"]["message"], answer
@@ -135,7 +135,7 @@ def test_queue_is_private(tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in (queue, queue / "tickets", queue / "slots")} == {0o700}
 
 
-def test_agent_imports_nothing_of_the_submitters_folder(agent, tmp_path, monkeypatch):
+def test_agent_ignores_modules_of_submitter_folder(agent, tmp_path, monkeypatch):
     notebook = tmp_path / "notebook"
     ran = plant(notebook)
     monkeypatch.chdir(notebook)

@@ -70,7 +70,7 @@ def job(agent: Agent, driver: SwitchableDriver, tmp_path: Path) -> Job:
     return Job(agent, driver, tmp_path)
 
 
-def test_xid_before_failure_is_named_with_its_meaning(job: Job, driver: SwitchableDriver) -> None:
+def test_xid_before_failure_is_cause(job: Job, driver: SwitchableDriver) -> None:
     run = job.start()
     driver.xid(0, 79)
     until(lambda: job.notes(run), "a note")
@@ -83,7 +83,7 @@ def test_xid_before_failure_is_named_with_its_meaning(job: Job, driver: Switchab
     assert job.summary(run)[0]["xids"] == "79"
 
 
-def test_xid_in_the_moment_of_the_end_is_found(job: Job, driver: SwitchableDriver) -> None:
+def test_xid_at_end_is_cause(job: Job, driver: SwitchableDriver) -> None:
     """The sampler takes what came since its last tick when it closes."""
     run = job.start()
     # No further tick reads it: the job is told to end in the same moment.
@@ -92,7 +92,7 @@ def test_xid_in_the_moment_of_the_end_is_found(job: Job, driver: SwitchableDrive
     assert "Xid 31" in state["cause"]["text"] and "Xid 31" in state["detail"]
 
 
-def test_xid_before_the_run_and_on_another_gpu_is_not_blamed(job: Job, driver: SwitchableDriver) -> None:
+def test_xid_before_run_or_on_other_gpu_is_no_cause(job: Job, driver: SwitchableDriver) -> None:
     driver.xid(0, 79)
     run = job.start()
     driver.xid(1, 79)
@@ -105,9 +105,7 @@ def test_xid_before_the_run_and_on_another_gpu_is_not_blamed(job: Job, driver: S
 @pytest.mark.parametrize(
     ("code", "word"), [("sys.exit(0)", "completed"), ("import signal; os.kill(os.getpid(), 9)", "failed")]
 )
-def test_xid_of_a_completed_run_is_recorded_and_not_a_cause(
-    job: Job, driver: SwitchableDriver, code: str, word: str
-) -> None:
+def test_xid_of_completed_run_is_recorded_only(job: Job, driver: SwitchableDriver, code: str, word: str) -> None:
     run = job.start()
     driver.xid(0, 48)
     job.ticked(run)
@@ -116,7 +114,7 @@ def test_xid_of_a_completed_run_is_recorded_and_not_a_cause(
     assert job.summary(run)[0]["xids"] == "48"
 
 
-def test_hardware_error_counts_more_than_those_that_follow(job: Job, driver: SwitchableDriver) -> None:
+def test_xid_hardware_error_precedes_followers(job: Job, driver: SwitchableDriver) -> None:
     run = job.start()
     for number in (63, 31, 95, 45, 43):
         driver.xid(0, number)
@@ -125,14 +123,14 @@ def test_hardware_error_counts_more_than_those_that_follow(job: Job, driver: Swi
     assert "reported Xid 95" in text and "31" in text
 
 
-def test_cleanup_after_a_kill_is_no_cause(job: Job, driver: SwitchableDriver) -> None:
+def test_xid_of_cleanup_is_no_cause(job: Job, driver: SwitchableDriver) -> None:
     run = job.start()
     driver.xid(0, 45)
     job.ticked(run)
     assert "cause" not in job.end(run)
 
 
-def test_canceled_run_has_no_cause(job: Job, driver: SwitchableDriver) -> None:
+def test_canceled_run_with_xid_has_no_cause(job: Job, driver: SwitchableDriver) -> None:
     run = job.start()
     driver.xid(0, 79)
     job.ticked(run)
@@ -141,7 +139,7 @@ def test_canceled_run_has_no_cause(job: Job, driver: SwitchableDriver) -> None:
     assert state["state"] == "canceled" and "cause" not in state
 
 
-def test_lost_gpu_without_events_is_the_cause(job: Job, driver: SwitchableDriver) -> None:
+def test_lost_gpu_without_events_is_cause(job: Job, driver: SwitchableDriver) -> None:
     driver.answer("nvmlDeviceRegisterEvents", 4)  # no permission
     run = job.start()
     driver.lose(0)
@@ -150,7 +148,7 @@ def test_lost_gpu_without_events_is_the_cause(job: Job, driver: SwitchableDriver
     assert state["cause"]["kind"] == "lost" and "GPU 0 was lost" in state["detail"]
 
 
-def test_event_of_a_gpu_that_is_lost_in_the_same_moment_is_taken(job: Job, driver: SwitchableDriver) -> None:
+def test_xid_with_simultaneous_gpu_loss_is_cause(job: Job, driver: SwitchableDriver) -> None:
     run = job.start()
     with driver.changes():
         driver.xid(0, 79)
@@ -159,7 +157,7 @@ def test_event_of_a_gpu_that_is_lost_in_the_same_moment_is_taken(job: Job, drive
     assert "Xid 79" in job.end(run)["cause"]["text"]
 
 
-def test_events_go_on_after_the_driver_was_away(job: Job, driver: SwitchableDriver) -> None:
+def test_xid_events_after_driver_reload_are_read(job: Job, driver: SwitchableDriver) -> None:
     run = job.start()
     driver.down()
     until(lambda: any("unloaded" in note for note in job.notes(run)), "the driver to be away")
@@ -172,7 +170,7 @@ def test_events_go_on_after_the_driver_was_away(job: Job, driver: SwitchableDriv
 
 
 @pytest.mark.parametrize("missing", [("nvmlEventSetWait_v2",), ("nvmlEvent*", "nvmlDeviceRegisterEvents")])
-def test_older_library_does_without(
+def test_library_without_events_is_supported(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: Sequence[str]
 ) -> None:
     monkeypatch.setenv("AMLTRAIN_SAMPLE_PERIOD", "0.1")
@@ -185,7 +183,7 @@ def test_older_library_does_without(
     assert ("cause" in state) == (missing == ("nvmlEventSetWait_v2",))
 
 
-def test_memory_errors_during_the_run_are_counted(job: Job, driver: SwitchableDriver) -> None:
+def test_memory_errors_during_run_are_counted(job: Job, driver: SwitchableDriver) -> None:
     driver.ecc(0, 7, uncorrected=False)
     driver.ecc(0, 1)
     driver.set(0, remapped_rows=(2, 0, 0, 0))
@@ -204,7 +202,7 @@ def test_memory_errors_during_the_run_are_counted(job: Job, driver: SwitchableDr
 
 
 @pytest.mark.parametrize("value", [Fails(3), Fails(4), (1 << 64) - 1, (1 << 32) - 1], ids=str)
-def test_counters_that_a_driver_refuses_say_nothing(job: Job, driver: SwitchableDriver, value: Any) -> None:
+def test_refused_error_counters_are_ignored(job: Job, driver: SwitchableDriver, value: Any) -> None:
     run = job.start()
     driver.ecc(0, value)
     driver.ecc(0, value, uncorrected=False)
@@ -214,7 +212,7 @@ def test_counters_that_a_driver_refuses_say_nothing(job: Job, driver: Switchable
     assert "cause" not in state and not {"ecc_correctable", "xids"} & job.summary(run)[0].keys()
 
 
-def test_events_of_instances_reach_the_run_that_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xid_of_mig_instance_reaches_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only for the sampler: the driver names the GPU, and the instance by its ids."""
     driver = fake.needed(tmp_path, gpus=1).use(monkeypatch)
     driver.mig(0, [Instance(0, 3), Instance(1, 5)])
@@ -267,7 +265,7 @@ def users_of_the_driver(agent: Agent) -> set[int]:
     return found
 
 
-def test_driver_is_let_go_when_no_run_lives(job: Job) -> None:
+def test_driver_without_runs_is_released(job: Job) -> None:
     run = job.start()
     assert users_of_the_driver(job.agent)  # its sampler
     job.end(run, "sys.exit(0)")
@@ -277,14 +275,14 @@ def test_driver_is_let_go_when_no_run_lives(job: Job) -> None:
     assert dispatcher in processes_of(job.agent.home)  # it lives on, without the driver
 
 
-def test_driver_is_let_go_when_a_monitor_is_stopped(job: Job) -> None:
+def test_driver_after_monitor_stop_is_released(job: Job) -> None:
     job.agent.good("monitor", id="w", gpus=None, period=0.1)
     until(lambda: users_of_the_driver(job.agent), "the monitor to read the driver")
     job.agent.good("monitor", id="w", stop=True)
     until(lambda: not users_of_the_driver(job.agent), "the driver to be let go")
 
 
-def test_spoiled_file_of_errors_stops_nobody(job: Job, driver: SwitchableDriver) -> None:
+def test_damaged_incident_file_is_ignored(job: Job, driver: SwitchableDriver) -> None:
     """A job can write into its run folder."""
     run = job.start()
     path = job.agent.run_folder(run) / "telemetry" / "gpu-incidents-0.json"
@@ -296,7 +294,7 @@ def test_spoiled_file_of_errors_stops_nobody(job: Job, driver: SwitchableDriver)
     assert "Xid 79" in job.end(run)["detail"]
 
 
-def test_sampler_that_was_killed_goes_on_with_its_errors(job: Job, driver: SwitchableDriver) -> None:
+def test_killed_sampler_keeps_recorded_errors(job: Job, driver: SwitchableDriver) -> None:
     run = job.start()
     driver.xid(0, 79)
     until(lambda: job.notes(run), "a note")

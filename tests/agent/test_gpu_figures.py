@@ -100,7 +100,7 @@ def start() -> Iterator[Start]:
         reader.close()
 
 
-def test_activity_of_a_hopper_is_gpm(driver: SwitchableDriver, start: Start) -> None:
+def test_activity_of_hopper_comes_from_gpm(driver: SwitchableDriver, start: Start) -> None:
     driver.gpm(0, BUSY)
     reader = start(driver)
     assert reader.columns[:3] == ["sm_activity", "tensor_activity", "dram_bandwidth"]
@@ -112,7 +112,7 @@ def test_activity_of_a_hopper_is_gpm(driver: SwitchableDriver, start: Start) -> 
     assert reader.at(6)[0]["sm_activity"] == 12
 
 
-def test_two_samples_serve_for_hours(driver: SwitchableDriver, start: Start) -> None:
+def test_gpm_samples_are_reused(driver: SwitchableDriver, start: Start) -> None:
     driver.gpm(0, BUSY)
     reader = start(driver)
     for tick in range(1, 200):
@@ -122,7 +122,7 @@ def test_two_samples_serve_for_hours(driver: SwitchableDriver, start: Start) -> 
     assert "nvmlDeviceGetPcieThroughput" not in driver.calls()
 
 
-def test_activity_of_an_older_gpu_is_its_memory_controller(tmp_path: Path, start: Start) -> None:
+def test_activity_of_older_gpu_is_memory_utilization(tmp_path: Path, start: Start) -> None:
     driver = fake.needed(tmp_path, generation="r470")
     driver.set(0, utilization=(90, 37))
     reader = start(driver)
@@ -132,14 +132,14 @@ def test_activity_of_an_older_gpu_is_its_memory_controller(tmp_path: Path, start
     assert reader.at(6)[0]["memory_busy"] is None
 
 
-def test_activity_of_a_device_without_gpm_on_a_new_driver(driver: SwitchableDriver, start: Start) -> None:
+def test_activity_without_gpm_is_memory_utilization(driver: SwitchableDriver, start: Start) -> None:
     driver.gpm(0, None)
     driver.set(0, utilization=(90, 37))
     reader = start(driver)
     assert "sm_activity" not in reader.columns and reader.at(1)[0]["memory_busy"] == 37
 
 
-def test_activity_of_an_instance_is_its_own(driver: SwitchableDriver, start: Start) -> None:
+def test_activity_of_mig_instance_is_own(driver: SwitchableDriver, start: Start) -> None:
     driver.mig(0, [Instance(0, gpu_instance=7), Instance(1, gpu_instance=9)])
     driver.gpm(0, {SM: 11, DRAM: 12}, gpu_instance=7)
     driver.gpm(0, {SM: 21, DRAM: 22}, gpu_instance=9)
@@ -149,7 +149,7 @@ def test_activity_of_an_instance_is_its_own(driver: SwitchableDriver, start: Sta
 
 
 @pytest.mark.parametrize("value", [Fails(3), Fails(999), -1.0, 101.5, float("nan"), float("inf"), 1e300])
-def test_metric_that_is_no_percentage_is_unknown(driver: SwitchableDriver, start: Start, value: Any) -> None:
+def test_gpm_value_out_of_range_is_unknown(driver: SwitchableDriver, start: Start, value: Any) -> None:
     driver.gpm(0, {SM: value, TENSOR: 50, DRAM: 0})
     row = start(driver).at(1)[0]
     assert (row["sm_activity"], row["tensor_activity"], row["dram_bandwidth"]) == (None, 50, 0)
@@ -157,9 +157,7 @@ def test_metric_that_is_no_percentage_is_unknown(driver: SwitchableDriver, start
 
 @pytest.mark.parametrize("code", [1, 3, 4, 15, 999])
 @pytest.mark.parametrize("function", ["nvmlGpmMetricsGet", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet"])
-def test_refused_gpm_is_unknown_and_comes_back(
-    driver: SwitchableDriver, start: Start, function: str, code: int
-) -> None:
+def test_gpm_refused_is_unknown_until_back(driver: SwitchableDriver, start: Start, function: str, code: int) -> None:
     driver.gpm(0, BUSY)
     reader = start(driver)
     assert reader.at(1)[0]["sm_activity"] == 87
@@ -171,7 +169,7 @@ def test_refused_gpm_is_unknown_and_comes_back(
     assert again[-1] == 87
 
 
-def test_gpu_that_was_lost_tells_again(driver: SwitchableDriver, start: Start) -> None:
+def test_gpm_after_gpu_loss_continues(driver: SwitchableDriver, start: Start) -> None:
     driver.gpm(0, BUSY)
     reader = start(driver)
     driver.lose(0)
@@ -180,7 +178,7 @@ def test_gpu_that_was_lost_tells_again(driver: SwitchableDriver, start: Start) -
     assert [reader.at(t)[0]["sm_activity"] for t in range(12, 100, 6)][-1] == 87
 
 
-def test_transfers_are_differences_of_counters(driver: SwitchableDriver, start: Start) -> None:
+def test_transfer_rates_are_counter_differences(driver: SwitchableDriver, start: Start) -> None:
     driver.fields(0, {PCIE_RX: 10 << 30, PCIE_TX: 5 << 30, LINK_RX: 1 << 30, LINK_TX: 2 << 30})
     reader = start(driver)
     reader.at(1)
@@ -191,21 +189,21 @@ def test_transfers_are_differences_of_counters(driver: SwitchableDriver, start: 
     assert driver.calls()["nvmlDeviceGetFieldValues"] == 3  # all four by one call
 
 
-def test_transfers_that_the_device_lacks_have_no_column(driver: SwitchableDriver, start: Start) -> None:
+def test_transfer_without_counter_has_no_column(driver: SwitchableDriver, start: Start) -> None:
     driver.fields(0, {PCIE_RX: 1, PCIE_TX: 1})
     reader = start(driver)
     assert {"pcie_rx", "pcie_tx"} < set(reader.columns) and "nvlink_rx" not in reader.columns
 
 
 @pytest.mark.parametrize("after", [0, ALL_ONES_64, Fails(3), 1 << 62])
-def test_counter_that_jumps_is_unknown(driver: SwitchableDriver, start: Start, after: Any) -> None:
+def test_transfer_counter_jump_is_unknown(driver: SwitchableDriver, start: Start, after: Any) -> None:
     driver.fields(0, {PCIE_RX: 7 << 30, PCIE_TX: 0})
     reader = start(driver)
     driver.fields(0, {PCIE_RX: after})
     assert reader.at(1)[0]["pcie_rx"] is None
 
 
-def test_throttling_is_the_share_of_the_time_in_violation(driver: SwitchableDriver, start: Start) -> None:
+def test_throttling_is_share_of_violation_time(driver: SwitchableDriver, start: Start) -> None:
     driver.violation(0, 0, 5_000_000_000)
     reader = start(driver)
     reader.at(1)
@@ -218,7 +216,7 @@ def test_throttling_is_the_share_of_the_time_in_violation(driver: SwitchableDriv
 @pytest.mark.parametrize(
     ("bits", "power", "heat"), [(0, 0, 0), (1, 0, 0), (4, 100, 0), (0x40, 0, 100), (0xA4, 100, 100), (0x8, 0, 100)]
 )
-def test_throttling_without_counters_is_by_reasons(
+def test_throttling_without_counters_uses_reasons(
     driver: SwitchableDriver, start: Start, bits: int, power: int, heat: int
 ) -> None:
     driver.answer("nvmlDeviceGetViolationStatus", 3)
@@ -227,7 +225,7 @@ def test_throttling_without_counters_is_by_reasons(
     assert (row["throttled_power"], row["throttled_heat"]) == (power, heat)
 
 
-def test_nothing_is_asked_of_a_device_that_tells_nothing(tmp_path: Path, start: Start) -> None:
+def test_unsupported_device_is_not_polled(tmp_path: Path, start: Start) -> None:
     driver = fake.needed(tmp_path)
     for name in (
         "nvmlGpm*",
@@ -244,7 +242,7 @@ def test_nothing_is_asked_of_a_device_that_tells_nothing(tmp_path: Path, start: 
     assert reader.at(120) == [] and "nvmlDeviceGetFieldValues" not in driver.calls()
 
 
-def test_figures_are_written_when_they_change(driver: SwitchableDriver, start: Start) -> None:
+def test_slow_metrics_are_written_on_change(driver: SwitchableDriver, start: Start) -> None:
     driver.gpm(0, BUSY)
     reader = start(driver)
     assert [reader.told(t) for t in (1, 2, 6, 11)] == [True, False, False, False]
@@ -262,7 +260,7 @@ def test_figures_are_written_when_they_change(driver: SwitchableDriver, start: S
         )
     )
 )
-def test_held_figures_are_the_last_before_and_not_too_old(lines: list[tuple[str, Any]]) -> None:
+def test_held_slow_metrics_are_last_and_recent(lines: list[tuple[str, Any]]) -> None:
     held, now, last, since = HeldFigures(2), 0.0, None, None
     for kind, value in lines:
         if kind == "figures":

@@ -76,7 +76,7 @@ def machine(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ma
     ],
     ids=lambda switches: "-".join(str(value) for value in switches.values()) or "plain",
 )
-def test_a_busy_run_survives_in_every_mode_of_the_driver(machine: Machine, switches: dict[str, str]) -> None:
+def test_gpu_guard_keeps_busy_run(machine: Machine, switches: dict[str, str]) -> None:
     machine.curves.write_text(BUSY)
     machine.switch(**switches)
     listed = f"open({str(machine.processes)!r}, 'w').write('0 %d 9000000000' % os.getpid())"
@@ -92,7 +92,7 @@ def test_a_busy_run_survives_in_every_mode_of_the_driver(machine: Machine, switc
     [{"UNSUPPORTED": "memory"}, {"UNSUPPORTED": NO_UTILIZATION}, {"MIG": "0:2", "UNSUPPORTED": NO_UTILIZATION}],
     ids=["memory", "utilization", "MIG"],
 )
-def test_what_cannot_be_told_stops_nothing(machine: Machine, switches: dict[str, str]) -> None:
+def test_gpu_guard_without_evidence_keeps_run(machine: Machine, switches: dict[str, str]) -> None:
     machine.switch(**switches)
     run = machine.submit(require_gpu="stop")
     truth = machine.truth(run)
@@ -100,7 +100,7 @@ def test_what_cannot_be_told_stops_nothing(machine: Machine, switches: dict[str,
     assert machine.end(run)["state"] == "completed"
 
 
-def test_an_idle_run_is_stopped_and_told_why(machine: Machine) -> None:
+def test_gpu_guard_stops_idle_run_with_cause(machine: Machine) -> None:
     """The script holds a library of a framework without CUDA."""
     library = machine.folder / "libtorch_cpu.so"
     library.write_bytes(b"\0" * 4096)
@@ -117,13 +117,13 @@ def test_an_idle_run_is_stopped_and_told_why(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("curves", ["* 0 3 600 60", "* 0 98 600 60\n* 1.5 0 600 60"], ids=["display", "driver's start"])
-def test_cpu_run_on_gpu_that_is_busy_without_it_is_stopped(machine: Machine, curves: str) -> None:
+def test_gpu_guard_stops_cpu_run_on_foreign_busy_gpu(machine: Machine, curves: str) -> None:
     machine.curves.write_text(curves)
     state = machine.agent.wait(machine.submit(require_gpu="stop", gpu_grace=3))
     assert (state["reason"], state["truth"]["verdict"]) == ("gpu-unused", "not used")
 
 
-def test_a_job_deaf_to_the_stop_is_killed(machine: Machine) -> None:
+def test_gpu_guard_kills_job_ignoring_sigterm(machine: Machine) -> None:
     run = machine.submit("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)", require_gpu="stop", grace=0.2)
     state = machine.agent.wait(run)
     assert (state["reason"], state["signal"]) == ("gpu-unused", signal.SIGKILL)
@@ -131,7 +131,7 @@ def test_a_job_deaf_to_the_stop_is_killed(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("require", ["", "warn"])
-def test_a_warning_only_reports(machine: Machine, require: str) -> None:
+def test_gpu_guard_warning_keeps_run(machine: Machine, require: str) -> None:
     run = machine.submit(wrap=("/usr/bin/env", "CUDA_VISIBLE_DEVICES=-1"), require_gpu=require)
     truth = machine.truth(run)
     assert truth["verdict"] == "not used" and "CUDA_VISIBLE_DEVICES='-1', which hides every GPU" in truth["cause"]
@@ -140,7 +140,7 @@ def test_a_warning_only_reports(machine: Machine, require: str) -> None:
     assert (state["state"], state["truth"]) == ("completed", truth)
 
 
-def test_late_use_takes_the_warning_back(machine: Machine) -> None:
+def test_gpu_guard_late_use_clears_warning(machine: Machine) -> None:
     clock = machine.folder / "clock"
     nvml.set_clock(clock, 0.0)
     machine.switch(CLOCK=clock)
@@ -153,7 +153,7 @@ def test_late_use_takes_the_warning_back(machine: Machine) -> None:
     assert "first after" in truth["detail"] and truth["cause"] == ""
 
 
-def test_a_run_that_ends_early_or_owns_no_gpu(machine: Machine) -> None:
+def test_gpu_guard_of_short_or_cpu_run_is_neutral(machine: Machine) -> None:
     machine.go.touch()
     early, cpu = machine.submit(gpu_grace=60, require_gpu="stop"), machine.submit(gpus=0, require_gpu="stop")
     truth = machine.agent.wait(early)["truth"]
@@ -163,7 +163,7 @@ def test_a_run_that_ends_early_or_owns_no_gpu(machine: Machine) -> None:
     assert not (machine.agent.run_folder(cpu) / "telemetry" / "truth-0.json").exists()
 
 
-def test_a_killed_sampler_does_not_cost_the_verdict(machine: Machine) -> None:
+def test_gpu_guard_after_sampler_restart_keeps_verdict(machine: Machine) -> None:
     """A restart within the grace time goes on with what was seen before it."""
     run = machine.submit(gpu_grace=1.5, require_gpu="stop")
     state = machine.agent.running(run, "up")
@@ -178,7 +178,7 @@ def test_a_killed_sampler_does_not_cost_the_verdict(machine: Machine) -> None:
     assert rows == list(range(len(rows)))
 
 
-def test_a_slow_driver_holds_up_neither_cancel_nor_start(machine: Machine) -> None:
+def test_slow_driver_delays_neither_cancel_nor_start(machine: Machine) -> None:
     machine.switch(HANG=4)
     late = machine.submit(require_gpu="stop")
     run = machine.submit()
@@ -199,7 +199,7 @@ def test_a_slow_driver_holds_up_neither_cancel_nor_start(machine: Machine) -> No
     ("fields", "said"),
     [({"require_gpu": "maybe"}, "neither warn nor stop"), ({"gpu_grace": 0}, "gpu_grace 0 is not a time in seconds")],
 )
-def test_what_the_gate_does_not_take(agent: Agent, fields: dict[str, Any], said: str) -> None:
+def test_gpu_guard_invalid_field_is_refused(agent: Agent, fields: dict[str, Any], said: str) -> None:
     assert said in agent("submit", run="x", argv=["x"], **fields)["error"]["message"]
 
 
@@ -212,7 +212,7 @@ def header(agent: Agent, name: str) -> dict[str, Any]:
     return json.loads(path.read_text().splitlines()[0])
 
 
-def test_a_monitor_lives_as_long_as_somebody_asks(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monitor_ends_without_requests(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_MONITOR_KEEP", "1")
     agent = machine.agent
     first = agent.good("monitor", id="w", gpus=[1], period=0.1)
@@ -233,7 +233,7 @@ def test_a_monitor_lives_as_long_as_somebody_asks(machine: Machine, monkeypatch:
     assert not Path(agent.queue).exists()  # it needs no dispatcher
 
 
-def test_a_monitor_ends_when_it_is_told_to(machine: Machine) -> None:
+def test_monitor_stop_ends_monitor(machine: Machine) -> None:
     agent = machine.agent
     made = agent.good("monitor", id="w", gpus=None, period=0.1)
     assert [gpu["index"] for gpu in header(agent, "w")["gpus"]] == [0, 1]
@@ -246,14 +246,14 @@ def test_a_monitor_ends_when_it_is_told_to(machine: Machine) -> None:
     agent.good("monitor", id="w", stop=True)
 
 
-def test_many_callers_get_one_monitor(machine: Machine) -> None:
+def test_concurrent_monitor_requests_share_monitor(machine: Machine) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: machine.agent("monitor", id="w", gpus=None, period=0.1), range(16)))
     assert len({answer.get("pid") for answer in answers}) == 1, answers
     machine.agent.good("monitor", id="w", stop=True)
 
 
-def test_a_monitor_whose_keeper_was_killed_goes_on_in_its_file(machine: Machine) -> None:
+def test_monitor_after_process_kill_continues_file(machine: Machine) -> None:
     agent = machine.agent
     first = agent.good("monitor", id="w", gpus=[0], period=0.1)
     header(agent, "w")
@@ -269,7 +269,7 @@ def test_a_monitor_whose_keeper_was_killed_goes_on_in_its_file(machine: Machine)
     agent.good("monitor", id="w", stop=True)
 
 
-def test_what_a_killed_monitor_left_is_removed_when_nobody_came_back_for_it(machine: Machine) -> None:
+def test_killed_monitor_folder_is_removed(machine: Machine) -> None:
     agent = machine.agent
     first = agent.good("monitor", id="old", gpus=[], period=0.1)
     os.kill(first["pid"], signal.SIGKILL)
@@ -292,7 +292,7 @@ def test_what_a_killed_monitor_left_is_removed_when_nobody_came_back_for_it(mach
         ({"period": None}, "A monitor's period is"),
     ],
 )
-def test_monitors_that_are_refused(machine: Machine, payload: dict[str, Any], said: str) -> None:
+def test_monitor_invalid_request_is_refused(machine: Machine, payload: dict[str, Any], said: str) -> None:
     answer = machine.agent("monitor", **{"id": "w", "gpus": None, "period": 1.0, **payload})
     assert answer["error"]["type"] == "CommandError" and said in answer["error"]["message"]
     folder = Path(machine.agent.home, "monitors")

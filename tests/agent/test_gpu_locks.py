@@ -79,7 +79,7 @@ def squat() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 # -- the lock ------------------------------------------------------------------------
 
 
-def test_lock_is_taken_once_and_tells_its_uid() -> None:
+def test_gpu_lock_is_exclusive_and_reports_uid() -> None:
     lock = gpu_locks.take("GPU-a")
     assert lock is not None and gpu_locks.take("GPU-a") is None
     assert gpu_locks.holder("GPU-a") == os.getuid()
@@ -91,7 +91,7 @@ def test_lock_is_taken_once_and_tells_its_uid() -> None:
     gpu_locks.drop([again])
 
 
-def test_lock_whose_askers_are_many_still_tells_its_uid() -> None:
+def test_gpu_lock_with_many_queries_reports_uid() -> None:
     lock = gpu_locks.take("GPU-a")
     assert lock is not None
     try:
@@ -106,7 +106,7 @@ def test_lock_whose_askers_are_many_still_tells_its_uid() -> None:
         gpu_locks.drop([lock])
 
 
-def test_known_uid_is_kept_while_a_lock_does_not_answer() -> None:
+def test_gpu_lock_without_answer_keeps_known_uid() -> None:
     locks = gpu_locks.Locks()
     lock = gpu_locks.take("GPU-a")
     assert lock is not None
@@ -118,7 +118,7 @@ def test_known_uid_is_kept_while_a_lock_does_not_answer() -> None:
         gpu_locks.drop([lock])
 
 
-def test_locks_go_with_a_job_through_a_socket() -> None:
+def test_gpu_locks_are_passed_through_socket() -> None:
     here, there = socket.socketpair()
     lock = gpu_locks.take("GPU-a")
     assert lock is not None
@@ -140,7 +140,7 @@ def test_locks_go_with_a_job_through_a_socket() -> None:
 # -- two queues ----------------------------------------------------------------------
 
 
-def test_two_queues_never_give_the_same_gpu(agent: Agent, other: Agent, driver: SwitchableDriver) -> None:
+def test_two_queues_never_share_gpu(agent: Agent, other: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(2)
     first, second = agent.gated(gpus=1), other.gated(gpus=1)
     assert agent.running(first, "up")["devices"] == [driver.uuid(0)]
@@ -155,9 +155,7 @@ def test_two_queues_never_give_the_same_gpu(agent: Agent, other: Agent, driver: 
     assert agent.wait(third)["state"] == "completed"
 
 
-def test_lock_lives_as_long_as_the_run_whatever_becomes_of_the_dispatcher(
-    agent: Agent, driver: SwitchableDriver
-) -> None:
+def test_gpu_lock_outlives_dispatcher_until_run_end(agent: Agent, driver: SwitchableDriver) -> None:
     uuid = driver.uuid(0)
     run = agent.gated(gpus=1)
     state = agent.running(run, "up")
@@ -173,7 +171,7 @@ def test_lock_lives_as_long_as_the_run_whatever_becomes_of_the_dispatcher(
     os.kill(state["rank"]["pid"], signal.SIGKILL)
 
 
-def test_guardian_keeps_the_lock_of_a_killed_supervisor(agent: Agent, driver: SwitchableDriver) -> None:
+def test_guardian_keeps_lock_of_killed_supervisor(agent: Agent, driver: SwitchableDriver) -> None:
     run = agent.gated("import signal; signal.pause()", gpus=1)
     state = agent.running(run, "up")
     os.kill(state["guardian"]["pid"], signal.SIGSTOP)
@@ -184,7 +182,7 @@ def test_guardian_keeps_the_lock_of_a_killed_supervisor(agent: Agent, driver: Sw
     until(lambda: gpu_locks.holder(driver.uuid(0)) is None, "the lock's end")
 
 
-def test_large_job_gets_its_lock(agent: Agent, driver: SwitchableDriver) -> None:
+def test_large_job_receives_gpu_lock(agent: Agent, driver: SwitchableDriver) -> None:
     """More than a socket holds at once."""
     environ = {**os.environ, **{f"LARGE_{k}": "x" * 100_000 for k in range(20)}}
     run = agent.gated(gpus=1, environ=environ)
@@ -205,7 +203,7 @@ def test_large_job_gets_its_lock(agent: Agent, driver: SwitchableDriver) -> None
         pytest.param(0, True, "another queue of this user", marks=needs_root),
     ],
 )
-def test_squatted_lock_is_told_and_left_when_it_is_free(
+def test_foreign_gpu_lock_is_reported_until_free(
     agent: Agent, driver: SwitchableDriver, squat: Callable[..., Any], uid: int, listen: bool, said: str
 ) -> None:
     process = squat(driver.uuid(0), uid, listen)
@@ -217,7 +215,7 @@ def test_squatted_lock_is_told_and_left_when_it_is_free(
 
 
 @needs_root
-def test_squatted_lock_is_overridden_on_request(
+def test_foreign_gpu_lock_with_sharing_is_overridden(
     agent: Agent, driver: SwitchableDriver, squat: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AMLTRAIN_SHARE_GPUS", "1")
@@ -326,7 +324,7 @@ def _processes_of(uid: int, text: str) -> list[int]:
 
 
 @needs_root
-def test_two_users_never_get_the_same_gpu(agent: Agent, user: OtherUser) -> None:
+def test_two_users_never_share_gpu(agent: Agent, user: OtherUser) -> None:
     his = "import os, time; open(os.environ['HOME'] + '/up', 'w').close(); time.sleep(600)"
     user.submit("his", his)
     until((user.folder / "up").exists, "his job")

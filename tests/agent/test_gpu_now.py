@@ -83,7 +83,7 @@ def driver(tmp_path: Path) -> SwitchableDriver:
     return found
 
 
-def test_figures_reach_every_reader(driver: SwitchableDriver, tmp_path: Path) -> None:
+def test_slow_metrics_reach_every_reader(driver: SwitchableDriver, tmp_path: Path) -> None:
     machine = Machine(driver, tmp_path / "run")
     machine.tick(1, 2, 3)
     driver.gpm(0, {2: 90})
@@ -108,7 +108,7 @@ def test_figures_reach_every_reader(driver: SwitchableDriver, tmp_path: Path) ->
     assert "SM activity mean" in gpu_line({"gpus": []}, summary)
 
 
-def test_sampler_that_begins_again_keeps_the_columns_of_its_file(driver: SwitchableDriver, tmp_path: Path) -> None:
+def test_restarted_sampler_keeps_file_columns(driver: SwitchableDriver, tmp_path: Path) -> None:
     machine = Machine(driver, tmp_path / "run")
     machine.tick(1, 2, 3)
     machine.process.kill()
@@ -124,7 +124,7 @@ def test_sampler_that_begins_again_keeps_the_columns_of_its_file(driver: Switcha
     assert rows[node.index["gpu0.sm_activity"]][-1] != 60
 
 
-def test_throttled_seconds_are_in_the_summary(driver: SwitchableDriver, tmp_path: Path) -> None:
+def test_summary_has_throttled_seconds(driver: SwitchableDriver, tmp_path: Path) -> None:
     machine = Machine(driver, tmp_path / "run")
     for t in range(1, 40):
         driver.violation(0, 0, t * 500_000_000)
@@ -136,7 +136,7 @@ def test_throttled_seconds_are_in_the_summary(driver: SwitchableDriver, tmp_path
     assert "throttled by the power limit" in gpu_line({}, summary)
 
 
-def test_processes_have_user_command_and_share(driver: SwitchableDriver, tmp_path: Path) -> None:
+def test_gpu_processes_have_user_command_and_utilization(driver: SwitchableDriver, tmp_path: Path) -> None:
     own = os.getpid()
     driver.processes(1, [Process(own, 3 * GIB)])
     driver.process_utilization(1, [(own, 1000, 80), (own, 2000, 84), (own, 3000, 101), (0, 4000, 50), (own, 0, 9)])
@@ -160,7 +160,7 @@ def test_processes_have_user_command_and_share(driver: SwitchableDriver, tmp_pat
     machine.close()
 
 
-def test_rows_of_a_run_before_figures_are_read_as_ever(driver: SwitchableDriver, tmp_path: Path) -> None:
+def test_telemetry_without_slow_metrics_is_read(driver: SwitchableDriver, tmp_path: Path) -> None:
     machine = Machine(driver, tmp_path / "run")
     machine.tick(1, 2)
     machine.close()
@@ -187,7 +187,7 @@ def test_rows_of_a_run_before_figures_are_read_as_ever(driver: SwitchableDriver,
         ([], ""),
     ],
 )
-def test_command_is_brief_and_holds_no_secret(line: list[str], words: str) -> None:
+def test_process_command_is_short_and_redacted(line: list[str], words: str) -> None:
     assert brief(line) == words
 
 
@@ -197,7 +197,7 @@ def probe(driver: SwitchableDriver) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_probe_tells_driver_and_cuda_version(driver: SwitchableDriver) -> None:
+def test_probe_has_driver_and_cuda_version(driver: SwitchableDriver) -> None:
     assert {(gpu["driver"], gpu["cuda"]) for gpu in probe(driver)["gpus"]} == {("580.65.06", "13.0")}
     driver.set_system(driver_version=fake.Fails(999), cuda_version=12080)
     assert {(gpu["driver"], gpu["cuda"]) for gpu in probe(driver)["gpus"]} == {(None, "12.8")}

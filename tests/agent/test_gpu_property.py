@@ -234,11 +234,11 @@ def play(folder: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FAST))
-def test_random_driver_is_survived_and_believed(tmp_path: Path, seed: int) -> None:
+def test_random_driver_readings_are_correct(tmp_path: Path, seed: int) -> None:
     play(tmp_path, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(FAST, ALL))
-def test_thousand_random_drivers_are_survived_and_believed(tmp_path: Path, seed: int) -> None:
+def test_thousand_random_drivers_readings_are_correct(tmp_path: Path, seed: int) -> None:
     play(tmp_path, seed)

@@ -83,16 +83,14 @@ def detail(agent: Agent, run: str, *words: str) -> str:
 
 
 @pytest.mark.parametrize("code", [9, 18, 999])
-def test_submit_after_a_driver_has_come_back_gets_a_gpu(agent: Agent, driver: SwitchableDriver, code: int) -> None:
+def test_submit_after_driver_repair_gets_gpu(agent: Agent, driver: SwitchableDriver, code: int) -> None:
     driver.answer("nvmlInit", code)
     assert refused(agent, gpus=1)["type"] == "GpuDriverError"
     driver.answer("nvmlInit", 0)
     assert devices(agent, 1) and devices(agent, 1, gpus=1)
 
 
-def test_submit_where_no_device_was_seen_asks_the_driver_again(
-    agent: Agent, driver: SwitchableDriver, tmp_path: Path
-) -> None:
+def test_submit_without_known_device_probes_again(agent: Agent, driver: SwitchableDriver, tmp_path: Path) -> None:
     hardware(tmp_path, there=False)
     driver.answer("nvmlInit", 9)
     assert refused(agent, gpus=1)["type"] == "CapacityError"
@@ -100,7 +98,7 @@ def test_submit_where_no_device_was_seen_asks_the_driver_again(
     assert devices(agent, 1) == [UUID(0)]
 
 
-def test_submit_after_a_driver_was_installed_gets_a_gpu(agent: Agent, driver: SwitchableDriver) -> None:
+def test_submit_after_driver_install_gets_gpu(agent: Agent, driver: SwitchableDriver) -> None:
     driver.uninstall()
     assert agent.wait(agent.submit(SHOW))["devices"] == []
     assert refused(agent, gpus=1)["type"] == "CapacityError"
@@ -108,14 +106,14 @@ def test_submit_after_a_driver_was_installed_gets_a_gpu(agent: Agent, driver: Sw
     assert devices(agent, 1) == [UUID(0)]
 
 
-def test_submit_after_a_gpu_has_come_back_gets_both(agent: Agent, driver: SwitchableDriver) -> None:
+def test_submit_after_gpu_return_gets_both(agent: Agent, driver: SwitchableDriver) -> None:
     driver.lose(1)
     assert len(agent.good("info")["gpus"]) == 1
     driver.restore(1)
     assert len(devices(agent, 2, gpus=2)) == 2
 
 
-def test_submit_with_a_slow_probe_goes_on_with_what_is_known(agent: Agent, driver: SwitchableDriver) -> None:
+def test_submit_with_slow_probe_uses_known_gpus(agent: Agent, driver: SwitchableDriver) -> None:
     driver.lose(1)
     agent.good("info")
     driver.slow("nvmlInit", 600)
@@ -126,7 +124,7 @@ def test_submit_with_a_slow_probe_goes_on_with_what_is_known(agent: Agent, drive
     assert agent.wait("known")["devices"] == [UUID(0)]
 
 
-def test_submit_without_gpus_asks_no_driver(agent: Agent, driver: SwitchableDriver) -> None:
+def test_submit_without_gpus_does_not_probe(agent: Agent, driver: SwitchableDriver) -> None:
     driver.down()
     agent.good("info")
     driver.forget_calls()
@@ -140,7 +138,7 @@ def test_submit_without_gpus_asks_no_driver(agent: Agent, driver: SwitchableDriv
 @pytest.mark.parametrize(
     ("code", "remedy"), [(18, "module"), (999, "container"), (9, "modprobe"), (4, "/dev/nvidia"), (77, "dmesg")]
 )
-def test_submit_with_a_broken_driver_is_refused_with_a_remedy(
+def test_submit_with_broken_driver_is_refused_with_action(
     agent: Agent, driver: SwitchableDriver, code: int, remedy: str
 ) -> None:
     driver.answer("nvmlInit", code)
@@ -150,13 +148,13 @@ def test_submit_with_a_broken_driver_is_refused_with_a_remedy(
     assert remedy in agent.good("info")["gpu_note"]
 
 
-def test_submitter_that_wants_no_gpu_is_not_refused_for_the_driver(agent: Agent, driver: SwitchableDriver) -> None:
+def test_submit_with_hidden_gpus_ignores_broken_driver(agent: Agent, driver: SwitchableDriver) -> None:
     driver.answer("nvmlInit", 18)
     run = agent.submit("pass", environ={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert agent.wait(run)["state"] == "completed"
 
 
-def test_run_without_gpus_beside_a_broken_driver_says_so(agent: Agent, driver: SwitchableDriver) -> None:
+def test_cpu_run_with_broken_driver_has_note(agent: Agent, driver: SwitchableDriver) -> None:
     driver.answer("nvmlInit", 18)
     state = agent.wait(agent.submit(SHOW, gpus=0))
     assert state["state"] == "completed" and "mismatch" in state["notes"][0]
@@ -165,7 +163,7 @@ def test_run_without_gpus_beside_a_broken_driver_says_so(agent: Agent, driver: S
     assert not agent.wait(agent.submit(SHOW, gpus=0)).get("notes")
 
 
-def test_submit_with_a_driver_that_is_too_slow_names_persistence_mode(
+def test_submit_with_slow_driver_names_persistence_mode(
     agent: Agent, driver: SwitchableDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AMLTRAIN_NVML_TIMEOUT", "0.5")
@@ -175,9 +173,7 @@ def test_submit_with_a_driver_that_is_too_slow_names_persistence_mode(
     driver.slow("nvmlInit", 0)
 
 
-def test_library_without_an_nvidia_device_is_a_cpu_machine(
-    agent: Agent, driver: SwitchableDriver, tmp_path: Path
-) -> None:
+def test_library_without_device_is_cpu_machine(agent: Agent, driver: SwitchableDriver, tmp_path: Path) -> None:
     hardware(tmp_path, there=False)
     driver.answer("nvmlInit", 9)
     state = agent.wait(agent.submit(SHOW))
@@ -186,7 +182,7 @@ def test_library_without_an_nvidia_device_is_a_cpu_machine(
 
 
 @pytest.mark.parametrize("node", ["dev/nvidia0", "dev/nvidiactl", "dev/dxg"])
-def test_library_with_a_device_file_is_a_broken_driver(
+def test_library_with_device_file_is_broken_driver(
     agent: Agent, driver: SwitchableDriver, tmp_path: Path, node: str
 ) -> None:
     hardware(tmp_path, there=False)
@@ -197,7 +193,7 @@ def test_library_with_a_device_file_is_a_broken_driver(
     assert refused(agent)["type"] == "GpuDriverError"
 
 
-def test_default_submit_with_the_only_gpu_lost_is_refused(agent: Agent, driver: SwitchableDriver) -> None:
+def test_submit_with_only_gpu_lost_is_refused(agent: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(1)
     agent.good("info")
     agent.kill_dispatcher()
@@ -206,7 +202,7 @@ def test_default_submit_with_the_only_gpu_lost_is_refused(agent: Agent, driver: 
     assert error["type"] == "GpuDriverError" and "GPU 0 is lost" in error["message"]
 
 
-def test_driver_that_vanishes_after_it_had_gpus_is_broken(agent: Agent, driver: SwitchableDriver) -> None:
+def test_driver_missing_after_gpus_is_broken(agent: Agent, driver: SwitchableDriver) -> None:
     agent.good("info")
     agent.kill_dispatcher()
     driver.uninstall()
@@ -232,7 +228,7 @@ def kernel() -> Iterator[int]:
         process.communicate()
 
 
-def test_queue_names_the_kernel_that_submits(agent: Agent, driver: SwitchableDriver) -> None:
+def test_queue_detail_names_submitting_kernel(agent: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(1)
     with kernel() as pid:
         driver.processes(0, [Process(pid, 1 << 30)])
@@ -246,7 +242,7 @@ def test_queue_names_the_kernel_that_submits(agent: Agent, driver: SwitchableDri
     assert agent.wait(run)["state"] == agent.wait(other)["state"] == "completed"
 
 
-def test_queue_names_the_kernel_above_a_command_line(agent: Agent, driver: SwitchableDriver) -> None:
+def test_queue_detail_names_kernel_of_command_line(agent: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(1)
     with kernel() as pid:
         driver.processes(0, [Process(pid)])
@@ -255,7 +251,7 @@ def test_queue_names_the_kernel_above_a_command_line(agent: Agent, driver: Switc
         agent.good("cancel", run=run)
 
 
-def test_queue_names_a_child_of_the_submitter(agent: Agent, driver: SwitchableDriver) -> None:
+def test_queue_detail_names_child_of_submitter(agent: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(1)
     with kernel() as pid:
         driver.processes(0, [Process(pid)])
@@ -264,7 +260,7 @@ def test_queue_names_a_child_of_the_submitter(agent: Agent, driver: SwitchableDr
         agent.good("cancel", run=run)
 
 
-def test_pid_that_was_given_to_another_process_is_not_the_submitter(agent: Agent, driver: SwitchableDriver) -> None:
+def test_reused_pid_is_not_submitter(agent: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(1)
     with stranger() as pid:
         who = lineage(pid)[0]
@@ -275,7 +271,7 @@ def test_pid_that_was_given_to_another_process_is_not_the_submitter(agent: Agent
 
 
 @pytest.mark.parametrize("name", ["nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "Xorg", "gnome-shell"])
-def test_gpu_with_a_process_that_is_always_there_is_free(agent: Agent, driver: SwitchableDriver, name: str) -> None:
+def test_gpu_with_system_process_is_free(agent: Agent, driver: SwitchableDriver, name: str) -> None:
     driver.set_gpus(1)
     named = f"import time; open('/proc/self/comm', 'w').write({name!r}); time.sleep(600)"
     with stranger(named) as pid:
@@ -286,7 +282,7 @@ def test_gpu_with_a_process_that_is_always_there_is_free(agent: Agent, driver: S
 
 
 @pytest.mark.parametrize(("own", "row", "count"), [(None, None, 1), (3, 3, 1), (3, 5, 0), (3, None, 1), (None, 3, 1)])
-def test_process_of_another_mig_instance_does_not_count(own: int | None, row: int | None, count: int) -> None:
+def test_process_of_other_mig_instance_is_ignored(own: int | None, row: int | None, count: int) -> None:
     gpu = {"gpu_instance": own, "processes": [{"pid": 1 << 22, "instance": row}]}
     assert len(strangers(gpu, set())) == count
 
@@ -304,7 +300,7 @@ def busy(driver: SwitchableDriver) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("how", [{"share_gpus": True}, {"environ": {**os.environ, "AMLTRAIN_SHARE_GPUS": "1"}}])
-def test_submit_that_shares_starts_beside_a_stranger(agent: Agent, busy: int, how: dict[str, Any]) -> None:
+def test_submit_with_sharing_starts_on_busy_gpu(agent: Agent, busy: int, how: dict[str, Any]) -> None:
     waiting = agent.submit(SHOW, gpus=1)  # the dispatcher lives
     detail(agent, waiting, str(busy))
     agent.good("cancel", run=waiting)
@@ -313,7 +309,7 @@ def test_submit_that_shares_starts_beside_a_stranger(agent: Agent, busy: int, ho
     assert state["devices"] == [UUID(0)] and "shared" in state["notes"][0].lower() and str(busy) in state["notes"][0]
 
 
-def test_environment_of_the_dispatcher_shares_nothing(agent: Agent, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_share_variable_of_dispatcher_is_ignored(agent: Agent, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_SHARE_GPUS", "1")
     agent.dispatcher()
     environ = {name: value for name, value in os.environ.items() if name != "AMLTRAIN_SHARE_GPUS"}
@@ -322,7 +318,7 @@ def test_environment_of_the_dispatcher_shares_nothing(agent: Agent, busy: int, m
     agent.good("cancel", run=run)
 
 
-def test_setting_to_share_starts_jobs_that_wait(agent: Agent, busy: int) -> None:
+def test_share_setting_starts_waiting_jobs(agent: Agent, busy: int) -> None:
     run = agent.submit(SHOW, gpus=1)
     detail(agent, run, str(busy))
     assert agent.good("configure", share_gpus=True) == {"share_gpus": True}
@@ -336,13 +332,13 @@ def test_setting_to_share_starts_jobs_that_wait(agent: Agent, busy: int) -> None
     assert agent("configure", share_gpus="yes")["error"]["type"] == "CommandError"
 
 
-def test_job_that_may_share_is_given_a_free_gpu_first(agent: Agent, driver: SwitchableDriver) -> None:
+def test_sharing_job_prefers_free_gpu(agent: Agent, driver: SwitchableDriver) -> None:
     with stranger() as pid:
         driver.processes(0, [Process(pid)])
         assert agent.wait(agent.submit(SHOW, gpus=1, share_gpus=True))["devices"] == [UUID(1)]
 
 
-def test_two_jobs_that_share_do_not_get_the_same_gpu(agent: Agent, busy: int) -> None:
+def test_sharing_jobs_of_queue_get_different_gpus(agent: Agent, busy: int) -> None:
     first = agent.gated(gpus=1, share_gpus=True)
     agent.running(first, "up")
     second = agent.submit(SHOW, gpus=1, share_gpus=True)
@@ -354,7 +350,7 @@ def test_two_jobs_that_share_do_not_get_the_same_gpu(agent: Agent, busy: int) ->
 # -- jobs that cannot start, and lost GPUs -----------------------------------------------------
 
 
-def test_job_whose_gpu_is_lost_says_so_and_lets_others_pass(agent: Agent, driver: SwitchableDriver) -> None:
+def test_waiting_job_with_lost_gpu_lets_others_pass(agent: Agent, driver: SwitchableDriver) -> None:
     blocking = agent.gated(gpus=1)
     agent.running(blocking, "up")
     big = agent.submit(SHOW, gpus=2)
@@ -370,7 +366,7 @@ def test_job_whose_gpu_is_lost_says_so_and_lets_others_pass(agent: Agent, driver
     assert agent.wait(big)["devices"] == [UUID(0), UUID(1)]
 
 
-def test_job_that_waits_while_the_driver_breaks_starts_when_it_works(agent: Agent, driver: SwitchableDriver) -> None:
+def test_waiting_job_starts_after_driver_repair(agent: Agent, driver: SwitchableDriver) -> None:
     driver.set_gpus(1)
     blocking = agent.gated(gpus=1)
     agent.running(blocking, "up")
@@ -398,7 +394,7 @@ LOSSES: dict[str, Callable[[SwitchableDriver], None]] = {
 
 
 @pytest.mark.parametrize("how", LOSSES)
-def test_lost_gpu_stays_visible(agent: Agent, driver: SwitchableDriver, how: str) -> None:
+def test_lost_gpu_stays_in_info(agent: Agent, driver: SwitchableDriver, how: str) -> None:
     agent.good("info")
     agent.kill_dispatcher()  # it is remembered in the folder
     LOSSES[how](driver)
@@ -412,7 +408,7 @@ def test_lost_gpu_stays_visible(agent: Agent, driver: SwitchableDriver, how: str
     assert error["type"] == "GpuDriverError" and "GPU 1 is lost" in error["message"]
 
 
-def test_first_of_two_gpus_lost_with_later_ones_moving_up(agent: Agent, driver: SwitchableDriver) -> None:
+def test_lost_first_gpu_is_identified_by_uuid(agent: Agent, driver: SwitchableDriver) -> None:
     agent.good("info")
     agent.kill_dispatcher()
     driver.lose(0, counted=False)
@@ -421,7 +417,7 @@ def test_first_of_two_gpus_lost_with_later_ones_moving_up(agent: Agent, driver: 
     assert [gpu["uuid"] for gpu in info["gpus_lost"]] == [UUID(0)]
 
 
-def test_gpu_of_an_earlier_boot_is_not_missed(agent: Agent, driver: SwitchableDriver) -> None:
+def test_gpu_of_earlier_boot_is_not_lost(agent: Agent, driver: SwitchableDriver) -> None:
     agent.good("info")
     agent.kill_dispatcher()
     path = Path(agent.queue, "gpus.json")
@@ -431,7 +427,7 @@ def test_gpu_of_an_earlier_boot_is_not_missed(agent: Agent, driver: SwitchableDr
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 99}', '{"gpus": [1, {"uuid": 2}]}'])
-def test_damaged_memory_of_gpus_is_ignored(agent: Agent, driver: SwitchableDriver, text: str) -> None:
+def test_damaged_known_gpus_file_is_ignored(agent: Agent, driver: SwitchableDriver, text: str) -> None:
     Path(agent.queue).mkdir(mode=0o700)
     Path(agent.queue, "gpus.json").write_text(text)
     assert agent.good("info")["gpus_lost"] == []
@@ -450,7 +446,7 @@ def monitored(agent: Agent) -> tuple[dict[str, Any], dict[int, dict[str, Any]], 
 
 
 @pytest.mark.parametrize("how", [how for how in LOSSES if how != "memory"])
-def test_monitor_shows_a_lost_gpu_until_it_is_back(agent: Agent, driver: SwitchableDriver, how: str) -> None:
+def test_monitor_shows_lost_gpu_until_back(agent: Agent, driver: SwitchableDriver, how: str) -> None:
     agent.good("info")
     LOSSES[how](driver)
     agent.good("monitor", id="m", gpus=None, period=0.1)
@@ -472,7 +468,7 @@ def test_monitor_shows_a_lost_gpu_until_it_is_back(agent: Agent, driver: Switcha
     agent.good("monitor", id="m", stop=True)
 
 
-def test_monitor_of_a_lost_gpu_alone_is_accepted(agent: Agent, driver: SwitchableDriver) -> None:
+def test_monitor_of_lost_gpu_is_accepted(agent: Agent, driver: SwitchableDriver) -> None:
     agent.good("info")
     driver.lose(1)
     assert "pid" in agent.good("monitor", id="m", gpus=[1], period=0.1)

@@ -24,7 +24,7 @@ def row(pid: int, owner: str = "other") -> list[Any]:
     return [0, pid, owner, 1000, "python"]
 
 
-def test_process_of_others_is_told_once_and_by_the_gpus_name() -> None:
+def test_sharing_note_names_other_process_once() -> None:
     sharing, us = Sharing(GPUS), os.getpid()
     assert sharing.look([[], [row(us)]], ()) == {}
     found = sharing.look([[], [row(us)]], ())
@@ -32,14 +32,14 @@ def test_process_of_others_is_told_once_and_by_the_gpus_name() -> None:
     assert sharing.look([[], [row(us)]], ()) == {}
 
 
-def test_process_that_turns_out_to_be_ours_is_not_told() -> None:
+def test_sharing_note_omits_own_process() -> None:
     sharing, us = Sharing(GPUS), os.getpid()
     assert sharing.look([[row(us)], []], ()) == {}
     assert sharing.look([[row(us)], []], {us}) == {}
     assert sharing.look([[row(us, "unknown")], []], ()) == {}
 
 
-def test_notes_of_a_gpu_that_many_use_are_limited() -> None:
+def test_sharing_notes_are_limited() -> None:
     sharing = Sharing([{"index": 0}] * (MAX_NOTES + 5))
     rows = [[row(os.getpid())] for _ in range(MAX_NOTES + 5)]
     sharing.look(rows, ())
@@ -47,9 +47,7 @@ def test_notes_of_a_gpu_that_many_use_are_limited() -> None:
 
 
 @pytest.mark.skipif(not pids_are_true(), reason="in a container pids of a driver say nothing of others")
-def test_others_that_come_to_a_used_gpu_are_in_the_runs_record(
-    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sharing_note_is_in_run_record(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = fake.needed(tmp_path, 1).use(monkeypatch)
     run = agent.gated(gpus=1)
     rank = agent.running(run, "up")["rank"]["pid"]

@@ -40,7 +40,7 @@ def start(driver: SwitchableDriver, tmp_path: Path) -> Iterator[Start]:
 # -- samples ------------------------------------------------------------------------------
 
 
-def test_samples_that_were_seen_are_dropped(driver: SwitchableDriver, start: Start) -> None:
+def test_repeated_samples_are_dropped(driver: SwitchableDriver, start: Start) -> None:
     driver.samples(0, [(1 * S, 90), (2 * S, 90)], honor_time=False)
     sampler = start()
     driver.samples(0, [(1 * S, 90), (2 * S, 90), (3 * S, 20)], honor_time=False)
@@ -58,7 +58,7 @@ def test_samples_without_time_are_dropped(driver: SwitchableDriver, start: Start
     assert sampler.tick(2)[0]["util"] == 60
 
 
-def test_clock_of_samples_set_back_is_followed(driver: SwitchableDriver, start: Start) -> None:
+def test_samples_after_clock_set_back_are_used(driver: SwitchableDriver, start: Start) -> None:
     driver.samples(0, [(100 * S, 40)], honor_time=False)
     sampler = start()
     driver.samples(0, [(1 * S, 70)], honor_time=False)
@@ -90,7 +90,7 @@ def test_clock_of_samples_set_back_is_followed(driver: SwitchableDriver, start: 
         ({"power_limit": ALL_ONES_32}, ["power_limit"]),
     ],
 )
-def test_sentinel_of_one_gpu_is_not_told(
+def test_sentinel_value_of_gpu_is_none(
     driver: SwitchableDriver, start: Start, values: dict[str, Any], columns: list[str]
 ) -> None:
     sampler = start()
@@ -102,20 +102,20 @@ def test_sentinel_of_one_gpu_is_not_told(
     assert all(value is not None for value in second.values())
 
 
-def test_sentinels_at_the_opening_are_no_facts(driver: SwitchableDriver, start: Start) -> None:
+def test_sentinel_values_at_start_are_none(driver: SwitchableDriver, start: Start) -> None:
     driver.set(0, memory=(ALL_ONES_64,) * 3, power_limit=ALL_ONES_32, energy=ALL_ONES_64)
     gpu = start().gpus[0]
     assert [gpu.get(name) for name in ("memory_total", "power_limit", "baseline", "energy")] == [None] * 4
 
 
 @pytest.mark.parametrize("size", [None, 1 << 60])
-def test_memory_of_a_process_that_cannot_be_is_not_told(driver: SwitchableDriver, start: Start, size: Any) -> None:
+def test_process_memory_impossible_is_none(driver: SwitchableDriver, start: Start, size: Any) -> None:
     driver.processes(0, [Process(os.getpid(), size)])
     gpu = start(members=[os.getpid()]).tick(1)[0]
     assert gpu["own"] and gpu["mine"] is None
 
 
-def test_process_listed_twice_counts_once(driver: SwitchableDriver, start: Start) -> None:
+def test_process_listed_twice_is_counted_once(driver: SwitchableDriver, start: Start) -> None:
     mine, other = os.getpid(), os.getppid()
     driver.processes(0, [Process(mine, 3072 * MIB), Process(other, 100 * MIB)] * 2)
     gpu = start(members=[mine]).tick(1)[0]
@@ -125,7 +125,7 @@ def test_process_listed_twice_counts_once(driver: SwitchableDriver, start: Start
 # -- refusals ----------------------------------------------------------------------------------
 
 
-def test_memory_refused_in_passing_does_not_jump(driver: SwitchableDriver, start: Start) -> None:
+def test_memory_after_temporary_refusal_does_not_jump(driver: SwitchableDriver, start: Start) -> None:
     driver.set(0, memory=(80 << 30, 600 * MIB, 1000 * MIB))
     sampler = start()
     assert sampler.gpus[0]["baseline"] == 1000 and sampler.gpus[0]["reserved"] == 600
@@ -138,9 +138,7 @@ def test_memory_refused_in_passing_does_not_jump(driver: SwitchableDriver, start
     assert set(rows) <= {1000, None} and rows.count(None) <= 1  # the tick of the refusal
 
 
-def test_memory_that_began_with_the_older_function_stays_with_it(
-    driver: SwitchableDriver, start: Start, tmp_path: Path
-) -> None:
+def test_memory_function_is_fixed_at_start(driver: SwitchableDriver, start: Start, tmp_path: Path) -> None:
     driver.set(0, memory=(80 << 30, 600 * MIB, 1000 * MIB))
     driver.answer("nvmlDeviceGetMemoryInfo_v2", 3)
     first = start()
@@ -163,7 +161,7 @@ def test_memory_that_began_with_the_older_function_stays_with_it(
     ],
 )
 @pytest.mark.parametrize("code", [2, 3, 4])
-def test_function_refused_in_passing_is_asked_again(
+def test_function_refused_temporarily_is_retried(
     driver: SwitchableDriver, start: Start, function: str, column: str, code: int
 ) -> None:
     driver.answer(function, code, gpu=1)
@@ -178,7 +176,7 @@ def test_function_refused_in_passing_is_asked_again(
     assert last[1][column] is not None
 
 
-def test_function_refused_for_good_is_asked_seldom(driver: SwitchableDriver, start: Start) -> None:
+def test_function_refused_permanently_is_retried_rarely(driver: SwitchableDriver, start: Start) -> None:
     driver.answer("nvmlDeviceGetTemperature", 3)
     sampler = start()
     driver.forget_calls()
@@ -190,7 +188,7 @@ def test_function_refused_for_good_is_asked_seldom(driver: SwitchableDriver, sta
 # -- notes --------------------------------------------------------------------------------------
 
 
-def test_all_that_happened_is_in_the_summary_with_its_time(driver: SwitchableDriver, start: Start) -> None:
+def test_summary_has_notes_with_times(driver: SwitchableDriver, start: Start) -> None:
     sampler = start()
     sampler.tick(1)
     driver.lose(1)
@@ -212,7 +210,7 @@ def test_all_that_happened_is_in_the_summary_with_its_time(driver: SwitchableDri
         assert word in note
 
 
-def test_errors_are_noted_once_with_what_failed(driver: SwitchableDriver, start: Start) -> None:
+def test_read_error_is_noted_once(driver: SwitchableDriver, start: Start) -> None:
     sampler = start()
     driver.answer("nvmlDeviceGetPowerUsage", 999, gpu=1)
     for t in range(1, 10):
@@ -225,7 +223,7 @@ def test_errors_are_noted_once_with_what_failed(driver: SwitchableDriver, start:
     assert "GPU 1 answers again" in sampler.notes()[1]
 
 
-def test_gpu_that_answers_only_errors_is_said_to(driver: SwitchableDriver, start: Start) -> None:
+def test_gpu_with_only_errors_is_noted(driver: SwitchableDriver, start: Start) -> None:
     sampler = start()
     driver.answer("nvmlDeviceGet*", 999, gpu=0)
     gpu = sampler.tick(1)[0]
@@ -233,7 +231,7 @@ def test_gpu_that_answers_only_errors_is_said_to(driver: SwitchableDriver, start
     assert any("GPU 0 does not answer" in note for note in sampler.notes())
 
 
-def test_errors_that_come_and_go_do_not_fill_the_file(driver: SwitchableDriver, start: Start) -> None:
+def test_intermittent_errors_are_bounded(driver: SwitchableDriver, start: Start) -> None:
     sampler = start()
     for t in range(1, 400, 8):
         driver.answer("nvmlDeviceGetPowerUsage", 999, gpu=1)
@@ -245,7 +243,7 @@ def test_errors_that_come_and_go_do_not_fill_the_file(driver: SwitchableDriver, 
     assert len(sampler.close()["notes"]) <= 20
 
 
-def test_gpu_with_a_handle_that_requires_a_reset_is_not_back(driver: SwitchableDriver, start: Start) -> None:
+def test_gpu_requiring_reset_stays_lost(driver: SwitchableDriver, start: Start) -> None:
     sampler = start()
     # Names and ids are answered, readings are not.
     for name in ("MemoryInfo", "MemoryInfo_v2", "PowerUsage", "Temperature", "ClockInfo", "Samples"):
@@ -269,7 +267,7 @@ def energy(driver: SwitchableDriver, start: Start, counts: list[Any]) -> dict[st
     return sampler.close()["gpus"][0]
 
 
-def test_energy_is_the_difference_of_the_drivers_counter(driver: SwitchableDriver, start: Start) -> None:
+def test_energy_is_counter_difference(driver: SwitchableDriver, start: Start) -> None:
     figures = energy(driver, start, [5_000_000, 8_000_000, 14_000_000])
     assert (figures["energy_wh"], figures["energy_source"]) == (2.5, "counter")
 
@@ -286,14 +284,12 @@ def test_energy_is_the_difference_of_the_drivers_counter(driver: SwitchableDrive
     ],
     ids=["reset", "jump and back", "jump", "stands still", "late", "none"],
 )
-def test_energy_of_a_counter_that_fails_is_summed_from_power(
-    driver: SwitchableDriver, start: Start, counts: list[Any]
-) -> None:
+def test_energy_without_counter_is_summed_from_power(driver: SwitchableDriver, start: Start, counts: list[Any]) -> None:
     figures = energy(driver, start, counts)
     assert figures["energy_source"] == "power" and figures["energy_wh"] == pytest.approx(2.9, abs=0.01)
 
 
-def test_energy_survives_a_killed_sampler(driver: SwitchableDriver, start: Start) -> None:
+def test_energy_after_sampler_restart_continues(driver: SwitchableDriver, start: Start) -> None:
     driver.set(0, energy=1_000_000)
     first = start()
     for t in range(1, 70):

@@ -25,7 +25,7 @@ def gpus(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Agent
     return agent
 
 
-def test_info_and_slots(gpus: Agent, tmp_path: Path) -> None:
+def test_info_lists_gpus_and_slots(gpus: Agent, tmp_path: Path) -> None:
     info = gpus.good("info")
     assert [g["uuid"] for g in info["gpus"]] == UUIDS[:2]
     assert info["gpus"][0]["name"] == "Fake H100 80GB" and info["gpus"][0]["memory_total"] == 80 << 30
@@ -34,7 +34,7 @@ def test_info_and_slots(gpus: Agent, tmp_path: Path) -> None:
     assert info["pid"] not in inits and os.getpid() not in inits  # only short-lived children
 
 
-def test_a_gpu_job_owns_its_gpus(gpus: Agent) -> None:
+def test_gpu_job_owns_gpus(gpus: Agent) -> None:
     first, second = gpus.submit(HOLD), gpus.submit(HOLD, gpus=1)
     third, cpu = gpus.submit(SHOW, gpus=2), gpus.submit(SHOW, gpus=0)
     # One that waits for GPUs does not block a CPU job behind it, which sees no GPU.
@@ -55,20 +55,20 @@ def test_a_gpu_job_owns_its_gpus(gpus: Agent) -> None:
     assert gpus.wait(small)["state"] == "completed"
 
 
-def test_more_than_there_is(gpus: Agent) -> None:
+def test_submit_with_too_many_gpus_is_refused(gpus: Agent) -> None:
     answer = gpus("submit", run="big", argv=["x"], gpus=3)
     assert answer["error"]["type"] == "CapacityError"
     assert "asks for 3 GPUs and this machine has 2 GPUs (Fake H100 80GB)" in answer["error"]["message"]
     assert not gpus.run_folder("big").exists()
 
 
-def test_no_driver(agent: Agent) -> None:
+def test_submit_with_gpu_without_driver_is_refused(agent: Agent) -> None:
     answer = agent("submit", run="big", argv=["x"], gpus=1)
     assert answer["error"]["type"] == "CapacityError" and "no NVIDIA driver" in answer["error"]["message"]
     assert agent.good("info")["gpus"] == []
 
 
-def test_gpus_of_other_people(gpus: Agent, tmp_path: Path) -> None:
+def test_gpu_used_by_others_is_skipped(gpus: Agent, tmp_path: Path) -> None:
     with stranger() as other:
         (tmp_path / "processes").write_text(f"0 {other} 1000\n")
         first = gpus.submit(HOLD, gpus=1)
@@ -84,7 +84,7 @@ def test_gpus_of_other_people(gpus: Agent, tmp_path: Path) -> None:
         gpus.wait(first)
 
 
-def test_shared_gpus_on_request(gpus: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_share_variable_uses_busy_gpu(gpus: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_SHARE_GPUS", "1")
     (tmp_path / "processes").write_text("0 1 1000\n1 1 1000\n")
     assert gpus.wait(gpus.submit(SHOW, gpus=1))["devices"] == [UUIDS[0]]
@@ -98,7 +98,7 @@ def test_shared_gpus_on_request(gpus: Agent, tmp_path: Path, monkeypatch: pytest
         ("AMLTRAIN_FAKE_NVML_GPUS", "0", 0, "knows no GPU"),
     ],
 )
-def test_unwilling_drivers(
+def test_info_with_failing_driver_has_note(
     gpus: Agent, name: str, value: str, count: int, note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -107,7 +107,7 @@ def test_unwilling_drivers(
     assert gpus.wait(gpus.submit(SHOW))["devices"] == UUIDS[: min(count, 1)]
 
 
-def test_slots_outlive_the_dispatcher(gpus: Agent) -> None:
+def test_gpu_slots_outlive_dispatcher(gpus: Agent) -> None:
     first = gpus.submit(HOLD, gpus=1)
     gpus.running(first, "has")
     gpus.kill_dispatcher()

@@ -110,7 +110,7 @@ def final(agent: Agent, run: str) -> dict:
 @pytest.mark.parametrize(
     "damage", [name if name in FAST else pytest.param(name, marks=pytest.mark.thorough) for name in DAMAGES]
 )
-def test_job_that_damages_its_state_ends_as_it_ended(agent: Agent, damage: str) -> None:
+def test_job_damaging_state_file_keeps_real_end(agent: Agent, damage: str) -> None:
     run = agent.submit(PRELUDE + DAMAGES[damage] + "\nraise SystemExit(7)")
     until(lambda: "up" in agent.log(run) or not agent.run_folder(run).exists(), "the job", STEADY)
     state = final(agent, run)
@@ -120,7 +120,7 @@ def test_job_that_damages_its_state_ends_as_it_ended(agent: Agent, damage: str) 
 
 
 @pytest.mark.parametrize("damage", ["completed", "lost", "nobody-supervises", "other-boot", "removed", "folder"])
-def test_false_state_of_a_live_run_is_never_told_as_its_end(agent: Agent, damage: str) -> None:
+def test_false_state_of_live_run_is_not_reported(agent: Agent, damage: str) -> None:
     gate = agent.folder / "gate"
     code = PRELUDE + f"while not os.path.exists({str(gate)!r}):\n" + tried(damage, "    ") + "    time.sleep(0.1)\n"
     run = agent.submit(code + "raise SystemExit(3)")
@@ -138,7 +138,7 @@ def test_false_state_of_a_live_run_is_never_told_as_its_end(agent: Agent, damage
     assert (state["state"], state["exit_code"]) == ("failed", 3), state
 
 
-def test_state_that_a_job_changed_is_restored_while_it_runs(agent: Agent) -> None:
+def test_state_changed_by_job_is_restored(agent: Agent) -> None:
     run = agent.submit(PRELUDE + "write({**true, 'state': 'completed'})\ntime.sleep(600)")
     agent.running(run, "up")
     path = agent.run_folder(run) / "state.json"
@@ -159,7 +159,7 @@ while True:
 
 @pytest.mark.parametrize("names", [", 'supervisor'", ", 'guardian'", ""], ids=["supervisor", "guardian", "both"])
 @pytest.mark.parametrize("how", ["once", "again-and-again", "without-a-pause"])
-def test_job_that_stops_its_supervision_meets_its_time_limit(agent: Agent, names: str, how: str) -> None:
+def test_job_stopping_supervision_meets_time_limit(agent: Agent, names: str, how: str) -> None:
     pause = {"once": "time.sleep(600)", "again-and-again": "time.sleep(0.2)", "without-a-pause": "pass"}[how]
     run = agent.submit(PRELUDE + STOPPED.format(names=names, pause=pause), timeout=3, grace=1)
     state = agent.wait(run, 2 * STEADY)
@@ -171,7 +171,7 @@ def test_job_that_stops_its_supervision_meets_its_time_limit(agent: Agent, names
     assert agent.state(run)["state"] == state["state"]
 
 
-def test_job_that_stops_its_supervisor_can_be_canceled(agent: Agent) -> None:
+def test_job_stopping_supervisor_can_be_canceled(agent: Agent) -> None:
     run = agent.submit(PRELUDE + STOPPED.format(names=", 'supervisor'", pause="pass"), grace=1)
     agent.running(run, "up")
     agent.good("cancel", run=run)
@@ -179,7 +179,7 @@ def test_job_that_stops_its_supervisor_can_be_canceled(agent: Agent) -> None:
     has_ended(agent, run)
 
 
-def test_job_that_stops_its_supervisor_and_ends_has_its_exit_code(agent: Agent) -> None:
+def test_job_stopping_supervisor_keeps_exit_code(agent: Agent) -> None:
     child = "if os.fork() == 0:\n    os.setsid()\n    while True:\n        try: both(signal.SIGSTOP, 'supervisor')\n"
     child += "        except OSError: pass\n"
     run = agent.submit(PRELUDE + child + "time.sleep(0.5)\nraise SystemExit(7)")
@@ -189,13 +189,13 @@ def test_job_that_stops_its_supervisor_and_ends_has_its_exit_code(agent: Agent) 
 
 
 @pytest.mark.parametrize("after", ["completed", "folder"])
-def test_job_that_kills_its_supervisor_is_lost_whatever_it_wrote(agent: Agent, after: str) -> None:
+def test_job_killing_supervisor_is_lost(agent: Agent, after: str) -> None:
     run = agent.submit(PRELUDE + DAMAGES[after] + "\nboth(signal.SIGKILL, 'supervisor')\ntime.sleep(600)")
     until(lambda: "up" in agent.log(run), "the job", STEADY)
     assert final(agent, run)["state"] == "lost"
 
 
-def test_job_that_kills_guardian_and_supervisor_and_leaves_no_state_is_lost(agent: Agent) -> None:
+def test_job_killing_guardian_and_supervisor_is_lost(agent: Agent) -> None:
     run = agent.submit(PRELUDE + DAMAGES["folder"] + "\nboth(signal.SIGKILL)\ntime.sleep(600)")
     until(lambda: "up" in agent.log(run), "the job", STEADY)
     assert final(agent, run)["state"] == "lost"
@@ -222,7 +222,7 @@ def chain(agent: Agent, pause: float, life: float, run: str = "") -> str:
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.001, 0.005, 0.02, 0.1])
-def test_chain_of_forks_ends_with_its_run(agent: Agent, pause: float) -> None:
+def test_fork_chain_ends_with_run(agent: Agent, pause: float) -> None:
     for number in range(3):
         run = chain(agent, pause, 0.15 + 0.03 * number)
         assert agent.wait(run, STEADY)["state"] == "completed"
@@ -278,7 +278,7 @@ except ChildProcessError:
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_chain_of_forks_that_no_look_meets_is_killed(others: int) -> None:
+def test_unseen_fork_chain_is_killed(others: int) -> None:
     done = subprocess.run([sys.executable, "-c", BLIND, str(others)], capture_output=True, text=True, timeout=STEADY)
     assert done.stdout.split() == ["none"], done
 
@@ -286,7 +286,7 @@ def test_chain_of_forks_that_no_look_meets_is_killed(others: int) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("pause", [0.001, 0.005, 0.02, 0.1])
-def test_soak_chain_of_forks(agent: Agent, pause: float) -> None:
+def test_fork_chain_repeated_ends_with_run(agent: Agent, pause: float) -> None:
     """Two hundred normal ends over the four paces: no process survives."""
     source = random.Random(int(os.environ.get("AMLTRAIN_SOAK_SEED", "20261121")) + int(pause * 1000))
     for number in range(50):
@@ -298,7 +298,7 @@ def test_soak_chain_of_forks(agent: Agent, pause: float) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("part", range(4))
-def test_soak_hostile_state(agent: Agent, part: int) -> None:
+def test_damaged_state_repeated_keeps_real_end(agent: Agent, part: int) -> None:
     """Two hundred jobs that damage their state at random moments end as they ended."""
     source = random.Random(int(os.environ.get("AMLTRAIN_SOAK_SEED", "20261121")) + part)
     names = sorted(set(DAMAGES) - {"moved-to-the-end"})

@@ -25,7 +25,7 @@ def environ_of(pid: int) -> dict[str, str]:
     return dict(item.split("=", 1) for item in data.split("\0") if "=" in item)
 
 
-def test_the_dispatcher_keeps_no_secret_of_its_starter(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatcher_drops_secrets_of_starter(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_TOKEN", "WANDB_API_KEY", "JUPYTERHUB_API_TOKEN", "SLURM_JWT", "AMLTRAIN_TEST_PASSWORD", "OTHER"):
         monkeypatch.setenv(name, "s3cr3t-value")
     monkeypatch.setenv("AMLTRAIN_RUN", "outer:1")
@@ -43,7 +43,7 @@ def test_the_dispatcher_keeps_no_secret_of_its_starter(agent: Agent, monkeypatch
     assert environ_of(state["rank"]["pid"])["S"] == "s3cr3t-value"
 
 
-def test_what_the_dispatcher_needs_is_kept() -> None:
+def test_dispatcher_keeps_needed_variables() -> None:
     names = "PATH HOME USER LANG LC_ALL TZ TMPDIR XDG_RUNTIME_DIR AMLTRAIN_QUEUE LD_LIBRARY_PATH CUDA_HOME"
     names += " NVIDIA_VISIBLE_DEVICES SLURM_JOB_ID KUBERNETES_SERVICE_HOST JUPYTERHUB_USER"
     kept = dict.fromkeys(names.split(" "), "1")
@@ -52,7 +52,7 @@ def test_what_the_dispatcher_needs_is_kept() -> None:
     assert for_dispatcher({**kept, "AMLTRAIN_RUN": "outer:1", "CUDA_VISIBLE_DEVICES": "1"}) == kept
 
 
-def test_a_kernels_own_settings_do_not_reach_the_job(agent: Agent) -> None:
+def test_kernel_settings_do_not_reach_job(agent: Agent) -> None:
     kernels = {
         "MPLBACKEND": "module://matplotlib_inline.backend_inline", "FORCE_COLOR": "1", "CLICOLOR": "1",
         "CLICOLOR_FORCE": "1", "PAGER": "cat", "GIT_PAGER": "cat", "TERM": "xterm-color", "JPY_PARENT_PID": "7",
@@ -75,7 +75,7 @@ def test_a_kernels_own_settings_do_not_reach_the_job(agent: Agent) -> None:
     assert "MPLBACKEND" not in found
 
 
-def test_a_request_that_is_too_long_says_so(agent: Agent) -> None:
+def test_request_too_long_is_refused(agent: Agent) -> None:
     answer = agent("submit", run="x", argv=["x"], env={"DATA": "d" * dispatcher_client.MAX_REQUEST_BYTES})
     assert answer["error"]["type"] == "SubmitError"
     assert "16.0 MiB" in answer["error"]["message"] and "--source" in answer["error"]["message"]
@@ -91,7 +91,7 @@ def test_a_request_that_is_too_long_says_so(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("killed_again", [False, True])
-def test_a_job_submits_a_job_while_no_dispatcher_runs(agent: Agent, killed_again: bool) -> None:
+def test_job_submitting_job_starts_dispatcher(agent: Agent, killed_again: bool) -> None:
     go, gate = agent.folder / "go", agent.folder / "gate"
     wait = (
         "import os, subprocess, sys, time\nprint('up', flush=True)\nwhile not os.path.exists({!r}): time.sleep(0.01)\n"
@@ -128,7 +128,7 @@ def test_a_job_submits_a_job_while_no_dispatcher_runs(agent: Agent, killed_again
     until(lambda: not agent.left(), "the last process")
 
 
-def test_a_dispatcher_of_a_queue_of_its_own_ends_with_the_job(agent: Agent) -> None:
+def test_dispatcher_of_job_queue_ends_with_job(agent: Agent) -> None:
     other = agent.folder / "other"
     call_it = [sys.executable, "-I", "-S", agent.zipapp, "call", "ping", agent.home, str(other)]
     run = agent.submit(f"import subprocess; subprocess.run({call_it!r}, stdin=subprocess.DEVNULL, check=True)")
@@ -137,7 +137,7 @@ def test_a_dispatcher_of_a_queue_of_its_own_ends_with_the_job(agent: Agent) -> N
     until(lambda: not processes_of(str(other)), "its end")
 
 
-def test_a_job_that_is_canceled_takes_no_dispatcher_along(agent: Agent) -> None:
+def test_canceled_job_keeps_dispatcher(agent: Agent) -> None:
     ping = [sys.executable, "-I", "-S", agent.zipapp, "call", "ping", agent.home, agent.queue]
     go = agent.folder / "go"
     code = "import os, subprocess, time\nprint('up')\n"

@@ -21,7 +21,7 @@ def logged():
     return folder, out, records(folder)
 
 
-def test_resumed_run_is_the_jobs_run(logged):
+def test_mlflow_client_resumed_run_is_job_run(logged):
     _, out, journal = logged
     assert set(out["ids"]) == {RUN_ID}
     assert out["child"] != RUN_ID
@@ -29,7 +29,7 @@ def test_resumed_run_is_the_jobs_run(logged):
     assert [r["a"]["id"] for r in children] == [out["child"]]
 
 
-def test_points_arrive_once_and_in_order(logged):
+def test_mlflow_client_points_arrive_once_in_order(logged):
     _, out, journal = logged
     loss = [point for point in points(journal, "loss") if point[0] != 2]
     # log_model links the last points to the model by logging them again; the importer
@@ -41,14 +41,14 @@ def test_points_arrive_once_and_in_order(logged):
     assert [r["seq"] for r in journal] == list(range(1, len(journal) + 1))
 
 
-def test_the_model_is_written_and_read_back_inside_the_job(logged):
+def test_mlflow_client_model_round_trip_in_job(logged):
     folder, out, journal = logged
     assert out["same"] is True
     assert (folder / "artifacts/models" / out["model"] / "artifacts/MLmodel").is_file()
     assert any(r["op"] == f"logged-models/{out['model']}" for r in journal)
 
 
-def test_autolog_reaches_the_journal(logged):
+def test_mlflow_client_autolog_is_recorded(logged):
     _, _, journal = logged
     params = {p["key"] for r in journal if r["op"] == "runs/log-batch" for p in r["b"].get("params") or []}
     assert {"C", "solver"} <= params
@@ -56,7 +56,7 @@ def test_autolog_reaches_the_journal(logged):
     assert "training_accuracy_score" in metrics
 
 
-def test_artifacts_are_files_of_the_run_folder(logged):
+def test_mlflow_client_artifacts_are_in_run_folder(logged):
     folder, out, _ = logged
     base = folder / "artifacts/runs" / RUN_ID / "artifacts"
     assert (base / "notes.txt").read_text() == "hello"
@@ -64,7 +64,7 @@ def test_artifacts_are_files_of_the_run_folder(logged):
     assert {"notes.txt", "plots"} <= set(out["artifacts"])
 
 
-def test_inputs_and_traces_are_recorded(logged):
+def test_mlflow_client_inputs_and_traces_are_recorded(logged):
     folder, _, journal = logged
     names = [
         d["dataset"]["name"] for r in journal if r["op"] == "runs/log-inputs" for d in r["b"].get("datasets") or []
@@ -75,7 +75,7 @@ def test_inputs_and_traces_are_recorded(logged):
     assert (folder / "artifacts/traces" / traces[0] / "artifacts/traces.json").is_file()
 
 
-def test_refusals_reach_the_script_as_mlflow_errors_and_the_run_goes_on(logged):
+def test_mlflow_client_limit_errors_keep_run(logged):
     folder, out, journal = logged
     errors = out["errors"]
     assert "'Metric name' exceeds the maximum length of 250 characters" in errors["long_metric"]
@@ -88,11 +88,11 @@ def test_refusals_reach_the_script_as_mlflow_errors_and_the_run_goes_on(logged):
     assert "unknown MLflow call" in notes and "named the experiment 'mine'" in notes
 
 
-def test_search_runs_answers_from_the_journal(logged):
+def test_mlflow_client_search_runs_finds_child(logged):
     assert logged[1]["searched"] == ["child"]
 
 
-def test_a_script_with_its_own_server_logs_there(logged):
+def test_mlflow_client_own_server_is_used(logged):
     _, out, journal = logged
     assert out["own"] == [[0, 9.0]] or out["own"] == [(0, 9.0)]
     assert points(journal, "elsewhere") == []
@@ -117,7 +117,7 @@ print(json.dumps({"slowest": slowest}))
 """
 
 
-def test_a_sink_killed_in_mid_run_neither_holds_the_job_nor_doubles_anything(tmp_path):
+def test_killed_sink_keeps_job_and_doubles_nothing(tmp_path):
     with Host(tmp_path) as host:
         job = host.start(KILLED)
         assert job.stdout is not None
@@ -136,7 +136,7 @@ def test_a_sink_killed_in_mid_run_neither_holds_the_job_nor_doubles_anything(tmp
     assert json.loads(lines[-1])["slowest"] < 8.0
 
 
-def test_a_sink_killed_between_journal_and_answer_is_not_doubled(tmp_path):
+def test_sink_killed_before_answer_doubles_nothing(tmp_path):
     once = tmp_path / "once"
     once.mkdir()
     env = {"AMLTRAIN_FAILPOINT": "sink_after_write,sink_before_answer", "AMLTRAIN_FAILPOINT_ONCE": str(once)}
@@ -150,7 +150,7 @@ def test_a_sink_killed_between_journal_and_answer_is_not_doubled(tmp_path):
     assert out["slowest"] < 8.0
 
 
-def test_a_sink_that_stays_away_ends_the_script_in_seconds_not_minutes(tmp_path):
+def test_missing_sink_ends_script_in_seconds(tmp_path):
     script = """
 import json, time
 import mlflow
@@ -203,7 +203,7 @@ print(json.dumps(out))
 
 @pytest.mark.parametrize("client", [3, 2])
 @pytest.mark.parametrize("nested", [False, True])
-def test_runs_started_in_a_loop_are_the_jobs_run_and_its_children(tmp_path, client, nested):
+def test_runs_started_in_loop_are_children(tmp_path, client, nested):
     python = sys.executable if client == 3 else _mlflow2()
     with Host(tmp_path) as host:
         out = host.run(LOOP.replace("NESTED", str(nested)), python)
@@ -222,7 +222,7 @@ def test_runs_started_in_a_loop_are_the_jobs_run_and_its_children(tmp_path, clie
     assert resumed == [RUN_ID]
 
 
-def test_logging_without_a_run_behind_autologging_stays_in_the_jobs_run(tmp_path):
+def test_logging_after_autolog_stays_in_job_run(tmp_path):
     script = """
 import json
 import mlflow
@@ -275,7 +275,7 @@ print(json.dumps(out))
 """
 
 
-def test_the_client_of_mlflow_2(tmp_path):
+def test_mlflow_2_client_is_supported(tmp_path):
     with Host(tmp_path) as host:
         out = host.run(MLFLOW2, _mlflow2())
         assert host.stop() == 0

@@ -40,7 +40,7 @@ def start(host, **more):
     return answer["run"]["info"], {tag["key"]: tag["value"] for tag in answer["run"]["data"]["tags"]}
 
 
-def test_run_started_first_is_the_jobs_run(tmp_path):
+def test_first_started_run_is_job_run(tmp_path):
     with Host(tmp_path) as host:
         info, _ = start(host, run_name="C=1", tags=[{"key": "a", "value": "1"}])
         assert info["run_id"] == RUN_ID and info["run_name"] == "C=1"
@@ -51,7 +51,7 @@ def test_run_started_first_is_the_jobs_run(tmp_path):
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_run_started_later_is_a_child_of_the_jobs_run(tmp_path, ended):
+def test_later_started_run_is_child(tmp_path, ended):
     with Host(tmp_path) as host:
         start(host)
         if ended:
@@ -63,7 +63,7 @@ def test_run_started_later_is_a_child_of_the_jobs_run(tmp_path, ended):
         assert host.stop() == 0
 
 
-def test_run_of_autologging_leaves_the_scripts_first_run_the_jobs_run(tmp_path):
+def test_autolog_run_keeps_first_run_as_job_run(tmp_path):
     autolog = [{"key": "mlflow.autologging", "value": "sklearn"}]
     with Host(tmp_path) as host:
         assert start(host, tags=autolog)[0]["run_id"] == RUN_ID
@@ -74,7 +74,7 @@ def test_run_of_autologging_leaves_the_scripts_first_run_the_jobs_run(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the process at the other end is found on Linux")
-def test_run_started_by_each_rank_is_the_jobs_run(tmp_path):
+def test_run_of_each_rank_is_job_run(tmp_path):
     script = """
 import json, os, subprocess, sys, urllib.request
 
@@ -97,7 +97,7 @@ else:
         assert host.stop() == 0
 
 
-def test_first_run_whose_answer_a_killed_sink_did_not_send_stays_the_first(tmp_path):
+def test_first_run_with_unsent_answer_stays_first(tmp_path):
     once = tmp_path / "once"
     once.mkdir()
     env = {"AMLTRAIN_FAILPOINT": "sink_after_write", "AMLTRAIN_FAILPOINT_ONCE": str(once)}
@@ -110,7 +110,7 @@ def test_first_run_whose_answer_a_killed_sink_did_not_send_stays_the_first(tmp_p
         assert host.stop() == 0
 
 
-def test_first_run_is_known_to_a_restarted_sink(tmp_path):
+def test_restarted_sink_knows_first_run(tmp_path):
     with Host(tmp_path) as host:
         start(host, run_name="first")
         os.kill(host.pid, signal.SIGKILL)
@@ -119,7 +119,7 @@ def test_first_run_is_known_to_a_restarted_sink(tmp_path):
         assert host.stop() == 0
 
 
-def test_model_logged_without_a_run_is_the_jobs_model(host):
+def test_model_without_run_belongs_to_job_run(host):
     code, answer = host.call("POST", "logged-models", {"experiment_id": "0", "name": "alone"})
     assert code == 200 and answer["model"]["info"]["source_run_id"] == RUN_ID
     code, run = host.call("GET", f"runs/get?run_id={RUN_ID}")
@@ -176,7 +176,7 @@ def test_model_logged_without_a_run_is_the_jobs_model(host):
         ("runs/log-batch", [1, 2], "cannot read this request"),
     ],
 )
-def test_limits_are_refused_in_mlflows_words(host, op, body, message):
+def test_sink_limits_are_refused_like_mlflow(host, op, body, message):
     before = len(host.records())
     code, answer = host.call("POST", op, body)
     assert code == 400
@@ -185,13 +185,13 @@ def test_limits_are_refused_in_mlflows_words(host, op, body, message):
     assert len(host.records()) == before
 
 
-def test_the_ends_of_int64_are_taken(host):
+def test_sink_accepts_int64_limits(host):
     for step in ((1 << 63) - 1, -(1 << 63)):
         assert host.call("POST", "runs/log-metric", {**POINT, "key": "ends", "step": step})[0] == 200
     assert [step for step, _ in points(host.records(), "ends")] == [(1 << 63) - 1, -(1 << 63)]
 
 
-def test_long_values_are_cut_as_a_server_does(host):
+def test_sink_truncates_long_values(host):
     assert host.call("POST", "runs/log-parameter", {"run_id": RUN_ID, "key": "long", "value": "v" * 7000})[0] == 200
     assert host.call("POST", "runs/set-tag", {"run_id": RUN_ID, "key": "long", "value": "v" * 9000})[0] == 200
     data = host.call("GET", f"runs/get?run_id={RUN_ID}")[1]["run"]["data"]
@@ -200,7 +200,7 @@ def test_long_values_are_cut_as_a_server_does(host):
     assert "it was cut to 6000" in host.notes()
 
 
-def test_unknown_calls_get_a_clear_answer_and_one_note(host):
+def test_sink_unknown_call_is_refused_with_one_note(host):
     for _ in range(3):
         code, answer = host.call("POST", "webhooks", {})
         assert (code, answer["error_code"]) == (404, "ENDPOINT_NOT_FOUND")
@@ -212,13 +212,13 @@ def test_unknown_calls_get_a_clear_answer_and_one_note(host):
     assert code == 400 and "registered_model_name" in answer["message"]
 
 
-def test_only_the_job_may_talk_to_it(host):
+def test_sink_refuses_foreign_token_and_host(host):
     assert host.call("GET", f"runs/get?run_id={RUN_ID}", Authorization="Bearer other")[0] == 403
     assert host.call("GET", f"runs/get?run_id={RUN_ID}", Host="evil.example:80")[0] == 403
     assert host.call("GET", "/version", Authorization="") == (200, server.VERSION)
 
 
-def test_a_monstrous_request_is_not_read(host):
+def test_sink_refuses_huge_request(host):
     connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=30)
     connection.putrequest("POST", "/api/2.0/mlflow/runs/log-batch")
     connection.putheader("Content-Length", str(1 << 40))
@@ -228,7 +228,7 @@ def test_a_monstrous_request_is_not_read(host):
     connection.close()
 
 
-def test_one_connection_serves_many_requests(host):
+def test_sink_connection_is_reused(host):
     connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=30)
     headers = {"Authorization": "Bearer test-token"}
     for _ in range(3):
@@ -239,7 +239,7 @@ def test_one_connection_serves_many_requests(host):
     connection.close()
 
 
-def test_history_and_search_read_back_what_was_logged(host):
+def test_sink_history_and_search_return_logged(host):
     for step, value in enumerate([3.0, "NaN", 1.0]):
         body = {"run_id": RUN_ID, "key": "back", "value": value, "timestamp": 1700000000000 + step, "step": step}
         assert host.call("POST", "runs/log-metric", body)[0] == 200
@@ -253,13 +253,13 @@ def test_history_and_search_read_back_what_was_logged(host):
     assert host.call("POST", "runs/search", {"experiment_ids": ["0"], "filter": "oh no"})[0] == 400
 
 
-def test_an_equal_point_is_one_point(host):
+def test_sink_equal_point_is_stored_once(host):
     for _ in range(2):
         assert host.call("POST", "runs/log-metric", {**POINT, "key": "twice"})[0] == 200
     assert points(host.records(), "twice") == [(1, 0.5)]
 
 
-def test_filters():
+def test_sink_filter_matches_expressions():
     row = {("metric", "loss"): 0.5, ("tag", "kind of"): "Big", ("attribute", "status"): "FINISHED"}
 
     def holds(text):
@@ -275,7 +275,7 @@ def test_filters():
 
 
 @pytest.mark.parametrize("op", ["runs/create", "runs/log-metric", "runs/log-batch", "logged-models"])
-def test_a_request_that_a_killed_sink_had_written_is_not_done_twice(tmp_path, op):
+def test_sink_written_request_is_not_repeated(tmp_path, op):
     body = {
         "runs/create": CHILD,
         "runs/log-metric": {**POINT, "model_id": "m-1"},
@@ -300,7 +300,7 @@ def test_a_request_that_a_killed_sink_had_written_is_not_done_twice(tmp_path, op
         assert host.stop() == 0
 
 
-def test_a_torn_tail_is_cut_and_the_numbers_go_on(tmp_path):
+def test_sink_torn_journal_tail_is_cut(tmp_path):
     with Host(tmp_path) as host:
         assert host.call("POST", "runs/log-metric", POINT)[0] == 200
         os.kill(host.pid, signal.SIGSTOP)  # nobody writes while the tail is torn
@@ -315,7 +315,7 @@ def test_a_torn_tail_is_cut_and_the_numbers_go_on(tmp_path):
         assert oct((tmp_path / "metrics/rank-0.jsonl").stat().st_mode & 0o777) == "0o600"
 
 
-def test_a_full_disk_costs_nothing_that_fits_in_memory(tmp_path, monkeypatch):
+def test_sink_full_disk_keeps_records_in_memory(tmp_path, monkeypatch):
     notes: list[str] = []
     journal = mlflow_journal.Journal(str(tmp_path / "j.jsonl"), notes.append)
     journal.recover(lambda record: None)
@@ -344,7 +344,7 @@ def test_a_full_disk_costs_nothing_that_fits_in_memory(tmp_path, monkeypatch):
     assert seen == list(range(1, 102)) and journal.dropped == 0
 
 
-def test_what_waits_for_the_disk_is_bounded(tmp_path, monkeypatch):
+def test_sink_records_waiting_for_disk_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(mlflow_journal, "MAX_HELD_BYTES", 1000)
     journal = mlflow_journal.Journal(str(tmp_path / "j.jsonl"), lambda note: None)
 
@@ -359,14 +359,14 @@ def test_what_waits_for_the_disk_is_bounded(tmp_path, monkeypatch):
     journal.close()
 
 
-def test_client_env_keeps_the_jobs_proxies():
+def test_sink_client_environment_keeps_proxies():
     env = server.client_env(1234, "t", {"no_proxy": "corp.example"})
     assert env["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:1234"
     assert env["no_proxy"] == "corp.example,127.0.0.1" and env["NO_PROXY"] == "127.0.0.1"
     assert not set(env) & set(server.CLEARED)
 
 
-def test_the_agents_half_is_python_3_8():
+def test_sink_modules_are_python_3_8():
     modules = sorted(str(p) for p in (ROOT / "jupyter_amltrain/agent/mlflow").glob("*.py"))
     vermin = Path(sys.executable).with_name("vermin")
     done = subprocess.run(

@@ -83,7 +83,7 @@ def largest(pid: int, attack: concurrent.futures.Future, log) -> dict[str, float
 @linux
 @needs_root
 @pytest.mark.parametrize(("script", "arguments"), [(HALF_OPEN, (str(FLOOD), "8")), (BODIES, ())])
-def test_another_user_costs_the_sink_nothing_and_the_job_goes_on(tmp_path, script, arguments):
+def test_sink_under_attack_of_other_user_serves_job(tmp_path, script, arguments):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))  # the usual limit, for the sink
     try:
@@ -116,7 +116,7 @@ def attacked(host: Host, script: str, arguments: tuple[str, ...]) -> None:
 
 
 @linux
-def test_owner_of_an_ipv6_socket_with_an_ipv4_address_is_found():
+def test_socket_owner_of_mapped_ipv4_is_found():
     try:
         near = socket.socket(socket.AF_INET6)
         near.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -173,7 +173,7 @@ def half(server, text=b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le"):
     return connection
 
 
-def test_half_requests_are_few_where_owners_are_not_known(server):
+def test_untrusted_half_requests_are_limited(server):
     trusted = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)
     assert call(server, trusted)[0] == 200
     kept = trusted.sock
@@ -186,7 +186,7 @@ def test_half_requests_are_few_where_owners_are_not_known(server):
         connection.close()
 
 
-def test_half_request_is_closed_when_its_time_is_over(server, monkeypatch):
+def test_half_request_is_closed_after_timeout(server, monkeypatch):
     monkeypatch.setattr(mlflow_sink._Handler, "timeout", 0.2)
     for text in (
         b"",
@@ -198,7 +198,7 @@ def test_half_request_is_closed_when_its_time_is_over(server, monkeypatch):
     assert call(server)[0] == 200
 
 
-def test_body_without_the_token_is_not_read(server):
+def test_body_without_token_is_not_read(server):
     head = b"POST /api/2.0/mlflow/runs/log-batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000000\r\n"
     with half(server, head + b"Authorization: Bearer guessed\r\n\r\n") as connection:
         answer = connection.recv(1000)
@@ -206,7 +206,7 @@ def test_body_without_the_token_is_not_read(server):
     assert call(server, Authorization="Bearer guessed")[0] == 403  # a short one is answered in words
 
 
-def test_head_without_end_is_not_read(server):
+def test_endless_request_head_is_refused(server):
     line = b"X-A: " + b"a" * 1000 + b"\r\n"
     with half(server, b"POST / HTTP/1.1\r\nHost: localhost\r\n" + line * 90) as connection:
         with contextlib.suppress(ConnectionResetError):
@@ -214,7 +214,7 @@ def test_head_without_end_is_not_read(server):
     assert call(server)[0] == 200
 
 
-def test_connections_of_the_job_are_bounded(server, monkeypatch):
+def test_sink_connections_are_bounded(server, monkeypatch):
     monkeypatch.setattr(server.connections, "_limit", 8)
     connections = []
     for _ in range(20):

@@ -28,7 +28,7 @@ def make(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["home", "queue", "both"])
-def test_run_with_a_state_root_that_is_not_utf8_ends_well(agent: Agent, kind: str) -> None:
+def test_run_with_non_utf8_state_root_completes(agent: Agent, kind: str) -> None:
     odd = make(agent.folder / ODD)
     agent.home = str(odd / "home") if kind != "queue" else agent.home
     agent.queue = str(odd / "queue") if kind != "home" else agent.queue
@@ -49,7 +49,7 @@ def test_run_with_a_state_root_that_is_not_utf8_ends_well(agent: Agent, kind: st
     until(lambda: not agent.left(), "the last process", STEADY)
 
 
-def test_run_whose_working_folder_and_notebook_folder_are_not_utf8_finds_them(agent: Agent) -> None:
+def test_run_with_non_utf8_folders_finds_them(agent: Agent) -> None:
     odd = str(make(agent.folder / ODD))
     code = TELL + "; print(os.environb[b'AML_NOTEBOOK_DIR']); print(os.environb[b'X'])"
     run = agent.submit(code, cwd=odd, notebook_dir=odd, project=odd, env={"X": odd})
@@ -58,7 +58,7 @@ def test_run_whose_working_folder_and_notebook_folder_are_not_utf8_finds_them(ag
     assert lines[0] == lines[2] == lines[3] == repr(os.fsencode(odd))
 
 
-def test_command_line_of_the_agent_takes_a_state_root_that_is_not_utf8(agent: Agent) -> None:
+def test_agent_command_line_accepts_non_utf8_state_root(agent: Agent) -> None:
     home = str(make(agent.folder / ODD) / "home")
     done = subprocess.run(
         [sys.executable, "-I", "-S", agent.zipapp, "call", "ping", home, agent.queue],
@@ -71,7 +71,7 @@ def test_command_line_of_the_agent_takes_a_state_root_that_is_not_utf8(agent: Ag
 
 
 @pytest.mark.parametrize("text", [ODD, "é", "\ud800", "\0", "\U0001f600"])
-def test_json_file_keeps_any_text(tmp_path: Path, text: str) -> None:
+def test_json_file_round_trip_keeps_any_text(tmp_path: Path, text: str) -> None:
     path = str(tmp_path / "x.json")
     write_json(path, {"schema": 1, text: [text]})
     assert read_json(path) == {"schema": 1, text: [text]}

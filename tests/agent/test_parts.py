@@ -26,7 +26,7 @@ KERNEL = ("protocol", "calls", "testing")
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(FOLDER)))
-def test_sources_travel(path: Path) -> None:
+def test_agent_source_is_python_3_8_without_dependencies(path: Path) -> None:
     """Grammar of Python 3.8, standard library only, relative imports."""
     text = path.read_text()
     tree = ast.parse(text, feature_version=(3, 8))
@@ -41,14 +41,14 @@ def test_sources_travel(path: Path) -> None:
             assert top in sys.stdlib_module_names or (top == "pynvml" and path.name == "nvml.py"), name
 
 
-def test_kernels_without_posix_can_import() -> None:
+def test_agent_without_posix_modules_imports() -> None:
     blocked = "import sys\nfor n in ('fcntl', 'pwd', 'resource', 'termios', 'grp'): sys.modules[n] = None\n"
     code = blocked + "".join(f"import jupyter_amltrain.agent.{name}\n" for name in KERNEL)
     code += "heavy = {'http.server', 'ctypes', 'pynvml', 'asyncio'} & set(sys.modules); assert not heavy, heavy"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_zipapp_is_named_by_its_content_and_built_once(tmp_path: Path) -> None:
+def test_zipapp_is_content_named_and_built_once(tmp_path: Path) -> None:
     first, second = agent_zipapp.build(tmp_path / "a"), agent_zipapp.build(tmp_path / "b")
     assert first.name == second.name and first.stat().st_mode & 0o777 == 0o600
     agent_zipapp._built.clear()
@@ -58,7 +58,7 @@ def test_zipapp_is_named_by_its_content_and_built_once(tmp_path: Path) -> None:
     assert agent_zipapp.build(tmp_path / "a").exists()
 
 
-def test_zipapp_of_two_builders_stays_that_of_the_first(tmp_path: Path) -> None:
+def test_zipapp_existing_is_not_replaced(tmp_path: Path) -> None:
     """An agent that runs reads its modules by and by: the file may not become another below it."""
     path = agent_zipapp.build(tmp_path)
     before, inode = path.read_bytes(), path.stat().st_ino
@@ -67,7 +67,7 @@ def test_zipapp_of_two_builders_stays_that_of_the_first(tmp_path: Path) -> None:
     assert [other.name for other in path.parent.iterdir()] == [path.name]
 
 
-def test_zipapp_runs_from_its_sources_on_another_python(tmp_path: Path) -> None:
+def test_zipapp_on_other_python_uses_sources(tmp_path: Path) -> None:
     import zipfile
 
     path = agent_zipapp.build(tmp_path)
@@ -80,7 +80,7 @@ def test_zipapp_runs_from_its_sources_on_another_python(tmp_path: Path) -> None:
     assert done.returncode == 2 and b"usage" in done.stderr
 
 
-def test_failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failpoint_acts_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     testing.hit("anything")
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", "here:raise,there:sleep=0")
     testing.hit("there")
@@ -100,7 +100,7 @@ def test_failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert killed.returncode == -signal.SIGKILL
 
 
-def test_counters_of_both_cgroup_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_counters_of_both_cgroup_versions_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("nr_free 1\noom_kill 5\n")
     monkeypatch.setenv("AMLTRAIN_TEST_VMSTAT", str(vmstat))
@@ -132,19 +132,19 @@ def test_counters_of_both_cgroup_versions(tmp_path: Path, monkeypatch: pytest.Mo
         (11 | 0x80, None, False, ("failed", "signal", None, 11)),
     ],
 )
-def test_outcomes(status: int, stopped: str | None, oom: bool, expected: tuple[object, ...]) -> None:
+def test_exit_status_is_classified(status: int, stopped: str | None, oom: bool, expected: tuple[object, ...]) -> None:
     found = outcome.classify(status, stopped, 5, oom)
     assert (found.state, found.reason, found.exit_code, found.signal) == expected
 
 
-def test_stat_lines_of_unfriendly_names() -> None:
+def test_proc_stat_of_odd_name_is_parsed() -> None:
     row = parse_stat(b"12 (a) R) b) S 1 2 3 4 5 6 7 8 9 10 100 20 30 4 20 0 7 0 999 4096 55 1 2\n")
     assert row is not None
     assert row[:6] == (12, "S", 1, 3, 120, 34) and (row.start, row.rss, row.threads) == (999, 55, 7)
     assert parse_stat(b"") is None
 
 
-def test_cpu_time_of_ended_children_is_kept() -> None:
+def test_cpu_time_of_ended_children_is_counted() -> None:
     usage = Usage(os.getpid())
 
     def row(pid: int, parent: int, own: int, children: int = 0) -> Process:
@@ -163,7 +163,7 @@ def test_cpu_time_of_ended_children_is_kept() -> None:
     assert total(row(1, 0, 11, 13)) == 30  # reaped by nobody of the run
 
 
-def test_torn_tails(tmp_path: Path) -> None:
+def test_torn_tail_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "x"
     assert protocol.cut_torn_tail(str(path)) == b""
     for data, rest, last in (
@@ -180,7 +180,7 @@ def test_torn_tails(tmp_path: Path) -> None:
     assert list(protocol.whole_lines(b"a\nb\nto")) == [b"a", b"b"]
 
 
-def test_written_json_is_whole_private_and_refuses_the_future(tmp_path: Path) -> None:
+def test_json_file_is_private_and_newer_schema_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     protocol.write_json(str(path), {"schema": 1, "text": "ä\udce4"})
     assert path.stat().st_mode & 0o777 == 0o600 and list(tmp_path.iterdir()) == [path]
@@ -192,7 +192,7 @@ def test_written_json_is_whole_private_and_refuses_the_future(tmp_path: Path) ->
     assert protocol.read_json(str(path)) is None
 
 
-def test_cpu_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_slots_follow_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_CPU_SLOTS", "7")
     assert slots.cpu_slots() == 7
     monkeypatch.setenv("AMLTRAIN_CPU_SLOTS", "none")
@@ -207,12 +207,12 @@ def test_cpu_slots(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"KUBERNETES_SERVICE_HOST": "x"}, "unknown", "Kubernetes"),
     ],
 )
-def test_survival_by_evidence(env: dict[str, str], server: str, why: str) -> None:
+def test_survival_follows_environment(env: dict[str, str], server: str, why: str) -> None:
     answers = machine.survival(env)
     assert answers["server"]["answer"] == server and why in answers["server"]["why"]
 
 
-def test_systemd_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_survival_follows_systemd_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = tmp_path / "cgroup"
     groups.write_text("0::/system.slice/jupyter.service\n")
     monkeypatch.setattr(machine, "_container", lambda env: "")

@@ -50,7 +50,9 @@ def processes(found: dict[str, Any], uuid: str) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("without", [(), WITHOUT_SECOND], ids=["all", "no-second"])
-def test_list_of_any_generation_is_read_whole(tmp_path: Path, generation: str, without: tuple[str, ...]) -> None:
+def test_process_list_of_driver_generation_is_complete(
+    tmp_path: Path, generation: str, without: tuple[str, ...]
+) -> None:
     counts = [0, 1, 3, 48, 64, 65, 150]
     driver = fake.needed(tmp_path, len(counts), generation, without)
     expected = {}
@@ -64,20 +66,20 @@ def test_list_of_any_generation_is_read_whole(tmp_path: Path, generation: str, w
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_pid_that_is_listed_twice_counts_once(tmp_path: Path, generation: str) -> None:
+def test_process_list_repeated_pid_is_counted_once(tmp_path: Path, generation: str) -> None:
     driver = fake.needed(tmp_path, 1, generation)
     driver.processes(0, [Process(7, 3072 * MIB), Process(8, MIB), Process(7, 3072 * MIB)])
     expected = [(7, 3072), (8, 1)]
     assert processes(look(driver), driver.uuid(0)) == (expected, expected)
 
 
-def test_list_that_a_driver_refuses_is_unknown(tmp_path: Path) -> None:
+def test_process_list_refused_is_unknown(tmp_path: Path) -> None:
     driver = fake.needed(tmp_path, 1)
     driver.processes(0, Fails(fake.NOT_SUPPORTED))
     assert processes(look(driver), driver.uuid(0)) == (None, None)
 
 
-def test_processes_of_an_instance_are_its_own(tmp_path: Path) -> None:
+def test_process_list_of_mig_instance_is_own(tmp_path: Path) -> None:
     driver = fake.needed(tmp_path, 2)
     driver.mig(0, [Instance(0, 3), Instance(1, 4), Instance(2, 5)])
     driver.processes(0, [Process(7, MIB, 3, 0), Process(8, 2 * MIB, 4, 0), Process(8, 2 * MIB, 4, 0)])
@@ -87,7 +89,7 @@ def test_processes_of_an_instance_are_its_own(tmp_path: Path) -> None:
     assert processes(found, driver.uuid(0, 2)) == ([], [])
 
 
-def test_instance_without_a_list_takes_its_rows_from_the_gpu(tmp_path: Path) -> None:
+def test_process_list_of_mig_instance_falls_back_to_gpu(tmp_path: Path) -> None:
     driver = fake.needed(tmp_path, 1)
     driver.mig(0, [Instance(0, 3), Instance(1, 4)])
     driver.processes(0, [Process(7, MIB, 3, 0)])
@@ -97,7 +99,7 @@ def test_instance_without_a_list_takes_its_rows_from_the_gpu(tmp_path: Path) -> 
     assert probed == {driver.uuid(0, 0): [{"pid": 7, "memory": MIB}], driver.uuid(0, 1): []}
 
 
-def test_buffer_is_never_overrun(tmp_path: Path) -> None:
+def test_process_list_buffer_is_never_overrun(tmp_path: Path) -> None:
     """A driver that is told of `n` rows may write `n` of its longest: the room behind them stays as it was."""
     from jupyter_amltrain.agent.telemetry import nvml
 

@@ -21,7 +21,7 @@ from jupyter_amltrain.agent.queue import dispatcher_client
 from .conftest import Agent, alive, until
 
 
-def test_two_submitters_of_fifty_jobs(agent: Agent) -> None:
+def test_concurrent_submitters_keep_order(agent: Agent) -> None:
     order = agent.folder / "order"
     code = f"import os; f = os.open({str(order)!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT);"
     code += "os.write(f, (os.environ['N'] + '\\n').encode())"
@@ -51,7 +51,7 @@ for n in range(25):
         assert [x for x in listed if x[0] == name] == [x for x in runs if x[0] == name]
 
 
-def test_run_id_clash(agent: Agent) -> None:
+def test_submit_with_used_run_id_is_refused(agent: Agent) -> None:
     agent.submit("pass", run="same")
     answer = agent("submit", run="same", argv=["x"])
     assert answer["error"]["type"] == "RunExists" and "'same'" in answer["error"]["message"]
@@ -60,7 +60,7 @@ def test_run_id_clash(agent: Agent) -> None:
     assert agent("submit", run="folder", argv=["x"])["error"]["type"] == "RunExists"
 
 
-def test_repeated_submission_is_one_run(agent: Agent) -> None:
+def test_repeated_submit_is_one_run(agent: Agent) -> None:
     payload = {"run": "one", "argv": [sys.executable, "-S", "-c", "print('x')"], "submission": "abc"}
     answers = [agent.good("submit", **payload) for _ in range(2)]
     assert answers[0]["folder"] == answers[1]["folder"]
@@ -70,7 +70,7 @@ def test_repeated_submission_is_one_run(agent: Agent) -> None:
     assert agent.log("one") == "x\n"
 
 
-def test_nothing_secret_on_disk(agent: Agent) -> None:
+def test_queue_stores_no_secret(agent: Agent) -> None:
     busy = [agent.submit("import time; time.sleep(600)") for _ in range(2)]
     waiting = agent.submit(
         "import os; print(len(os.environ['TOKEN']), len(os.environ['PRIVATE']))",
@@ -114,13 +114,13 @@ def test_nothing_secret_on_disk(agent: Agent) -> None:
         ({"run": "x", "argv": ["x"], "wat": 1}, "unknown field 'wat'"),
     ],
 )
-def test_bad_payloads(agent: Agent, payload: dict[str, object], words: str) -> None:
+def test_submit_payload_invalid_is_refused(agent: Agent, payload: dict[str, object], words: str) -> None:
     error = agent("submit", **payload)["error"]
     assert error["type"] == "SubmitError" and words in error["message"]
     assert "hidden" not in error["message"]
 
 
-def test_unknown_things(agent: Agent) -> None:
+def test_unknown_operation_or_run_is_refused(agent: Agent) -> None:
     assert agent("dance")["error"]["type"] == "ProtocolError"
     for op in ("cancel", "delete"):
         assert agent(op, run="nothing")["error"]["type"] == "UnknownRun"
@@ -129,7 +129,7 @@ def test_unknown_things(agent: Agent) -> None:
     assert agent.good("list") == {"runs": [], "errors": {}, "ids": []}
 
 
-def test_a_list_but_what_is_known(agent: Agent) -> None:
+def test_list_omits_known_runs(agent: Agent) -> None:
     known, new = agent.submit("pass"), agent.submit("pass")
     for run in (known, new):
         agent.wait(run)
@@ -137,7 +137,7 @@ def test_a_list_but_what_is_known(agent: Agent) -> None:
     assert [row["run"] for row in answer["runs"]] == [new] and sorted(answer["ids"]) == sorted([known, new])
 
 
-def test_delete(agent: Agent) -> None:
+def test_delete_of_ended_run_removes_folder(agent: Agent) -> None:
     run = agent.submit("import time; time.sleep(600)")
     agent.running(run)
     assert agent("delete", run=run)["error"]["type"] == "CommandError"
@@ -147,7 +147,7 @@ def test_delete(agent: Agent) -> None:
     assert agent.state(run) == {} and list(Path(agent.home, "runs").iterdir()) == []
 
 
-def test_schema_of_the_future(agent: Agent) -> None:
+def test_run_state_of_newer_schema_is_refused(agent: Agent) -> None:
     run = agent.submit("pass")
     agent.wait(run)
     path = agent.run_folder(run) / "state.json"
@@ -162,7 +162,7 @@ def test_schema_of_the_future(agent: Agent) -> None:
     assert agent("cancel", run=run)["error"] == error
 
 
-def test_state_of_an_earlier_boot_and_of_another_machine(agent: Agent) -> None:
+def test_state_of_earlier_boot_is_lost(agent: Agent) -> None:
     run = agent.submit("pass")
     done = agent.wait(run)
     path = agent.run_folder(run) / "state.json"
@@ -173,7 +173,7 @@ def test_state_of_an_earlier_boot_and_of_another_machine(agent: Agent) -> None:
     assert state["state"] == "lost" and "restarted" in state["detail"]
 
 
-def test_queued_run_whose_queue_is_gone(agent: Agent) -> None:
+def test_queued_run_without_queue_is_lost(agent: Agent) -> None:
     import shutil
 
     busy = [agent.submit("import time; time.sleep(600)") for _ in range(2)]
@@ -189,19 +189,19 @@ def test_queued_run_whose_queue_is_gone(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("home", ["/proc/amltrain", "/dev/null/amltrain"])
-def test_home_that_cannot_be_written(agent: Agent, home: str) -> None:
+def test_submit_with_unwritable_home_is_refused(agent: Agent, home: str) -> None:
     answer = call("submit", {"run": "x", "argv": ["x"]}, home, agent.queue, agent.zipapp)
     assert answer["error"]["type"] == "StateError"
     message = answer["error"]["message"]
     assert message.startswith(f"Cannot write {home}") and "AMLTRAIN_HOME" in message
 
 
-def test_queue_that_cannot_be_made(agent: Agent) -> None:
+def test_call_with_unusable_queue_is_refused(agent: Agent) -> None:
     answer = call("ping", {}, agent.home, "/proc/queue", agent.zipapp)
     assert answer["error"]["type"] == "StateError" and "AMLTRAIN_QUEUE" in answer["error"]["message"]
 
 
-def test_queue_without_locks(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_without_file_locks_is_refused(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
     def no_locks(handle: int, how: int) -> None:
@@ -212,12 +212,12 @@ def test_queue_without_locks(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> N
     assert error["type"] == "StateError" and "file system without locks" in error["message"]
 
 
-def test_long_queue_path(agent: Agent) -> None:
+def test_queue_with_long_path_works(agent: Agent) -> None:
     agent.queue = str(agent.folder / ("q" * 120) / ("r" * 120))
     assert agent.wait(agent.submit("print('far')"))["state"] == "completed"
 
 
-def test_idle_dispatcher_leaves_and_loses_no_job(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_dispatcher_exit_loses_no_job(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_DISPATCHER_IDLE", "0.05")
     seen = set()
     end = time.monotonic() + 3
@@ -232,7 +232,7 @@ def test_idle_dispatcher_leaves_and_loses_no_job(agent: Agent, monkeypatch: pyte
     assert not Path(agent.queue, "agent.sock").exists()
 
 
-def test_dispatcher_stays_while_a_job_runs(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatcher_with_running_job_stays(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_DISPATCHER_IDLE", "0.05")
     run = agent.gated()
     pid = json.loads(Path(agent.queue, "dispatcher.lock").read_text())["pid"]
@@ -260,7 +260,7 @@ def test_older_dispatcher_is_retired_and_newer_refused(agent: Agent, monkeypatch
     assert agent.wait(run)["state"] == "completed"  # it went on meanwhile
 
 
-def test_older_dispatcher_with_waiting_jobs_is_left_alone(agent: Agent) -> None:
+def test_older_dispatcher_with_waiting_jobs_stays(agent: Agent) -> None:
     runs = [agent.submit("import time; time.sleep(600)") for _ in range(3)]
     lock = Path(agent.queue, "dispatcher.lock")
     lock.write_text(json.dumps({**json.loads(lock.read_text()), "protocol": 0}))
@@ -270,13 +270,13 @@ def test_older_dispatcher_with_waiting_jobs_is_left_alone(agent: Agent) -> None:
         agent.good("cancel", run=run)
 
 
-def test_hundred_calls_at_once(agent: Agent) -> None:
+def test_hundred_concurrent_calls_share_dispatcher(agent: Agent) -> None:
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda _: agent("ping"), range(100)))
     assert len({a["pid"] for a in answers}) == 1
 
 
-def test_dead_dispatchers_pid_given_to_another(agent: Agent) -> None:
+def test_dispatcher_lock_with_reused_pid_is_ignored(agent: Agent) -> None:
     agent.kill_dispatcher()
     lock = Path(agent.queue, "dispatcher.lock")
     mine = identity(os.getpid())
@@ -286,7 +286,7 @@ def test_dead_dispatchers_pid_given_to_another(agent: Agent) -> None:
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 
-def test_garbage_on_the_socket(agent: Agent) -> None:
+def test_dispatcher_ignores_garbage_requests(agent: Agent) -> None:
     import socket
 
     agent.dispatcher()
@@ -300,7 +300,7 @@ def test_garbage_on_the_socket(agent: Agent) -> None:
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 
-def test_command_line(agent: Agent) -> None:
+def test_agent_command_line_answers_json(agent: Agent) -> None:
     def ask(op: str, payload: str) -> tuple[int, dict[str, object]]:
         done = subprocess.run(
             [sys.executable, "-I", "-S", agent.zipapp, "call", op, agent.home, agent.queue],
@@ -317,7 +317,7 @@ def test_command_line(agent: Agent) -> None:
     assert ask("poll", "not json")[0] == 1
 
 
-def test_place(agent: Agent) -> None:
+def test_info_describes_machine(agent: Agent) -> None:
     info = agent.good("info")
     assert info["cpus"] >= 1 and info["memory"] > 1 << 20 and info["slots"]["cpu"] == {"total": 2, "free": 2}
     assert set(info["survives"]) == {"kernel", "server", "logout", "container"}

@@ -38,7 +38,7 @@ def jitter(count: int, seconds: int) -> list[str]:
     ]
 
 
-def test_header_and_rows(stage: Stage) -> None:
+def test_telemetry_file_has_header_and_rows(stage: Stage) -> None:
     stage.curves(["* 0 40 2000 300 50 1500", "1 2 60 2600 99.94 51 1510"])
     stage.play([1, 2, 3.5], sampler=True, uuids=UUIDS[:2])
     head, slow, *rest = [line for line in stage.lines() if isinstance(line, list) or "figures" not in line]
@@ -59,7 +59,7 @@ def test_header_and_rows(stage: Stage) -> None:
     assert rest[2][2:5] == [None] * 3 and rest[2][6] > 1e8 and rest[2][9] is not None
 
 
-def test_no_driver_is_said_once_and_the_host_goes_on(stage: Stage) -> None:
+def test_telemetry_without_driver_has_host_and_note(stage: Stage) -> None:
     stage.switch(BROKEN=1)
     stage.play([1, 2], sampler=True, uuids=UUIDS[:2])
     head, *rows = stage.lines()
@@ -67,7 +67,7 @@ def test_no_driver_is_said_once_and_the_host_goes_on(stage: Stage) -> None:
     assert [len(row) for row in rows] == [2 + HOST] * 2
 
 
-def test_notes_are_told_once(stage: Stage) -> None:
+def test_telemetry_notes_are_written_once(stage: Stage) -> None:
     stage.switch(LOST="0:2.5:7")
     stage.play(range(1, 70), sampler=True, uuids=UUIDS[:1])
     notes = [line for line in stage.lines()[1:] if isinstance(line, dict) and "note" in line]
@@ -77,7 +77,7 @@ def test_notes_are_told_once(stage: Stage) -> None:
     assert stage.summary()["notes"] == [[line["t"], line["note"]] for line in notes]
 
 
-def test_slow_values_when_they_change_and_every_five_minutes(stage: Stage) -> None:
+def test_slow_values_are_written_on_change_and_every_five_minutes(stage: Stage) -> None:
     stage.curves(["* 0 50 1000 300", "0 20 50 1000 695", "0 30 50 1000 300"])
     stage.play(range(1, 310), sampler=True, uuids=UUIDS[:2])
     slow = [line for line in stage.lines()[1:] if isinstance(line, dict) and "gpu" in line]
@@ -127,7 +127,7 @@ def check_summary(stage: Stage) -> None:
         assert gpu["temperature_max"] == temperature.max()
 
 
-def test_minutes_and_summary(stage: Stage) -> None:
+def test_minutes_and_summary_match_samples(stage: Stage) -> None:
     lines = jitter(2, 400)
     lines[:60] = [f"0 {t} {t % 20} 900 70 40 300" for t in range(60)]
     stage.curves(lines)
@@ -136,7 +136,7 @@ def test_minutes_and_summary(stage: Stage) -> None:
     check_summary(stage)
 
 
-def test_a_killed_sampler_goes_on(stage: Stage) -> None:
+def test_killed_sampler_continues_file(stage: Stage) -> None:
     stage.curves(jitter(2, 400))
     stage.play(range(1, 46), -9, sampler=True, uuids=UUIDS[:2], kill=45)
     assert not (stage.run / "telemetry" / "summary-0.json").exists()
@@ -157,7 +157,7 @@ def test_a_killed_sampler_goes_on(stage: Stage) -> None:
     check_summary(stage)
 
 
-def test_a_driver_that_is_away_when_the_sampler_comes_back(stage: Stage) -> None:
+def test_sampler_restarted_without_driver_recovers(stage: Stage) -> None:
     stage.curves(["* 0 40 2000 300 50 1500"])
     stage.play([1, 2], sampler=True, uuids=UUIDS[:2])
     stage.switch(UNLOAD="2.5:8")
@@ -168,7 +168,7 @@ def test_a_driver_that_is_away_when_the_sampler_comes_back(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("count", [8, 64])
-def test_bytes_on_disk(stage: Stage, count: int) -> None:
+def test_telemetry_size_is_bounded(stage: Stage, count: int) -> None:
     stage.switch(GPUS=count)
     stage.curves(jitter(count, 300))
     stage.play([t + 0.37 for t in range(1, 300)], sampler=True, uuids=UUIDS[:count])
@@ -198,7 +198,7 @@ def random_ticks(seed: int, count: int) -> list[Tick]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_figures_do_not_depend_on_kills(tmp_path: Path, seed: int) -> None:
+def test_summary_is_independent_of_sampler_kills(tmp_path: Path, seed: int) -> None:
     head = {"columns": ["seq", "t", "cpu", "memory", "processes", *"abcdef"], "gpus": [{"index": 0, "baseline": 10}]}
     dice, ticks = random.Random(seed), random_ticks(seed, 700)
 
@@ -235,14 +235,18 @@ def test_figures_do_not_depend_on_kills(tmp_path: Path, seed: int) -> None:
     assert figures["cpu_mean"] == pytest.approx(np.mean(cpu), abs=0.06) and figures["cpu_peak"] == max(cpu)
 
 
-def test_first_use_and_hint() -> None:
+def test_summary_has_first_use_and_hint() -> None:
     both = "GPU utilization was 20 % on average while the run's processes used"
     assert hint([20, 20], 780, 8).startswith(both + " 7.8 of 8 CPU cores: the CPU seems")
     assert "num_workers" in hint([20, None], 101, 8)
     assert hint([70], 780, 8) == hint([0], 780, 8) == hint([20], 300, 8) == hint([None], 780, 8) == hint([], 9, 1) == ""
 
 
-def test_a_run_with_gpus(gpus: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # noqa: F811
+def test_telemetry_of_gpu_run_has_memory_of_run_and_others(
+    gpus: Agent,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     lines = [f"epoch {time.time()}", "* 0 0 900 80", "1 0 77 5000 300 60 1700"]
     (tmp_path / "curves").write_text("\n".join(lines) + "\n")
     monkeypatch.setenv("AMLTRAIN_FAKE_NVML_CURVES", str(tmp_path / "curves"))
@@ -267,7 +271,7 @@ def test_a_run_with_gpus(gpus: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert '"memory_peak":5000' in (gpus.run_folder(run) / "telemetry" / "summary-0.json").read_text()
 
 
-def test_the_job_waits_for_the_first_look(gpus: Agent, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_job_starts_after_first_gpu_reading(gpus: Agent, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     run = gpus.submit("print('up')", gpus=1)
     gpus.wait(run)
     head = gpus.telemetry(run)[0]

@@ -36,7 +36,7 @@ os._exit(7)
 
 
 @pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
-def test_output_and_exit_code_pass_untouched(tmp_path, zipapp, python):
+def test_service_job_output_and_exit_code_are_unchanged(tmp_path, zipapp, python):
     job = Job(tmp_path, zipapp, SCRIPT)
     code, out, errors = job.run("in:my-data=/mnt/a=b", "out:model=/mnt/m", python=python)
     first, _, rest = out.partition(b"\n")
@@ -49,7 +49,7 @@ def test_output_and_exit_code_pass_untouched(tmp_path, zipapp, python):
     assert header["node"] == 0 and header["gpus"] == [] and header["gpu_note"]
 
 
-def test_the_command_writes_to_our_own_descriptors(tmp_path, zipapp):
+def test_service_job_inherits_descriptors(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, "import os; print(*(os.fstat(n).st_ino for n in (1, 2)))")
     out, err = tmp_path / "out", tmp_path / "err"
     with out.open("wb") as o, err.open("wb") as e:
@@ -59,7 +59,7 @@ def test_the_command_writes_to_our_own_descriptors(tmp_path, zipapp):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_the_whole_job(tmp_path, zipapp, number):
+def test_service_job_signal_reaches_all_processes(tmp_path, zipapp, number):
     job = Job(
         tmp_path,
         zipapp,
@@ -85,7 +85,7 @@ def test_a_signal_reaches_the_whole_job(tmp_path, zipapp, number):
     assert state["state"] == "canceled" and "the service told it to end" in state["detail"]
 
 
-def test_who_does_not_listen_is_killed_after_the_grace_time(tmp_path, zipapp):
+def test_service_job_ignoring_sigterm_is_killed_after_grace(tmp_path, zipapp):
     job = Job(
         tmp_path,
         zipapp,
@@ -99,7 +99,7 @@ def test_who_does_not_listen_is_killed_after_the_grace_time(tmp_path, zipapp):
     assert process.returncode == 128 + signal.SIGKILL
 
 
-def test_the_time_limit_and_a_death_by_signal(tmp_path, zipapp):
+def test_service_job_timeout_and_signal_have_exit_codes(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, "import time; time.sleep(600)", timeout=0.3)
     code, _, errors = job.run()
     assert code == 124 and job.json("state.json")["reason"] == "timeout"
@@ -113,7 +113,7 @@ def test_the_time_limit_and_a_death_by_signal(tmp_path, zipapp):
     assert code == 128 + signal.SIGSEGV and not errors and "SIGSEGV" in job.json("state.json")["detail"]
 
 
-def test_a_killed_agent_takes_the_command_along(tmp_path, zipapp):
+def test_service_agent_killed_ends_job(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
     process = job.start()
     pid = int(process.stdout.readline())
@@ -122,7 +122,7 @@ def test_a_killed_agent_takes_the_command_along(tmp_path, zipapp):
     until(lambda: not alive(pid), "the command's end")
 
 
-def test_values_of_out_and_what_is_left_behind(tmp_path, zipapp):
+def test_service_job_saves_out_values(tmp_path, zipapp):
     job = Job(
         tmp_path,
         zipapp,
@@ -138,7 +138,7 @@ def test_values_of_out_and_what_is_left_behind(tmp_path, zipapp):
     assert "error" in job.json("outputs/x.json")
 
 
-def test_what_cannot_be_started(tmp_path, zipapp):
+def test_service_job_launch_failure_names_program(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, argv=["no-such-program"])
     code, _, errors = job.run()
     assert code == 127
@@ -152,7 +152,7 @@ def test_what_cannot_be_started(tmp_path, zipapp):
     one_line(errors, "job.json holds no job")
 
 
-def test_a_fault_of_the_agent_leaves_the_command_alone(tmp_path, zipapp):
+def test_service_agent_failure_keeps_job(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, "import os; print(os.environ.get('AML_INPUT_DATA', '')[:0] + 'trained'); os._exit(3)")
     code, out, errors = job.run("data=/plain", AMLTRAIN_FAILPOINT="before_start:raise")
     assert (code, out) == (3, b"trained\n")
@@ -165,7 +165,7 @@ def test_a_fault_of_the_agent_leaves_the_command_alone(tmp_path, zipapp):
 # -- places
 
 
-def test_a_read_only_code_folder(tmp_path, zipapp):
+def test_service_job_in_read_only_folder_runs(tmp_path, zipapp):
     if POWERLESS and not shutil.which("setpriv"):
         pytest.skip("needs the right to be somebody else: root writes everywhere, and there is no setpriv")
     job = Job(tmp_path, zipapp, "import os; print(os.environ['AML_OUTPUT_DIR'])")
@@ -189,7 +189,7 @@ def test_a_read_only_code_folder(tmp_path, zipapp):
         Path(job.environ["TMPDIR"]).chmod(0o755)
 
 
-def test_a_full_disk(tmp_path, zipapp):
+def test_service_job_on_full_disk_runs(tmp_path, zipapp):
     mount = 'mount -t tmpfs -o size=256k none logs && head -c 1M /dev/zero > logs/x 2>/dev/null; exec "$0" "$@"'
     full = ("unshare", "-m", "sh", "-c", mount)
     job = Job(tmp_path, zipapp, "import time; time.sleep(0.5); print('trained')")
@@ -214,7 +214,7 @@ def packed(files: dict[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-def test_packed_code_is_completed(tmp_path, zipapp):
+def test_service_job_packed_code_is_unpacked(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, "import sys; sys.path.insert(0, '.'); import lib.part; print(lib.part.NAME)")
     hidden = job.code / ".amltrain"
     base = {"lib/part.py": "NAME = 'old'", "lib/gone.py": "", "run.sh": "true", "../evil.py": "", "lib/__init__.py": ""}

@@ -49,7 +49,7 @@ def service() -> Iterator[Service]:
         made.close()
 
 
-def test_the_real_client_through_sink_and_forwarder(tmp_path, zipapp, service):
+def test_forwarder_sends_records_of_real_client(tmp_path, zipapp, service):
     script = """
 import os, time, mlflow
 mlflow.set_experiment("anything")
@@ -77,7 +77,7 @@ print(mlflow.active_run(), os.environ.get("MLFLOW_RUN_ID"), os.environ["AZUREML_
     assert any(record["op"] == "init" for record in job.lines("metrics/rank-0.jsonl"))
 
 
-def test_other_ranks_may_log_and_change_nothing(tmp_path, zipapp, service):
+def test_forwarder_ignores_other_ranks(tmp_path, zipapp, service):
     job = Job(tmp_path, zipapp, LOGS + "log('loss', 1.0, 2.0); print(run)")
     environ = {**service.environ, "RANK": "1", "LOCAL_RANK": "0", "NODE_RANK": "1", "WORLD_SIZE": "2"}
     code, out, errors = job.run(**environ)
@@ -87,7 +87,7 @@ def test_other_ranks_may_log_and_change_nothing(tmp_path, zipapp, service):
     assert job.lines("metrics/rank-1.jsonl")[-1]["b"]["metrics"][-1]["value"] == 2.0
 
 
-def test_telemetry_goes_along(tmp_path, zipapp, service):
+def test_forwarder_sends_telemetry(tmp_path, zipapp, service):
     job = Job(tmp_path, zipapp, LOGS + "wait('go')")
     gpus(job, "* 0 70 1000 200")
     process = job.start(PLACE=str(tmp_path), python=pythons()[-1], **service.environ)
@@ -103,7 +103,7 @@ def test_telemetry_goes_along(tmp_path, zipapp, service):
     assert steps == list(range(len(steps)))
 
 
-def test_a_service_in_trouble_gets_everything_once(tmp_path, zipapp, service):
+def test_forwarder_after_service_errors_sends_once(tmp_path, zipapp, service):
     service.faults = [500, (429, 0.3), "cut", 503, 404]
     service.version = "v2.0"  # the other of the two doors
     job = Job(tmp_path, zipapp, LOGS + "log('loss', *range(300))\nwait('go')\nlog('last', 1)", gpus=0)
@@ -120,7 +120,7 @@ def test_a_service_in_trouble_gets_everything_once(tmp_path, zipapp, service):
 
 
 @pytest.mark.parametrize(("status", "word"), [(401, "token"), (403, "token"), (302, "302")])
-def test_a_service_that_does_not_want_us(tmp_path, zipapp, service, status, word):
+def test_forwarder_refused_stops_with_note(tmp_path, zipapp, service, status, word):
     service.faults = [status] * 100
     job = Job(tmp_path, zipapp, LOGS + "log('loss', 1)\nwait('go')\nlog('loss', 2)")
     process = job.start(PLACE=str(tmp_path), **service.environ)
@@ -132,7 +132,7 @@ def test_a_service_that_does_not_want_us(tmp_path, zipapp, service, status, word
     assert "the-job" not in errors.decode()
 
 
-def test_what_is_refused_holds_nothing_else_up(tmp_path, zipapp, service):
+def test_forwarder_refused_record_does_not_block_others(tmp_path, zipapp, service):
     service.refuses = lambda batch: any(one["key"] == "bad name" for one in batch["metrics"])
     job = Job(
         tmp_path, zipapp, LOGS + "log('loss', *range(20)); log('bad name', *range(20)); log('loss', 20, first=20)"
@@ -143,7 +143,7 @@ def test_what_is_refused_holds_nothing_else_up(tmp_path, zipapp, service):
     assert service.of("metrics", "loss") == list(range(21)) and not service.of("metrics", "bad name")
 
 
-def test_a_service_that_is_not_there_costs_seconds_at_the_end(tmp_path, zipapp):
+def test_forwarder_without_service_ends_in_seconds(tmp_path, zipapp):
     environ = {**Service().environ, "MLFLOW_TRACKING_URI": f"http://127.0.0.1:9/mlflow/v1.0{WORKSPACE}"}
     job = Job(tmp_path, zipapp, LOGS + "log('loss', 1)")
     code, _, errors = job.run(AMLTRAIN_FORWARD_LAST="0.5", **environ)
@@ -155,7 +155,7 @@ def test_a_service_that_is_not_there_costs_seconds_at_the_end(tmp_path, zipapp):
     one_line(errors, "trying again")
 
 
-def test_the_users_own_server_is_left_to_the_user(tmp_path, zipapp, service):
+def test_forwarder_keeps_own_tracking_server(tmp_path, zipapp, service):
     script = "import os; print(os.environ['MLFLOW_TRACKING_URI'])"
     job = Job(
         tmp_path,
@@ -171,7 +171,7 @@ def test_the_users_own_server_is_left_to_the_user(tmp_path, zipapp, service):
 # -- parts
 
 
-def test_where_the_token_may_go():
+def test_forwarder_sends_token_to_azure_only():
     host = "eastus.api.azureml.ms"
     assert service_uri(f"azureml://{host}/mlflow/v1.0{WORKSPACE}?x=y") == f"https://{host}/mlflow/v1.0{WORKSPACE}"
     assert service_uri(f"https://{host}/mlflow/v2.0{WORKSPACE}/") == f"https://{host}/mlflow/v2.0{WORKSPACE}"
@@ -196,7 +196,7 @@ def header(count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("count", "nodes", "names"), [(0, 1, 4), (4, 1, 16), (8, 2, 18), (64, 1, 1), (8, 4, 9)])
-def test_names_are_few_enough_for_the_service(tmp_path, count, nodes, names):
+def test_forwarder_metric_names_are_limited(tmp_path, count, nodes, names):
     path = tmp_path / "node-1.jsonl"
     row = [0, 100.0, 50.0, 10**9, 1, 2] + [70, 80, 1000, 200.0] * count
     path.write_text(json.dumps(header(count)) + "\n" + json.dumps(row) + "\n")
@@ -206,7 +206,7 @@ def test_names_are_few_enough_for_the_service(tmp_path, count, nodes, names):
     assert len(items) == names and all(item.body["key"].startswith("system/node_1/") for item in items)
 
 
-def test_points_of_a_period_and_of_a_torn_file(tmp_path):
+def test_forwarder_telemetry_points_of_torn_file_are_complete(tmp_path):
     path = tmp_path / "node-0.jsonl"
     rows = [[n, 100.0 + n, 10.0 * (n % 10), 10**9, n * 10**6, 0] for n in range(25)]
     text = json.dumps(header(0)) + "\n" + "".join(json.dumps(row) + "\n" for row in rows)
@@ -224,7 +224,7 @@ def test_points_of_a_period_and_of_a_torn_file(tmp_path):
     assert [bucket.items[0].body["step"] for bucket in again.waiting] == [1, 2]
 
 
-def test_a_journal_in_all_its_forms(tmp_path):
+def test_forwarder_reads_every_journal_record(tmp_path):
     path = tmp_path / "rank-0.jsonl"
     linked = {"run_id": "r", "key": "loss", "value": 1.5, "timestamp": 5, "step": 1, "model_id": "m"}
     records = [

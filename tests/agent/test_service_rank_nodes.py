@@ -41,7 +41,7 @@ def gpus(job: Job, *lines: str, count: int = 2) -> None:
     )
 
 
-def test_four_processes_on_two_nodes(tmp_path, zipapp):
+def test_service_job_of_four_ranks_on_two_nodes_is_recorded(tmp_path, zipapp):
     nodes = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -75,7 +75,7 @@ def test_four_processes_on_two_nodes(tmp_path, zipapp):
         assert names == {f"node-{number}.jsonl", f"summary-{number}.json", f"truth-{number}.json"}
 
 
-def test_a_killed_sampler_goes_on(tmp_path, zipapp):
+def test_service_job_killed_sampler_continues(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, WAITING)
     process = job.start(PLACE=str(tmp_path), RANK="0", python=pythons()[-1])
     until(lambda: len(job.ticks()) > 2, "ticks")
@@ -89,7 +89,7 @@ def test_a_killed_sampler_goes_on(tmp_path, zipapp):
     assert [row[0] for row in rows] == list(range(len(rows)))
 
 
-def test_a_job_that_does_not_use_its_gpus_is_stopped(tmp_path, zipapp):
+def test_service_job_with_idle_gpu_is_stopped(tmp_path, zipapp):
     script = "import time\nfor _ in range(600): time.sleep(0.1)"
     job = Job(tmp_path, zipapp, script, require_gpu="stop", gpu_grace=0.5)
     gpus(job, "* 0 0 100 50")
@@ -100,7 +100,7 @@ def test_a_job_that_does_not_use_its_gpus_is_stopped(tmp_path, zipapp):
     assert state["reason"] == "gpu-unused" and state["truth"]["verdict"] == "not used"
 
 
-def test_a_driver_that_hangs_does_not_hold_the_job_up_for_long(tmp_path, zipapp):
+def test_service_job_with_hanging_driver_starts(tmp_path, zipapp):
     job = Job(tmp_path, zipapp, "print('trained')")
     gpus(job, "* 0 0 100 50")
     job.environ.update(AMLTRAIN_FAKE_NVML_HANG="600")
@@ -158,11 +158,11 @@ CONFIG = json.dumps({"rank": "VK_TASK_INDEX", "host_list": ["a", "b", "c"]})
         ({}, 1),
     ],
 )
-def test_node_number_is_the_runtimes_where_it_tells_one(environ, node):
+def test_node_number_of_runtime_is_used(environ, node):
     assert identity.of({**RING, **environ}) == Identity(3, 0, node, 6)
 
 
-def test_mpi_on_three_nodes_round_robin_has_the_runtimes_node():
+def test_mpi_round_robin_uses_node_of_runtime():
     launcher = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
                 "OMPI_COMM_WORLD_SIZE": "6"}  # fmt: skip
     assert identity.of(launcher).node == 1  # what the launcher tells fits both ways
@@ -170,5 +170,5 @@ def test_mpi_on_three_nodes_round_robin_has_the_runtimes_node():
 
 
 @pytest.mark.parametrize(("environ", "who"), ENVIRONS)
-def test_who_we_are(environ, who):
+def test_rank_identity_follows_environment(environ, who):
     assert identity.of(environ) == who

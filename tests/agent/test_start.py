@@ -45,7 +45,7 @@ def once(agent: Agent, monkeypatch: pytest.MonkeyPatch, failpoint: str) -> Path:
 
 @pytest.mark.parametrize("size", [10, 300_000], ids=["small", "more-than-a-pipe-holds"])
 @pytest.mark.parametrize("who", ["guardian", "supervisor", "both"])
-def test_run_given_to_a_stopped_pair_starts(agent: Agent, who: str, size: int) -> None:
+def test_run_given_to_stopped_processes_starts(agent: Agent, who: str, size: int) -> None:
     pair = spare_pair(agent)
     for pid in {"guardian": pair[:1], "supervisor": pair[1:], "both": pair}[who]:
         os.kill(pid, signal.SIGSTOP)
@@ -57,7 +57,7 @@ def test_run_given_to_a_stopped_pair_starts(agent: Agent, who: str, size: int) -
 
 
 @pytest.mark.parametrize("point", ["after_guardian_fork", "before_started"])
-def test_run_given_to_a_hanging_pair_is_started_by_another(
+def test_run_given_to_hanging_processes_is_started_by_others(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     reached = once(agent, monkeypatch, f"{point}:sleep=600")
@@ -68,7 +68,7 @@ def test_run_given_to_a_hanging_pair_is_started_by_another(
     until(lambda: not agent.left(), "the end of the pair that hung")
 
 
-def test_run_whose_supervisors_always_die_fails_and_says_so(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_dying_supervisors_fails_with_detail(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", "before_started")
     state = agent.wait(agent.submit("print('ran')"), STEADY)
     assert (state["state"], state["reason"]) == ("failed", "launch"), state
@@ -76,7 +76,7 @@ def test_run_whose_supervisors_always_die_fails_and_says_so(agent: Agent, monkey
 
 
 @pytest.mark.parametrize("point", ["before_guardian_fork", "before_supervisor_fork", "before_rank_fork"])
-def test_run_waits_and_says_why_while_no_process_can_be_forked(
+def test_run_without_forkable_process_waits_with_detail(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     # The failpoint stands in for RLIMIT_NPROC, which does not bind root; the file's absence is the limit's end.
@@ -93,9 +93,7 @@ def test_run_waits_and_says_why_while_no_process_can_be_forked(
 
 
 @pytest.mark.parametrize("point", ["before_supervisor_fork", "before_rank_fork"])
-def test_run_that_waits_for_a_process_can_be_canceled(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
+def test_run_waiting_for_process_can_be_canceled(agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", f"{point}:raise")
     run = agent.submit("print('ran')")
     until(lambda: "process" in agent.state(run)["detail"], "why it waits", STEADY)
@@ -143,7 +141,7 @@ except (KeyError, OSError):
 @needs_root
 @pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="needs an interpreter for the second user")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_NPROC counts threads of a user on Linux")
-def test_runs_of_a_user_with_few_processes_all_end_well(tmp_path: Path, zipapp: Path) -> None:
+def test_runs_under_process_limit_complete(tmp_path: Path, zipapp: Path) -> None:
     """The real limit, which binds a user who is not root."""
     home = tmp_path / "theirs"
     home.mkdir()
@@ -163,7 +161,7 @@ def test_runs_of_a_user_with_few_processes_all_end_well(tmp_path: Path, zipapp: 
     assert any("process" in text for text in said["why"]), said
 
 
-def test_guardian_that_dies_after_the_start_is_no_failed_start(agent: Agent) -> None:
+def test_guardian_death_after_start_keeps_run(agent: Agent) -> None:
     run = agent.submit("import time; print('up'); time.sleep(600)")
     state = agent.running(run, "up")
     os.kill(state["guardian"]["pid"], signal.SIGKILL)

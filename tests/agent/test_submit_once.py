@@ -39,7 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher_client, "SilenceWatch", lambda queue: lambda: None)
 
 
-def test_submit_that_was_given_up_never_runs(agent: Agent, impatient: None) -> None:
+def test_abandoned_submit_never_runs(agent: Agent, impatient: None) -> None:
     pid = agent.dispatcher()
     os.kill(pid, signal.SIGSTOP)
     answer = submit(agent, "given-up")
@@ -66,7 +66,7 @@ def submit_patiently(agent: Agent, run: str) -> None:
 
 @pytest.mark.parametrize("point", ["before_claim", "after_claim"])
 @pytest.mark.parametrize("end", ["goes-on", "dies"])
-def test_dispatcher_that_stops_around_its_claim_runs_what_it_claimed(
+def test_dispatcher_stopped_at_claim_runs_claimed(
     agent: Agent, impatient: None, monkeypatch: pytest.MonkeyPatch, point: str, end: str
 ) -> None:
     once = agent.folder / "once"
@@ -96,9 +96,7 @@ def test_dispatcher_that_stops_around_its_claim_runs_what_it_claimed(
     assert not [p for p in Path(agent.home, "runs").iterdir() if p.name.startswith(".new-")]
 
 
-def test_submit_that_cannot_be_revoked_is_unconfirmed(
-    agent: Agent, impatient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_submit_not_revocable_is_unconfirmed(agent: Agent, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = agent.dispatcher()
     os.kill(pid, signal.SIGSTOP)
 
@@ -112,7 +110,7 @@ def test_submit_that_cannot_be_revoked_is_unconfirmed(
     until(lambda: ran(agent, "unknown").exists(), "the job that nobody could revoke", STEADY)
 
 
-def test_claim_of_many_at_once_has_one_winner(tmp_path: Path) -> None:
+def test_concurrent_claims_have_one_winner(tmp_path: Path) -> None:
     rounds, both = 200, (claims.ACCEPTED, claims.REVOKED)
     gate = threading.Barrier(8)
 
@@ -132,7 +130,7 @@ def test_claim_of_many_at_once_has_one_winner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", "caf\udce9", "x" * 300])
-def test_claim_of_any_name_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+def test_claim_name_stays_in_folder(tmp_path: Path, name: str) -> None:
     assert claims.decide(str(tmp_path), name, claims.REVOKED) == claims.REVOKED
     assert claims.decide(str(tmp_path), name, claims.ACCEPTED) == claims.REVOKED
     assert [p.name for p in tmp_path.iterdir()] == [claims.CLAIMS]
@@ -141,7 +139,7 @@ def test_claim_of_any_name_stays_in_its_folder(tmp_path: Path, name: str) -> Non
     assert claims.decide(str(tmp_path), name, claims.ACCEPTED) == claims.ACCEPTED
 
 
-def test_client_leaves_no_claim_behind(agent: Agent) -> None:
+def test_completed_submits_leave_no_claim(agent: Agent) -> None:
     for number in range(3):
         agent.wait(agent.submit("pass", f"run-{number}"))
     assert not list(Path(agent.queue, claims.CLAIMS).iterdir())
@@ -149,7 +147,7 @@ def test_client_leaves_no_claim_behind(agent: Agent) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_soak_submit_to_a_dispatcher_that_is_stopped_at_random(agent: Agent, impatient: None) -> None:
+def test_submit_to_randomly_stopped_dispatcher_runs_once(agent: Agent, impatient: None) -> None:
     """Two hundred submits with a short timeout: never both, never neither."""
     seed = int(os.environ.get("AMLTRAIN_SOAK_SEED", "20261121"))
     source = random.Random(seed)
@@ -191,7 +189,7 @@ def test_soak_submit_to_a_dispatcher_that_is_stopped_at_random(agent: Agent, imp
     assert 0 < sum(told.values()) < len(told), "the disturbances reach both ends"
 
 
-def test_submit_to_a_stopped_dispatcher_continues_it(agent: Agent) -> None:
+def test_submit_to_stopped_dispatcher_continues_it(agent: Agent) -> None:
     pid = agent.dispatcher()
     os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -202,9 +200,7 @@ def test_submit_to_a_stopped_dispatcher_continues_it(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("point", ["dispatcher_turn", "before_claim", "after_claim"])
-def test_submit_to_a_hanging_dispatcher_starts_another(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
+def test_submit_to_hanging_dispatcher_starts_another(agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     once = agent.folder / "hangs"
     once.mkdir()
     monkeypatch.setattr(dispatcher_client, "HANG_TIMEOUT_S", 2.0)
@@ -218,7 +214,7 @@ def test_submit_to_a_hanging_dispatcher_starts_another(
     assert first != second == agent.dispatcher() and not alive(first)
 
 
-def test_submit_to_a_hanging_dispatcher_with_waiting_runs_is_refused_and_kills_nothing(
+def test_submit_to_hanging_dispatcher_with_waiting_runs_is_refused(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent.good("ping")
@@ -241,7 +237,7 @@ def test_submit_to_a_hanging_dispatcher_with_waiting_runs_is_refused_and_kills_n
     assert not agent.run_folder("mine").exists()
 
 
-def test_dispatcher_that_starves_is_not_called_hanging(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_dispatcher_is_not_taken_for_hanging(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that runs, but answers late, is waited for."""
     monkeypatch.setattr(dispatcher_client, "HANG_TIMEOUT_S", 0.5)
     monkeypatch.setattr(dispatcher_client, "SILENCE_INTERVAL_S", 0.1)

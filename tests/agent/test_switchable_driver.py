@@ -93,7 +93,7 @@ def error(code: int) -> dict[str, int]:
     return {"error": code}
 
 
-def test_identity_switched_is_seen_by_a_live_process(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_identity_change_is_seen_by_live_process(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver)
     assert child("n.nvmlDeviceGetCount()") == 2
     assert child("n.nvmlDeviceGetUUID(g)") == driver.uuid(0)
@@ -116,7 +116,7 @@ def test_identity_switched_is_seen_by_a_live_process(driver: SwitchableDriver, s
 
 
 @pytest.mark.parametrize("code", [9, 18, 999])
-def test_init_that_fails_recovers_when_switched(driver: SwitchableDriver, start: Start, code: int) -> None:
+def test_fake_init_failure_recovers(driver: SwitchableDriver, start: Start, code: int) -> None:
     child = start(driver, init=False)
     driver.answer("nvmlInit", code)
     assert child("n.nvmlInit()") == error(code)
@@ -128,13 +128,13 @@ def test_init_that_fails_recovers_when_switched(driver: SwitchableDriver, start:
     assert child("n.nvmlDeviceGetCount()") == 2
 
 
-def test_call_before_init_is_uninitialized(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_call_before_init_is_uninitialized(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver)
     assert child("n.nvmlShutdown()") is None
     assert child("n.nvmlDeviceGetCount()") == error(1)
 
 
-def test_code_of_one_gpu_leaves_the_other(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_error_of_one_gpu_keeps_other(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver)
     memory = "n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(%d), n.nvmlMemory_v2)"
     driver.answer("nvmlDeviceGetMemoryInfo_v2", 3, gpu=1)
@@ -148,17 +148,17 @@ def test_code_of_one_gpu_leaves_the_other(driver: SwitchableDriver, start: Start
     assert child(memory % 1)["used"] == 0
 
 
-def test_function_unknown_to_the_library_is_refused(driver: SwitchableDriver) -> None:
+def test_fake_unknown_function_is_refused(driver: SwitchableDriver) -> None:
     with pytest.raises(ValueError, match="nvmlDeviceGetNothing"):
         driver.answer("nvmlDeviceGetNothing", 3)
 
 
-def test_value_unknown_to_the_library_is_refused(driver: SwitchableDriver) -> None:
+def test_fake_unknown_value_is_refused(driver: SwitchableDriver) -> None:
     with pytest.raises(ValueError, match="powr"):
         driver.set(0, powr=5)
 
 
-def test_slow_call_ends_when_switched_off(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_slow_call_ends_when_switched_off(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver, init=False)
     driver.slow("nvmlInit_v2", 3600)
     child.ask("n.nvmlInit()")
@@ -168,7 +168,7 @@ def test_slow_call_ends_when_switched_off(driver: SwitchableDriver, start: Start
     assert child.answer() is None
 
 
-def test_generations_have_their_functions_and_rows(tmp_path: Path, start: Start) -> None:
+def test_fake_generations_have_functions_and_rows(tmp_path: Path, start: Start) -> None:
     driver = fake.needed(tmp_path)
     rows = [Process(10, 1 << 20), Process(11, None), Process(11, 2 << 20)]
     driver.processes(0, rows)
@@ -190,7 +190,7 @@ def test_generations_have_their_functions_and_rows(tmp_path: Path, start: Start)
     assert start(driver, init=False)("n.nvmlInit()") == error(12)
 
 
-def test_samples_and_rates_switched_are_seen(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_samples_and_rates_are_seen(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver)
     take = "[(s.timeStamp, s.sampleValue.uiVal) for s in n.nvmlDeviceGetSamples(g, 1, %d)[1]]"
     assert child(take % 0) == error(6)
@@ -207,7 +207,7 @@ def test_samples_and_rates_switched_are_seen(driver: SwitchableDriver, start: St
     assert child("n.nvmlDeviceGetUtilizationRates(g)") == {"gpu": 99, "memory": ALL_ONES_32}
 
 
-def test_processes_of_all_kinds_are_listed(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_processes_of_all_kinds_are_listed(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver)
     driver.processes(0, [Process(7, 5), Process(7, None, 1, 2)])
     driver.processes(0, [Process(8, 6)], "graphics")
@@ -227,7 +227,7 @@ def test_processes_of_all_kinds_are_listed(driver: SwitchableDriver, start: Star
     assert len(child("n.nvmlDeviceGetComputeRunningProcesses(g)")) == 200
 
 
-def test_measured_values_switched_are_seen(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_values_are_seen(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver)
     driver.set(0, memory=(1000, 100, 300), power=ALL_ONES_32, power_limit=300_000, temperature=91, sm_clock=1410)
     driver.set(0, clock_reasons=0x48, performance_state=2, energy=123_456_789_012, persistence=0)
@@ -264,7 +264,7 @@ def test_measured_values_switched_are_seen(driver: SwitchableDriver, start: Star
 
 
 @pytest.mark.parametrize("code", [fake.GPU_IS_LOST, fake.RESET_REQUIRED])
-def test_lost_gpu_returns_its_code_until_restored(driver: SwitchableDriver, start: Start, code: int) -> None:
+def test_fake_lost_gpu_returns_code_until_restored(driver: SwitchableDriver, start: Start, code: int) -> None:
     child = start(driver)
     driver.lose(0, code)
     assert child("n.nvmlDeviceGetPowerUsage(g)") == error(code)
@@ -279,7 +279,7 @@ def test_lost_gpu_returns_its_code_until_restored(driver: SwitchableDriver, star
     assert child("[n.nvmlDeviceGetPowerUsage(g), n.nvmlDeviceGetIndex(g)]") == [70_000, 0]
 
 
-def test_event_pushed_after_registration_is_delivered(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_event_after_registration_is_delivered(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver)
     driver.xid(0, 13)  # before anybody has registered
     assert child("n.nvmlDeviceGetSupportedEventTypes(g) & 8") == 8
@@ -298,7 +298,7 @@ def test_event_pushed_after_registration_is_delivered(driver: SwitchableDriver, 
     assert child("n.nvmlEventSetFree(events)") is None
 
 
-def test_mig_instances_are_found_and_refuse_what_they_have_not(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_mig_instances_are_listed(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver)
     driver.mig(0, [Instance(0, 7), Instance(2, 9, 1, used=4096)])
     driver.processes(0, [Process(5, 1, 7, 0), Process(6, 2, 9, 1)])
@@ -325,7 +325,7 @@ def test_mig_instances_are_found_and_refuse_what_they_have_not(driver: Switchabl
     assert child("n.nvmlDeviceGetUtilizationRates(g).gpu") == 0
 
 
-def test_gpm_metrics_of_gpu_and_instance_are_seen(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_gpm_metrics_are_seen(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver)
     driver.gpm(0, {2: 81.5, 5: Fails(27), 20: 1024.0})
     driver.gpm(0, {2: 12.25}, gpu_instance=9)
@@ -349,7 +349,7 @@ def test_gpm_metrics_of_gpu_and_instance_are_seen(driver: SwitchableDriver, star
     assert child("[n.nvmlGpmSampleFree(s) for s in (a, b)]") == [None, None]
 
 
-def test_calls_are_counted_over_processes(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_calls_are_counted_over_processes(driver: SwitchableDriver, start: Start) -> None:
     for _ in range(2):
         start(driver)("n.nvmlDeviceGetPowerUsage(g)")
     assert driver.calls()["nvmlDeviceGetPowerUsage"] == 2
@@ -357,14 +357,14 @@ def test_calls_are_counted_over_processes(driver: SwitchableDriver, start: Start
     assert driver.calls() == {}
 
 
-def test_many_switches_in_a_row_are_all_seen(driver: SwitchableDriver, start: Start) -> None:
+def test_fake_repeated_changes_are_seen(driver: SwitchableDriver, start: Start) -> None:
     child = start(driver)
     for power in range(100, 400):  # of the same size, some with the inode of an older one
         driver.set(0, power=power)
         assert child("n.nvmlDeviceGetPowerUsage(g)") == power
 
 
-def test_agent_reads_what_is_switched_while_its_job_runs(
+def test_agent_reads_changed_driver_values_during_job(
     driver: SwitchableDriver, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver.use(monkeypatch)

@@ -52,7 +52,7 @@ def lookup(request, monkeypatch):
         (socket.AF_INET6, "::", "127.0.0.1"),
     ],
 )
-def test_owner_of_a_tcp_connection_is_known_on_both_sides(lookup, family, host, dialed):
+def test_tcp_owner_is_known_on_both_sides(lookup, family, host, dialed):
     with listener(family, host) as server:
         with socket.create_connection((dialed, server.getsockname()[1])) as client, server.accept()[0] as accepted:
             assert lookup.owner(accepted).uid == lookup.owner(client).uid == os.geteuid()
@@ -60,14 +60,14 @@ def test_owner_of_a_tcp_connection_is_known_on_both_sides(lookup, family, host, 
             assert not is_other_user(accepted)
 
 
-def test_owner_of_a_unix_connection_is_known():
+def test_unix_socket_owner_is_known():
     one, other = socket.socketpair()
     with one, other:
         assert not is_other_user(one)
 
 
 @needs_root
-def test_connection_of_another_user_is_told(lookup):
+def test_tcp_owner_other_user_is_detected(lookup):
     from concurrent.futures import ThreadPoolExecutor
 
     with listener(socket.AF_INET, "127.0.0.1") as server, ThreadPoolExecutor(1) as pool:
@@ -78,7 +78,7 @@ def test_connection_of_another_user_is_told(lookup):
 
 
 @needs_root
-def test_connection_that_its_owner_has_closed_is_not_taken_for_roots(lookup):
+def test_tcp_owner_of_closed_connection_is_not_root(lookup):
     with listener(socket.AF_INET, "127.0.0.1") as server:
         done = run_as_other_user(CONNECT, "127.0.0.1", str(server.getsockname()[1]), "close")
         assert done.returncode == 0, done.stderr
@@ -87,7 +87,7 @@ def test_connection_that_its_owner_has_closed_is_not_taken_for_roots(lookup):
             assert is_other_user(accepted)
 
 
-def test_owner_is_unknown_where_the_system_does_not_tell(lookup):
+def test_tcp_owner_without_system_support_is_unknown(lookup):
     lookup._netlink, lookup.method = None, ""
     with listener(socket.AF_INET, "127.0.0.1") as server:
         with socket.create_connection(server.getsockname()) as client, server.accept()[0] as accepted:

@@ -46,7 +46,7 @@ def diary(agent: Agent) -> str:
     return Path(agent.queue, "dispatcher.txt").read_text()
 
 
-def test_another_queue_does_not_lose_a_waiting_run(agent: Agent) -> None:
+def test_other_queue_keeps_waiting_run(agent: Agent) -> None:
     busy(agent)
     run = agent.submit("print('ran')")
     age(agent.run_folder(run) / "state.json")
@@ -57,7 +57,7 @@ def test_another_queue_does_not_lose_a_waiting_run(agent: Agent) -> None:
     assert agent.wait(run)["state"] == "completed" and agent.log(run) == "ran\n"
 
 
-def test_the_same_queue_by_another_name_is_the_same(agent: Agent) -> None:
+def test_linked_queue_is_same_queue(agent: Agent) -> None:
     link = agent.folder / "link"
     link.symlink_to(agent.folder, target_is_directory=True)
     own, agent.queue = agent.queue, str(link / "queue")
@@ -70,7 +70,7 @@ def test_the_same_queue_by_another_name_is_the_same(agent: Agent) -> None:
     assert agent.state(run)["state"] == "lost"
 
 
-def test_an_ended_run_never_starts(agent: Agent) -> None:
+def test_ended_run_in_queue_never_starts(agent: Agent) -> None:
     busy(agent)
     run = agent.submit("print('ran')")
     path = agent.run_folder(run) / "state.json"
@@ -81,7 +81,7 @@ def test_an_ended_run_never_starts(agent: Agent) -> None:
     assert agent.state(run)["state"] == "lost" and agent.log(run) == ""
 
 
-def test_another_pid_namespace_does_not_lose_a_running_run(agent: Agent) -> None:
+def test_other_pid_namespace_keeps_running_run(agent: Agent) -> None:
     inside = ["unshare", "--pid", "--fork", "--mount-proc"]
     if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode:
         pytest.skip("needs the right to make a PID namespace")
@@ -104,7 +104,7 @@ def status_of(pid: int) -> str:
         return ""
 
 
-def test_a_run_of_an_ended_container_is_lost(agent: Agent) -> None:
+def test_run_of_ended_container_is_lost(agent: Agent) -> None:
     inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode:
         pytest.skip("needs the right to make a PID namespace")
@@ -131,7 +131,7 @@ def test_a_run_of_an_ended_container_is_lost(agent: Agent) -> None:
     until(lambda: agent.good("info")["running"] == 0, "the free slot")
 
 
-def test_node_where_namespaces_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_without_namespaces_is_host(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str) -> str:
         raise FileNotFoundError(path)
 
@@ -161,7 +161,7 @@ def unreadable(path: Path) -> None:
     ("damage", "words"),
     [(newer, "newer jupyter_amltrain (schema 99"), (torn, "is damaged"), (unreadable, "Is a directory")],
 )
-def test_a_job_that_cannot_be_read_fails_alone(agent: Agent, damage: Callable[[Path], None], words: str) -> None:
+def test_unreadable_job_file_fails_only_its_run(agent: Agent, damage: Callable[[Path], None], words: str) -> None:
     busy(agent)
     broken, good = agent.submit("pass"), agent.submit("print('fine')")
     damage(agent.run_folder(broken) / "job.json")
@@ -173,7 +173,7 @@ def test_a_job_that_cannot_be_read_fails_alone(agent: Agent, damage: Callable[[P
     assert broken in agent.good("list")["errors"] or damage is torn
 
 
-def test_a_state_that_cannot_be_read_is_set_aside(agent: Agent) -> None:
+def test_unreadable_state_file_is_set_aside(agent: Agent) -> None:
     dispatcher_pid = agent.dispatcher()
     busy(agent)
     broken, good = agent.submit("print('late')"), agent.submit("print('fine')")
@@ -191,7 +191,7 @@ def test_a_state_that_cannot_be_read_is_set_aside(agent: Agent) -> None:
     assert diary(agent).count(f"run {broken} is set aside") == 1
 
 
-def test_queue_files_that_cannot_be_read_stop_no_dispatcher(agent: Agent) -> None:
+def test_unreadable_queue_file_keeps_dispatcher(agent: Agent) -> None:
     agent.dispatcher()
     agent.kill_dispatcher()
     tickets = Path(agent.queue, "tickets")
@@ -207,9 +207,7 @@ def test_queue_files_that_cannot_be_read_stop_no_dispatcher(agent: Agent) -> Non
     assert found.load() == {} and found.last() == 9 and len(found.unreadable) == 3
 
 
-def test_an_error_in_the_loop_does_not_end_the_dispatcher(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_dispatcher_loop_error_keeps_dispatcher(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     once = tmp_path / "once"
     once.mkdir()
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", "dispatcher_turn:raise")
@@ -220,7 +218,7 @@ def test_an_error_in_the_loop_does_not_end_the_dispatcher(
     assert diary(agent).count("serves") == 1
 
 
-def test_an_error_of_every_turn_makes_no_busy_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatcher_repeated_error_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     said: list[str] = []
     monkeypatch.setattr(time, "sleep", slept.append)
@@ -249,7 +247,7 @@ class _Nothing:
 
 
 @pytest.mark.parametrize("who", ["x", 5, [1], {"pid": "a"}, {"start": 1}, {"pid": 2**80, "start": 1}])
-def test_what_a_job_names_as_its_processes_disturbs_no_other_run(tmp_path: Path, who: Any) -> None:
+def test_forged_process_ids_affect_no_other_run(tmp_path: Path, who: Any) -> None:
     """A supervisor asks at the end of its run who serves the others; the dispatcher frees what has ended."""
     folder, home = json_dir.open_queue(str(tmp_path / "queue")), str(tmp_path / "home")
     run = Path(home, "runs", "bad-1")

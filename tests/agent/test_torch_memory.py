@@ -67,7 +67,7 @@ def figures(folder: Path) -> list[dict[str, Any]]:
 ALLOCATE = f"import torch, time; torch.cuda.init(); torch.cuda.sizes = ({300 * MIB}, {400 * MIB})\n"
 
 
-def test_figures_survive_a_sudden_end(tmp_path: Path) -> None:
+def test_torch_memory_after_sudden_end_is_kept(tmp_path: Path) -> None:
     code = ALLOCATE + ("import glob, os\nwhile not glob.glob('telemetry/torch-*.json'): time.sleep(0.01)\nos._exit(7)")
     done = python(tmp_path / "run", code, write_torch(tmp_path / "lib"))
     assert done.returncode == 7
@@ -75,7 +75,7 @@ def test_figures_survive_a_sudden_end(tmp_path: Path) -> None:
     assert found["devices"][0]["allocated_peak"] == 300 * MIB and found["devices"][0]["reserved"] == 400 * MIB
 
 
-def test_short_program_tells_at_its_end(tmp_path: Path) -> None:
+def test_torch_memory_of_short_program_is_written_at_end(tmp_path: Path) -> None:
     done = python(tmp_path / "run", ALLOCATE + "raise SystemExit(3)", write_torch(tmp_path / "lib"))
     assert done.returncode == 3 and len(figures(tmp_path / "run")) == 1
 
@@ -88,18 +88,18 @@ THREADS = "import threading; print(sorted(t.name for t in threading.enumerate())
     [(None, ALLOCATE), ("12.8", "import torch\n"), ("12.8", "import json\n")],
     ids=["cpu-only", "cuda-not-initialized", "no-torch"],
 )
-def test_program_without_cuda_is_left_alone(tmp_path: Path, cuda: str | None, code: str) -> None:
+def test_torch_memory_without_cuda_is_not_recorded(tmp_path: Path, cuda: str | None, code: str) -> None:
     done = python(tmp_path / "run", code + THREADS, write_torch(tmp_path / "lib", cuda))
     assert done.stdout.strip() == "['MainThread']" and not figures(tmp_path / "run")
 
 
-def test_hook_imports_nothing_before_torch(tmp_path: Path) -> None:
+def test_torch_hook_imports_nothing_before_torch(tmp_path: Path) -> None:
     code = "import sys; print(sorted(n for n in sys.modules if n in ('torch', 'threading', 'json', 'typing')))"
     without = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert python(tmp_path / "run", code).stdout == without
 
 
-def test_other_sitecustomize_still_runs(tmp_path: Path) -> None:
+def test_torch_hook_keeps_other_sitecustomize(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "sitecustomize.py").write_text("import builtins; builtins.of_other = __file__")
@@ -108,7 +108,7 @@ def test_other_sitecustomize_still_runs(tmp_path: Path) -> None:
     assert lines == [str(other / "sitecustomize.py")] * 2 + ["False"]
 
 
-def test_torch_of_another_kind_breaks_nothing(tmp_path: Path) -> None:
+def test_torch_hook_with_odd_torch_is_harmless(tmp_path: Path) -> None:
     lib = tmp_path / "lib"
     lib.mkdir()
     for text in ("", "version = None", "class version: cuda = '12'", "raise ImportError('broken build')"):
@@ -117,13 +117,13 @@ def test_torch_of_another_kind_breaks_nothing(tmp_path: Path) -> None:
         assert done.stdout.splitlines() == (["broken build"] if "raise" in text else []) + ["on"]
 
 
-def test_hook_can_be_left_out(tmp_path: Path) -> None:
+def test_torch_hook_can_be_disabled(tmp_path: Path) -> None:
     env = {"AMLTRAIN_TORCH_MEMORY": "0", "PYTHONPATH": "/x"}
     add_hook(env, str(tmp_path))
     assert env["PYTHONPATH"] == "/x" and not (tmp_path / "hook").exists()
 
 
-def test_figures_of_several_processes_are_put_together(tmp_path: Path) -> None:
+def test_torch_memory_of_processes_is_combined(tmp_path: Path) -> None:
     folder = tmp_path / "telemetry"
     folder.mkdir()
     gpus = [{"index": 2, "uuid": "GPU-aa-1"}, {"index": 5, "uuid": "GPU-bb-2"}]
@@ -152,9 +152,7 @@ def test_figures_of_several_processes_are_put_together(tmp_path: Path) -> None:
     assert torch.figures(1)["torch_allocated_peak"] == 300
 
 
-def test_allocator_stands_beside_the_driver_in_the_summary(
-    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_summary_has_allocator_and_driver_memory(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_SAMPLE_PERIOD", "0.1")
     driver: SwitchableDriver = fake.needed(tmp_path).use(monkeypatch)
     lib = write_torch(tmp_path / "lib", uuid=driver.uuid(0).partition("-")[2])
@@ -178,7 +176,7 @@ def test_allocator_stands_beside_the_driver_in_the_summary(
     assert summary["gpus"][0]["torch_allocated_peak"] == 300 and summary["gpus"][0]["torch_reserved_peak"] == 400
 
 
-def test_job_without_gpus_has_no_hook(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_hook_of_cpu_job_is_absent(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(torch_hook.FOLDER, "/of/an/outer/job")
     run = agent.submit(
         f"import os; print(os.environ.get({torch_hook.FOLDER!r}), 'hook' in os.environ.get('PYTHONPATH', ''))"
@@ -187,7 +185,7 @@ def test_job_without_gpus_has_no_hook(agent: Agent, monkeypatch: pytest.MonkeyPa
     assert agent.log(run).split() == ["None", "False"] and not (agent.run_folder(run) / "hook").exists()
 
 
-def test_stop_of_the_thread_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_torch_hook_stop_does_not_delay_exit(tmp_path: Path) -> None:
     begin = time.monotonic()
     code = ALLOCATE + "torch.cuda.memory_stats_as_nested_dict = lambda at: time.sleep(50)\ntime.sleep(1.5)"
     done = python(tmp_path / "run", code, write_torch(tmp_path / "lib"))

@@ -60,7 +60,7 @@ class Watch:
         return self.truth.verdict
 
 
-def test_not_used_is_said_at_the_end_of_the_grace_time_with_figures(folder: Path) -> None:
+def test_idle_gpu_after_grace_time_is_not_used(folder: Path) -> None:
     watch = Watch(folder, 2).run(3, members=False)
     assert watch.run(60, IDLE, {**IDLE, "memory": 637}).verdict == ""
     assert watch.run(1).verdict == "not used"
@@ -70,7 +70,7 @@ def test_not_used_is_said_at_the_end_of_the_grace_time_with_figures(folder: Path
     assert watch.file["cause"] == "because" and watch.asked == [[7]]
 
 
-def test_a_run_that_waits_before_its_first_process_has_its_grace_time_after_it(folder: Path) -> None:
+def test_grace_time_starts_at_first_process(folder: Path) -> None:
     assert Watch(folder).run(300, members=False).run(60).verdict == ""
 
 
@@ -89,7 +89,7 @@ def test_a_run_that_waits_before_its_first_process_has_its_grace_time_after_it(f
         ({**IDLE, "util": 90}, [{"mine": 500, "others": 9000}], "a process of this run"),
     ],
 )
-def test_any_one_sign_of_use_is_enough(folder: Path, reading: Any, slow: Any, said: str) -> None:
+def test_any_sign_of_use_is_used(folder: Path, reading: Any, slow: Any, said: str) -> None:
     watch = Watch(folder).run(12).run(2, reading, slow=slow)
     assert watch.verdict == "used" and said in watch.file["detail"] and "first after 12 s" in watch.file["detail"]
     assert watch.run(200).verdict == "used" and watch.file["cause"] == ""
@@ -107,7 +107,7 @@ def test_any_one_sign_of_use_is_enough(folder: Path, reading: Any, slow: Any, sa
         ({**IDLE, "memory": 100}, [], "GPU 0 lost 500 MiB meanwhile"),
     ],
 )
-def test_without_full_evidence_it_cannot_be_told(folder: Path, reading: Any, slow: Any, said: str) -> None:
+def test_incomplete_evidence_is_undecided(folder: Path, reading: Any, slow: Any, said: str) -> None:
     watch = Watch(folder).run(5).run(1, reading, slow=slow).run(55)
     assert watch.verdict == "cannot tell" and said in watch.file["detail"] and watch.asked == []
     assert watch.run(1, IDLE, slow=[{"mine": 1, "others": None}]).verdict == "used"
@@ -115,7 +115,7 @@ def test_without_full_evidence_it_cannot_be_told(folder: Path, reading: Any, slo
 
 @pytest.mark.parametrize("mine", [None, 0])
 @pytest.mark.parametrize("others", [None, 0])
-def test_missing_process_ids_are_never_evidence(folder: Path, mine: float | None, others: float | None) -> None:
+def test_missing_process_ids_are_no_evidence(folder: Path, mine: float | None, others: float | None) -> None:
     """The id modes: real ids, the host's, mixed ones, none at all, on a busy and on an idle device."""
     slow = [{"mine": mine, "others": others}]
     busy = Watch(folder).run(70, {"util": 80, "peak": 90, "memory": 9000}, slow=slow)
@@ -131,75 +131,75 @@ ABSENT, HIDDEN = [{"mine": 0, "others": 0, "own": False}], [{"mine": None, "othe
 
 
 @pytest.mark.parametrize("slow", [ABSENT, HIDDEN], ids=["complete list", "hidden pids"])
-def test_constant_utilization_of_a_display_is_not_use(folder: Path, slow: Any) -> None:
+def test_display_utilization_is_not_use(folder: Path, slow: Any) -> None:
     watch = Watch(folder, busy=[3]).run(3, DISPLAY, members=False).run(61, DISPLAY, slow=slow)
     assert watch.verdict == "not used" and "600" not in watch.file["detail"]
 
 
 @pytest.mark.parametrize("slow", [ABSENT, HIDDEN], ids=["complete list", "hidden pids"])
 @pytest.mark.parametrize("before", [[98], [0], []], ids=["seen", "not seen", "not read"])
-def test_driver_that_starts_busy_is_not_use(folder: Path, slow: Any, before: Any) -> None:
+def test_driver_start_utilization_is_not_use(folder: Path, slow: Any, before: Any) -> None:
     watch = Watch(folder, busy=before).run(5, START_OF_DRIVER, slow=slow).run(56, slow=slow)
     assert watch.verdict == "not used"
 
 
-def test_driver_that_starts_busy_hides_no_later_use(folder: Path) -> None:
+def test_driver_start_utilization_keeps_later_use(folder: Path) -> None:
     watch = Watch(folder, busy=[98]).run(5, START_OF_DRIVER, slow=HIDDEN).run(10, slow=HIDDEN)
     assert watch.run(2, {**IDLE, "util": 95}, slow=HIDDEN).verdict == "used"
 
 
 @pytest.mark.parametrize("memory", [600, None])
-def test_utilization_of_one_tick_is_neither_use_nor_none(folder: Path, memory: Any) -> None:
+def test_utilization_of_one_sample_is_undecided(folder: Path, memory: Any) -> None:
     reading = {"util": 90, "peak": 90, "memory": memory}
     watch = Watch(folder, busy=[0]).run(15, {**IDLE, "memory": memory}).run(1, reading)
     assert watch.verdict == ""
     assert watch.run(50, {**IDLE, "memory": memory}).verdict == "cannot tell"
 
 
-def test_complete_list_without_our_process_counts_against_utilization(folder: Path) -> None:
+def test_complete_process_list_overrides_utilization(folder: Path) -> None:
     busy = {"util": 60, "peak": 80, "memory": 600}
     watch = Watch(folder, busy=[0]).run(61, busy, slow=ABSENT)
     assert watch.verdict == "not used" and "no process" in watch.file["detail"] and "60" in watch.file["detail"]
     assert watch.run(1, {**busy, "memory": 700}, slow=ABSENT).verdict == "used"
 
 
-def test_empty_list_of_an_instance_counts_for_nothing(folder: Path) -> None:
+def test_empty_process_list_of_mig_instance_is_no_evidence(folder: Path) -> None:
     watch = Watch(folder, busy=[0])
     watch.truth.gpus = [{**GPUS[0], "mig": True}]
     assert watch.run(13, {"util": 60, "peak": 80, "memory": 600}, slow=ABSENT).verdict == "used"
 
 
-def test_gpu_that_was_busy_all_the_time_cannot_be_told(folder: Path) -> None:
+def test_always_busy_gpu_is_undecided(folder: Path) -> None:
     watch = Watch(folder, busy=[60]).run(61, {"util": 60, "peak": 62, "memory": 600}, slow=HIDDEN)
     assert watch.verdict == "cannot tell" and "before the run" in watch.file["detail"]
 
 
 @pytest.mark.parametrize("slow", [ABSENT, HIDDEN], ids=["complete list", "hidden pids"])
-def test_run_that_takes_memory_is_use_at_its_first_tick(folder: Path, slow: Any) -> None:
+def test_memory_growth_is_used_at_first_sample(folder: Path, slow: Any) -> None:
     watch = Watch(folder, busy=[98]).run(1, {**START_OF_DRIVER, "memory": 900}, slow=slow)
     assert watch.verdict == "used" and "first after 0 s" in watch.file["detail"]
 
 
-def test_utilization_before_the_run_outlives_a_killed_sampler(folder: Path) -> None:
+def test_utilization_before_run_survives_sampler_restart(folder: Path) -> None:
     watch = Watch(folder, busy=[8]).run(20, {**IDLE, "util": 8})
     watch.truth = watch.made(busy=[0])
     assert watch.run(41, {**IDLE, "util": 8}).verdict == "not used"
 
 
-def test_every_device_must_be_idle(folder: Path) -> None:
+def test_gpu_usage_requires_every_gpu_idle(folder: Path) -> None:
     assert Watch(folder, 2).run(70, IDLE, {**IDLE, "util": 15}).verdict == "used"
     (folder / "telemetry" / "truth-0.json").unlink()
     assert Watch(folder, 2).run(70, IDLE, NONE).verdict == "cannot tell"
 
 
-def test_others_who_were_there_before_us_take_away_the_evidence_for_good(folder: Path) -> None:
+def test_earlier_processes_make_usage_undecided(folder: Path) -> None:
     there = [{"mine": 0, "others": 9000}]
     watch = Watch(folder).run(2, IDLE, slow=there, members=False)
     watch.run(61, {**IDLE, "util": 50}, slow=[{"mine": 0, "others": 0}])
     assert watch.verdict == "cannot tell"
 
 
-def test_late_use_turns_the_verdict(folder: Path) -> None:
+def test_late_use_changes_verdict(folder: Path) -> None:
     watch = Watch(folder).run(75)
     assert watch.verdict == "not used"
     assert watch.run(1, {**IDLE, "peak": 40}).verdict == "not used"
@@ -207,7 +207,7 @@ def test_late_use_turns_the_verdict(folder: Path) -> None:
     assert "first after 75 s" in watch.file["detail"] and watch.file["cause"] == ""
 
 
-def test_a_hole_is_not_evidence(folder: Path) -> None:
+def test_sample_gap_is_no_evidence(folder: Path) -> None:
     watch = Watch(folder).run(20)
     watch.t += 4
     assert watch.run(37).verdict == "not used"  # a late tick is no hole
@@ -219,7 +219,7 @@ def test_a_hole_is_not_evidence(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("away", "verdict"), [(0, "not used"), (10, "cannot tell")])
-def test_a_killed_sampler_goes_on_where_it_was(folder: Path, away: float, verdict: str) -> None:
+def test_gpu_usage_after_sampler_restart_continues(folder: Path, away: float, verdict: str) -> None:
     watch = Watch(folder).run(3, members=False).run(29)
     watch.t += away
     watch.truth = watch.made(baseline=9000)  # what is on the device now is not what was before the run
@@ -231,7 +231,7 @@ def test_a_killed_sampler_goes_on_where_it_was(folder: Path, away: float, verdic
     assert watch.run(100).verdict == "used"
 
 
-def test_a_damaged_file_is_no_evidence(folder: Path) -> None:
+def test_damaged_usage_file_is_no_evidence(folder: Path) -> None:
     (folder / "telemetry" / "truth-0.json").write_text('{"schema":1,"verdict":"","state":{"gpus":3}}')
     assert Watch(folder).run(61).verdict == "cannot tell"
 
@@ -245,13 +245,13 @@ def test_a_damaged_file_is_no_evidence(folder: Path) -> None:
         (False, 0, "cannot tell", "before its processes were seen"),
     ],
 )
-def test_a_run_that_ends_before_its_grace_time(folder: Path, busy: bool, seconds: int, verdict: str, said: str) -> None:
+def test_short_run_verdict_follows_use(folder: Path, busy: bool, seconds: int, verdict: str, said: str) -> None:
     watch = Watch(folder).run(seconds, {**IDLE, "util": 50} if busy else IDLE)
     watch.truth.close()
     assert watch.verdict == verdict and said in watch.file["detail"]
 
 
-def test_a_full_disk_delays_the_file_only(folder: Path) -> None:
+def test_full_disk_delays_usage_file(folder: Path) -> None:
     watch = Watch(folder)
     (folder / "telemetry").rename(folder / "away")
     watch.run(62)
@@ -259,7 +259,7 @@ def test_a_full_disk_delays_the_file_only(folder: Path) -> None:
     assert watch.run(1).verdict == "not used"
 
 
-def test_the_file_is_written_seldom(folder: Path) -> None:
+def test_usage_file_is_written_rarely(folder: Path) -> None:
     watch, path = Watch(folder), folder / "telemetry" / "truth-0.json"
     seen = set()
     for _ in range(600):
@@ -268,7 +268,7 @@ def test_the_file_is_written_seldom(folder: Path) -> None:
     assert len(seen) < 20
 
 
-def test_the_run_says_what_it_owns_and_how_long_to_wait(folder: Path) -> None:
+def test_gpu_usage_reads_devices_and_grace_of_run(folder: Path) -> None:
     assert for_run(str(folder), ["GPU-a"], GPUS[:1], [600], 1.0) is None  # no run: a monitor
     (folder / "job.json").write_text(json.dumps({"schema": 1, "gpu_grace": 5}))
     (folder / "state.json").write_text(json.dumps({"schema": 1, "rank": None}))
@@ -327,7 +327,7 @@ CUDA_TORCH = [*CPU_TORCH, "torch/lib/libtorch_cuda.so", "nvidia/libcudart.so.12"
         ([], "^" + re.escape(THREE)),
     ],
 )
-def test_the_cause_is_read_from_the_processes(tmp_path: Path, processes: Any, said: str) -> None:
+def test_idle_cause_is_read_from_processes(tmp_path: Path, processes: Any, said: str) -> None:
     for pid, (libraries, visible) in enumerate(processes, 10):
         process(tmp_path, pid, libraries, **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}))
     found = likely([*range(10, 10 + len(processes)), 999], GPUS, str(tmp_path))

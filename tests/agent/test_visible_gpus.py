@@ -66,7 +66,7 @@ GPUS: list[dict[str, Any]] = [
         ("MIG-1c,1", []),  # the instance is there twice
     ],
 )
-def test_value_allows_what_cuda_would_see(value: str | None, numbers: list[int]) -> None:
+def test_visible_devices_value_selects_like_cuda(value: str | None, numbers: list[int]) -> None:
     assert [gpu["index"] for gpu in allowed(value, GPUS)] == numbers
 
 
@@ -98,7 +98,7 @@ ENTRIES = st.one_of(
 
 
 @given(st.lists(ENTRIES, max_size=5).map(",".join), st.lists(st.sampled_from(UUIDS), unique=True, max_size=3))
-def test_any_value_is_read_as_cuda_reads_it(value: str, uuids: list[str]) -> None:
+def test_visible_devices_random_value_selects_like_cuda(value: str, uuids: list[str]) -> None:
     gpus = [{"index": k, "uuid": uuid} for k, uuid in enumerate(uuids)]
     assert [gpu["index"] for gpu in allowed(value, gpus)] == cuda(value, uuids)
 
@@ -108,11 +108,11 @@ def test_any_value_is_read_as_cuda_reads_it(value: str, uuids: list[str]) -> Non
     [(None, False), ("", True), (" ", True), ("-1", True), ("-1,0", True), ("NoDevFiles", True)]
     + [(value, False) for value in ("0", "3,1", "GPU-0", "MIG-7")],
 )
-def test_value_that_hides_all_is_known_without_a_driver(value: str | None, hides: bool) -> None:
+def test_visible_devices_hiding_all_is_detected(value: str | None, hides: bool) -> None:
     assert visible_gpus.hides_all(value) is hides
 
 
-def test_job_of_a_run_is_not_restricted_to_its_parents_gpus() -> None:
+def test_nested_submit_ignores_gpus_of_parent() -> None:
     inside = {"AMLTRAIN_RUN": "outer:1", "CUDA_VISIBLE_DEVICES": "GPU-aa10"}
     assert visible_gpus.of_submitter(inside) is None
     assert visible_gpus.of_submitter({**inside, visible_gpus.OUTER: "0,2"}) == "0,2"
@@ -161,7 +161,7 @@ def machine(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ma
     return Machine(agent, fake.needed(tmp_path, 4).use(monkeypatch))
 
 
-def test_submitter_says_which_gpus_may_be_given(machine: Machine) -> None:
+def test_submitter_restricts_gpus(machine: Machine) -> None:
     uuid = machine.driver.uuid
     # Two kernels that differ, one dispatcher.
     for visible, gpus, given_ in (("3", 1, [3]), ("2", None, [2]), (None, 1, [0]), (uuid(3)[:-1] + "1", 1, [1])):
@@ -173,7 +173,7 @@ def test_submitter_says_which_gpus_may_be_given(machine: Machine) -> None:
     assert seen["AMLTRAIN_CUDA_VISIBLE_DEVICES"] == "3,1"
 
 
-def test_restriction_is_kept_while_a_job_waits_and_blocks_nobody_else(machine: Machine) -> None:
+def test_waiting_restricted_job_blocks_no_other(machine: Machine) -> None:
     uuid = machine.driver.uuid
     first = machine.agent.gated(**machine.payload("3", gpus=1))
     machine.agent.running(first, "up")
@@ -188,7 +188,7 @@ def test_restriction_is_kept_while_a_job_waits_and_blocks_nobody_else(machine: M
 
 
 @pytest.mark.parametrize("value", ["", "-1", "9"])
-def test_submitter_without_gpus_runs_on_the_cpu_and_it_is_said(machine: Machine, value: str) -> None:
+def test_submitter_without_gpus_runs_on_cpu_with_note(machine: Machine, value: str) -> None:
     run = machine.submit(value)
     devices, seen = machine.ran(run)
     assert devices == [] and seen["CUDA_VISIBLE_DEVICES"] == ""
@@ -197,14 +197,14 @@ def test_submitter_without_gpus_runs_on_the_cpu_and_it_is_said(machine: Machine,
     assert error["type"] == "CapacityError" and "CUDA_VISIBLE_DEVICES=" in error["message"]
 
 
-def test_more_gpus_than_the_submitter_may_have_are_refused(machine: Machine) -> None:
+def test_more_gpus_than_visible_are_refused(machine: Machine) -> None:
     error = machine.error("0,1", gpus=3)
     assert error["type"] == "CapacityError" and "GPU 0, GPU 1" in error["message"]
     error = machine.error("0,1", gpus=5)  # than the machine has
     assert error["type"] == "CapacityError" and "CUDA_VISIBLE_DEVICES" not in error["message"]
 
 
-def test_variable_of_the_job_is_kept_without_gpus_and_refused_with_them(machine: Machine) -> None:
+def test_job_visible_devices_with_gpus_is_refused(machine: Machine) -> None:
     chosen = {"CUDA_VISIBLE_DEVICES": "2"}
     assert machine.ran(machine.submit(None, gpus=0, env=chosen)) == (
         [], {"CUDA_VISIBLE_DEVICES": "2", "CUDA_DEVICE_ORDER": None, "AMLTRAIN_CUDA_VISIBLE_DEVICES": None},
@@ -215,7 +215,7 @@ def test_variable_of_the_job_is_kept_without_gpus_and_refused_with_them(machine:
         assert error["type"] == "SpecError" and "--gpus 0" in error["message"]
 
 
-def test_indices_are_given_where_a_tool_wants_them(machine: Machine) -> None:
+def test_gpu_ids_index_gives_indices(machine: Machine) -> None:
     devices, seen = machine.ran(machine.submit("3,1", gpus=2, gpu_ids="index"))
     assert devices == [machine.driver.uuid(3), machine.driver.uuid(1)]
     assert seen["CUDA_VISIBLE_DEVICES"] == "3,1" and seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
@@ -236,7 +236,7 @@ def split(machine: Machine) -> Machine:
     return machine
 
 
-def test_instances_are_slots(split: Machine) -> None:
+def test_mig_instances_are_slots(split: Machine) -> None:
     agent, uuid = split.agent, split.driver.uuid
     info = agent.good("info")
     assert [gpu["uuid"] for gpu in info["gpus"]] == [uuid(0, 0), uuid(0, 1), uuid(0, 2), uuid(1)]
@@ -249,7 +249,7 @@ def test_instances_are_slots(split: Machine) -> None:
         assert agent.wait(run)["state"] == "completed"
 
 
-def test_process_on_one_instance_leaves_the_others_free(split: Machine) -> None:
+def test_busy_mig_instance_keeps_others_free(split: Machine) -> None:
     uuid = split.driver.uuid
     split.driver.processes(0, [fake.Process(os.getpid(), 1 << 30, 4, 0)])
     assert split.agent.good("info")["slots"]["gpu"] == {"total": 4, "free": 3}
@@ -262,7 +262,7 @@ def test_process_on_one_instance_leaves_the_others_free(split: Machine) -> None:
     assert split.ran(waiting)[0] == [uuid(0, 1)]
 
 
-def test_submitter_may_name_an_instance_or_its_gpu(split: Machine) -> None:
+def test_submitter_may_name_mig_instance_or_gpu(split: Machine) -> None:
     uuid = split.driver.uuid
     # The lock of the run before may be let go of a moment after its end: another instance is free then.
     any_of_it = {uuid(0, number) for number in range(3)}
@@ -271,7 +271,7 @@ def test_submitter_may_name_an_instance_or_its_gpu(split: Machine) -> None:
         assert given_ in possible
 
 
-def test_several_instances_for_one_process_are_refused(split: Machine) -> None:
+def test_several_mig_instances_for_process_are_refused(split: Machine) -> None:
     error = split.error(None, gpus=2)
     assert error["type"] == "CapacityError" and "one MIG instance" in error["message"]
     split.driver.set_gpus(3)
@@ -279,14 +279,14 @@ def test_several_instances_for_one_process_are_refused(split: Machine) -> None:
     assert split.ran(split.submit(None, gpus=2))[0] == [split.driver.uuid(1), split.driver.uuid(2)]
 
 
-def test_index_of_an_instance_is_refused(split: Machine) -> None:
+def test_mig_instance_index_is_refused(split: Machine) -> None:
     assert split.ran(split.submit(None, gpus=1, gpu_ids="index"))[1]["CUDA_VISIBLE_DEVICES"] == "1"
     for fields in ({"gpus": 1}, {}):
         error = split.error("0", gpu_ids="index", **fields)
         assert error["type"] == "CapacityError" and "no index" in error["message"]
 
 
-def test_gpu_without_instances_is_told_not_given(machine: Machine) -> None:
+def test_mig_gpu_without_instances_is_reported(machine: Machine) -> None:
     machine.driver.set_gpus(1)
     machine.driver.mig(0, [])
     info = machine.agent.good("info")

@@ -17,7 +17,7 @@ ROWS = [
 ]
 
 
-def test_every_row_names_a_switch_that_exists_or_why_there_is_none() -> None:
+def test_assumption_rows_name_switch_or_reason() -> None:
     assert all(len(row) == 5 and all(row) for row in ROWS)
     assert ROWS[0][0].startswith("`./logs`") and ROWS[0][3] == "`logs_uploaded_live`"
     named = []
@@ -31,16 +31,16 @@ def test_every_row_names_a_switch_that_exists_or_why_there_is_none() -> None:
     assert sorted(named) == sorted(set(TABLE) - PACES)
 
 
-def test_what_is_looked_at_without_a_switch_is_listed() -> None:
+def test_assumptions_without_switch_are_listed() -> None:
     said = " ".join(TEXT.split())
     for name, (assumed, how) in UNSWITCHED.items():
         assert f"- **{name}**: {assumed} How: {how}." in said, name
 
 
-def test_every_pace_stands_below_the_table() -> None:
+def test_assumption_intervals_are_listed() -> None:
     below = TEXT.rpartition("|\n")[2]
     assert set(re.findall(r"`(\w+)`", below)) == set(PACES)
 
 
-def test_every_check_is_of_a_switch() -> None:
+def test_live_checks_are_of_switches() -> None:
     assert set(CHECKED) <= set(TABLE) - PACES

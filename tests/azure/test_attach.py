@@ -24,12 +24,12 @@ DEADLINE = 60.0
         ("gpu/digits-k3f9", "gpu/digits-k3f9"),
     ],
 )
-def test_the_name_in_an_address(text: str, name: str) -> None:
+def test_job_name_in_address_is_found(text: str, name: str) -> None:
     assert job_name_in_url(text) == name
 
 
 @pytest.mark.thorough
-def test_by_name_and_by_page(api: Any, azure_env: Azure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attach_by_name_and_by_page(api: Any, azure_env: Azure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_AZURE_WARM", "0")
     azure_env.control("/switch", scale_seconds=0.1)
     controller = api.controller()

@@ -49,7 +49,7 @@ def nothing_stays(azure: Azure) -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_flipped_does_not_hold(azure_env: Azure, tmp_path: Path) -> None:
+def test_live_check_of_flipped_switch_fails(azure_env: Azure, tmp_path: Path) -> None:
     azure_env.control("/switch", logs_uploaded_live=False, delete_missing=404)
     process = started(azure_env, tmp_path, "--yes")
     said, _ = process.communicate(timeout=150)
@@ -73,7 +73,7 @@ def test_what_is_flipped_does_not_hold(azure_env: Azure, tmp_path: Path) -> None
     nothing_stays(azure_env)
 
 
-def test_instance_failure_holds_only_where_status_and_errors_say_so() -> None:
+def test_live_check_instance_failure_needs_status_and_errors() -> None:
     failed = {"lastOperation": {"operationStatus": "StartFailed"}, "errors": [{"error": {"code": "Allocation"}}]}
     assert workspace_checks.failure_found(failed) == (
         True,
@@ -84,7 +84,7 @@ def test_instance_failure_holds_only_where_status_and_errors_say_so() -> None:
     assert workspace_checks.failure_found({"lastOperation": {"operationStatus": "Succeeded"}})[0] is None
 
 
-def test_queue_reasons_hold_only_where_the_record_alone_has_them() -> None:
+def test_live_check_queue_reasons_need_record() -> None:
     record = ["cancelationReason", "queueingInfo", "status"]
     assert job_checks.reasons_found({})[0] is None
     assert job_checks.reasons_found({"details": ["status"], "runs/ID": record})[0] is True
@@ -93,7 +93,7 @@ def test_queue_reasons_hold_only_where_the_record_alone_has_them() -> None:
 
 
 @pytest.mark.thorough
-def test_an_interrupted_one_takes_everything_away(azure_env: Azure, tmp_path: Path) -> None:
+def test_live_check_interrupted_cleans_up(azure_env: Azure, tmp_path: Path) -> None:
     process = started(azure_env, tmp_path, "--yes")
     assert process.stdout is not None
     seen = []
@@ -110,7 +110,7 @@ def test_an_interrupted_one_takes_everything_away(azure_env: Azure, tmp_path: Pa
 
 
 @pytest.mark.thorough
-def test_nothing_is_done_without_a_word(azure_env: Azure, tmp_path: Path) -> None:
+def test_live_check_without_confirmation_does_nothing(azure_env: Azure, tmp_path: Path) -> None:
     for more, environ, word, code in (
         (["--yes"], {"AMLTRAIN_AZURE_LIVE": ""}, "AMLTRAIN_AZURE_LIVE=1", 2),
         ([], {}, "costs less than 1 USD", 1),
@@ -121,7 +121,7 @@ def test_nothing_is_done_without_a_word(azure_env: Azure, tmp_path: Path) -> Non
     assert azure_env.control("/wire") == []
 
 
-def test_no_secret_is_written() -> None:
+def test_live_check_writes_no_secret() -> None:
     with pytest.raises(ValueError, match="signature or a token"):
         dumped({"url": "https://x/y?sv=1&sig=abc"})
     assert json.loads(dumped({"a": [1, None]})) == {"a": [1, None]}

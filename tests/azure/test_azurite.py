@@ -42,7 +42,7 @@ def gone(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_nothing_of_it_is_left(tmp_path: Path, killed: bool) -> None:
+def test_azurite_end_leaves_no_process(tmp_path: Path, killed: bool) -> None:
     node = tmp_path / "node"
     node.write_text(NODE)
     node.chmod(0o755)

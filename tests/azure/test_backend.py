@@ -128,7 +128,7 @@ class TestAzureBackend(BackendContract):
     def long(self) -> tuple[JobSpec, Snapshot]:
         return job("long", "import time\nprint('here', flush=True)\ntime.sleep(600)\n")
 
-    def test_a_monitor_is_read_like_a_run_and_kept_by_its_name(self, call: Call[Any], backend: Any) -> None:
+    def test_monitor_is_read_like_run(self, call: Call[Any], backend: Any) -> None:
         """As any other, but with one value a minute and only of what runs there."""
         assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
         folder = call(backend.monitor("watch-1", None, 0.1))
@@ -152,7 +152,7 @@ class TestAzureBackend(BackendContract):
     def _log(self, call: Call[Any], backend: AzureBackend, run: Run) -> str:
         return str(call(backend.read(run.run_id, "log", 0)).data.decode())
 
-    def test_the_printed_request_is_what_is_sent(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
+    def test_dry_run_request_equals_sent(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
         spec, snapshot = job(
             "printed",
             "print(1)\n",
@@ -179,9 +179,7 @@ class TestAzureBackend(BackendContract):
         assert body == shown
         call(backend.cancel(plan.run_id))
 
-    def test_all_ranks_are_in_the_log_and_each_node_has_its_telemetry(
-        self, call: Call[Any], backend: AzureBackend
-    ) -> None:
+    def test_multi_node_log_and_telemetry_are_complete(self, call: Call[Any], backend: AzureBackend) -> None:
         text = "import os, time\nfor i in range(3):\n    print('line', i, flush=True)\n    time.sleep(0.5)\n"
         run = self._run(
             call,
@@ -197,7 +195,7 @@ class TestAzureBackend(BackendContract):
             head = call(backend.read(run.run_id, f"telemetry/{number}", 0)).data.split(b"\n")[0]
             assert json.loads(head)["node"] == number
 
-    def test_metrics_and_values_come_home(self, call: Call[Any], backend: AzureBackend) -> None:
+    def test_metrics_and_outputs_are_returned(self, call: Call[Any], backend: AzureBackend) -> None:
         text = (
             "import json, os, mlflow\n"
             "for i in range(3):\n    mlflow.log_metric('loss', 1 / (i + 1), step=i)\n"
@@ -214,7 +212,7 @@ class TestAzureBackend(BackendContract):
 
     @pytest.mark.thorough
     @pytest.mark.parametrize("switch", ["logs_uploaded_live", "logs_in_details"])
-    def test_figures_come_home_where_the_service_does_not_show_our_folder(
+    def test_metrics_without_log_folder_are_returned(
         self, call: Call[Any], backend: AzureBackend, az: Azure, switch: str
     ) -> None:
         az.control("/switch", **{switch: False})
@@ -244,18 +242,18 @@ class TestAzureBackend(BackendContract):
     @pytest.mark.parametrize(
         ("name", "value"), [("timeout_state", "Failed"), ("retry_logs", "folder"), ("std_log_names", "padded")]
     )
-    def test_the_other_way_of_the_service(
+    def test_alternative_service_behavior_is_supported(
         self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path, name: str, value: str
     ) -> None:
         az.control("/switch", **{name: value})
         if name == "timeout_state":
-            self.test_a_time_limit_is_told(call, backend)
+            self.test_time_limit_run_is_timeout(call, backend)
         elif name == "retry_logs":
-            self.test_a_machine_that_is_taken_away(call, backend, az, tmp_path)
+            self.test_preempted_run_is_requeued(call, backend, az, tmp_path)
         else:
-            self.test_all_ranks_are_in_the_log_and_each_node_has_its_telemetry(call, backend)
+            self.test_multi_node_log_and_telemetry_are_complete(call, backend)
 
-    def test_no_signature_and_no_token_is_written_down(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
+    def test_state_root_has_no_signature_or_token(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
         run = self._run(call, backend, self.short())
         call(backend.read(run.run_id, "log", 0))
         for path in backend.compute.root.path.rglob("*"):
@@ -267,19 +265,19 @@ class TestAzureBackend(BackendContract):
                     and az.environ["AZURE_CLIENT_SECRET"].encode() not in data
                 )
 
-    def test_why_a_run_failed(self, call: Call[Any], backend: AzureBackend) -> None:
+    def test_failed_run_has_cause(self, call: Call[Any], backend: AzureBackend) -> None:
         status = self._run(call, backend, job("bad", "raise ValueError('no')\n")).status
         assert (status.state, status.reason, status.exit_code) == (RunState.FAILED, "exit", 1)
 
     @pytest.mark.thorough
-    def test_a_time_limit_is_told(self, call: Call[Any], backend: AzureBackend) -> None:
+    def test_time_limit_run_is_timeout(self, call: Call[Any], backend: AzureBackend) -> None:
         status = self._run(call, backend, job("limit", "import time\ntime.sleep(60)\n", timeout=1.0)).status
         assert (status.state, status.reason) == (RunState.FAILED, "timeout")
 
     @pytest.mark.thorough
     @pytest.mark.parametrize("told", [True, False])
     @pytest.mark.parametrize("by", ["agent", "service"])
-    def test_two_kernels_agree_that_a_run_ended_at_its_time_limit(
+    def test_time_limit_is_same_in_two_kernels(
         self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path, by: str, told: bool
     ) -> None:
         az.control("/switch", timeout_reason=told)
@@ -306,7 +304,7 @@ class TestAzureBackend(BackendContract):
             other_loop.close()
         assert [(end.state, end.reason) for end in ends] == [(RunState.FAILED, "timeout")] * 3
 
-    def test_what_a_job_in_azure_cannot_have(self, call: Call[Any], backend: AzureBackend, tmp_path: Path) -> None:
+    def test_unsupported_azure_job_is_refused(self, call: Call[Any], backend: AzureBackend, tmp_path: Path) -> None:
         for more, field in (
             ({"secrets": ("TOKEN",)}, "secrets"),
             ({"inputs": {"data": JobInput(path=str(tmp_path))}}, "inputs"),
@@ -318,7 +316,7 @@ class TestAzureBackend(BackendContract):
             assert caught.value.field == field and str(caught.value) == backend.refuses(spec)
 
     @pytest.mark.thorough
-    def test_another_kernel_finds_spec_log_and_values(
+    def test_other_kernel_finds_spec_log_and_outputs(
         self, call: Call[Any], loop: LoopThread, backend: AzureBackend, az: Azure, tmp_path: Path
     ) -> None:
         run = self._run(call, backend, self.short())
@@ -337,7 +335,7 @@ class TestAzureBackend(BackendContract):
             other_loop.close()
 
     @pytest.mark.thorough
-    def test_a_job_that_somebody_else_submitted(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
+    def test_foreign_job_is_found(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
         call(raw_job(backend, "theirs", command="echo by hand"))
         call(self._until_ended(backend, "theirs"))
         run = call(backend.find("theirs"))
@@ -345,9 +343,7 @@ class TestAzureBackend(BackendContract):
         assert not run.project and self._log(call, backend, run) == "by hand\n"
 
     @pytest.mark.thorough
-    def test_a_machine_that_is_taken_away(
-        self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path
-    ) -> None:
+    def test_preempted_run_is_requeued(self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path) -> None:
         async def low() -> None:
             settings = {"size": SIZE, "max_nodes": 1, "low_priority": True}
             link = client_of(backend._loop, backend.compute.root)
@@ -381,7 +377,7 @@ class TestAzureBackend(BackendContract):
         assert numbers == list(range(len(numbers)))
 
     @pytest.mark.thorough
-    def test_serverless(self, call: Call[Any], backend: AzureBackend) -> None:
+    def test_serverless_job_completes(self, call: Call[Any], backend: AzureBackend) -> None:
         free = AzureBackend(ServerlessTarget(name="free", size=SIZE), backend._loop, backend.compute.root)
         run = self._run(call, free, self.short())
         assert self._log(call, free, run) == "one line\nand the end\n"
@@ -389,7 +385,7 @@ class TestAzureBackend(BackendContract):
         assert run.run_id not in [r.run_id for r in call(backend.list())]
 
     @pytest.mark.thorough  # test_upload.py has the short way
-    def test_the_doors_of_a_run(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
+    def test_run_links_are_listed(self, call: Call[Any], backend: AzureBackend, az: Azure) -> None:
         """Its page all the time; the others while it runs. Whoever comes has to sign in: no address holds a key."""
         key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK7 me@here"
         wanted = job(
@@ -428,7 +424,9 @@ class TestAzureBackend(BackendContract):
         again = call(backend.find(run.run_id))
         assert again is not None and again.status.doors == (page,)
 
-    def test_an_edit_sends_the_edit(self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path) -> None:
+    def test_edited_code_sends_changed_files_only(
+        self, call: Call[Any], backend: AzureBackend, az: Azure, tmp_path: Path
+    ) -> None:
         source = tmp_path / "source"
         for number in range(60):
             path = source / f"package{number % 5}" / f"m{number}.py"
@@ -462,7 +460,7 @@ class TestAzureBackend(BackendContract):
         _, third = submitted()
         assert third == []
 
-    def test_a_live_job_is_not_archived_by_a_wrong_name(self, call: Call[Any], backend: AzureBackend) -> None:
+    def test_delete_with_wrong_name_is_refused(self, call: Call[Any], backend: AzureBackend) -> None:
         call(backend.delete("nobody-22222"))
         with pytest.raises(CommandError, match="not a monitor's id"):
             call(backend.read("monitors/..", "log", 0))

@@ -40,7 +40,7 @@ def shown(run: Any) -> str:
     return show_text(run)
 
 
-def test_trials_of_a_sweep_have_their_metric_and_the_best_is_marked(api: Any, azure: Azure, folder: Path) -> None:
+def test_sweep_trials_have_metric_and_best(api: Any, azure: Azure, folder: Path) -> None:
     run = submit(f"{folder}/scored.yml --target cpu").wait(DEADLINE)
     children = run.children
     assert [(one.kind, one.state, one.metric, one.value, one.best) for one in children] == [
@@ -60,7 +60,7 @@ def test_trials_of_a_sweep_have_their_metric_and_the_best_is_marked(api: Any, az
     assert run.logs(step=children[2].id) == "scored 0.25\n"
 
 
-def test_steps_of_a_pipeline_have_logs_of_their_own(api: Any, folder: Path) -> None:
+def test_pipeline_steps_have_own_logs(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/pipeline.yml --target cpu --param word=there").wait(DEADLINE)
     assert [(one.name, one.kind, one.state, one.metric) for one in run.children] == [
         ("writes", "step", "completed", ""),
@@ -72,7 +72,7 @@ def test_steps_of_a_pipeline_have_logs_of_their_own(api: Any, folder: Path) -> N
         run.logs(step="nobody")
 
 
-def test_log_of_a_step_in_a_terminal_and_followed(api: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_log_is_followed_in_terminal(api: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from jupyter_amltrain import cli
     from jupyter_amltrain.commands import runs as commands
 
@@ -90,7 +90,7 @@ def test_log_of_a_step_in_a_terminal_and_followed(api: Any, folder: Path, capsys
     assert "writes, reads" in capsys.readouterr().err
 
 
-def test_failed_step_says_why(api: Any, folder: Path) -> None:
+def test_failed_step_has_cause(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/failing_pipeline.yml --target cpu")
     with pytest.raises(RunFailed):
         run.wait(DEADLINE)
@@ -99,13 +99,13 @@ def test_failed_step_says_why(api: Any, folder: Path) -> None:
     assert run.logs(step="wrong") == "about to fail\n"
 
 
-def test_automl_trial_is_the_best_by_the_tag_of_the_service(api: Any, folder: Path) -> None:
+def test_automl_best_trial_follows_service_tag(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/automl.yml --target cpu").wait(DEADLINE)
     (trial,) = run.children
     assert (trial.metric, trial.value, trial.best) == ("accuracy", 0.9, True)
 
 
-def test_children_are_rows_while_the_parent_runs(api: Any, folder: Path) -> None:
+def test_children_of_live_run_are_rows(api: Any, folder: Path) -> None:
     """A live run's row in the panel and its record have them before its end."""
     text = yaml_files.PIPELINE.replace("grep -x", "sleep 600; grep -x")
     (folder / "slow.yml").write_text(text)
@@ -120,7 +120,7 @@ def test_children_are_rows_while_the_parent_runs(api: Any, folder: Path) -> None
     until(lambda: run.status.state.terminal, "its end")
 
 
-def test_another_kernel_finds_the_rows_of_an_ended_run(api: Any, azure: Azure, folder: Path) -> None:
+def test_other_kernel_finds_children_of_ended_run(api: Any, azure: Azure, folder: Path) -> None:
     from jupyter_amltrain.backends.azureml import mirror_store
     from jupyter_amltrain.frontend.run_handlers import GetLog, LogHandlers
     from jupyter_amltrain.kernel.run_row import row_of

@@ -113,7 +113,7 @@ def run(loop: LoopThread) -> Callable[[Any], Any]:
     return lambda coro: loop.call(coro, 60)
 
 
-def test_a_cluster_is_sent_as_it_was_meant(
+def test_cluster_create_sends_all_settings(
     azure_env: Azure, make: Make, run: Callable[[Any], Any], tmp_path: Path
 ) -> None:
     (tmp_path / "id.pub").write_text(KEY)
@@ -151,7 +151,7 @@ def test_a_cluster_is_sent_as_it_was_meant(
         (ServerlessTarget(name="big", size="Standard_ND40rs_v2"), QuotaExceeded, "40 cores"),
     ],
 )
-def test_what_cannot_be_is_refused_before_it_is_sent(
+def test_invalid_compute_is_refused_before_request(
     azure_env: Azure, make: Make, run: Callable[[Any], Any], target: AzureTarget, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -159,7 +159,7 @@ def test_what_cannot_be_is_refused_before_it_is_sent(
     assert words in str(caught.value) and "\n" not in str(caught.value) and not wire(azure_env, r"PUT ")
 
 
-def test_a_scale_that_the_quota_cannot_hold(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+def test_scale_beyond_quota_is_refused(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", scale_seconds=0.2)
     life = make(AmlComputeTarget(name="gpu", size=GPU, max_nodes=4))
     run(life.create(Told()))
@@ -176,7 +176,7 @@ def test_a_scale_that_the_quota_cannot_hold(azure_env: Azure, make: Make, run: C
     assert (state.nodes, state.quota) == (1, "24 of 24 cores") or state.nodes == 1
 
 
-def test_maximum_and_idle_time_reach_the_service(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+def test_scale_of_maximum_and_idle_time_is_sent(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", scale_seconds=0.2)
     life = make(AmlComputeTarget(name="wide", size=GPU, max_nodes=2))
     run(life.create(Told()))
@@ -194,7 +194,7 @@ def test_maximum_and_idle_time_reach_the_service(azure_env: Azure, make: Make, r
         run(life.scale({"max_nodes": 9}, Told()))
 
 
-def test_the_quota_of_a_row_follows_its_machines(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+def test_quota_of_row_follows_nodes(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     """Whatever was kept of it a moment ago, by this kernel or by another."""
     azure_env.control("/switch", scale_seconds=0.05)
     target = AmlComputeTarget(name="counted", size=GPU, max_nodes=4, idle_minutes=1)
@@ -212,7 +212,7 @@ def test_the_quota_of_a_row_follows_its_machines(azure_env: Azure, make: Make, r
     assert len(wire(azure_env, "/usages")) == usages  # not at every look
 
 
-def test_a_creation_that_fails_leaves_nothing(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+def test_failed_create_leaves_no_compute(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", fail_provisioning="bad")
     life = make(AmlComputeTarget(name="bad", size=CPU))
     with pytest.raises(TargetError) as caught:
@@ -223,7 +223,7 @@ def test_a_creation_that_fails_leaves_nothing(azure_env: Azure, make: Make, run:
     assert run(life.state()).state == "ready"
 
 
-def test_the_services_own_refusal_in_plain_words(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+def test_service_quota_refusal_raises_quota_exceeded(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     body = {"error": {"code": "BadRequest", "message": "has a total vCPU quota of 0 and cannot accomodate for at least"
                       " 1 requested managed compute node which maps to 2 vCPUs."}}  # fmt: skip
     azure_env.control("/fault", match=r"PUT .*computes/no", times=1, status=400, body=body)
@@ -231,7 +231,7 @@ def test_the_services_own_refusal_in_plain_words(azure_env: Azure, make: Make, r
         run(make(AmlComputeTarget(name="nope", size=CPU)).create(Told()))
 
 
-def test_an_instance_restarts_and_has_its_schedules(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+def test_instance_restarts_with_schedules(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     life = make(InstanceTarget(name="mine", size=CPU, schedule_stop="18:30", idle_shutdown=30))
     run(life.create(Told()))
     (put,) = wire(azure_env, r"PUT .*computes/mine")
@@ -244,7 +244,7 @@ def test_an_instance_restarts_and_has_its_schedules(azure_env: Azure, make: Make
     assert wire(azure_env, r"POST .*computes/mine/restart") and told and run(life.state()).state == "ready"
 
 
-def test_cluster_scale_with_service_warning_is_kept(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+def test_cluster_scale_with_warning_succeeds(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", scale_seconds=0.2)
     life = make(AmlComputeTarget(name="warned", size=GPU, max_nodes=2))
     run(life.create(Told()))
@@ -264,7 +264,7 @@ def test_cluster_scale_with_service_warning_is_kept(azure_env: Azure, make: Make
         ("stop", "silent"),
     ],
 )
-def test_instance_operation_that_fails_is_reported_at_once(
+def test_instance_operation_failure_is_reported(
     azure_env: Azure, make: Make, run: Callable[[Any], Any], verb: str, how: str
 ) -> None:
     life = make(InstanceTarget(name="mine", size=CPU))
@@ -299,7 +299,7 @@ ATTACHED: list[tuple[AzureTarget, str]] = [
 
 
 @pytest.mark.parametrize(("target", "compute_type"), ATTACHED)
-def test_what_is_attached_and_detached(
+def test_machine_attach_and_detach(
     azure_env: Azure,
     make: Make,
     run: Callable[[Any], Any],
@@ -327,7 +327,7 @@ def test_what_is_attached_and_detached(
     assert "no compute" in run(life.state()).detail
 
 
-def test_prices_and_quotas_are_kept(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+def test_prices_and_quotas_are_cached(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     life = make(ServerlessTarget(name="less", size=GPU, tier="Spot"))
     run(life.prepare())
     state = run(life.state())
@@ -341,7 +341,7 @@ def test_prices_and_quotas_are_kept(azure_env: Azure, make: Make, run: Callable[
         run(life.hold(99))
 
 
-def test_keys_that_are_none(make: Make, run: Callable[[Any], Any], tmp_path: Path) -> None:
+def test_invalid_ssh_key_file_is_refused(make: Make, run: Callable[[Any], Any], tmp_path: Path) -> None:
     (tmp_path / "id").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n")
     for file, words in ((tmp_path / "id", "is a private key"), (tmp_path / "none", "there is no file")):
         life = make(InstanceTarget(name="mine", size=CPU, ssh_key_file=str(file)))
@@ -350,7 +350,7 @@ def test_keys_that_are_none(make: Make, run: Callable[[Any], Any], tmp_path: Pat
         assert words in str(caught.value) and "abc" not in str(caught.value)
 
 
-def test_the_commands(
+def test_compute_commands_print_sizes_and_quota(
     make: Make, root: StateRoot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from jupyter_amltrain.cli import main
@@ -372,7 +372,7 @@ def test_the_commands(
 
 
 @pytest.mark.thorough
-def test_a_cluster_by_the_command_line(
+def test_cli_cluster_lifecycle(
     azure_env: Azure, make: Make, root: StateRoot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from jupyter_amltrain.cli import main
@@ -400,7 +400,7 @@ def test_a_cluster_by_the_command_line(
     assert main(["compute", "list"]) == 0 and "lab" not in capsys.readouterr().out
 
 
-def test_a_silent_azure_is_waited_for(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
+def test_create_waits_for_slow_azure(azure_env: Azure, make: Make, run: Callable[[Any], Any]) -> None:
     azure_env.control("/switch", create_seconds=1.5)
     told: list[str] = []
 

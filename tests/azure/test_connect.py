@@ -110,7 +110,7 @@ def approving(az, **how):
 # ---- who, where, what
 
 
-def test_one_line_tells_who_where_and_what(api, az, place, home, ask):
+def test_connect_result_names_user_and_workspace(api, az, place, home, ask):
     made = api.connect(place)
     assert made.facts.name == az.workspace and made.facts.tenant == az.tenant
     assert made.said().startswith(
@@ -126,7 +126,7 @@ def test_one_line_tells_who_where_and_what(api, az, place, home, ask):
     assert not az.control("/problems")["problems"] and len([one for one in wire if "/token" in one["path"]]) <= 2
 
 
-def test_computes_become_targets_and_again_is_harmless(api, place, elsewhere):
+def test_connect_twice_adds_targets_once(api, place, elsewhere):
     api.connect(place)
     elsewhere.make("cpu")
     made = api.connect(place)
@@ -138,7 +138,7 @@ def test_computes_become_targets_and_again_is_harmless(api, place, elsewhere):
     assert [one["name"] for one in commands.listing()] == ["ml-dev"]
 
 
-def test_a_taken_name_is_told_apart_and_what_vanished_is_removed(api, place, elsewhere):
+def test_reconnect_renames_taken_and_removes_deleted(api, place, elsewhere):
     api.connect(place)
     api.controller().targets.add(FakeTarget(name="lab"))
     elsewhere.make("lab")
@@ -153,7 +153,7 @@ def test_a_taken_name_is_told_apart_and_what_vanished_is_removed(api, place, els
     assert sorted(t.name for t in api.targets()) == ["lab", "local", "ml-dev-lab"]
 
 
-def test_a_target_with_live_runs_stays(api, place, elsewhere):
+def test_reconnect_keeps_target_with_live_runs(api, place, elsewhere):
     api.connect(place)
     elsewhere.make("busy")
     api.connect(place)
@@ -174,7 +174,7 @@ def test_a_target_with_live_runs_stays(api, place, elsewhere):
     assert [t.name for t in api.targets()] == ["local"] and api.workspaces() == ([], "")
 
 
-def test_several_workspaces(api, az, place):
+def test_several_workspaces_are_connected(api, az, place):
     az.control("/workspace", name="other")
     api.connect(place)
     other = WorkspaceRef(
@@ -209,7 +209,7 @@ def test_several_workspaces(api, az, place):
         ({"tenant": "00000000-0000-4000-8000-00000000dead"}, "no such directory"),
     ],
 )
-def test_a_wrong_place_names_the_near_ones(api, place, change, sentence):
+def test_unknown_workspace_error_suggests_similar(api, place, change, sentence):
     import msgspec
 
     with pytest.raises(AmlTrainError, match=sentence):
@@ -217,7 +217,7 @@ def test_a_wrong_place_names_the_near_ones(api, place, change, sentence):
     assert api.workspaces() == ([], "")
 
 
-def test_a_subscription_may_be_named(api, place):
+def test_connect_by_subscription_name(api, place):
     import msgspec
 
     made = api.connect(msgspec.structs.replace(place, subscription="emulated"))
@@ -231,7 +231,7 @@ def test_a_subscription_may_be_named(api, place):
         ("AZURE_CLIENT_ID", "22222222-0000-4000-8000-000000000001", "no application with that id"),
     ],
 )
-def test_wrong_variables_are_told_and_nobody_else_is_asked(api, place, monkeypatch, name, value, sentence):
+def test_invalid_credential_variables_are_refused(api, place, monkeypatch, name, value, sentence):
     monkeypatch.setenv(name, value)
     shown = []
     with pytest.raises(AuthenticationError, match=sentence) as caught:
@@ -239,7 +239,7 @@ def test_wrong_variables_are_told_and_nobody_else_is_asked(api, place, monkeypat
     assert "wrong value" not in str(caught.value) and not [e for e in shown if e["kind"] == "sign-in"]
 
 
-def test_who_may_not_read_the_workspace_is_told_what_is_missing(api, az, place):
+def test_connect_without_permission_names_permission(api, az, place):
     az.control("/switch", authorization="none")
     with pytest.raises(
         AuthenticationError, match=r"lacks the permission Microsoft\.MachineLearningServices/workspaces/read"
@@ -247,7 +247,7 @@ def test_who_may_not_read_the_workspace_is_told_what_is_missing(api, az, place):
         api.connect(place)
 
 
-def test_who_may_only_read_is_told_what_is_missing(api, az, place):
+def test_connect_as_reader_names_missing_rights(api, az, place):
     az.control("/switch", authorization="reader")
     made = api.connect(place)
     assert made.said().endswith(
@@ -263,26 +263,26 @@ def test_who_may_only_read_is_told_what_is_missing(api, az, place):
         ({"cut": 0, "times": 20}, "was cut"),
     ],
 )
-def test_a_service_that_does_not_work_is_told(api, az, place, fault, sentence):
+def test_connect_with_service_error_is_refused(api, az, place, fault, sentence):
     az.control("/fault", match="GET management.azure.com/.*workspaces/ml-dev", **fault)
     with pytest.raises(TargetUnreachable, match=sentence):
         api.connect(place)
 
 
-def test_faults_that_pass_are_not_noticed(api, az, place):
+def test_connect_retries_transient_errors(api, az, place):
     az.control("/fault", match="GET management", status=500, times=1)
     az.control("/fault", match="GET management.*workspaces", status=429, times=1, headers={"Retry-After": "0"})
     az.control("/fault", match="GET management.*computes", cut=0, times=1)
     assert api.connect(place).facts.name == "ml-dev"
 
 
-def test_a_data_plane_that_does_not_answer_is_missing_but_no_obstacle(api, az, place):
+def test_connect_without_data_plane_succeeds_with_note(api, az, place):
     az.control("/fault", match="discovery", status=503, times=50)
     made = api.connect(place)
     assert "own services do not answer" in made.said() and made.facts.api == "https://eastus.api.azureml.ms"
 
 
-def test_a_token_that_is_over_in_mid_run_is_made_anew(az, api, place, ask):
+def test_expired_token_is_renewed(az, api, place, ask):
     api.connect(place)
     for revoked in (False, True):
         az.control("/expire-tokens", revoked=revoked)
@@ -295,7 +295,7 @@ def test_a_token_that_is_over_in_mid_run_is_made_anew(az, api, place, ask):
 # ---- a person
 
 
-def test_a_device_code_is_shown_and_the_sign_in_holds(api, nobody, place):
+def test_device_code_is_shown_and_sign_in_kept(api, nobody, place):
     show, shown = approving(nobody)
     made = api.connect(place, show)
     assert made.how == "a device code" and made.facts.method == "device" and "ada" in made.facts.user.lower()
@@ -311,14 +311,14 @@ def test_a_device_code_is_shown_and_the_sign_in_holds(api, nobody, place):
     assert not [event for event in shown if event["kind"] == "sign-in"]  # not asked twice
 
 
-def test_a_sign_in_holds_when_its_token_is_over(api, nobody, place, ask):
+def test_sign_in_survives_token_expiry(api, nobody, place, ask):
     api.connect(place, approving(nobody)[0])
     nobody.control("/expire-tokens")
     assert ask("computes.list", workspace="ml-dev") == []
 
 
 @pytest.mark.thorough
-def test_an_earlier_kernels_sign_in_is_asked_for_again_in_words(api, nobody, place, ask):
+def test_sign_in_of_earlier_kernel_is_requested_again(api, nobody, place, ask):
     api.connect(place, approving(nobody)[0])
     api.close()
     with pytest.raises(
@@ -328,7 +328,7 @@ def test_an_earlier_kernels_sign_in_is_asked_for_again_in_words(api, nobody, pla
     assert api.connect(WorkspaceRef(), approving(nobody)[0]).facts.method == "device"
 
 
-def test_a_code_that_expires_and_one_that_is_declined(api, nobody, place):
+def test_device_code_expired_or_declined_is_refused(api, nobody, place):
     nobody.control("/switch", device_code_seconds=2)
     shown = []
     with pytest.raises(AuthenticationError, match="expired"):
@@ -341,7 +341,7 @@ def test_a_code_that_expires_and_one_that_is_declined(api, nobody, place):
 
 
 @pytest.mark.thorough
-def test_a_sign_in_that_is_interrupted_ends(api, nobody, place):
+def test_interrupted_sign_in_ends(api, nobody, place):
     def show(event):
         if event.get("code"):
             raise KeyboardInterrupt
@@ -359,13 +359,13 @@ def test_a_sign_in_that_is_interrupted_ends(api, nobody, place):
     assert api.connect(place, approving(nobody)[0]).facts.method == "device"
 
 
-def test_somebody_else(api, az, place):
+def test_sign_in_as_other_user_is_reported(api, az, place):
     before = api.connect(place).facts.user
     made = api.connect(WorkspaceRef(method="device"), approving(az)[0])
     assert made.before == before != made.facts.user and f"(before: {before})" in made.said()
 
 
-def test_a_browser(api, nobody, place, tmp_path, monkeypatch):
+def test_browser_sign_in_succeeds(api, nobody, place, tmp_path, monkeypatch):
     """A browser that is signed in already: it follows the service back to the kernel's machine."""
     script = tmp_path / "browser.py"
     script.write_text(
@@ -389,7 +389,7 @@ def test_a_browser(api, nobody, place, tmp_path, monkeypatch):
 # ---- what is typed
 
 
-def test_config_json_is_found_upward(api, az, place, tmp_path):
+def test_config_json_is_found_in_parent_folder(api, az, place, tmp_path):
     config = {"subscription_id": az.subscription, "resource_group": az.resource_group, "workspace_name": az.workspace}
     deep = Path.cwd() / "a" / "b"
     deep.mkdir(parents=True)
@@ -419,7 +419,7 @@ def api_parser(line):
         ),
     ],
 )
-def test_a_wrong_config_says_what_is_wrong(api, text, sentence):
+def test_invalid_config_json_is_refused(api, text, sentence):
     Path("config.json").write_text(text)
     with pytest.raises(CommandError, match=sentence):
         commands.place_of(api_parser("connect --config config.json"))
@@ -429,7 +429,7 @@ def test_a_wrong_config_says_what_is_wrong(api, text, sentence):
         commands.place_of(api_parser("connect --subscription s"))
 
 
-def test_the_command_line_and_the_kernels_imports(az, home):
+def test_cli_connect_imports_no_azure_in_kernel(az, home):
     line = f"connect --subscription {az.subscription} --resource-group {az.resource_group} --workspace {az.workspace}"
     code = (
         "import sys\n"
@@ -444,7 +444,7 @@ def test_the_command_line_and_the_kernels_imports(az, home):
     assert "Signed in as" in done.stderr and "*  ml-dev" in done.stdout
 
 
-def test_a_magic_that_is_interrupted_says_so(api, nobody, place, monkeypatch):
+def test_interrupted_connect_magic_reports_it(api, nobody, place, monkeypatch):
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_amltrain.magics import display
@@ -471,7 +471,7 @@ def test_a_magic_that_is_interrupted_says_so(api, nobody, place, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_the_sdk_uses_the_same_sign_in(az, api, place, home):
+def test_sdk_uses_same_sign_in(az, api, place, home):
     """In a process of its own: importing the SDK takes seconds and is not for this one."""
     api.connect(place)
     code = (
@@ -488,7 +488,7 @@ def test_the_sdk_uses_the_same_sign_in(az, api, place, home):
     assert done.stdout.strip() == "0 []", done.stderr
 
 
-def test_the_magic_shows_the_sign_in_and_takes_it_away(api, nobody, place, capsys):
+def test_connect_magic_shows_and_clears_sign_in(api, nobody, place, capsys):
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell.instance()  # `display` asks whether there is one

@@ -93,11 +93,11 @@ def _ticks(api: Any, run: Any, node: int) -> list[int]:
 
 
 @pytest.mark.thorough
-def test_four_ranks_on_two_nodes(api: Any) -> None:
+def test_four_ranks_on_two_nodes_communicate(api: Any) -> None:
     check(api, SOCKETS)
 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch on this machine")
-def test_a_sum_by_gloo(api: Any) -> None:
+def test_gloo_all_reduce_sums(api: Any) -> None:
     check(api, TORCH)

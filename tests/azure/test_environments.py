@@ -35,7 +35,7 @@ def planned(line: str, cell: str) -> dict[str, Any]:
     return found
 
 
-def test_a_dry_run_says_what_the_environment_does_not_name(api: Any) -> None:
+def test_dry_run_notes_missing_packages(api: Any) -> None:
     found = planned("--target cpu --env AzureML-acpt-pytorch-2.8-cuda12.6", TORCH)
     (note,) = found["notes"]
     assert note.startswith(
@@ -47,7 +47,7 @@ def test_a_dry_run_says_what_the_environment_does_not_name(api: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_a_run_says_it_when_it_is_submitted(api: Any, azure: Azure) -> None:
+def test_submit_notes_missing_packages(api: Any, azure: Azure) -> None:
     for curated in (False, True):
         azure.control("/switch", curated_conda=curated)
         run = submit("--target cpu --env AzureML-sklearn-1.5", "print(1)\nif 0: pass\nimport torch\n").accepted(
@@ -63,14 +63,14 @@ def repr_of(run: Any) -> str:
     return str(run._repr_mimebundle_()["text/plain"])
 
 
-def test_a_targets_own_environment(api: Any) -> None:
+def test_target_environment_is_used(api: Any) -> None:
     carry_out("create own --kind serverless --size Standard_DS2_v2 --env AzureML-lightgbm-3.3@latest")
     assert planned("--target own", "import torch")["environment"] == {"name": "AzureML-lightgbm-3.3@latest"}
     asked = planned("--target own --env AzureML-sklearn-1.5", "print(1)")
     assert asked["environment"] == {"name": "AzureML-sklearn-1.5@latest"} and "notes" not in asked
 
 
-def test_the_default_with_gpus_is_chosen_by_what_the_cell_imports(api: Any) -> None:
+def test_default_gpu_environment_follows_imports(api: Any) -> None:
     carry_out("create gpus --kind serverless --size Standard_NC6s_v3")
     assert planned("--target gpus", "import torch")["environment"]["name"].startswith("AzureML-acpt-pytorch-2.8")
     assert planned("--target gpus", "import sklearn")["environment"]["name"] == "AzureML-sklearn-1.5@latest"
@@ -82,7 +82,7 @@ def test_the_default_with_gpus_is_chosen_by_what_the_cell_imports(api: Any) -> N
 
 
 @pytest.mark.thorough
-def test_a_derived_environment_keeps_the_packages(api: Any, azure: Azure) -> None:
+def test_derived_environment_keeps_packages(api: Any, azure: Azure) -> None:
     submit("--target cpu --env AzureML-sklearn-1.5 --derive-env", "print(1)").accepted(DEADLINE).cancel()
     name, sent = made(azure)
     words = ("scikit-learn~=1.5.0", "skops<1", "azureml-mlflow>=1.62.0.post6")
@@ -96,7 +96,7 @@ def test_a_derived_environment_keeps_the_packages(api: Any, azure: Azure) -> Non
 
 
 @pytest.mark.thorough
-def test_of_an_image_nothing_is_said_and_nothing_derived(api: Any, azure: Azure) -> None:
+def test_image_environment_has_no_note(api: Any, azure: Azure) -> None:
     assert "notes" not in planned("--target cpu --env mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04:latest", TORCH)
     submit("--target cpu --env mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04:latest", "print(1)").accepted(
         DEADLINE
@@ -111,14 +111,14 @@ def test_of_an_image_nothing_is_said_and_nothing_derived(api: Any, azure: Azure)
 @pytest.mark.parametrize(
     ("name", "hint"), [("kernle", "Did you mean --env kernel?"), ("mine", "Try: --env kernel, or --env conda.yml")]
 )
-def test_a_name_that_is_none_says_what_to_type(api: Any, name: str, hint: str) -> None:
+def test_unknown_environment_error_suggests_similar(api: Any, name: str, hint: str) -> None:
     with pytest.raises(EnvironmentFailed) as caught:
         submit(f"--target cpu --env {name}", "print(1)").accepted(DEADLINE)
     assert f"There is no environment '{name}' in lab. " in str(caught.value) and hint in str(caught.value)
 
 
 @pytest.mark.parametrize("listed", ["no", "null", "yes"])
-def test_default_environment_does_not_depend_on_its_container(api: Any, azure: Azure, listed: str) -> None:
+def test_default_environment_is_independent_of_listing(api: Any, azure: Azure, listed: str) -> None:
     azure.control("/switch", curated_listed=listed)
     try:
         run = submit("--target cpu", f"print({listed!r})").accepted(DEADLINE)
@@ -132,7 +132,7 @@ def test_default_environment_does_not_depend_on_its_container(api: Any, azure: A
         azure.control("/switch", curated_listed="no")
 
 
-def test_unknown_registry_environment_is_named_whole(api: Any) -> None:
+def test_unknown_registry_environment_error_names_it(api: Any) -> None:
     name = "azureml://registries/azureml/environments/nosuch/labels/latest"
     with pytest.raises(EnvironmentFailed) as caught:
         submit(f"--target cpu --env {name}", "print(1)").accepted(DEADLINE)

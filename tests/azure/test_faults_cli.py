@@ -58,7 +58,7 @@ def listed(line: Line) -> str:
     return said
 
 
-def test_what_azure_was_asked_for_goes_on(azure: Azure, line: Line) -> None:
+def test_interrupted_create_continues_at_azure(azure: Azure, line: Line) -> None:
     azure.control("/switch", create_seconds=4)
     create = ("create", "cpu", "--kind", "amlcompute", "--size", SIZE, "--yes")
     said = interrupted(line, "Creating: ", *create)
@@ -70,7 +70,7 @@ def test_what_azure_was_asked_for_goes_on(azure: Azure, line: Line) -> None:
     until(lambda: "There is no compute 'cpu'" in listed(line))
 
 
-def test_what_azure_may_not_have_been_asked_for(azure: Azure, line: Line, tmp_path: Path) -> None:
+def test_interrupted_create_request_is_unconfirmed(azure: Azure, line: Line, tmp_path: Path) -> None:
     azure.control("/switch", create_seconds=0.1)
     said = interrupted(
         line, "Asking Azure for it", "create", "perhaps", "--kind", "amlcompute", "--size", SIZE, "--yes"

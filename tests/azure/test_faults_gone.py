@@ -27,7 +27,7 @@ def deleted(desk: Desk, path: str) -> None:
     desk.azure.control("/gone", below=path)
 
 
-def test_a_compute_that_somebody_else_deleted(desk: Desk) -> None:
+def test_submit_to_deleted_compute_is_refused(desk: Desk) -> None:
     desk.good(f"%aml_compute create doomed --kind amlcompute --size {SIZE} --yes --wait")
     deleted(desk, "/computes/doomed")
     said = desk.bad("%%aml_submit --name late --target doomed\nprint(1)")
@@ -53,7 +53,7 @@ PASSING = {
 
 
 @pytest.mark.parametrize("what", PASSING)
-def test_a_404_that_passes_makes_no_run_lost(desk: Desk, what: str) -> None:
+def test_transient_404_keeps_run(desk: Desk, what: str) -> None:
     """A server of the service may lag behind the others, and say so for seconds."""
     run = begun(desk, f"passing-{what}", lines=80)
     desk.azure.control("/fault", match=r"GET (management|eastus)\S+", times=10**6, status=404, body=PASSING[what])
@@ -64,7 +64,7 @@ def test_a_404_that_passes_makes_no_run_lost(desk: Desk, what: str) -> None:
     whole(run, 80)
 
 
-def test_a_workspace_that_is_gone(azure: Azure, tmp_path: Path) -> None:
+def test_deleted_workspace_marks_run_lost(azure: Azure, tmp_path: Path) -> None:
     from jupyter_amltrain import api
 
     with cluster_of(azure, tmp_path) as desk:

@@ -103,18 +103,18 @@ def dies_at(there: Place, name: str, **more: str) -> None:
         live.submit_and_die(CELL.format(name=name))
 
 
-def test_a_kernel_that_dies_right_after_the_submit(there: Place) -> None:
+def test_kernel_death_after_submit_keeps_run(there: Place) -> None:
     dies_at(there, "after", AMLTRAIN_FAILPOINT="kernel_after_submit")
     (name,) = there.jobs("after")
     whole(there.look(f"cpu/{name}"))
 
 
-def test_a_kernel_that_dies_before_the_submit_leaves_nothing(there: Place) -> None:
+def test_kernel_death_before_submit_leaves_no_job(there: Place) -> None:
     dies_at(there, "before", AMLTRAIN_FAILPOINT="kernel_before_submit")
     assert there.jobs("before") == []
 
 
-def test_a_kernel_that_dies_during_the_upload_leaves_no_half_run(there: Place) -> None:
+def test_kernel_death_during_upload_leaves_no_run(there: Place) -> None:
     """The process that talks to Azure ends with its kernel, whatever it was doing."""
     with kernel(there.environ, there.folder / "work", AMLTRAIN_FAILPOINT="azure_during_upload:sleep=60") as live:
         there.run(live, "%load_ext jupyter_amltrain")
@@ -126,7 +126,7 @@ def test_a_kernel_that_dies_during_the_upload_leaves_no_half_run(there: Place) -
     assert all(row["name"] == "cpu" for row in there.azure.control("/billing"))
 
 
-def test_a_kernel_that_dies_while_it_follows(there: Place) -> None:
+def test_kernel_death_while_following_keeps_run(there: Place) -> None:
     with kernel(there.environ, there.folder / "work") as live:
         there.run(live, "%load_ext jupyter_amltrain")
         there.run(live, CELL.format(name="follow"))
@@ -139,7 +139,7 @@ def test_a_kernel_that_dies_while_it_follows(there: Place) -> None:
     whole(there.look(name))
 
 
-def test_what_a_notebook_keeps_of_refusals(there: Place) -> None:
+def test_notebook_errors_are_one_line(there: Place) -> None:
     """As one: every output of a cell that failed, with the errors' own text, is one line without a secret."""
     with kernel(there.environ, there.folder / "work") as live:
         there.run(live, "%load_ext jupyter_amltrain")
@@ -153,7 +153,7 @@ def test_what_a_notebook_keeps_of_refusals(there: Place) -> None:
     assert there.jobs("refused") == []
 
 
-def test_no_secret_is_anywhere(there: Place) -> None:
+def test_kernel_faults_leak_no_secret(there: Place) -> None:
     """After all that: in what kernels said, in any file of the state root, in the bodies of requests."""
     secret = there.environ["AZURE_CLIENT_SECRET"].encode()
     texts = {"kernels": "".join(there.said).encode()}

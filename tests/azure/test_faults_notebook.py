@@ -112,7 +112,7 @@ def approving(azure: Azure) -> Iterator[None]:
     thread.join(10)
 
 
-def test_nothing_that_is_saved_opens_anything(azure: Azure, approving: None, tmp_path: Path) -> None:
+def test_saved_notebook_contains_no_secret(azure: Azure, approving: None, tmp_path: Path) -> None:
     azure.control("/reset")
     notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
     for source, fails in cells(azure):

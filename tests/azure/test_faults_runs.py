@@ -82,7 +82,7 @@ DURING = {
 @pytest.mark.parametrize(
     "what", [name if name == "network" else pytest.param(name, marks=pytest.mark.thorough) for name in DURING]
 )
-def test_a_run_that_is_followed_is_whole_after(desk: Desk, what: str) -> None:
+def test_followed_run_after_fault_is_complete(desk: Desk, what: str) -> None:
     run = begun(desk, f"during-{what}")
     mend = broken(desk, what)
     if DURING[what]:
@@ -103,7 +103,7 @@ def test_a_run_that_is_followed_is_whole_after(desk: Desk, what: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", [{"status": 429}, {"status": 503}, {"cut": 0}], ids=["429", "503", "cut"])
-def test_a_cancel_that_is_refused_can_be_repeated(desk: Desk, fault: dict[str, Any]) -> None:
+def test_refused_cancel_can_be_repeated(desk: Desk, fault: dict[str, Any]) -> None:
     run = begun(desk, "cancel", lines=600)
     desk.azure.control("/fault", match=r"POST \S+/cancel", times=10**6, **fault)
     assert "Try again" in desk.bad(f"%aml_runs cancel {run.handle}")
@@ -113,7 +113,7 @@ def test_a_cancel_that_is_refused_can_be_repeated(desk: Desk, fault: dict[str, A
     until(lambda: run.state == "canceled")
 
 
-def test_an_answer_to_a_submit_that_is_lost_with_the_network(desk: Desk) -> None:
+def test_submit_with_lost_answer_is_found_later(desk: Desk) -> None:
     """The service has the job, and nobody can ask: it is said, and the run is found again."""
     from jupyter_amltrain import api
 
@@ -132,7 +132,7 @@ def test_an_answer_to_a_submit_that_is_lost_with_the_network(desk: Desk) -> None
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("point", ["azure_during_upload", "azure_before_put", "azure_after_put"])
-def test_the_process_that_talks_to_azure_is_killed(
+def test_killed_service_process_during_submit_recovers(
     desk: Desk, point: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is started again, and the service is asked whether it has the job."""
@@ -158,7 +158,7 @@ def test_the_process_that_talks_to_azure_is_killed(
 
 
 @pytest.mark.thorough
-def test_the_process_dies_between_a_files_bytes_and_their_count(
+def test_killed_service_process_before_save_keeps_files_exact(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from jupyter_amltrain import api
@@ -175,7 +175,7 @@ def test_the_process_dies_between_a_files_bytes_and_their_count(
 
 
 @pytest.mark.thorough
-def test_a_low_priority_machine_is_taken_away(desk: Desk) -> None:
+def test_preempted_low_priority_run_continues(desk: Desk) -> None:
     desk.good(f"%aml_compute create spot --kind amlcompute --size {SIZE} --low-priority --yes --wait")
     run = begun(desk, "spot", "spot")
     desk.azure.control("/preempt", job=run.run_id)
@@ -190,7 +190,7 @@ def test_a_low_priority_machine_is_taken_away(desk: Desk) -> None:
 
 
 @pytest.mark.thorough
-def test_an_image_that_cannot_be_built(desk: Desk, tmp_path: Path) -> None:
+def test_image_build_failure_is_reported(desk: Desk, tmp_path: Path) -> None:
     desk.azure.control("/switch", fail_build="CliV2")
     conda = tmp_path / "bad.yml"
     conda.write_text("dependencies: [python=3.11, pip, {pip: [no-such-package]}]\n")
@@ -206,7 +206,7 @@ def test_an_image_that_cannot_be_built(desk: Desk, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_cluster_that_cannot_be_provisioned(desk: Desk) -> None:
+def test_cluster_provisioning_failure_is_reported(desk: Desk) -> None:
     """`wait --wait` says the reason, and nothing stays that could bill."""
     desk.azure.control("/switch", fail_provisioning="broken")
     said = desk.bad(f"%aml_compute create broken --kind amlcompute --size {SIZE} --yes --wait")
@@ -222,7 +222,7 @@ def _service(desk: Desk) -> list[str]:
 
 
 @pytest.mark.thorough
-def test_machines_that_cannot_be_had(desk: Desk) -> None:
+def test_unavailable_nodes_are_in_queued_detail(desk: Desk) -> None:
     """A run that waits for ever tells why."""
     desk.azure.control("/switch", fail_allocation="nowhere")
     desk.good(f"%aml_compute create nowhere --kind amlcompute --size {SIZE} --yes --wait")
@@ -235,7 +235,7 @@ def test_machines_that_cannot_be_had(desk: Desk) -> None:
 
 
 @pytest.mark.thorough
-def test_a_quota_that_cannot_hold_it(desk: Desk) -> None:
+def test_create_beyond_quota_is_refused(desk: Desk) -> None:
     desk.azure.control("/quota", standardDSv2Family=2)
     jobs, wire = desk.jobs(), len(desk.wire())
     assert wire >= 0
@@ -246,7 +246,7 @@ def test_a_quota_that_cannot_hold_it(desk: Desk) -> None:
     assert desk.jobs() == jobs
 
 
-def test_files_of_a_run_hold_no_address(desk: Desk) -> None:
+def test_run_files_hold_no_signed_address(desk: Desk) -> None:
     """Signed addresses are secrets: they live in the process only."""
     run = begun(desk, "addresses")
     run.wait(60)

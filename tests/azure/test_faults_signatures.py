@@ -22,7 +22,7 @@ def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Des
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "unlisted"])
-def test_signatures_end_again_and_again_in_a_long_run(desk: Desk, listed: bool) -> None:
+def test_expired_signatures_in_long_run_are_renewed(desk: Desk, listed: bool) -> None:
     """As in twelve hours: of the logs, and of the agent's files where run history does not list them."""
     desk.azure.control("/switch", logs_in_details=listed)
     try:
@@ -37,7 +37,7 @@ def test_signatures_end_again_and_again_in_a_long_run(desk: Desk, listed: bool) 
         desk.azure.control("/switch", logs_in_details=True)
 
 
-def test_a_signature_that_ends_in_a_download(desk: Desk, tmp_path: Path) -> None:
+def test_expired_signature_during_download_is_renewed(desk: Desk, tmp_path: Path) -> None:
     """All files are asked for by one signature; here its hour is over when some are fetched."""
     desk.good(
         "%%aml_submit --name leaves --target cpu --as leaves --wait\nimport os\nos.makedirs('outputs', exist_ok=True)\n"
@@ -57,7 +57,7 @@ def test_a_signature_that_ends_in_a_download(desk: Desk, tmp_path: Path) -> None
         assert (tmp_path / f"outputs/{i}.bin").read_bytes() == bytes([i]) * 100_000
 
 
-def test_a_submit_when_all_signatures_have_ended(desk: Desk) -> None:
+def test_submit_with_expired_signatures_succeeds(desk: Desk) -> None:
     """Those by which the last code was sent are kept for a while, to copy what it has: then it is sent again."""
     for number in range(3):
         desk.good(f"%%aml_submit --name again --target cpu --as again --wait\nprint({number}, '{'x' * 5000}')")

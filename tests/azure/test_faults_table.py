@@ -116,7 +116,7 @@ def forget(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("stage", "fault"), ROWS)
-def test_a_fault_is_one_line_and_leaves_nothing(desk: Desk, stage: str, fault: str) -> None:
+def test_azure_error_is_one_line_and_leaves_nothing(desk: Desk, stage: str, fault: str) -> None:
     what, words = FAULTS[fault]
     name = f"{stage}-{fault}"
     cell = STAGES[stage].cell.replace("NAME", name).replace("CONNECT", desk.connect_line)
@@ -142,7 +142,7 @@ def test_a_fault_is_one_line_and_leaves_nothing(desk: Desk, stage: str, fault: s
     [{"status": 503}, {"status": 429}, {"status": 429, "headers": {"Retry-After": "1"}}, {"cut": 0}, {"cut": 30}],
     ids=["503", "429", "429-wait", "cut", "cut-late"],
 )
-def test_what_passes_is_not_seen(desk: Desk, stage: str, fault: dict[str, Any]) -> None:
+def test_transient_azure_error_is_retried_once(desk: Desk, stage: str, fault: dict[str, Any]) -> None:
     """A retry, or a look whether it was done all the same; never done twice."""
     number = len(desk.said)
     cell = STAGES[stage].cell.replace("NAME", f"ok{number}").replace("CONNECT", desk.connect_line)
@@ -156,7 +156,7 @@ def test_what_passes_is_not_seen(desk: Desk, stage: str, fault: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("revoked", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["over", "revoked"])
-def test_tokens_that_are_refused_in_mid_run_are_not_seen(desk: Desk, revoked: bool) -> None:
+def test_refused_token_during_run_is_renewed(desk: Desk, revoked: bool) -> None:
     desk.good(f"%%aml_submit --name long-{revoked} --as long\nimport time\nfor i in range(12):\n"
               "    print(i, flush=True)\n    time.sleep(0.1)")  # fmt: skip
     run = desk.shell.user_ns["long"]
@@ -170,7 +170,7 @@ def test_tokens_that_are_refused_in_mid_run_are_not_seen(desk: Desk, revoked: bo
     assert run.run.reachable
 
 
-def test_a_reader_is_told_which_role_is_missing(desk: Desk) -> None:
+def test_submit_as_reader_names_role(desk: Desk) -> None:
     desk.azure.control("/switch", authorization="reader")
     jobs = desk.jobs()
     try:
@@ -186,7 +186,7 @@ def test_a_reader_is_told_which_role_is_missing(desk: Desk) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("stage", ["list", "connect", "put"])
-def test_an_answer_that_is_too_slow(desk: Desk, stage: str) -> None:
+def test_slow_answer_is_timeout_or_confirmed(desk: Desk, stage: str) -> None:
     """Of a submit it is asked whether it came through: here it did."""
     desk.azure.control("/fault", match=STAGES[stage].hits, times=3, delay=1.5)
     cell = STAGES[stage].cell.replace("NAME", "slow").replace("CONNECT", desk.connect_line)
@@ -202,13 +202,13 @@ def test_an_answer_that_is_too_slow(desk: Desk, stage: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_slow_line(desk: Desk) -> None:
+def test_slow_connection_succeeds(desk: Desk) -> None:
     desk.azure.control("/fault", match=STAGES["list"].hits, times=1, rate=20_000)
     desk.good(STAGES["list"].cell)
 
 
 @pytest.mark.thorough
-def test_a_long_wait_is_told_at_once_and_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_retry_after_fails_at_once_and_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody sits before a cell for 100 s, and what is refused counts as a request: none is sent meanwhile."""
     monkeypatch.setenv("AMLTRAIN_AZURE_PATIENCE", "0.5")
     wait = {"status": 429, "headers": {"Retry-After": "2"}}
@@ -222,7 +222,7 @@ def test_a_long_wait_is_told_at_once_and_kept(desk: Desk, monkeypatch: pytest.Mo
     assert "It asks to wait 2 s" in desk.bad("%%aml_submit --name patient\nprint('patient')")
 
 
-def test_no_secret_was_told(desk: Desk) -> None:
+def test_azure_errors_leak_no_secret(desk: Desk) -> None:
     """Of all that happened in this file."""
     assert desk.azure.control("/problems")["problems"] == []
     desk.no_secret()

@@ -44,9 +44,7 @@ def line(text: str) -> str:
     return run_command("model", shlex.split(text), Context(prog="%aml_model")).text
 
 
-def test_line_to_download_a_registered_model_works_whatever_target_is_in_use(
-    api: Any, workspace: str, tmp_path: Path
-) -> None:
+def test_model_download_line_works_from_any_target(api: Any, workspace: str, tmp_path: Path) -> None:
     image = "AzureML-sklearn-1.5@latest"
     there = api.submit(CODE, name="there", target="cpus", environment=image, outputs=["model"], gpus=0)
     here = api.submit(CODE, name="here", target="local", outputs=["model"], gpus=0)
@@ -58,7 +56,7 @@ def test_line_to_download_a_registered_model_works_whatever_target_is_in_use(
         assert (tmp_path / run.spec.name / "weights.bin").read_bytes() == b"12345"
 
 
-def test_models_of_a_job(api: Any, workspace: str, tmp_path: Path) -> None:
+def test_azure_model_is_registered_listed_and_downloaded(api: Any, workspace: str, tmp_path: Path) -> None:
     run = api.submit(
         CODE, name="train", target="cpus", environment="AzureML-sklearn-1.5@latest", outputs=["model"], gpus=0
     ).wait(120)

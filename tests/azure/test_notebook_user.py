@@ -43,7 +43,7 @@ async def _deleted(backend: Any, name: str) -> None:
     await backend(name).compute.ask("computes.delete", lambda text: None, DEADLINE, name=name)
 
 
-def test_job_for_a_stopped_instance_names_the_line_that_starts_it(api: Any) -> None:
+def test_job_on_stopped_instance_names_start_line(api: Any) -> None:
     carry_out(f"create mine --kind instance --size {SIZE}")
     carry_out("stop mine")
     run = submit("--target mine", "print('on at last')").accepted(DEADLINE)
@@ -53,7 +53,7 @@ def test_job_for_a_stopped_instance_names_the_line_that_starts_it(api: Any) -> N
     assert run.wait(DEADLINE).state == "completed"
 
 
-def test_cluster_that_somebody_else_deleted_is_created_again(api: Any) -> None:
+def test_externally_deleted_cluster_is_created_again(api: Any) -> None:
     carry_out(f"create team --kind amlcompute --size {SIZE} --max-nodes 2")
     assert submit("--target team", "print(1)").wait(DEADLINE).state == "completed"
     loop, backend = controller().loop, controller().backend  # the service alone is asked, as by another person
@@ -81,9 +81,7 @@ def test_cluster_that_somebody_else_deleted_is_created_again(api: Any) -> None:
         ),
     ],
 )
-def test_wrong_input_is_refused_before_anything_begins(
-    api: Any, azure: Azure, line: str, words: tuple[str, ...]
-) -> None:
+def test_invalid_azure_input_is_refused_before_start(api: Any, azure: Azure, line: str, words: tuple[str, ...]) -> None:
     azure.control("/fault", match=r"/locations/(mars|eastu)/", times=1, status=400, body=NO_REGION)
     words_of_line = [*line.split(), *([] if "sizes" in line else ["--yes"])]
     with pytest.raises(CommandError) as caught:
@@ -93,7 +91,7 @@ def test_wrong_input_is_refused_before_anything_begins(
     azure.control("/faults", clear=True)
 
 
-def test_secret_is_refused_before_its_value_is_asked_for(api: Any) -> None:
+def test_azure_secret_is_refused_before_prompt(api: Any) -> None:
     with pytest.raises(CommandError) as caught:
         submit("--target cpu --secret HUB_TOKEN", "print(1)")
     assert "Key Vault" in str(caught.value) and "getpass" not in str(caught.value)

@@ -124,14 +124,14 @@ def data(azure: Azure, public: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", JOBS)
-def test_example_ends_completed(shop: Shop, name: str) -> None:
+def test_official_example_completes(shop: Shop, name: str) -> None:
     run = shop.runs[name].wait(ALL)
     assert EXAMPLES[name].says in log(run)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", JOBS)
-def test_body_of_an_example_is_the_sdks(shop: Shop, name: str) -> None:
+def test_official_example_body_equals_sdk(shop: Shop, name: str) -> None:
     assert shop.sdk_failed.get(sdk_name(name)) is None
     run, doc = shop.runs[name].handle, yaml.safe_load((shop.folder / name).read_text())
     ours, theirs = shop.job(run.partition("/")[2]), shop.job(sdk_name(name))
@@ -168,13 +168,13 @@ def differences(ours: Any, theirs: Any, known: tuple[str, ...], at: str = "") ->
 
 
 @pytest.mark.thorough
-def test_placeholder_is_refused(shop: Shop) -> None:
+def test_official_example_placeholder_is_refused(shop: Shop) -> None:
     for name, one in EXAMPLES.items():
         if one.refused:
             with pytest.raises(AmlTrainError, match=one.refused):
                 submit(shop.line(name)).accepted(DEADLINE)
 
 
-def test_table_of_the_examples_is_fresh() -> None:
+def test_official_examples_table_is_current() -> None:
     assert official_examples.files() == sorted(EXAMPLES)
     assert official_examples.TABLE.read_text(encoding="utf-8") == official_examples.table()

@@ -20,7 +20,7 @@ def desk(azure: Azure, tmp_path: Path) -> Iterator[Desk]:
         yield made
 
 
-def test_a_run_is_there_when_its_cluster_is_not(desk: Desk) -> None:
+def test_run_of_deleted_cluster_is_readable(desk: Desk) -> None:
     desk.good("%%aml_submit --name kept --out answer --wait\nprint('one line')\nanswer = 42")
     handle = desk.good("import jupyter_amltrain as aml; run = aml.attach('last'); print(run.handle)").text.strip()
     assert handle.startswith("cpu/kept-")
@@ -38,7 +38,7 @@ def test_a_run_is_there_when_its_cluster_is_not(desk: Desk) -> None:
     assert "not in the list any more" in seen and "Traceback" not in seen
 
 
-def test_a_run_that_its_cluster_takes_along_ends_as_the_service_says(desk: Desk) -> None:
+def test_live_run_of_deleted_cluster_ends(desk: Desk) -> None:
     desk.good("%%aml_submit --name cut\nimport time\nprint('begun', flush=True)\ntime.sleep(600)")
     desk.good("import jupyter_amltrain as aml; run = aml.attach('last')")
     desk.good("%aml_compute delete cpu --yes --wait")
@@ -47,7 +47,7 @@ def test_a_run_that_its_cluster_takes_along_ends_as_the_service_says(desk: Desk)
     assert "cut-" in desk.good("%aml_runs").text
 
 
-def test_made_again_under_its_name_it_has_its_old_runs(desk: Desk) -> None:
+def test_recreated_cluster_has_old_runs(desk: Desk) -> None:
     desk.good("%%aml_submit --name before --wait\nprint('of the first')")
     desk.good("%aml_compute delete cpu --yes --wait")
     desk.cluster(more="--idle-minutes 7")
@@ -56,7 +56,7 @@ def test_made_again_under_its_name_it_has_its_old_runs(desk: Desk) -> None:
     assert "before-" in listed and "after-" in listed
 
 
-def test_a_refused_create_under_its_name_loses_no_runs(desk: Desk) -> None:
+def test_refused_recreate_keeps_old_runs(desk: Desk) -> None:
     desk.good("%%aml_submit --name before --wait\nprint('of the first')")
     desk.good("%aml_compute delete cpu --yes --wait")
     body = {"error": {"code": "BadRequest", "message": "This cannot be made today."}}
@@ -68,7 +68,7 @@ def test_a_refused_create_under_its_name_loses_no_runs(desk: Desk) -> None:
     assert "before-" in desk.good("%aml_runs list --target cpu").text
 
 
-def test_a_live_run_of_a_cluster_that_is_gone_holds_its_workspace(desk: Desk) -> None:
+def test_live_run_of_deleted_cluster_blocks_disconnect(desk: Desk) -> None:
     desk.good("%%aml_submit --name cut\nimport time\ntime.sleep(600)")
     desk.good("import jupyter_amltrain as aml; run = aml.attach('last').accepted()")
     desk.azure.control("/fault", match=r"(GET|POST) .*(/jobs|/runs|/history)", times=10_000, status=503)
@@ -78,7 +78,7 @@ def test_a_live_run_of_a_cluster_that_is_gone_holds_its_workspace(desk: Desk) ->
     desk.good("%aml_compute disconnect lab --yes")
 
 
-def test_another_workspaces_cluster_does_not_take_the_name(desk: Desk) -> None:
+def test_cluster_of_other_workspace_does_not_adopt_runs(desk: Desk) -> None:
     desk.good("%%aml_submit --name theirs --wait\nprint('of the first')")
     desk.good("%aml_compute delete cpu --yes --wait")
     path = desk.home / "targets.json"

@@ -58,7 +58,7 @@ def bodies(part: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 # -------------------------------------------------------------------------------------------------- the product reads
-def test_every_compute() -> None:
+def test_recorded_computes_are_read() -> None:
     found = bodies("/computes/")
     assert len(found) == 5
     rows = [(name, compute_state.row(item)) for name, item in found]
@@ -69,7 +69,7 @@ def test_every_compute() -> None:
         assert row["errors"] == [] and row["settings"]["size"] == row["size"], name
 
 
-def test_every_job() -> None:
+def test_recorded_jobs_are_read() -> None:
     found = bodies("/jobs/")
     assert len(found) == 8
     words = {"Starting": "queued", "NotStarted": "queued", "Running": "running", "Completed": "completed"}
@@ -83,7 +83,7 @@ def test_every_job() -> None:
         assert not ours and spec.name, name
 
 
-def test_every_run_of_history() -> None:
+def test_recorded_run_history_is_read() -> None:
     (children,) = (e for e in entries("02_") if e["uri"].split("?")[0].endswith("/children"))
     assert len(children["response"]["value"]) == 2
     for record in children["response"]["value"]:
@@ -96,7 +96,7 @@ def test_every_run_of_history() -> None:
     assert api["api"].startswith("https://")
 
 
-def test_sizes_and_prices() -> None:
+def test_recorded_sizes_and_prices_are_read() -> None:
     items = entries("05_")[0]["response"]["value"]
     rows = [catalog.size_row(item) for item in items]
     sizes = catalog.sizes_of(rows)
@@ -111,7 +111,7 @@ def test_sizes_and_prices() -> None:
     assert doubled is not None and (doubled.price, doubled.price_low) == (0.82, 0.16)
 
 
-def test_families_in_three_spellings_have_their_quota() -> None:
+def test_recorded_families_have_quota() -> None:
     sizes = catalog.sizes_of(catalog.size_row(item) for item in entries("05_")[0]["response"]["value"])
     found = catalog.Quotas(catalog.quota_row(item) for item in entries("powershell_usages")[0]["response"]["value"])
     assert [row.family for row in found.rows][:2] == ["clusters", ""]
@@ -128,12 +128,12 @@ def test_families_in_three_spellings_have_their_quota() -> None:
     assert mine, "no recorded family has a recorded quota"
 
 
-def test_secrets_of_datastores() -> None:
+def test_recorded_datastore_secrets_are_classified() -> None:
     kinds = [e["response"]["secretsType"] for e in entries("08_") if e["method"] == "POST"]
     assert kinds == ["Sas", "AccountKey", "AccountKey"]
 
 
-def test_three_envelopes_and_an_empty_404() -> None:
+def test_recorded_error_envelopes_are_read() -> None:
     for name, entry in everything():
         if entry["status"] < 400 or entry["method"] == "HEAD":
             continue
@@ -174,7 +174,7 @@ def _put(cloud: Cloud, entry: dict[str, Any], kind: str, name: str, **changed: A
     return cloud.arm("PUT", f"/{kind}/{name}", body)
 
 
-def test_computes_have_the_recorded_form(cloud: Cloud) -> None:
+def test_emulated_computes_match_recordings(cloud: Cloud) -> None:
     created, progress = entries("amlcompute_create")
     created["request"]["properties"]["properties"].pop("userAccountCredentials", None)
     answer = _put(cloud, created, "computes", "cpu")
@@ -207,7 +207,7 @@ def test_computes_have_the_recorded_form(cloud: Cloud) -> None:
     assert (missing.status_code, missing.content) == (404, b"") and "Content-Type" not in missing.headers
 
 
-def test_a_poll_url_goes_back_whole_by_our_client(cloud: Cloud) -> None:
+def test_client_returns_poll_url_unchanged(cloud: Cloud) -> None:
     token = str(cloud.session.headers["Authorization"]).partition(" ")[2]
     account: Any = SimpleNamespace(get_token=lambda *scopes, **rest: SimpleNamespace(token=token, expires_on=1 << 40))
     rest = Rest("https://management.azure.com", cloud.ws, account, "https://management.azure.com/.default")
@@ -224,7 +224,7 @@ def test_a_poll_url_goes_back_whole_by_our_client(cloud: Cloud) -> None:
     assert [item["name"] for item in rest.pages("computes", api="2024-10-01")] == ["cpu", "more"]
 
 
-def test_sizes_usages_and_discovery_have_the_recorded_form(cloud: Cloud) -> None:
+def test_emulated_sizes_usages_and_discovery_match_recordings(cloud: Cloud) -> None:
     place = f"https://management.azure.com/subscriptions/{cloud.azure.subscription}/{_WS.rpartition('/w')[0]}"
     for what, name in (("vmSizes", "05_"), ("usages", "powershell_usages")):
         answer = cloud.session.get(f"{place}/locations/eastus/{what}", params={"api-version": "2024-04-01"}).json()
@@ -236,7 +236,7 @@ def test_sizes_usages_and_discovery_have_the_recorded_form(cloud: Cloud) -> None
     assert set(recorded) & set(found) >= {"api", "history", "catalog"}
 
 
-def test_datastores_have_the_recorded_form(cloud: Cloud) -> None:
+def test_emulated_datastores_match_recordings(cloud: Cloud) -> None:
     for name in ("08_", "command_job_serverless"):
         found = entries(name)
         got = cloud.arm("GET", "/datastores/workspaceblobstore").json()
@@ -248,7 +248,7 @@ def test_datastores_have_the_recorded_form(cloud: Cloud) -> None:
                 assert answer.json()["secretsType"] == entry["response"]["secretsType"]
 
 
-def test_environments_and_jobs_have_the_recorded_form(cloud: Cloud) -> None:
+def test_emulated_environments_and_jobs_match_recordings(cloud: Cloud) -> None:
     made = entries("03_")[0]
     answer = _put(cloud, made, "environments/own/versions", "1")
     assert answer.status_code == 201 and differences(answer.json(), made["response"]) == []

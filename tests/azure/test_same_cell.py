@@ -35,7 +35,7 @@ def api(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         yield module
 
 
-def test_the_same_cell_here_and_in_azure(api: Any) -> None:
+def test_same_cell_runs_locally_and_in_azure(api: Any) -> None:
     runs = {where: submit(f"--target {where} --param seed=7 --out loss", CELL) for where in ("local", "cpu")}
     for run in runs.values():
         run.wait(DEADLINE)
@@ -51,7 +51,7 @@ def test_the_same_cell_here_and_in_azure(api: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_the_packages_of_the_kernel(api: Any) -> None:
+def test_env_kernel_builds_packages_of_kernel(api: Any) -> None:
     run = submit("--target cpu --env kernel --param seed=7 --out loss", CELL).wait(DEADLINE)
     assert run.state == "completed", log(run)
     environment = run.spec.environment
@@ -62,7 +62,7 @@ def test_the_packages_of_the_kernel(api: Any) -> None:
     assert again.result("loss") == run.result("loss")
 
 
-def test_input_as_argument_is_its_path_in_azure(api: Any, tmp_path: Path) -> None:
+def test_azure_input_as_argument_is_path(api: Any, tmp_path: Path) -> None:
     """Of a cell and of a file."""
     place = "azureml://datastores/workspaceblobstore/paths/references"
     write = "import os\nopen(os.environ['AML_OUTPUT_TABLE'] + '/a.txt', 'w').write('7')"

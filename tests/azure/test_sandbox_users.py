@@ -61,7 +61,7 @@ def ports_of(pid: int) -> list[int]:
     return sorted({one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN})
 
 
-def test_environ_leads_its_owner_to_the_sandbox(explained):
+def test_sandbox_environment_signs_owner_in(explained):
     env = environ_of(explained.folder)
     form = {
         "grant_type": "client_credentials",
@@ -76,14 +76,14 @@ def test_environ_leads_its_owner_to_the_sandbox(explained):
         assert session.post(url, data=form, timeout=DEADLINE).json()["access_token"]
 
 
-def test_files_are_private(explained):
+def test_sandbox_files_are_private(explained):
     assert stat.S_IMODE(explained.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((explained.folder / "environ.sh").stat().st_mode) == 0o600
     certificates = Path(environ_of(explained.folder)["SSL_CERT_FILE"]).parent
     assert stat.S_IMODE(certificates.stat().st_mode) == 0o700
 
 
-def test_secrets_are_new_at_each_start(azure: Azure, explained):
+def test_sandbox_secrets_are_new_at_each_start(azure: Azure, explained):
     env = environ_of(explained.folder)
     for name in SECRETS:
         assert env[name] != azure.environ[name]
@@ -92,14 +92,14 @@ def test_secrets_are_new_at_each_start(azure: Azure, explained):
 
 
 @pytest.mark.parametrize("path", ["/secrets", "/switch", "//secrets", "/x/secrets", "/secrets/"])
-def test_control_door_without_its_secret_answers_nothing(azure: Azure, path):
+def test_sandbox_control_without_secret_refuses(azure: Azure, path):
     port = urlsplit(azure._control).port
     answer = requests.post(f"http://127.0.0.1:{port}{path}", json={}, timeout=DEADLINE)
     assert (answer.status_code, answer.content[:40]) == (403, b"403: Forbidden") or not answer.content
 
 
 @pytest.mark.parametrize("user", ["", "sandbox:guess@", "sandbox:@"])
-def test_proxy_without_its_password_leads_nowhere(azure: Azure, user):
+def test_sandbox_proxy_without_password_refuses(azure: Azure, user):
     port = urlsplit(azure.environ["HTTPS_PROXY"]).port
     url = f"https://login.microsoftonline.com/{azure.tenant}/oauth2/v2.0/authorize?redirect_uri=http://x"
     with requests.Session() as session:
@@ -163,7 +163,7 @@ print(json.dumps(found))
 
 @needs_root
 @pytest.mark.parametrize("told", [False, True], ids=["with guesses", "with the secrets"])
-def test_other_user_gets_no_token_no_secret_and_runs_nothing(explained, told):
+def test_sandbox_other_user_gets_nothing(explained, told):
     env = environ_of(explained.folder)
     control = urlsplit(explained.said.split("Fault injection: ")[1].split()[0]).path
     proxy = urlsplit(env["HTTPS_PROXY"])
@@ -184,7 +184,7 @@ def test_other_user_gets_no_token_no_secret_and_runs_nothing(explained, told):
     assert [one for one in answers if one[1].startswith(("2", "3"))] == []
 
 
-def test_mlflow_of_the_sandbox_listens_on_no_port():
+def test_sandbox_mlflow_listens_on_no_port():
     async def started() -> tuple[list[int], int, int]:
         server = Server()
         try:

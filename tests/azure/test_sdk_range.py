@@ -30,12 +30,12 @@ def installed() -> str:
     return importlib.metadata.version("azure-ai-ml")
 
 
-def test_the_installed_one_is_another() -> None:
+def test_installed_sdk_differs_from_oldest() -> None:
     assert installed() != azure_sdk.VERSION
 
 
 @pytest.mark.parametrize("version", [azure_sdk.VERSION, "installed"])
-def test_a_day(version: str, azure_env: Azure, home: Path, tmp_path: Path) -> None:
+def test_sdk_version_runs_whole_day(version: str, azure_env: Azure, home: Path, tmp_path: Path) -> None:
     environ = dict(os.environ)
     if version != "installed":
         folder = azure_sdk.place(version)

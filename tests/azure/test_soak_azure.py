@@ -110,7 +110,7 @@ def azure_process(home: Path) -> psutil.Process:
 
 
 @pytest.mark.timeout(SECONDS + 300)
-def test_soak_half_a_day(desk: Desk) -> None:
+def test_azure_run_of_half_day_is_complete(desk: Desk) -> None:
     chance = random.Random(SEED)
     flags = f"--name day --as run --env-var AMLTRAIN_SAMPLE_PERIOD={PERIOD}"
     desk.good(f"%%aml_submit {flags}\n{CODE.format(seconds=SECONDS)}")
@@ -137,7 +137,7 @@ def test_soak_half_a_day(desk: Desk) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_soak_twenty_deaths(desk: Desk) -> None:
+def test_azure_run_with_twenty_process_deaths_is_complete(desk: Desk) -> None:
     """Of the process that talks to Azure, and of the whole kernel: as one that begins anew with the same folder."""
     from jupyter_amltrain import api
 

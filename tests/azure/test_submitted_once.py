@@ -37,7 +37,7 @@ def desk(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Des
     ],
     ids=["taken", "silent"],
 )
-def test_an_accepted_job_is_a_run(desk: Desk, cell: str, faults: list[dict[str, Any]]) -> None:
+def test_accepted_azure_job_becomes_one_run(desk: Desk, cell: str, faults: list[dict[str, Any]]) -> None:
     before = desk.jobs()
     for fault in faults:
         desk.azure.control("/fault", match=PUT, **fault)

@@ -36,7 +36,7 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("switch", "value"), _cases())
-def test_jobs_run_whatever_holds(bench: Bench, switch: str, value: Any) -> None:
+def test_jobs_run_with_any_switch(bench: Bench, switch: str, value: Any) -> None:
     bench.flip(**({switch: value} if switch else {}))
     try:
         bench.call(asyncio.wait_for(three(bench, switch), LIMIT - 5))
@@ -45,7 +45,7 @@ def test_jobs_run_whatever_holds(bench: Bench, switch: str, value: Any) -> None:
     assert bench.azure.control("/problems") == {"problems": [], "refused_hosts": []}
 
 
-def test_every_switch_is_flipped() -> None:
+def test_switches_are_all_flipped() -> None:
     assert set(FLIPS) == set(TABLE) - PACES and set(FLIPS) > APART
     for switch, values in FLIPS.items():
         assert values and TABLE[switch][0] not in values, switch

@@ -274,7 +274,7 @@ AS_ASSUMED = (connects, doomed, warned, beyond_quota, low_priority, taken_away, 
     ("switch", "value"),
     [pytest.param(switch, value, id=f"{switch}={value}") for switch in sorted(OTHERS) for value in FLIPS[switch]],
 )
-def test_what_it_touches(bench: Bench, switch: str, value: Any) -> None:
+def test_switch_alone_keeps_behavior(bench: Bench, switch: str, value: Any) -> None:
     bench.flip(**{switch: value})
     try:
         bench.call(asyncio.wait_for(OTHERS[switch](bench, switch), LIMIT - 5))
@@ -288,7 +288,7 @@ def test_what_it_touches(bench: Bench, switch: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("work", AS_ASSUMED, ids=lambda work: work.__name__)
-def test_the_same_as_assumed(bench: Bench, work: Any) -> None:
+def test_assumed_behavior_is_supported(bench: Bench, work: Any) -> None:
     """The others see something with their switch alone, or are tested elsewhere as assumed."""
     bench.flip()
     try:
@@ -297,5 +297,5 @@ def test_the_same_as_assumed(bench: Bench, work: Any) -> None:
         bench.call(bench.clear())
 
 
-def test_all_of_them() -> None:
+def test_switches_apart_are_all_tested() -> None:
     assert set(OTHERS) == APART

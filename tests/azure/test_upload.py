@@ -87,9 +87,7 @@ def submitter(azure_env: Azure, monkeypatch: pytest.MonkeyPatch, home: Path, tmp
     loop.close()
 
 
-def test_after_an_edit_the_edit_is_sent_and_where_we_may_not_the_sdk_sends(
-    submitter: Submitter, azure_env: Azure, tmp_path: Path
-) -> None:
+def test_upload_after_edit_sends_changes_or_uses_sdk(submitter: Submitter, azure_env: Azure, tmp_path: Path) -> None:
     folder = tmp_path / "source"
     first = submitter.sent()
     assert len(first) == 5 and not any(copied for _, copied in first.values())

@@ -58,7 +58,7 @@ def refused(line: str) -> str:
     return str(error.value)
 
 
-def test_hello_world(api: Any, azure: Azure, folder: Path) -> None:
+def test_yaml_hello_world_completes(api: Any, azure: Azure, folder: Path) -> None:
     run = submit(f"{folder}/hello.yml --target cpu --tag team=x --name greeting").wait(DEADLINE)
     assert log(run) == "hello world\n" and run.handle.startswith("cpu/greeting-")
     body = bodies(azure)[run.handle.partition("/")[2]]
@@ -70,7 +70,7 @@ def test_hello_world(api: Any, azure: Azure, folder: Path) -> None:
     assert (found.state, found.spec.cell, found.spec.job_type) == ("completed", yaml_files.HELLO, "command")
 
 
-def test_a_bad_file_is_told_by_the_sdk_in_one_line(api: Any, folder: Path) -> None:
+def test_yaml_invalid_file_error_is_one_line(api: Any, folder: Path) -> None:
     (folder / "bad.yml").write_text("command: echo\nenviroment: azureml:mine:1\n")
     with pytest.raises(SpecError) as error:
         plan(f"{folder}/bad.yml --target cpu")
@@ -79,7 +79,7 @@ def test_a_bad_file_is_told_by_the_sdk_in_one_line(api: Any, folder: Path) -> No
     assert said in refused(f"{folder}/bad.yml --target cpu")
 
 
-def test_which_target(api: Any, folder: Path) -> None:
+def test_yaml_target_precedence(api: Any, folder: Path) -> None:
     """The one that is named, the one whose compute the file names, else the one in use."""
     (folder / "there.yml").write_text(f"{yaml_files.HELLO}compute: azureml:cpu\n")
     assert '"compute": "azureml:cpu"' in plan(f"{folder}/there.yml")
@@ -91,9 +91,7 @@ def test_which_target(api: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["sweep", "command"])
-def test_file_for_a_compute_that_is_gone_is_refused_in_plain_words(
-    api: Any, azure: Azure, folder: Path, file: str
-) -> None:
+def test_yaml_job_on_deleted_compute_is_refused(api: Any, azure: Azure, folder: Path, file: str) -> None:
     carry_out("create short --kind amlcompute --size Standard_DS2_v2")
     azure.control("/gone", below="/computes/short")
     try:
@@ -102,13 +100,13 @@ def test_file_for_a_compute_that_is_gone_is_refused_in_plain_words(
         carry_out("delete short")
 
 
-def test_what_a_file_decides_is_no_flag(api: Any, folder: Path) -> None:
+def test_yaml_job_with_conflicting_flag_is_refused(api: Any, folder: Path) -> None:
     assert "as resources.instance_count:" in refused(f"{folder}/hello.yml --nodes 2")
     assert "no arguments after '--'" in refused(f"{folder}/hello.yml -- --fast")
     assert "--dry-run --yaml" in refused(f"{folder}/hello.yml --yaml")
 
 
-def test_what_runs_here(api: Any, folder: Path) -> None:
+def test_yaml_command_job_runs_locally(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/command.yml --param word=there --target local").wait(DEADLINE)
     assert log(run) == "args True\na,b\n1,2\n"
     assert next(Path(run.run.folder).rglob("word.txt")).read_text() == "there\n"
@@ -120,7 +118,7 @@ def test_what_runs_here(api: Any, folder: Path) -> None:
     assert "without a container" in refused(f"{folder}/shm.yml --target local")
 
 
-def test_a_job_of_ours_as_a_file(api: Any, folder: Path, tmp_path: Path) -> None:
+def test_cell_as_yaml_file_runs_equally(api: Any, folder: Path, tmp_path: Path) -> None:
     """The printed file is submitted, and does what the cell says."""
     line = "--target cpu --yaml --param n=3 --input rate=0.5,literal --output model --tag team=x --timeout 1h"
     text = plan(
@@ -134,13 +132,13 @@ def test_a_job_of_ours_as_a_file(api: Any, folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.thorough
-def test_code_and_data_beside_the_file(api: Any, folder: Path) -> None:
+def test_yaml_job_uses_code_and_data_beside_file(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/command.yml --param word=there --target cpu").wait(DEADLINE)
     assert log(run) == "args True\na,b\n1,2\n"
 
 
 @pytest.mark.thorough
-def test_a_sweep_and_its_trials(api: Any, azure: Azure, folder: Path) -> None:
+def test_yaml_sweep_runs_trials(api: Any, azure: Azure, folder: Path) -> None:
     run = submit(f"{folder}/sweep.yml --target cpu --param rate=0.25").wait(DEADLINE)
     name = run.handle.partition("/")[2]
     lines = log(run).splitlines()
@@ -153,7 +151,7 @@ def test_a_sweep_and_its_trials(api: Any, azure: Azure, folder: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("target", ["cpu", "free"])
-def test_a_pipeline_and_its_steps(api: Any, folder: Path, target: str) -> None:
+def test_yaml_pipeline_runs_steps(api: Any, folder: Path, target: str) -> None:
     run = submit(f"{folder}/pipeline.yml --target {target} --param word=there").wait(DEADLINE)
     lines = log(run).splitlines()
     assert "2 steps." in lines  # a file of the job; what is said of the steps is ours and may come first
@@ -163,7 +161,7 @@ def test_a_pipeline_and_its_steps(api: Any, folder: Path, target: str) -> None:
 
 
 @pytest.mark.thorough
-def test_why_a_pipeline_failed(api: Any, folder: Path) -> None:
+def test_yaml_pipeline_failure_names_step(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/failing_pipeline.yml --target cpu")
     with pytest.raises(RunFailed, match="Failed nodes: /wrong"):
         run.wait(DEADLINE)
@@ -172,7 +170,7 @@ def test_why_a_pipeline_failed(api: Any, folder: Path) -> None:
     assert "[stderrlogs.txt] Step wrong ended as Failed.\n" in text
 
 
-def test_automl_on_serverless_sends_its_machine_size(api: Any, azure: Azure, folder: Path) -> None:
+def test_yaml_automl_on_serverless_sends_instance_type(api: Any, azure: Azure, folder: Path) -> None:
     (folder / "spot.yml").write_text(f"{yaml_files.AUTOML}queue_settings: {{job_tier: spot}}\n")
     run = submit(f"{folder}/spot.yml --target free").accepted(DEADLINE)
     body = bodies(azure)[run.handle.partition("/")[2]]
@@ -184,14 +182,14 @@ def test_automl_on_serverless_sends_its_machine_size(api: Any, azure: Azure, fol
 
 
 @pytest.mark.thorough
-def test_automl_and_its_metric(api: Any, folder: Path) -> None:
+def test_yaml_automl_has_metric(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/automl.yml --target cpu").wait(DEADLINE)
     assert [value for _, _, value in run.metrics()["accuracy"]] == [0.9]
     assert log(run).endswith("Completed ---\n")
 
 
 @pytest.mark.thorough
-def test_spark_on_serverless_and_on_a_pool(api: Any, azure: Azure, folder: Path) -> None:
+def test_yaml_spark_runs_on_serverless_and_pool(api: Any, azure: Azure, folder: Path) -> None:
     run = submit(f"{folder}/spark.yml --target free").wait(DEADLINE)
     assert log(run) == "args --rows 3 True\n"
     assert api.attach(run.handle).spec.cell == yaml_files.SPARK
@@ -210,7 +208,7 @@ def test_spark_on_serverless_and_on_a_pool(api: Any, azure: Azure, folder: Path)
 
 
 @pytest.mark.thorough
-def test_a_job_is_cancelled(api: Any, folder: Path) -> None:
+def test_yaml_job_is_canceled(api: Any, folder: Path) -> None:
     run = submit(f"{folder}/long.yml --target cpu")
     until(lambda: run.state == "running", "the job to run")
     run.cancel()
@@ -219,7 +217,7 @@ def test_a_job_is_cancelled(api: Any, folder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_the_sdk_reads_what_we_print(api: Any, folder: Path) -> None:
+def test_printed_yaml_is_read_by_sdk(api: Any, folder: Path) -> None:
     line = (
         "--target cpu --yaml --nodes 2 --processes 2 --service jupyterlab --service tensorboard:logs --priority low"
         " --out a"

@@ -33,17 +33,17 @@ def judged(resource: str, properties: dict[str, Any], version: str = "2024-01-01
         {"queueSettings": {"jobTier": "Standard", "priority": 1}},
     ],
 )
-def test_sweep_with_what_the_api_takes_is_accepted(more: dict[str, Any]) -> None:
+def test_sweep_valid_is_accepted(more: dict[str, Any]) -> None:
     assert judged("jobs", {**SWEEP, **more}) == []
 
 
 @pytest.mark.parametrize("version", schema.versions())
-def test_priority_of_the_queue_is_accepted_as_the_sdk_sends_it(version: str) -> None:
+def test_queue_priority_of_sdk_is_accepted(version: str) -> None:
     job = {"jobType": "Command", "command": "echo", "environmentId": "azureml:e:1"}
     assert judged("jobs", {**job, "queueSettings": {"jobTier": "Standard", "priority": 1}}, version) == []
 
 
-def test_model_with_objects_in_its_flavors_is_accepted() -> None:
+def test_model_with_nested_flavors_is_accepted() -> None:
     flavors = {"python_function": {"data": {"env": {"conda": "conda.yaml"}, "loader_module": "x", "n": 1, "f": None}}}
     assert judged("models", {"modelUri": "azureml://jobs/a/outputs/b", "flavors": flavors}, "2023-08-01-preview") == []
 
@@ -59,16 +59,16 @@ def test_model_with_objects_in_its_flavors_is_accepted() -> None:
         ({"resources": {"instance_count": 1}}, "properties.resources.instance_count"),
     ],
 )
-def test_sweep_with_a_wrong_field_names_it(more: dict[str, Any], where: str) -> None:
+def test_sweep_invalid_error_names_field(more: dict[str, Any], where: str) -> None:
     (line,) = judged("jobs", {**SWEEP, **more})
     assert line.startswith(f"{where}:")
 
 
-def test_unknown_field_is_accepted_when_they_are_ignored() -> None:
+def test_unknown_field_when_not_strict_is_accepted() -> None:
     assert judged("jobs", {**SWEEP, "colour": "red"}, strict=False) == []
 
 
-def test_version_decides_which_fields_there_are() -> None:
+def test_api_version_selects_known_fields() -> None:
     known = {**SWEEP, "resources": {"instanceCount": 1}}
     assert judged("jobs", known, "2023-04-01-preview") and not judged("jobs", known, "2024-01-01-preview")
     # Of a version without a contract the one before it holds, of an older one the oldest.
@@ -80,16 +80,16 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.text()
 
 
 @given(st.recursive(PLAIN, lambda one: st.lists(one) | st.dictionaries(KEYS, one)))
-def test_any_json_is_judged_without_an_exception(body: Any) -> None:
+def test_any_json_is_judged_without_exception(body: Any) -> None:
     for version in schema.versions():
         assert isinstance(schema.problems("workspaces_jobs", body, version), list)
 
 
 @pytest.mark.skipif(not azure_sdk.place().is_dir(), reason=f"azure-ai-ml {azure_sdk.VERSION} is not in build/")
 @pytest.mark.parametrize("version", azure_contract.VERSIONS)
-def test_contract_is_what_the_generated_client_knows(version: str) -> None:
+def test_contract_equals_generated_client(version: str) -> None:
     assert (azure_contract.FOLDER / f"{version}.json").read_text(encoding="utf-8") == azure_contract.text(version)
 
 
-def test_every_environment_that_the_product_chooses_is_known() -> None:
+def test_chosen_environments_are_known_to_emulator() -> None:
     assert {f"AzureML-{name}" for name in environments.KNOWN} <= set(images.CURATED)

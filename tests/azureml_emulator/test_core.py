@@ -57,7 +57,7 @@ def cluster(name: str = "cpu", size: str = "Standard_DS2_v2", **more: Any) -> st
 
 
 # ------------------------------------------------------------------------------------------------------------ workspace
-def test_workspace(sdk: Talker, azure: Azure) -> None:
+def test_workspace_get_returns_addresses(sdk: Talker, azure: Azure) -> None:
     sdk("w = client.workspaces.get(client.workspace_name)\n1")
     found = sdk("[w.name, w.location, w.discovery_url, w.mlflow_tracking_uri]")
     assert found[:3] == [azure.workspace, "eastus", "https://eastus.api.azureml.ms/discovery"]
@@ -69,7 +69,7 @@ def test_workspace(sdk: Talker, azure: Azure) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- clusters
-def test_cluster_life(sdk: Talker) -> None:
+def test_cluster_lifecycle(sdk: Talker) -> None:
     made = cluster(min_instances=0, max_instances=2, idle_time_before_scale_down=100, tier="low_priority")
     sdk(f"c = {made}\n1")
     found = sdk(
@@ -105,7 +105,7 @@ def test_cluster_scales_from_zero_and_back(sdk: Talker, azure: Azure) -> None:
     until(lambda: azure.control("/billing") == [])
 
 
-def test_pre_emption(sdk: Talker, azure: Azure) -> None:
+def test_preempted_node_is_released(sdk: Talker, azure: Azure) -> None:
     sdk(cluster(max_instances=1, tier="low_priority") + ".name")
     azure.control("/lease", compute="cpu", seconds=60, job="j")
     until(lambda: sdk("[n.__dict__ and field(n, 'run_id') for n in client.compute.list_nodes('cpu')]") == ["j"])
@@ -113,7 +113,7 @@ def test_pre_emption(sdk: Talker, azure: Azure) -> None:
     assert sdk("len(list(client.compute.list_nodes('cpu')))") == 0
 
 
-def test_provisioning_fails(sdk: Talker, azure: Azure) -> None:
+def test_provisioning_failure_is_reported(sdk: Talker, azure: Azure) -> None:
     azure.control("/switch", fail_provisioning="cpu")
     with pytest.raises(Said, match="no capacity"):
         sdk(cluster())
@@ -131,13 +131,13 @@ def test_provisioning_fails(sdk: Talker, azure: Azure) -> None:
         (cluster(min_instances=3, max_instances=2), "minNodeCount"),
     ],
 )
-def test_refused_clusters(sdk: Talker, wrong: str, said: str) -> None:
+def test_cluster_invalid_is_refused(sdk: Talker, wrong: str, said: str) -> None:
     with pytest.raises(Said, match=re.escape(said)) as refused:
         sdk(wrong)
     assert refused.value.status == 400
 
 
-def test_quota_holds_nodes_back(sdk: Talker, azure: Azure) -> None:
+def test_quota_limits_nodes(sdk: Talker, azure: Azure) -> None:
     azure.control("/quota", standardDSv2Family=4)
     sdk(cluster(max_instances=3) + ".name")
     azure.control("/lease", compute="cpu", count=2, seconds=60, job="a")
@@ -157,7 +157,7 @@ def test_quota_holds_nodes_back(sdk: Talker, azure: Azure) -> None:
     until(lambda: "ClusterCoreQuotaReached" in sdk("str(ask('GET', '/computes/low')[2])"))
 
 
-def test_low_priority_of_a_size_that_has_none(sdk: Talker, azure: Azure) -> None:
+def test_low_priority_of_unsupported_size_fails(sdk: Talker, azure: Azure) -> None:
     sdk(cluster("low", "Standard_ND96isr_H100_v5", max_instances=1, tier="low_priority") + ".name")
     azure.control("/lease", compute="low", seconds=60)
     sdk(RAW + "\n1")
@@ -165,7 +165,7 @@ def test_low_priority_of_a_size_that_has_none(sdk: Talker, azure: Azure) -> None
 
 
 # ------------------------------------------------------------------------------------------------------------ instances
-def test_instance_life(sdk: Talker, azure: Azure) -> None:
+def test_instance_lifecycle(sdk: Talker, azure: Azure) -> None:
     sdk("client.compute.begin_create_or_update(ComputeInstance(name='desk', size='Standard_DS2_v2')).result().state")
     state = "[(c := client.compute.get('desk')).state, c.provisioning_state]"
     assert sdk(state) == ["Running", "Succeeded"]
@@ -185,7 +185,7 @@ def test_instance_life(sdk: Talker, azure: Azure) -> None:
     assert sdk("list(client.compute.list())") == []
 
 
-def test_instance_stops_when_idle(sdk: Talker, azure: Azure) -> None:
+def test_instance_when_idle_stops(sdk: Talker, azure: Azure) -> None:
     idle = "ComputeInstance(name='desk', size='Standard_DS2_v2', idle_time_before_shutdown_minutes=30)"
     sdk(f"client.compute.begin_create_or_update({idle}).result().name")
     azure.control("/speed", factor=3000)
@@ -207,7 +207,7 @@ SPARK = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Synapse/workspace
         (f"SynapseSparkCompute(name='far', resource_id={SPARK!r})", "synapsespark"),
     ],
 )
-def test_attach_by_the_sdk(sdk: Talker, azure: Azure, entity: str, kind: str) -> None:
+def test_attach_by_sdk_is_listed(sdk: Talker, azure: Azure, entity: str, kind: str) -> None:
     assert sdk(f"client.compute.begin_create_or_update({entity}).result().type") == kind
     assert sdk("[[c.name, c.type] for c in client.compute.list()]") == [["far", kind]]
     sdk("client.compute.begin_delete('far', action='Detach').wait()")
@@ -259,7 +259,7 @@ ACCOUNT = {"username": "u", "password": "s3cret"}
         ("DataLakeAnalytics", "DataLakeAnalytics/accounts/d", {"dataLakeStoreAccountName": "s"}),
     ],
 )
-def test_attach_by_raw_arm(raw: Ask, azure: Azure, kind: str, of: str, inner: dict[str, Any]) -> None:
+def test_attach_by_arm_is_listed(raw: Ask, azure: Azure, kind: str, of: str, inner: dict[str, Any]) -> None:
     arm_id = f"/subscriptions/s/resourceGroups/r/providers/Microsoft.{of}"
     body = {"location": "eastus", "properties": {"computeType": kind, "resourceId": arm_id, "properties": inner}}
     status, headers, found = raw("PUT", "/computes/far", body)
@@ -271,18 +271,18 @@ def test_attach_by_raw_arm(raw: Ask, azure: Azure, kind: str, of: str, inner: di
     assert raw("DELETE", "/computes/far?underlyingResourceAction=Detach")[0] == 202
 
 
-def test_batch_is_no_compute_type(raw: Ask) -> None:
+def test_batch_compute_is_refused(raw: Ask) -> None:
     status, _, found = raw("PUT", "/computes/far", {"location": "eastus", "properties": {"computeType": "Batch"}})
     assert status == 400 and "Batch" in found["error"]["message"]
 
 
 # --------------------------------------------------------------------------------------------------------- sizes, quota
-def test_sizes(sdk: Talker, azure: Azure) -> None:
+def test_sizes_list_is_complete(sdk: Talker, azure: Azure) -> None:
     found = sdk("{s.name: field(s, 'gpus') for s in client.compute.list_sizes()}")
     assert len(found) == 80 and found["Standard_NC6s_v3"] == 1
 
 
-def test_usages_have_the_recorded_shape(raw: Ask, azure: Azure) -> None:
+def test_usages_match_recordings(raw: Ask, azure: Azure) -> None:
     path = f"/subscriptions/{azure.subscription}/providers/Microsoft.MachineLearningServices/locations/eastus/usages"
     _, _, found = raw("GET", path)
     recorded = json.loads((RECORDINGS / "powershell_usages.json").read_text())["entries"][0]["response"]
@@ -295,7 +295,7 @@ def test_usages_have_the_recorded_shape(raw: Ask, azure: Azure) -> None:
 
 
 # --------------------------------------------------------------------------------------------- shapes of the recordings
-def test_cluster_answers_have_the_recorded_shape(raw: Ask, azure: Azure) -> None:
+def test_cluster_answers_match_recordings(raw: Ask, azure: Azure) -> None:
     entry = json.loads((RECORDINGS / "amlcompute_create.json").read_text())["entries"][0]
     body = entry["request"]
     # The recording's own credentials are left out of it.
@@ -318,7 +318,7 @@ def test_cluster_answers_have_the_recorded_shape(raw: Ask, azure: Azure) -> None
     assert (status, found) == (404, None) and "Content-Type" not in headers
 
 
-def test_instance_answers_have_the_recorded_shape(raw: Ask, azure: Azure) -> None:
+def test_instance_answers_match_recordings(raw: Ask, azure: Azure) -> None:
     entries = json.loads((RECORDINGS / "06b_compute_instance_2024_bodies.json").read_text())["entries"]
     status, headers, found = raw("PUT", "/computes/desk", entries[0]["request"])
     assert status == 201 and shape(found) == shape(entries[0]["response"])
@@ -329,7 +329,7 @@ def test_instance_answers_have_the_recorded_shape(raw: Ask, azure: Azure) -> Non
     assert "Azure-AsyncOperation" in headers
 
 
-def test_poll_urls_must_come_back_whole(raw: Ask, azure: Azure) -> None:
+def test_shortened_poll_url_is_refused(raw: Ask, azure: Azure) -> None:
     _, headers, _ = raw("PUT", "/computes/cpu", CLUSTER)
     assert raw("GET", headers["Azure-AsyncOperation"].split("&c=")[0])[0] == 403
 
@@ -343,7 +343,7 @@ def shape(value: Any) -> Any:
     return None
 
 
-def test_pages(raw: Ask, azure: Azure) -> None:
+def test_list_is_paged(raw: Ask, azure: Azure) -> None:
     azure.control("/switch", page_size=2)
     for number in range(3):
         assert raw("PUT", f"/computes/c{number}", CLUSTER)[0] == 201
@@ -355,7 +355,7 @@ def test_pages(raw: Ask, azure: Azure) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ sign-in, faults
-def test_wrong_secret(azure: Azure, talker: Talker) -> None:
+def test_sign_in_with_wrong_secret_is_refused(azure: Azure, talker: Talker) -> None:
     azure.control("/reset")
     who = f"{azure.tenant!r}, {azure.environ['AZURE_CLIENT_ID']!r}, 'wrong'"
     code = f"from azure.identity import *\nClientSecretCredential({who}).get_token('https://management.azure.com/.default')"
@@ -363,7 +363,7 @@ def test_wrong_secret(azure: Azure, talker: Talker) -> None:
         talker(code)
 
 
-def test_device_code(azure: Azure, talker: Talker) -> None:
+def test_sign_in_by_device_code_succeeds(azure: Azure, talker: Talker) -> None:
     azure.control("/reset")
     talker(
         "import threading\nfrom azure.identity import DeviceCodeCredential\nsaid, got = [], []\n"
@@ -377,7 +377,7 @@ def test_device_code(azure: Azure, talker: Talker) -> None:
     assert talker("[said[0][0], said[0][1]]") == ["https://microsoft.com/devicelogin", code]
 
 
-def test_expired_tokens(sdk: Talker, azure: Azure) -> None:
+def test_expired_token_is_refused(sdk: Talker, azure: Azure) -> None:
     assert sdk("len(list(client.compute.list()))") == 0
     azure.control("/expire-tokens")
     with pytest.raises(Said, match="ExpiredAuthenticationToken") as refused:
@@ -389,13 +389,13 @@ def test_expired_tokens(sdk: Talker, azure: Azure) -> None:
     )
 
 
-def test_revoked_tokens_are_renewed_by_the_sdk(raw: Ask, azure: Azure) -> None:
+def test_revoked_token_is_renewed_by_sdk(raw: Ask, azure: Azure) -> None:
     assert raw("GET", "/computes")[0] == 200
     azure.control("/expire-tokens", revoked=True)
     assert raw("GET", "/computes")[0] == 200
 
 
-def test_no_rights(raw: Ask, azure: Azure) -> None:
+def test_reader_delete_is_forbidden(raw: Ask, azure: Azure) -> None:
     azure.control("/switch", authorization="reader")
     assert raw("GET", "/computes")[0] == 200
     status, headers, found = raw("DELETE", "/computes/cpu?underlyingResourceAction=Delete")
@@ -404,7 +404,7 @@ def test_no_rights(raw: Ask, azure: Azure) -> None:
     assert headers["x-ms-failure-cause"] == "gateway"
 
 
-def test_faults(raw: Ask, sdk: Talker, azure: Azure) -> None:
+def test_injected_fault_is_returned_once(raw: Ask, sdk: Talker, azure: Azure) -> None:
     slow = {"error": {"code": "TooManyRequests", "message": "slow"}}
     azure.control("/fault", match="GET management.azure.com/.*/computes", times=1, status=429, body=slow)
     assert raw("GET", "/computes")[0] == 429
@@ -424,14 +424,14 @@ def test_faults(raw: Ask, sdk: Talker, azure: Azure) -> None:
     assert raw("GET", "/computes")[0] == 200 and time.monotonic() - began > 0.3
 
 
-def test_every_other_host_is_refused(talker: Talker, azure: Azure) -> None:
+def test_unknown_host_is_refused(talker: Talker, azure: Azure) -> None:
     azure.control("/reset")
     with pytest.raises(Said, match="403"):
         talker("import requests\nrequests.get('https://example.com/')")
     assert azure.control("/problems")["refused_hosts"] == ["example.com"]
 
 
-def test_blobs(talker: Talker, azure: Azure) -> None:
+def test_blob_upload_and_download_round_trip(talker: Talker, azure: Azure) -> None:
     azure.control("/reset")
     sas = azure.control("/sas", container="azureml", permission="rcwld")["sas"]
     talker(

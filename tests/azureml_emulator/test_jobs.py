@@ -116,7 +116,7 @@ def cloud(azure_env: Azure) -> Cloud:
     return Cloud(azure_env)
 
 
-def test_the_unmodified_sdk_runs_jobs(azure_env: Azure, tmp_path: Path) -> None:
+def test_unmodified_sdk_runs_jobs(azure_env: Azure, tmp_path: Path) -> None:
     # With a SAS, azure-ai-ml 1.35 uses it as an account's key and streams nothing but refusals.
     azure_env.control("/switch", retry_after_header=True, datastore_secret="key")
     azure = azure_env
@@ -148,7 +148,7 @@ def test_the_unmodified_sdk_runs_jobs(azure_env: Azure, tmp_path: Path) -> None:
     assert azure.control("/problems") == {"problems": [], "refused_hosts": []}
 
 
-def test_a_job_goes_through_the_states_and_answers_in_the_recorded_shape(cloud: Cloud) -> None:
+def test_job_states_and_answers_match_recordings(cloud: Cloud) -> None:
     cloud.cluster()
     recorded = json.loads((RECORDINGS / "command_job_serverless.json").read_text())["entries"][-1]["response"]
     answer = cloud.submit("a1", "echo hi; echo there >&2")
@@ -171,7 +171,7 @@ def test_a_job_goes_through_the_states_and_answers_in_the_recorded_shape(cloud: 
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_logs_come_while_the_job_runs(cloud: Cloud, live: bool, tmp_path: Path) -> None:
+def test_job_logs_grow_while_running(cloud: Cloud, live: bool, tmp_path: Path) -> None:
     cloud.azure.control("/switch", logs_uploaded_live=live)
     cloud.cluster()
     script = f"echo '{{}}' > logs/x.jsonl; echo one; {gate(tmp_path)}; echo '{{}}' >> logs/x.jsonl; echo two"
@@ -188,7 +188,7 @@ def test_logs_come_while_the_job_runs(cloud: Cloud, live: bool, tmp_path: Path) 
     assert cloud.logs("b1") == {"user_logs/std_log.txt": "one\ntwo\n", "logs/x.jsonl": "{}\n{}\n"}
 
 
-def test_every_rank_has_its_log_and_its_variables(cloud: Cloud) -> None:
+def test_each_rank_has_log_and_variables(cloud: Cloud) -> None:
     cloud.cluster()
     words = "$RANK/$WORLD_SIZE node $NODE_RANK local $LOCAL_RANK of $AZUREML_RUN_ID"
     torch = {"distributionType": "PyTorch", "processCountPerInstance": 2}
@@ -204,7 +204,7 @@ def test_every_rank_has_its_log_and_its_variables(cloud: Cloud) -> None:
     assert [text for _, text in sorted(cloud.logs("c2").items())] == ["0/2\n", "1/2\n"]
 
 
-def test_parameter_servers_have_a_cluster() -> None:
+def test_parameter_servers_get_cluster_config() -> None:
     distribution = {"distributionType": "TensorFlow", "workerCount": 2, "parameterServerCount": 1}
     made = ranks.ranks(distribution, 2, "127.0.0.1", [1, 2, 3])
     config = json.loads(made[2].env["TF_CONFIG"])
@@ -218,7 +218,7 @@ def test_parameter_servers_have_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("kept", ["anew", "folder"])
-def test_preempted_jobs_run_again(cloud: Cloud, kept: str, tmp_path: Path) -> None:
+def test_preempted_job_runs_again(cloud: Cloud, kept: str, tmp_path: Path) -> None:
     cloud.azure.control("/switch", retry_logs=kept)
     cloud.cluster(low_priority=True)
     cloud.submit("d1", f"echo once; {gate(tmp_path)}")
@@ -235,7 +235,7 @@ def test_preempted_jobs_run_again(cloud: Cloud, kept: str, tmp_path: Path) -> No
     assert details["status"] == "Completed" and details["currentAttemptId"] == 2
 
 
-def test_cancel_and_time_limit_end_the_whole_process_group(cloud: Cloud) -> None:
+def test_cancel_or_time_limit_ends_process_group(cloud: Cloud) -> None:
     cloud.cluster()
     cloud.azure.control("/switch", cancel_grace=0.3)
     stubborn = "trap 'echo asked' TERM; echo up; while true; do sleep 0.05; done"
@@ -250,7 +250,7 @@ def test_cancel_and_time_limit_end_the_whole_process_group(cloud: Cloud) -> None
     assert "maximum run duration" in record["cancelationReason"]
 
 
-def test_nothing_of_a_job_outlives_it(cloud: Cloud) -> None:
+def test_job_end_leaves_no_process(cloud: Cloud) -> None:
     cloud.cluster()
     for name in ("k1", "k2"):
         cloud.submit(name, "setsid sh -c 'echo $$ > outputs/pid; exec sleep 600' & sleep 600")
@@ -272,7 +272,7 @@ def test_nothing_of_a_job_outlives_it(cloud: Cloud) -> None:
     until(lambda: not alive(pids[1]))
 
 
-def test_images_differ(cloud: Cloud) -> None:
+def test_images_have_scripted_properties(cloud: Cloud) -> None:
     cloud.cluster()
     for image in ("no-python", "non-root", "read-only", "does-not-build"):
         body = {"properties": {"image": f"example/{image}"}}
@@ -292,7 +292,7 @@ def test_images_differ(cloud: Cloud) -> None:
     assert "failed to solve" in cloud.logs("does-not-build")["azureml-logs/20_image_build_log.txt"]
 
 
-def test_refusals(cloud: Cloud) -> None:
+def test_job_invalid_is_refused(cloud: Cloud) -> None:
     cloud.cluster()
     unknown = cloud.submit("f1", "true", computeId=f"{cloud.ws}/computes/nowhere")
     recorded = json.loads((RECORDINGS / "11a_ray_job_unknown_compute_400.json").read_text())["entries"][-1]["response"]
@@ -311,7 +311,7 @@ def test_refusals(cloud: Cloud) -> None:
     assert cloud.arm("GET", "/jobs/none").status_code == 404
 
 
-def test_data_goes_from_a_job_to_an_asset_to_a_job(cloud: Cloud) -> None:
+def test_job_output_becomes_asset_and_input(cloud: Cloud) -> None:
     cloud.cluster()
     out = {"jobOutputType": "uri_folder"}
     cloud.submit("n1", "echo 42 > ${{outputs.made}}/n.txt; echo w > outputs/w.txt", outputs={"made": out})
@@ -331,7 +331,7 @@ def test_data_goes_from_a_job_to_an_asset_to_a_job(cloud: Cloud) -> None:
     assert cloud.logs("n2") == {"user_logs/std_log.txt": "42\n42\nw\nhey hey\n"}
 
 
-def test_recorded_bodies_hold_to_the_schema() -> None:
+def test_recorded_bodies_match_schema() -> None:
     checked = 0
     for file in sorted(RECORDINGS.glob("*.json")):
         for entry in json.loads(file.read_text()).get("entries", []):
@@ -343,14 +343,14 @@ def test_recorded_bodies_hold_to_the_schema() -> None:
     assert checked >= 5
 
 
-def test_a_run_that_began_at_the_end_of_a_minute_is_sampled_in_it() -> None:
+def test_monitor_sample_at_minute_end_is_in_minute() -> None:
     assert list(monitor.sampled(600, 659.5, 659.7)) == [0]
     assert list(monitor.sampled(660, 659.5, 664.0)) == [2, 4]
     assert list(monitor.sampled(600, 659.5, 659.5)) == []
     assert len(monitor.sampled(660, 600, 800)) == 30
 
 
-def test_mlflow_metrics_services_and_monitor(cloud: Cloud, tmp_path: Path) -> None:
+def test_job_mlflow_services_and_monitor_answer(cloud: Cloud, tmp_path: Path) -> None:
     cloud.cluster(size="Standard_NC4as_T4_v3")
     body = {"run_id": "g1", "metrics": [{"key": "loss", "value": 0.5, "timestamp": 1, "step": 0}]}
     script = f"""python - <<'X'
@@ -385,7 +385,7 @@ X
     assert cloud.data("GET", "mlflow/v2.0", "/api/2.0/mlflow/runs/get", run_id="g1").status_code == 401
 
 
-def test_urls_of_logs_and_of_uploads_expire(cloud: Cloud) -> None:
+def test_log_and_upload_urls_expire(cloud: Cloud) -> None:
     cloud.azure.control("/switch", log_sas_seconds=-1, upload_sas_seconds=-1)
     cloud.cluster()
     cloud.submit("h1", "echo x")
@@ -406,7 +406,7 @@ def test_urls_of_logs_and_of_uploads_expire(cloud: Cloud) -> None:
     )
 
 
-def test_second_start_fails_where_the_startup_script_does(azure_env: Azure) -> None:
+def test_instance_second_start_fails_with_startup_script(azure_env: Azure) -> None:
     from tools.azure_live.scripts import STARTUP
 
     cloud = Cloud(azure_env)
@@ -428,7 +428,7 @@ def test_second_start_fails_where_the_startup_script_does(azure_env: Azure) -> N
 
 
 @pytest.mark.parametrize(("environment", "busy"), [("AzureML-sklearn-1.5:1", False), (CURATED, True)])
-def test_gpus_show_load_where_the_environment_can_use_them(environment: str, busy: bool, tmp_path: Path) -> None:
+def test_emulated_gpu_load_depends_on_environment(environment: str, busy: bool, tmp_path: Path) -> None:
     from azureml_emulator import gpus
 
     assert gpus.can_use(environment) is busy

@@ -68,7 +68,7 @@ def literal(value: Any) -> dict[str, Any]:
     return {"job_input_type": "literal", "value": str(value)}
 
 
-def test_pipeline_takes_the_sdks_inputs_defaults_and_distribution(cloud: Cloud, component: Any) -> None:
+def test_pipeline_accepts_sdk_inputs_defaults_and_distribution(cloud: Cloud, component: Any) -> None:
     shows = component(
         "shows",
         command="echo ${{inputs.word}} ${{inputs.n}} $[[--not ${{inputs.absent}}]] $EXTRA $RANK/$WORLD_SIZE",
@@ -90,7 +90,7 @@ def test_pipeline_takes_the_sdks_inputs_defaults_and_distribution(cloud: Cloud, 
     assert run["rootRunId"] == "p1"
 
 
-def test_steps_hand_on_files_folders_and_artifacts(cloud: Cloud, component: Any) -> None:
+def test_pipeline_steps_pass_files_folders_and_artifacts(cloud: Cloud, component: Any) -> None:
     writes = component(
         "writes",
         command="echo a > ${{outputs.file}}; echo b > ${{outputs.folder}}/b.txt; echo c > outputs/c.txt",
@@ -123,7 +123,7 @@ def test_steps_hand_on_files_folders_and_artifacts(cloud: Cloud, component: Any)
     assert cloud.wait("after")[-1] == "Completed", cloud.message("after")
 
 
-def test_sweep_step_has_trials_of_its_own(cloud: Cloud, component: Any) -> None:
+def test_pipeline_sweep_step_has_trials(cloud: Cloud, component: Any) -> None:
     trial = component(
         "trial",
         command="echo ${{inputs.rate}} ${{inputs.word}}; test ${{inputs.word}} != bad",
@@ -147,7 +147,7 @@ def test_sweep_step_has_trials_of_its_own(cloud: Cloud, component: Any) -> None:
     assert {one["rootRunId"] for one in trials} == {"p3"}
 
 
-def test_parallel_step_runs_its_entry_over_the_files(cloud: Cloud, component: Any, tmp_path: Path) -> None:
+def test_pipeline_parallel_step_runs_over_files(cloud: Cloud, component: Any, tmp_path: Path) -> None:
     made = cloud.arm("POST", "/codes/c/versions/1/startPendingUpload", {"pendingUploadType": "TemporaryBlobReference"})
     place = made.json()["blobReferenceForConsumption"]
     sas = place["credential"]["sasUri"].partition("?")[2]
@@ -188,7 +188,7 @@ def test_parallel_step_runs_its_entry_over_the_files(cloud: Cloud, component: An
     assert log_of(cloud, children(cloud, "p4")["shows"]) == "1.txt 10\n2.txt 20\n3.txt 30\n"
 
 
-def test_independent_steps_go_on_when_one_fails(cloud: Cloud, component: Any) -> None:
+def test_pipeline_independent_steps_continue_after_failure(cloud: Cloud, component: Any) -> None:
     bad = component("bad", command="exit 3", environment=REGISTRY)
     good = component("good", command="echo fine", environment=REGISTRY, outputs={"out": {"type": "uri_folder"}})
     after = component("after", command="true", environment=REGISTRY, inputs={"x": {}})
@@ -203,7 +203,7 @@ def test_independent_steps_go_on_when_one_fails(cloud: Cloud, component: Any) ->
     assert ends == {"bad": "Failed", "good": "Completed"}
 
 
-def test_pipeline_answers_have_the_recorded_form(cloud: Cloud, component: Any) -> None:
+def test_pipeline_answers_match_recordings(cloud: Cloud, component: Any) -> None:
     recorded = json.loads((RECORDINGS / "02_pipeline_two_steps_failed_children.json").read_text())["entries"]
     made, *later = [one for one in recorded if "/jobs/" in one["uri"]]
     body = {**made["request"]["properties"], "computeId": None, "outputs": {}}
@@ -237,7 +237,7 @@ def sweep(cloud: Cloud, name: str, **more: Any) -> Any:
     )
 
 
-def test_sweep_answers_as_recorded(cloud: Cloud) -> None:
+def test_sweep_answers_match_recordings(cloud: Cloud) -> None:
     made = sweep(cloud, "s1")
     properties = made.json()["properties"]
     assert made.status_code == 201 and properties["status"] == "Running"
@@ -248,7 +248,7 @@ def test_sweep_answers_as_recorded(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_sweep_with_a_metric_names_its_best_trial(cloud: Cloud, told: bool) -> None:
+def test_sweep_with_metric_names_best_trial(cloud: Cloud, told: bool) -> None:
     cloud.azure.control("/switch", best_trial_told=told)
     log = "import mlflow; mlflow.log_metric('loss', ${{search_space.x}})"
     trial = {"command": f'python -c "{log}"', "environmentId": REGISTRY}
@@ -266,13 +266,13 @@ def test_sweep_on_serverless_with_resources_runs(cloud: Cloud) -> None:
     assert cloud.wait("s2")[-1] == "Completed"
 
 
-def test_sweep_on_an_unknown_compute_has_no_inner_error(cloud: Cloud) -> None:
+def test_sweep_on_unknown_compute_has_no_inner_error(cloud: Cloud) -> None:
     refused = sweep(cloud, "s3", computeId=f"{cloud.ws}/computes/nowhere")
     assert refused.status_code == 400 and "Compute Not Found for run" in refused.json()["error"]["message"]
     assert "InnerError" not in refused.text
 
 
-def test_values_of_a_space_lie_in_it() -> None:
+def test_sampled_values_are_in_search_space() -> None:
     space = {
         "u": ["uniform", [1, 2]],
         "q": {"type": "quniform", "min_value": 0, "max_value": 10, "q": 5},
@@ -289,7 +289,7 @@ def test_values_of_a_space_lie_in_it() -> None:
     assert len(list(grid)) == 4
 
 
-def test_inputs_come_from_the_public_web(cloud: Cloud, tmp_path: Path) -> None:
+def test_input_from_public_url_is_read(cloud: Cloud, tmp_path: Path) -> None:
     folder = tmp_path / "example.com" / "sets"
     folder.mkdir(parents=True)
     (folder / "a b.csv").write_text("1\n")
@@ -309,24 +309,24 @@ def test_unknown_registry_environment_is_refused(cloud: Cloud, name: str) -> Non
     assert cloud.submit("r2", "true", f"azureml://registries/other/environments/{name}").status_code == 400
 
 
-def test_lightgbm_environment_runs_a_job(cloud: Cloud) -> None:
+def test_job_in_lightgbm_environment_completes(cloud: Cloud) -> None:
     assert cloud.submit("l1", "true", "azureml:AzureML-lightgbm-3.3@latest").status_code == 201
     assert cloud.wait("l1")[-1] == "Completed"
 
 
-def test_cancel_of_an_ended_job_is_200(cloud: Cloud) -> None:
+def test_cancel_of_ended_job_returns_200(cloud: Cloud) -> None:
     cloud.submit("e1", "true", REGISTRY)
     cloud.wait("e1")
     answer = cloud.arm("POST", "/jobs/e1/cancel")
     assert (answer.status_code, answer.content) == (200, b"") and "Location" not in answer.headers
 
 
-def test_versions_of_an_unknown_model_are_404(cloud: Cloud) -> None:
+def test_versions_of_unknown_model_return_404(cloud: Cloud) -> None:
     answer = cloud.arm("GET", "/models/none/versions")
     assert answer.status_code == 404 and "ModelNotFound" in answer.text
 
 
-def test_component_comes_back_as_text(cloud: Cloud, component: Any) -> None:
+def test_component_defaults_are_returned_as_text(cloud: Cloud, component: Any) -> None:
     component("numbers", command="echo", environment=REGISTRY, inputs={"n": {"type": "integer", "default": 2}}, b=True)
     spec = cloud.arm("GET", "/components/numbers/versions/1").json()["properties"]["componentSpec"]
     assert spec["inputs"]["n"]["default"] == "2" and spec["b"] == "True"
@@ -344,7 +344,7 @@ def test_unknown_region_is_refused(cloud: Cloud, what: str) -> None:
         assert answer.status_code == status
 
 
-def test_fault_with_a_body_and_a_content_type_is_sent(cloud: Cloud) -> None:
+def test_injected_fault_sends_body_and_content_type(cloud: Cloud) -> None:
     headers = {"content-type": "application/problem+json"}
     cloud.azure.control("/fault", match="/jobs/x$|/jobs/x[?]", status=409, body={"a": 1}, headers=headers)
     answer = cloud.arm("GET", "/jobs/x")
@@ -352,14 +352,14 @@ def test_fault_with_a_body_and_a_content_type_is_sent(cloud: Cloud) -> None:
     assert answer.headers["Content-Type"] == "application/problem+json"
 
 
-def test_unknown_field_is_refused_or_ignored_by_the_switch(cloud: Cloud) -> None:
+def test_unknown_field_follows_switch(cloud: Cloud) -> None:
     assert cloud.submit("f1", "true", REGISTRY, colour="red").status_code == 400
     cloud.azure.control("/switch", unknown_fields=True)
     assert cloud.submit("f1", "true", REGISTRY, colour="red").status_code == 201
     until(lambda: cloud.status("f1") == "Completed")
 
 
-def test_cluster_lists_its_nodes_with_its_type_and_has_no_keys(cloud: Cloud) -> None:
+def test_cluster_lists_nodes_and_has_no_keys(cloud: Cloud) -> None:
     nodes = cloud.arm("POST", "/computes/cluster/listNodes", {})
     assert nodes.status_code == 200 and nodes.json()["computeType"] == "AmlCompute"
     keys = cloud.arm("POST", "/computes/cluster/listKeys", {})

@@ -51,9 +51,7 @@ class TestLocalBackend(BackendContract):
         return self._job("long", "import time\nprint('here')\ntime.sleep(600)\n")
 
 
-def test_a_folder_of_a_newer_schema_is_refused_in_one_sentence(
-    loop: LoopThread, backend: LocalBackend, home: Path
-) -> None:
+def test_run_folder_of_newer_schema_is_refused(loop: LoopThread, backend: LocalBackend, home: Path) -> None:
     folder = home / "runs" / "future-22222"
     folder.mkdir(parents=True)
     write_json(folder / "job.json", {"schema": 99, "run": "future-22222"})
@@ -65,21 +63,21 @@ def test_a_folder_of_a_newer_schema_is_refused_in_one_sentence(
     assert loop.call(backend.list()) == []
 
 
-def test_a_status_holds_the_truth_about_gpus_and_the_number_of_nodes() -> None:
+def test_status_has_gpu_usage_and_node_count() -> None:
     assert (status_of({"state": "running"}).truth, status_of({"state": "running"}).nodes) == ({}, 1)
     truth = {"verdict": "not used", "detail": "idle", "cause": "cpu wheel"}
     found = status_of({"state": "running", "truth": truth, "nodes": 4, "of_a_newer_agent": 1})
     assert found.truth == truth and found.nodes == 4
 
 
-def test_the_gate_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> None:
+def test_request_has_gpu_gate(loop: LoopThread, backend: LocalBackend) -> None:
     spec, snapshot = TestLocalBackend().short()
     asked = msgspec.structs.replace(spec, require_gpu="stop", gpu_grace=5.0, gpu_ids="index")
     request = loop.call(backend.plan(asked, snapshot, "planned-1")).request
     assert (request["require_gpu"], request["gpu_grace"], request["gpu_ids"]) == ("stop", 5.0, "index")
 
 
-def test_sharing_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> None:
+def test_request_has_gpu_sharing(loop: LoopThread, backend: LocalBackend) -> None:
     spec, snapshot = TestLocalBackend().short()
     for share in (False, True):
         request = loop.call(
@@ -89,13 +87,13 @@ def test_sharing_is_in_the_request(loop: LoopThread, backend: LocalBackend) -> N
 
 
 @pytest.mark.parametrize("notes", [None, [], "text", ["a", 3, "\ud800", {}], [["x"]] * 100])
-def test_notes_of_a_state_are_texts(notes: object) -> None:
+def test_status_notes_are_sanitized(notes: object) -> None:
     found = status_of({"state": "running", "notes": notes}).notes
     assert len(found) <= 8 and all(isinstance(note, str) and note.encode() for note in found)
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_a_list_but_what_is_known_also_of_an_agent_that_cannot_leave_out(
+def test_list_without_known_runs_works_with_old_agent(
     loop: LoopThread, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, old: bool
 ) -> None:
     made = TestLocalBackend()
@@ -119,9 +117,7 @@ def test_a_list_but_what_is_known_also_of_an_agent_that_cannot_leave_out(
     assert set(ids) == set(names) and [run.run_id for run in runs] == [names[1]]
 
 
-def test_a_file_that_changes_before_it_is_copied_has_the_digest_of_its_copy(
-    loop: LoopThread, backend: LocalBackend, tmp_path: Path
-) -> None:
+def test_changed_file_digest_is_of_copy(loop: LoopThread, backend: LocalBackend, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "train.py").write_text("print(1)")
@@ -134,7 +130,7 @@ def test_a_file_that_changes_before_it_is_copied_has_the_digest_of_its_copy(
     assert told == digest_of(Path(run.folder) / "source", ["train.py"]) != made.digest
 
 
-def test_outputs_of_a_yaml_job_are_a_folder_of_the_run(loop: LoopThread, backend: LocalBackend, tmp_path: Path) -> None:
+def test_yaml_job_outputs_are_in_run_folder(loop: LoopThread, backend: LocalBackend, tmp_path: Path) -> None:
     text = "command: python -c \"open('outputs/model.txt', 'w').write('m')\"\n"
     spec = JobSpec(
         name="y", job_type="command", command="echo m > outputs/model.txt", cell=text, script_name="job.yml",
@@ -146,7 +142,7 @@ def test_outputs_of_a_yaml_job_are_a_folder_of_the_run(loop: LoopThread, backend
     assert (Path(run.folder) / "outputs" / "model.txt").read_text() == "m\n"
 
 
-def test_a_live_run_on_a_full_disk_says_so(
+def test_live_run_on_full_disk_has_detail(
     loop: LoopThread, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, made = TestLocalBackend().long()
@@ -166,9 +162,7 @@ def test_a_live_run_on_a_full_disk_says_so(
 
 
 @pytest.mark.parametrize("odd", ["state root", "notebook's folder"])
-def test_plan_for_a_folder_that_is_not_utf8_is_refused_in_one_sentence(
-    loop: LoopThread, tmp_path: Path, odd: str
-) -> None:
+def test_plan_with_non_utf8_folder_is_refused(loop: LoopThread, tmp_path: Path, odd: str) -> None:
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     try:
         folder.mkdir(mode=0o700)

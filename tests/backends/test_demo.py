@@ -43,7 +43,7 @@ class TestFakeBackend(BackendContract):
         return FakeBackend(target, loop, StateRoot(tmp_path))
 
 
-def test_telemetry_of_nodes_and_gpus_goes_by_the_clock(loop: LoopThread, tmp_path: Path) -> None:
+def test_demo_telemetry_follows_clock(loop: LoopThread, tmp_path: Path) -> None:
     target = FakeTarget(name="fake", queued=0.0, running=0.5, nodes=2, gpus=3, period=0.001)
     backend = FakeBackend(target, loop, StateRoot(tmp_path))
     spec, snapshot = JobSpec(name="x", script="pass"), Snapshot(files={}, digest="0", bytes=0)
@@ -71,7 +71,7 @@ def test_telemetry_of_nodes_and_gpus_goes_by_the_clock(loop: LoopThread, tmp_pat
     assert status.devices[0] == seen[0] and status.devices[3] == seen[1]
 
 
-def test_minutes_of_a_fake_run_point_into_its_ticks() -> None:
+def test_demo_minutes_index_samples() -> None:
     node = FakeNode(0, [0], 1_700_000_039.0, 1.0).upto(200)
     head, *rows = [json.loads(line) for line in node.minutes.splitlines()]
     assert [row[0] for row in rows] == [0, 60, 120, 180] and rows[1][1] == 1_700_000_040.0
@@ -83,7 +83,7 @@ def test_minutes_of_a_fake_run_point_into_its_ticks() -> None:
 
 
 @pytest.mark.parametrize(("idle", "verdict"), [(False, "used"), (True, "not used")])
-def test_the_truth_of_a_fake_run(loop: LoopThread, tmp_path: Path, idle: bool, verdict: str) -> None:
+def test_demo_gpu_usage_verdict_follows_idle(loop: LoopThread, tmp_path: Path, idle: bool, verdict: str) -> None:
     target = FakeTarget(name="fake", queued=0.0, running=2.2, gpus=1, idle=idle)
     backend = FakeBackend(target, loop, StateRoot(tmp_path))
     spec, snapshot = JobSpec(name="x", script="pass", gpu_grace=1.0), Snapshot(files={}, digest="0", bytes=0)
@@ -93,7 +93,7 @@ def test_the_truth_of_a_fake_run(loop: LoopThread, tmp_path: Path, idle: bool, v
     assert status.truth["verdict"] == verdict and bool(status.truth["cause"]) == idle
 
 
-def test_a_target_that_does_not_answer(loop: LoopThread, tmp_path: Path) -> None:
+def test_demo_unreachable_target_is_refused(loop: LoopThread, tmp_path: Path) -> None:
     backend = FakeBackend(FakeTarget(name="far", unreachable=True), loop, StateRoot(tmp_path))
     with pytest.raises(TargetUnreachable, match=r"far.*%aml_compute test far"):
         loop.call(backend.check())

@@ -49,11 +49,11 @@ def ignore(text: str) -> None:
     """Nobody listens to the progress."""
 
 
-def test_every_size_that_can_be_chosen_has_its_data() -> None:
+def test_demo_sizes_have_data() -> None:
     assert set(SIZES) | {""} == set(get_args(get_type_hints(FakeTarget)["size"]))
 
 
-def test_the_words_of_a_cluster(loop: LoopThread, tmp_path: Path) -> None:
+def test_demo_cluster_prompts_name_cost(loop: LoopThread, tmp_path: Path) -> None:
     cluster = fake(loop, tmp_path, max_nodes=4)
     ask = "Costs up to 4 x 3.06 = 12.24 USD per hour while nodes run; goes to 0 nodes after 15 min idle."
     assert cluster.asks("create", {}, running=0) == ask
@@ -76,7 +76,7 @@ def test_the_words_of_a_cluster(loop: LoopThread, tmp_path: Path) -> None:
         ("test", CapacityError),
     ],
 )
-def test_what_is_scripted_to_fail_fails(loop: LoopThread, tmp_path: Path, verb: str, error: type[Exception]) -> None:
+def test_demo_scripted_failure_fails(loop: LoopThread, tmp_path: Path, verb: str, error: type[Exception]) -> None:
     target = fake(loop, tmp_path, max_nodes=4 if verb == "scale" else 1)
     if verb == "start":
         loop.call(target.stop(ignore))
@@ -93,7 +93,7 @@ def test_what_is_scripted_to_fail_fails(loop: LoopThread, tmp_path: Path, verb: 
     assert state.state == ("stopped" if verb == "start" else "ready") and not state.nodes
 
 
-def test_quota_counts_cores(loop: LoopThread, tmp_path: Path) -> None:
+def test_demo_quota_counts_cores(loop: LoopThread, tmp_path: Path) -> None:
     with pytest.raises(QuotaExceeded, match="4 machines of gpu-v100 have 24 cores, the quota is 20"):
         loop.call(fake(loop, tmp_path, max_nodes=4, quota=20).create(ignore))
     there = fake(loop, tmp_path, max_nodes=4, quota=24)
@@ -103,7 +103,7 @@ def test_quota_counts_cores(loop: LoopThread, tmp_path: Path) -> None:
     assert isinstance(there.target, FakeTarget) and there.target.min_nodes == 2  # to be stored
 
 
-def test_unused_machines_go_after_a_while(loop: LoopThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_idle_nodes_are_released(loop: LoopThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = fake(loop, tmp_path, max_nodes=4, min_nodes=1, idle_minutes=1, running=600.0, queued=0.0)
     assert loop.call(cluster.state()).nodes == 1
     plan = loop.call(cluster.plan(JobSpec(name="x", script="pass"), Snapshot(files={}, digest="0", bytes=0), "x-1"))
@@ -117,7 +117,7 @@ def test_unused_machines_go_after_a_while(loop: LoopThread, tmp_path: Path, monk
     assert loop.call(cluster.state()).nodes == 1
 
 
-def test_runs_end_with_the_machine(loop: LoopThread, tmp_path: Path) -> None:
+def test_demo_runs_end_with_machine(loop: LoopThread, tmp_path: Path) -> None:
     single = fake(loop, tmp_path, running=600.0, queued=0.0)
     spec, snapshot = JobSpec(name="x", script="pass"), Snapshot(files={}, digest="0", bytes=0)
     plan = loop.call(single.plan(spec, snapshot, "x-1"))
@@ -132,7 +132,7 @@ def test_runs_end_with_the_machine(loop: LoopThread, tmp_path: Path) -> None:
         loop.call(single.launch(again, {}, {}))
 
 
-def test_a_stopped_machine_is_not_sampled(loop: LoopThread, tmp_path: Path) -> None:
+def test_demo_stopped_machine_is_not_monitored(loop: LoopThread, tmp_path: Path) -> None:
     single = fake(loop, tmp_path)
     loop.call(single.monitor("m-1", None, 1.0))
     loop.call(single.stop(ignore))
@@ -140,7 +140,7 @@ def test_a_stopped_machine_is_not_sampled(loop: LoopThread, tmp_path: Path) -> N
         loop.call(single.monitor("m-1", None, 1.0))
 
 
-def test_without_a_size_it_is_as_before(loop: LoopThread, tmp_path: Path) -> None:
+def test_demo_target_without_size_has_no_lifecycle(loop: LoopThread, tmp_path: Path) -> None:
     plain = fake(loop, tmp_path, size="", gpus=2)
     state = loop.call(plain.state())
     assert (state.state, state.size, state.price, state.gpus) == ("ready", "", None, 2)

@@ -6,7 +6,7 @@ from jupyter_amltrain.backends.job_support import WHAT, row, table, unsupported_
 from jupyter_amltrain.schema.azure_target import AZURE_KINDS
 
 
-def test_every_kind_has_a_row_with_every_answer() -> None:
+def test_support_table_has_every_kind_and_column() -> None:
     assert table()["source"] and table()["date"]
     columns = {"gpu", "tuning", "automl", "pipelines", *(column for column, _ in WHAT.values())}
     for kind in AZURE_KINDS:
@@ -15,7 +15,7 @@ def test_every_kind_has_a_row_with_every_answer() -> None:
 
 
 @pytest.mark.parametrize("what", WHAT)
-def test_a_cluster_runs_all_but_spark(what: str) -> None:
+def test_cluster_supports_all_but_spark(what: str) -> None:
     assert (unsupported_reason("amlcompute", what) is None) == (what != "spark")
 
 
@@ -32,19 +32,19 @@ def test_a_cluster_runs_all_but_spark(what: str) -> None:
         ("amlcompute", "spark", "--kind synapse-spark"),
     ],
 )
-def test_what_cannot_run_is_refused_with_what_can(kind: str, what: str, sentence: str) -> None:
+def test_unsupported_job_type_error_names_alternatives(kind: str, what: str, sentence: str) -> None:
     said = unsupported_reason(kind, what)
     assert said is not None and sentence in said and "\n" not in said and "  " not in said
 
 
-def test_what_runs() -> None:
+def test_supported_job_type_is_accepted() -> None:
     assert unsupported_reason("synapse-spark", "spark") is None
     assert unsupported_reason("serverless", "sweep") is None and unsupported_reason("serverless", "nodes") is None
     assert unsupported_reason("instance", "gpu") is None and unsupported_reason("kubernetes", "gpu") is None
     assert unsupported_reason("fake", "command") is None  # of others nothing is said
 
 
-def test_support_promises_for_this_machine_what_it_runs() -> None:
+def test_support_table_of_local_matches_refusals() -> None:
     """Of files of az ml: the column says no where a submit is refused."""
     columns = {
         "command": "command",

@@ -41,12 +41,12 @@ CASES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "said"), CASES)
-def test_each_is_named_with_what_is_to_do(fields: dict[str, Any], said: str) -> None:
+def test_local_unsupported_field_error_has_action(fields: dict[str, Any], said: str) -> None:
     sentence = unsupported(JobSpec(name="x", **fields), "local")
     assert sentence.startswith(said) and "\n" not in sentence and sentence.endswith(".")
 
 
-def test_what_a_machine_can_do_is_not_refused(tmp_path: Path) -> None:
+def test_local_supported_job_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("1")
     spec = JobSpec(
         name="x",
@@ -83,7 +83,7 @@ def of_file(path: str = "here.csv", nodes: int = 1, kind: str = "pytorch", each:
     return az_yaml_job.spec_of(az_yaml.with_params(az_yaml.parse(text, "job.yml", os.getcwd()), params))
 
 
-def test_file_that_needs_one_process_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_yaml_job_with_one_process_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("here.csv").write_text("1")
     for each in ("1", "null"):
@@ -105,7 +105,7 @@ def test_file_that_needs_one_process_runs_here(tmp_path: Path, monkeypatch: pyte
         ({"each": "4"}, "job.yml line 7, distribution: ", "Azure"),
     ],
 )
-def test_file_that_needs_more_is_refused_by_its_keys(
+def test_local_yaml_job_unsupported_error_names_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], where: str, cure: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -122,7 +122,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
 
 
 @pytest.mark.parametrize("target", ["local", "lab"])
-def test_nothing_is_sent_and_no_run_appears(controller: Controller, target: str) -> None:
+def test_local_unsupported_submit_creates_no_run(controller: Controller, target: str) -> None:
     controller.loop.call(_lab(controller), 10)
     for ask in (controller.submit, controller.plan):
         with pytest.raises(SpecError, match=f"--nodes 2: '{target}' is one machine"):

@@ -39,7 +39,7 @@ dependencies:
         ["azureml-mlflow==1.57.0", "mlflow==2.9.2"],  # not in the table: not judged
     ],
 )
-def test_pins_that_can_log(pins: list[str]) -> None:
+def test_mlflow_pins_compatible_can_log(pins: list[str]) -> None:
     assert judged([*pins, "numpy==1.26"], "e").logs is True and not judged(pins).sentence
 
 
@@ -54,23 +54,23 @@ def test_pins_that_can_log(pins: list[str]) -> None:
         (["mlflow<2"], "MLflow before 2.0.0 cannot log"),
     ],
 )
-def test_pins_that_cannot_are_named(pins: list[str], said: str) -> None:
+def test_mlflow_pins_incompatible_are_named(pins: list[str], said: str) -> None:
     verdict = judged(pins, "e")
     assert verdict.logs is False and said in verdict.sentence and "--derive-env" in verdict.sentence
     assert "\n" not in verdict.sentence
 
 
-def test_models_straight_to_the_service() -> None:
+def test_mlflow_pins_direct_models_depend_on_version() -> None:
     assert judged(["mlflow==2.9.2", "azureml-mlflow"]).models is True
     assert judged(["mlflow==3.5.0", "azureml-mlflow"]).models is False
     assert judged(["mlflow==2.9.2"]).models is False  # without the service's package there is no way to it
 
 
-def test_what_is_not_known_is_not_judged() -> None:
+def test_mlflow_pins_unknown_are_not_judged() -> None:
     assert judged(None, "e") == (None, None, "")
 
 
-def test_a_conda_file_as_text_and_as_the_service_answers_it() -> None:
+def test_conda_pins_are_read_from_yaml_and_json() -> None:
     pins = ["python==3.10.*", "mlflow==2.9.2.*", "numpy>=1.26", "azureml-mlflow==1.57.0", "torch==2.4.0"]
     assert pip_pins(CONDA) == pins
     pip = {"pip": ["azureml-mlflow==1.57.0", "torch==2.4.0"]}
@@ -78,7 +78,7 @@ def test_a_conda_file_as_text_and_as_the_service_answers_it() -> None:
     assert pip_pins(answered) == pins and judged(pins).logs
 
 
-def test_the_derived_one_can_log_and_keeps_the_rest() -> None:
+def test_derived_conda_file_can_log_and_keeps_packages() -> None:
     made = derived(CONDA)
     assert pip_pins(made) == ["python==3.10.*", "numpy>=1.26", "pip", "torch==2.4.0", *GOOD]
     assert judged(pip_pins(made)).logs and derived(made) == made
@@ -87,7 +87,7 @@ def test_the_derived_one_can_log_and_keeps_the_rest() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "a: [", "dependencies: 3", "name: x"])
-def test_what_is_no_conda_file(text: str) -> None:
+def test_invalid_conda_file_is_refused(text: str) -> None:
     for read in (pip_pins, derived):
         with pytest.raises(EnvironmentFailed, match="conda file"):
             read(text)

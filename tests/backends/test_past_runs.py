@@ -56,7 +56,7 @@ def listed(api: Any) -> list[Any]:
     ]
 
 
-def test_a_list_from_the_index_is_that_from_the_folders(place: tuple[Any, Path]) -> None:
+def test_index_list_equals_folder_list(place: tuple[Any, Path]) -> None:
     api, home = place
     first = listed(api)
     assert len(first) == COUNT and (home / FILE).stat().st_mode & 0o777 == 0o600
@@ -65,7 +65,7 @@ def test_a_list_from_the_index_is_that_from_the_folders(place: tuple[Any, Path])
     assert listed(api) == first
 
 
-def test_parameters_that_json_has_no_numbers_for_stay_in_the_list(place: tuple[Any, Path]) -> None:
+def test_index_keeps_non_finite_params(place: tuple[Any, Path]) -> None:
     api, home = place
     path = write(home, "past-odd", 2e9) / "job.json"
     job = json.loads(path.read_text())
@@ -76,7 +76,7 @@ def test_parameters_that_json_has_no_numbers_for_stay_in_the_list(place: tuple[A
         assert repr(odd[4]) == "{'clip': inf, 'more': [{'x': nan}]}"
 
 
-def test_the_whole_job_of_an_old_run_is_read_when_it_is_asked_for(place: tuple[Any, Path]) -> None:
+def test_indexed_run_whole_job_is_read_on_request(place: tuple[Any, Path]) -> None:
     api, _ = place
     listed(api)
     listed(api)
@@ -89,7 +89,7 @@ def test_the_whole_job_of_an_old_run_is_read_when_it_is_asked_for(place: tuple[A
 
 
 @pytest.mark.parametrize("what", ["state", "job", "tracking", "deleted", "new", "damaged"])
-def test_what_changed_in_the_folders_is_seen(place: tuple[Any, Path], what: str) -> None:
+def test_index_list_after_folder_change_is_updated(place: tuple[Any, Path], what: str) -> None:
     api, home = place
     before = {row[0]: row for row in listed(api)}
     folder, handle = home / "runs" / "past-00003", "local/past-00003"
@@ -146,7 +146,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_index_is_rebuilt_without_a_word(place: tuple[Any, Path], damage: str) -> None:
+def test_damaged_index_is_rebuilt_silently(place: tuple[Any, Path], damage: str) -> None:
     api, home = place
     before = listed(api)
     passwd = Path("/etc/passwd").read_bytes()
@@ -160,9 +160,7 @@ def test_a_damaged_index_is_rebuilt_without_a_word(place: tuple[Any, Path], dama
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 1 << 20), st.binary(min_size=1, max_size=20)), min_size=1, max_size=8))
-def test_no_byte_that_changes_in_the_index_changes_a_list(
-    place: tuple[Any, Path], changes: list[tuple[int, bytes]]
-) -> None:
+def test_index_with_flipped_byte_keeps_list(place: tuple[Any, Path], changes: list[tuple[int, bytes]]) -> None:
     api, home = place
     if not (home / FILE).exists():
         listed(api)
@@ -181,7 +179,7 @@ def test_no_byte_that_changes_in_the_index_changes_a_list(
         (home / FILE).write_bytes(data)
 
 
-def test_a_row_of_another_version_is_damaged_until_its_folder_is_read(place: tuple[Any, Path]) -> None:
+def test_index_row_of_other_version_is_reread(place: tuple[Any, Path]) -> None:
     api, home = place
     before = listed(api)
     lines = (home / FILE).read_bytes().splitlines()
@@ -202,7 +200,7 @@ def test_a_row_of_another_version_is_damaged_until_its_folder_is_read(place: tup
     assert listed(api) == before
 
 
-def test_a_list_decodes_only_the_runs_that_it_shows(place: tuple[Any, Path]) -> None:
+def test_list_with_limit_decodes_only_shown_runs(place: tuple[Any, Path]) -> None:
     api, _ = place
     listed(api)
     api.close()
@@ -218,7 +216,7 @@ def test_a_list_decodes_only_the_runs_that_it_shows(place: tuple[Any, Path]) -> 
     assert controller().loop.call(unread(), 60) == COUNT - 2
 
 
-def test_kernels_that_write_at_once_lose_nothing(place: tuple[Any, Path]) -> None:
+def test_concurrent_index_writes_lose_nothing(place: tuple[Any, Path]) -> None:
     _, home = place
     seed = PastRunIndex(home)
     keys = seed.scan(frozenset(), "local").others
@@ -246,9 +244,7 @@ def test_kernels_that_write_at_once_lose_nothing(place: tuple[Any, Path]) -> Non
     assert len(scan.runs) == COUNT and not scan.others
 
 
-def test_an_index_of_runs_that_are_gone_is_written_anew(
-    place: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_with_stale_rows_is_compacted(place: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     api, home = place
     monkeypatch.setattr("jupyter_amltrain.backends.past_runs.MAX_STALE_LINES", 3)
     listed(api)

@@ -23,7 +23,7 @@ def loop() -> Iterator[LoopThread]:
     thread.close()
 
 
-def test_a_file_is_read_as_it_grows(loop: LoopThread, tmp_path: Path) -> None:
+def test_tail_of_growing_file_reads_every_byte(loop: LoopThread, tmp_path: Path) -> None:
     local, path = LocalTransport(loop, tmp_path), tmp_path / "node-0.jsonl"
     parts = [b"header\n", b"", b"[0]\n", b"x" * (3 * transport.READ_BYTES), b"", b"[1]\n"]
 
@@ -43,7 +43,7 @@ def test_a_file_is_read_as_it_grows(loop: LoopThread, tmp_path: Path) -> None:
     assert loop.call(story(), DEADLINE) == b"".join(parts)
 
 
-def test_what_is_replaced_is_read_anew(loop: LoopThread, tmp_path: Path) -> None:
+def test_tail_of_replaced_file_reads_new_content(loop: LoopThread, tmp_path: Path) -> None:
     local, path = LocalTransport(loop, tmp_path), tmp_path / "summary.json"
 
     async def story() -> list[bytes]:
@@ -58,7 +58,7 @@ def test_what_is_replaced_is_read_anew(loop: LoopThread, tmp_path: Path) -> None
     assert loop.call(story(), DEADLINE) == [b"first", b"second"]
 
 
-def test_few_files_are_kept_open(tmp_path: Path) -> None:
+def test_tails_open_files_are_limited(tmp_path: Path) -> None:
     kept = transport.Tails()
 
     def opened() -> int:
@@ -85,7 +85,7 @@ def test_few_files_are_kept_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(transport._NOWAIT is None, reason="needs Linux")
-def test_a_deleted_file_is_given_back_to_the_disk(loop: LoopThread, tmp_path: Path) -> None:
+def test_tail_of_deleted_file_is_closed(loop: LoopThread, tmp_path: Path) -> None:
     """A log of gigabytes that a kernel has read, and that was deleted: here, or by somebody else."""
     local = LocalTransport(loop, tmp_path)
     paths = [tmp_path / f"{number}.txt" for number in range(3)]

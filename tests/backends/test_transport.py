@@ -36,7 +36,7 @@ def mode(path: Path) -> int:
 # ---- files
 
 
-def test_put(loop: LoopThread, local: LocalTransport, tmp_path: Path) -> None:
+def test_put_copies_files_with_private_rights(loop: LoopThread, local: LocalTransport, tmp_path: Path) -> None:
     plain, tool = tmp_path / "plain.txt", tmp_path / "tool.sh"
     plain.write_text("text")
     tool.write_text("#!/bin/sh\n")
@@ -61,7 +61,7 @@ def test_put(loop: LoopThread, local: LocalTransport, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rights", [0o611, 0o644, 0o655, 0o700, 0o755])
-def test_put_of_any_rights_gives_a_copy_with_the_digest_of_its_snapshot(
+def test_put_of_any_rights_keeps_snapshot_digest(
     loop: LoopThread, local: LocalTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rights: int
 ) -> None:
     """A copy that seems to differ would never be submitted again: its code counts as changed."""
@@ -76,7 +76,7 @@ def test_put_of_any_rights_gives_a_copy_with_the_digest_of_its_snapshot(
     assert digest_of(tmp_path / "copy", taken.files) == taken.digest
 
 
-def test_read_from_and_size(loop: LoopThread, local: LocalTransport, tmp_path: Path) -> None:
+def test_read_from_offset_returns_bytes(loop: LoopThread, local: LocalTransport, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(bytes(range(10)))
 
@@ -89,7 +89,7 @@ def test_read_from_and_size(loop: LoopThread, local: LocalTransport, tmp_path: P
 
 
 @pytest.mark.parametrize("below", ["absent", "log/below-a-file", "x" * 300])
-def test_what_is_not_there_is_empty(loop: LoopThread, local: LocalTransport, tmp_path: Path, below: str) -> None:
+def test_read_from_missing_file_is_empty(loop: LoopThread, local: LocalTransport, tmp_path: Path, below: str) -> None:
     (tmp_path / "log").write_text("")
     assert loop.call(local.read_from(str(tmp_path / below), 0, 10), DEADLINE) == b""
     assert loop.call(local.size(str(tmp_path / below)), DEADLINE) == 0
@@ -98,7 +98,7 @@ def test_what_is_not_there_is_empty(loop: LoopThread, local: LocalTransport, tmp
 # ---- calls
 
 
-def test_an_answer_and_a_refusal(loop: LoopThread, local: LocalTransport, home: Path) -> None:
+def test_agent_call_returns_answer_or_error(loop: LoopThread, local: LocalTransport, home: Path) -> None:
     assert loop.call(local.call("info", {}), DEADLINE)["cpus"] >= 1
     with pytest.raises(errors.UnknownRun, match="nobody-22222"):
         loop.call(local.call("cancel", {"run": "nobody-22222"}), DEADLINE)
@@ -116,12 +116,12 @@ def test_an_answer_and_a_refusal(loop: LoopThread, local: LocalTransport, home: 
         ("annotations", errors.SubmitError),
     ],
 )
-def test_refusals_of_the_agent_are_our_errors(kind: str, found: type[Exception]) -> None:
+def test_agent_error_becomes_our_class(kind: str, found: type[Exception]) -> None:
     error = agent_error({"type": kind, "message": "no"})
     assert type(error) is found and str(error) == "no"
 
 
-def test_a_home_below_a_file_is_said_in_one_sentence(loop: LoopThread, home: Path, tmp_path: Path) -> None:
+def test_agent_call_with_unusable_home_is_refused(loop: LoopThread, home: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     local = LocalTransport(loop, tmp_path / "file" / "home")
     with pytest.raises(errors.StateError, match=r"Cannot write .*AMLTRAIN_HOME"):
@@ -160,7 +160,7 @@ def folders(root: Path, count: int) -> list[Path]:
     return made
 
 
-def test_a_first_mention_is_news_and_quiet_is_none(loop: LoopThread, changes: FileEvents, tmp_path: Path) -> None:
+def test_file_events_first_wait_reports_folder_then_none(loop: LoopThread, changes: FileEvents, tmp_path: Path) -> None:
     both = folders(tmp_path, 2)
     assert news(loop, changes, both, 30) == {"f0", "f1"}
     start = time.monotonic()
@@ -169,7 +169,7 @@ def test_a_first_mention_is_news_and_quiet_is_none(loop: LoopThread, changes: Fi
 
 
 @pytest.mark.parametrize("act", ["append", "create", "replace"])
-def test_a_write_wakes_who_waits(loop: LoopThread, changes: FileEvents, tmp_path: Path, act: str) -> None:
+def test_file_events_write_wakes_waiter(loop: LoopThread, changes: FileEvents, tmp_path: Path, act: str) -> None:
     both = folders(tmp_path, 2)
     target, other = both[1] / "state.json", tmp_path / "new"
     target.write_text("old")
@@ -192,14 +192,14 @@ def test_a_write_wakes_who_waits(loop: LoopThread, changes: FileEvents, tmp_path
     assert loop.call(story(), DEADLINE) == {"f1"}
 
 
-def test_what_came_between_two_waits_is_not_lost(loop: LoopThread, changes: FileEvents, tmp_path: Path) -> None:
+def test_file_events_between_waits_are_kept(loop: LoopThread, changes: FileEvents, tmp_path: Path) -> None:
     (folder,) = folders(tmp_path, 1)
     news(loop, changes, [folder], 30)
     (folder / "a").touch()
     assert news(loop, changes, [folder], 30) == {"f0"}
 
 
-def test_many_folders_of_which_one_speaks(loop: LoopThread, changes: FileEvents, tmp_path: Path) -> None:
+def test_file_events_of_one_in_many_folders_are_reported(loop: LoopThread, changes: FileEvents, tmp_path: Path) -> None:
     many = folders(tmp_path, 400)
     assert len(news(loop, changes, many, 30)) == 400
     news(loop, changes, many, 0)
@@ -207,7 +207,7 @@ def test_many_folders_of_which_one_speaks(loop: LoopThread, changes: FileEvents,
     assert news(loop, changes, many, 30) == {"f313"}
 
 
-def test_a_folder_that_comes_later_is_heard_and_one_that_goes_is_no_harm(
+def test_file_events_of_created_and_removed_folder_are_handled(
     loop: LoopThread, changes: FileEvents, tmp_path: Path
 ) -> None:
     (above,) = folders(tmp_path, 1)
@@ -228,7 +228,7 @@ def test_a_folder_that_comes_later_is_heard_and_one_that_goes_is_no_harm(
     assert news(loop, changes, [above, log], 0.1) == set()
 
 
-def test_two_consumers_take_the_same_news(loop: LoopThread, local: LocalTransport, tmp_path: Path) -> None:
+def test_file_events_reach_two_consumers(loop: LoopThread, local: LocalTransport, tmp_path: Path) -> None:
     (folder,) = folders(tmp_path, 1)
 
     async def story() -> list[set[str]]:

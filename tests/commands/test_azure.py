@@ -12,16 +12,16 @@ def row(name: str, price: float | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_sum_with_unknown_prices_says_at_least_and_how_many() -> None:
+def test_billing_sum_with_unknown_prices_is_lower_bound() -> None:
     text = billing_text({"lab": [row("a", 1.5), row("b", None), row("c", None)]})
     assert "at least 1.50 USD" in text and "2 of 3" in text
 
 
-def test_sum_of_known_prices_is_exact() -> None:
+def test_billing_sum_of_known_prices_is_exact() -> None:
     text = billing_text({"lab": [row("a", 1.5), row("b", 2.0)]})
     assert "3.50 USD" in text and "at least" not in text and "unknown" not in text
 
 
-def test_sum_of_unknown_prices_is_no_amount() -> None:
+def test_billing_sum_of_unknown_prices_shows_no_amount() -> None:
     text = billing_text({"lab": [row("a", None), row("b", None)]})
     assert "0.00" not in text and "unknown" in text.splitlines()[-1]

@@ -35,7 +35,7 @@ def offers(command: str, line: str, cell: str = "") -> list[str]:
 
 @pytest.mark.parametrize("command", NOUNS)
 @pytest.mark.parametrize("front", ["%aml_", "amltrain "])
-def test_every_flag_and_verb_of_the_parsers_is_offered(command: str, front: str) -> None:
+def test_completion_offers_every_flag_and_verb(command: str, front: str) -> None:
     parser = parser_of(command, front + command)
     if parser.verbs:
         found = complete(command, "", Names(), prog=front + command).offers
@@ -96,18 +96,18 @@ def test_every_flag_and_verb_of_the_parsers_is_offered(command: str, front: str)
         ("monitor", "--rate ", ["0.5", "1", "2"]),
     ],
 )
-def test_what_is_offered(command: str, line: str, expected: list[str]) -> None:
+def test_completion_of_line_offers_matches(command: str, line: str, expected: list[str]) -> None:
     assert offers(command, line) == expected
 
 
-def test_variables_of_the_cell_for_out() -> None:
+def test_completion_of_out_offers_cell_variables() -> None:
     cell = "import os\nloss: float = 3\nif loss == 3:\n    x = 1\naccuracy = 1\nprint(acc=2)\n"
     assert offers("submit", "--out ", cell) == ["accuracy", "loss"]
     assert offers("submit", "--out accuracy,", cell) == ["loss"]
     assert offers("submit", "--out accuracy --out ", cell) == ["loss"]
 
 
-def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_offers_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("train.py", "two words.py", "notes.txt", "lib/model.py", ".hidden.py", "run.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -136,7 +136,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_names_without_a_controller(root: Path) -> None:
+def test_completion_names_without_controller_come_from_disk(root: Path) -> None:
     from jupyter_amltrain.kernel import session
 
     known = CompletionNames().refresh(60)
@@ -148,21 +148,21 @@ def test_names_without_a_controller(root: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"targets": 3}'])
-def test_a_damaged_file_costs_its_names_only(root: Path, damage: str) -> None:
+def test_completion_with_damaged_file_omits_only_its_names(root: Path, damage: str) -> None:
     (root / "targets.json").write_text(damage)
     (root / "runs" / "mid-2" / "state.json").write_text(damage)
     known = CompletionNames().refresh(60)
     assert known.targets() == ["local"] and known.runs()[0] == "local/new-3" and len(known.runs()) == 3
 
 
-def test_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_without_state_root_offers_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_HOME", str(tmp_path / "never-made"))
     known = CompletionNames().refresh(60)
     assert known.targets() == ["local"] and known.runs() == []
     assert not (tmp_path / "never-made").exists()
 
 
-def test_a_busy_controller_is_not_waited_for(api: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_with_busy_controller_does_not_wait(api: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_HOME", str(root))
     gate = threading.Event()
 
@@ -178,7 +178,7 @@ def test_a_busy_controller_is_not_waited_for(api: Any, root: Path, monkeypatch: 
         blocked.result(60)
 
 
-def test_a_slow_disk_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_with_slow_disk_does_not_wait(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     real = os.scandir
 
@@ -194,7 +194,7 @@ def test_a_slow_disk_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPat
     assert known.refresh(60).runs()[0] == "local/new-3"
 
 
-def test_conda_files_and_data_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_offers_conda_files_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "conda.yml").write_text("")
     (tmp_path / "code.py").write_text("")

@@ -38,7 +38,7 @@ def table() -> list[str]:
     return compute.listing_text(compute.listing()).splitlines()
 
 
-def test_flags_come_from_the_fields() -> None:
+def test_compute_create_flags_come_from_fields() -> None:
     asked = parse("create big --kind fake --size gpu-v100 --max-nodes 4 --low-priority --idle-minutes=2")
     given = {k[len(VALUE) :]: v for k, v in vars(asked).items() if k.startswith(VALUE)}
     assert given == {"size": "gpu-v100", "max_nodes": "4", "low_priority": True, "idle_minutes": "2"}
@@ -51,7 +51,7 @@ def test_flags_come_from_the_fields() -> None:
     assert "default 15" in text and "gpu-8xa100" in text
 
 
-def test_a_flag_that_is_on_is_turned_off() -> None:
+def test_boolean_flag_default_on_can_be_turned_off() -> None:
     from jupyter_amltrain.commands.compute import _add_field
     from jupyter_amltrain.commands.parser import Parser
 
@@ -76,14 +76,14 @@ def test_a_flag_that_is_on_is_turned_off() -> None:
         ("creat big", "Did you mean create?"),
     ],
 )
-def test_lines_that_are_refused(line: str, message: str) -> None:
+def test_compute_line_invalid_is_refused(line: str, message: str) -> None:
     with pytest.raises(CommandError) as caught:
         parse(line)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("verb", ["create", "attach", "scale", "delete"])
-def test_help(verb: str) -> None:
+def test_compute_verb_help_shows_usage(verb: str) -> None:
     with pytest.raises(HelpRequested) as caught:
         parse(f"{verb} --help")
     assert "\n\nusage: %aml_compute" in str(caught.value)
@@ -102,7 +102,7 @@ def test_help(verb: str) -> None:
         ({"size": "a b"}, "%aml_compute create big --kind fake --size 'a b'"),
     ],
 )
-def test_what_a_click_does_can_be_typed(values: dict[str, Any], line: str) -> None:
+def test_compute_form_values_become_parseable_line(values: dict[str, Any], line: str) -> None:
     assert line_of("create", "big", "fake", values) == line
     if "'" not in line:
         asked = parse(line.partition(" ")[2])
@@ -117,7 +117,7 @@ def test_what_a_click_does_can_be_typed(values: dict[str, Any], line: str) -> No
     assert line_of("dismiss", "big") == ""
 
 
-def test_the_life_of_a_target_in_a_notebook(api: Any) -> None:
+def test_compute_target_lifecycle_in_notebook(api: Any) -> None:
     line = "create big --kind fake --size gpu-v100 --max-nodes 4"
     with pytest.raises(CommandError) as caught:
         typed(line)
@@ -143,7 +143,7 @@ def test_the_life_of_a_target_in_a_notebook(api: Any) -> None:
     assert len(table()) == 2 and table()[-1].startswith("*  local")
 
 
-def test_the_magic_and_the_form_use_the_same_words(api: Any) -> None:
+def test_compute_magic_and_form_errors_are_equal(api: Any) -> None:
     values = {"size": "gpu-v10", "max_nodes": "99", "min_nodes": "x"}
     wrong = checked(FakeTarget, "b", values)[1]
     with pytest.raises(CommandError) as caught:
@@ -153,7 +153,7 @@ def test_the_magic_and_the_form_use_the_same_words(api: Any) -> None:
         assert f"{'NAME' if field == 'name' else '--' + field.replace('_', '-')}: {wrong[field]}" in str(caught.value)
 
 
-def test_a_failure_is_an_error_of_who_waits_and_stands_in_the_list(api: Any) -> None:
+def test_compute_create_failure_is_raised_and_listed(api: Any) -> None:
     with pytest.raises(QuotaExceeded, match="used up"):
         typed("create bad --kind fake --size cpu-4 --fails create --yes --wait")
     assert "failed" in table()[-1] and "used up" in table()[-1]
@@ -164,7 +164,7 @@ def test_a_failure_is_an_error_of_who_waits_and_stands_in_the_list(api: Any) -> 
         typed("delete local --yes")
 
 
-def test_plain_functions(api: Any) -> None:
+def test_compute_api_functions_manage_targets(api: Any) -> None:
     with pytest.raises(CommandError, match=r"Costs 0.23 USD per hour until it is stopped. .* confirmed=True"):
         api.create_target("one", "fake", size="cpu-4")
     assert api.create_target("one", "fake", size="cpu-4", confirmed=True) == "one is created."
@@ -179,7 +179,7 @@ def test_plain_functions(api: Any) -> None:
     assert api.delete_target("one", confirmed=True) == "one is deleted."
 
 
-def test_failure_of_a_work_is_shown_with_its_age_until_the_target_is_tested(api: Any) -> None:
+def test_compute_operation_failure_is_shown_until_test(api: Any) -> None:
     typed("create big --kind fake --size gpu-v100 --max-nodes 4 --fails scale --yes --wait")
     with pytest.raises(QuotaExceeded):
         typed("scale big --nodes 2 --yes --wait")
@@ -188,7 +188,7 @@ def test_failure_of_a_work_is_shown_with_its_age_until_the_target_is_tested(api:
     assert "failed" not in table()[-1] and "0 running" in table()[-1]
 
 
-def test_lines_to_type_in_a_terminal_are_of_the_terminal(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_hint_lines_are_cli_commands(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "--dry-run", "nothing.py"]) == 2
     assert main(["runs", "show"]) == 2
     assert main(["compute", "use", "nothing"]) == 2
@@ -200,7 +200,7 @@ def test_lines_to_type_in_a_terminal_are_of_the_terminal(home: Path, capsys: pyt
     assert not re.search(r"(?<!%)%aml_", said.out + said.err)
 
 
-def test_in_a_terminal_it_waits(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_compute_create_waits(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["compute", "create", "big", "--kind", "fake", "--size", "cpu-4"]
     assert main(line) == 2
     error = capsys.readouterr().err

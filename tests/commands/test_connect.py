@@ -26,7 +26,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_form_has_every_flag_with_its_help() -> None:
+def test_connect_form_has_every_flag_with_help() -> None:
     fields = connect_fields()
     flags = {flag for a in parser_of("compute", "%aml_compute").verbs["connect"]._actions for flag in a.option_strings}
     assert {field.flag for field in fields} == flags - {"-h", "--help"} and all(field.help for field in fields)
@@ -35,7 +35,7 @@ def test_the_form_has_every_flag_with_its_help() -> None:
     assert sign_in.name == "sign-in" and sign_in.choices == ("auto", "browser", "device")
 
 
-def test_three_names_are_a_place(tmp_path: Path) -> None:
+def test_connect_form_with_three_names_composes_line(tmp_path: Path) -> None:
     made = compose({**NAMES, "sign-in": "device", "name": ""}, [], tmp_path)
     line = f'{MAGIC} --subscription "My subscription" --resource-group ml --workspace ml-dev --sign-in device'
     assert (made.line, made.errors, made.note) == (line, {}, "")
@@ -44,7 +44,7 @@ def test_three_names_are_a_place(tmp_path: Path) -> None:
     )
 
 
-def test_a_configuration_is_found_or_named(config: Path, tmp_path: Path) -> None:
+def test_connect_configuration_is_found_or_named(config: Path, tmp_path: Path) -> None:
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     for given_, folder, line in (
@@ -71,23 +71,25 @@ def test_a_configuration_is_found_or_named(config: Path, tmp_path: Path) -> None
         ({"region": "x"}, "region", "no field 'region'"),
     ],
 )
-def test_what_is_wrong_is_said_of_its_field(given_: dict[str, Any], field: str, sentence: str, tmp_path: Path) -> None:
+def test_connect_form_invalid_value_error_names_field(
+    given_: dict[str, Any], field: str, sentence: str, tmp_path: Path
+) -> None:
     made = compose(given_, [], tmp_path)
     assert made.place is None and list(made.errors) == [field] and sentence in made.errors[field]
 
 
-def test_who_is_connected_may_connect_again_without_a_word(tmp_path: Path) -> None:
+def test_connect_when_connected_needs_no_fields(tmp_path: Path) -> None:
     assert compose({}, ["dev"], tmp_path).place == WorkspaceRef()
     assert compose({"name": "dev"}, ["dev"], tmp_path).place == WorkspaceRef(name="dev")
 
 
-def test_names_of_the_notebook_are_left_to_ipython(tmp_path: Path) -> None:
+def test_connect_form_leaves_notebook_variables_to_ipython(tmp_path: Path) -> None:
     made = compose({**NAMES, "workspace": "$ws"}, [], tmp_path)
     assert made.line.endswith('--workspace "$ws"') and not made.errors and made.place is None
 
 
 @given(st.dictionaries(st.sampled_from([field.name for field in connect_fields() if not field.choices]), TEXT))
-def test_the_magic_reads_what_was_typed(given_: dict[str, str]) -> None:
+def test_composed_connect_line_is_parsed_to_same_values(given_: dict[str, str]) -> None:
     line = compose(given_, []).line
     asked = parser_of("compute", "%aml_compute").parse(magic_line.split(line.removeprefix("%aml_compute")))
     for name, text in given_.items():

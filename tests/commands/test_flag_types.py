@@ -14,12 +14,12 @@ from jupyter_amltrain.jobs import flag_types
     ("text", "seconds"),
     [("90", 90), ("30s", 30), ("15m", 900), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("0.5h", 1800), ("1.5", 1.5)],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_duration_valid_text_is_parsed(text: str, seconds: float) -> None:
     assert flag_types.duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "-3", "1w", "1h 30m", "2 h", "nan", "1e3", "1h30"])
-def test_no_durations(text: str) -> None:
+def test_duration_invalid_text_is_refused(text: str) -> None:
     with pytest.raises(CommandError, match="expected a time.*15m"):
         flag_types.duration(text)
 
@@ -52,13 +52,13 @@ def test_no_durations(text: str) -> None:
         ("x=" + "[" * 5000, "[" * 5000),
     ],
 )
-def test_parameter_values(text: str, value: Any) -> None:
+def test_param_value_is_typed(text: str, value: Any) -> None:
     got = flag_types.param(text)[1]
     assert got == value and type(got) is type(value)
 
 
 @pytest.mark.parametrize("text", ["lr", "=3", "x={1, 2}", "x=b'a'", "x=1j", "x={1: 2}", f"x={2**64}"])
-def test_no_parameters(text: str) -> None:
+def test_param_invalid_text_is_refused(text: str) -> None:
     with pytest.raises(CommandError, match="=|JSON|64 bits"):
         flag_types.param(text)
 
@@ -71,11 +71,11 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_a_value_written_as_parameter_is_read_back(value: Any) -> None:
+def test_param_text_round_trip_is_equal(value: Any) -> None:
     text = flag_types.parameter_text(value)
     assert flag_types.param(f"x={text}") == ("x", value)
 
 
 @pytest.mark.parametrize("text", ["90s", "15m", "2h", "1d", "0.5s", "61s", "90m"])
-def test_a_time_as_it_is_typed(text: str) -> None:
+def test_duration_text_round_trip_is_equal(text: str) -> None:
     assert flag_types.duration_text(flag_types.duration(text)) == text

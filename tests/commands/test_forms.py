@@ -21,7 +21,7 @@ def spec_of(line: str) -> Any:
     return parse_submit(magic_line.split(line.removeprefix("%%aml_submit")), "x = a = b = 1", prog="%%aml_submit").spec
 
 
-def test_the_form_has_every_flag_and_shows_the_usual_ones_first() -> None:
+def test_submit_form_has_every_flag_common_first() -> None:
     fields = submit_fields()
     assert [field.name for field in fields if not field.advanced] == list(SHOWN)
     flags = {flag for action in submit_actions().values() for flag in action.option_strings}
@@ -31,7 +31,7 @@ def test_the_form_has_every_flag_and_shows_the_usual_ones_first() -> None:
     assert kinds["target"] == "target" and kinds["require-gpu"] == "choice" and kinds["timeout"] == "text"
 
 
-def test_a_form_becomes_a_line_and_the_line_a_form() -> None:
+def test_submit_form_and_line_round_trip_is_equal() -> None:
     form = {"target": "local", "gpus": 0, "param": ["lr=0.1", "name=a b"], "out": ["a", "b"], "wait": True}
     made = compose("", form, cell="a = b = 1")
     assert made.line == '%%aml_submit --target local --param lr=0.1 --param "name=a b" --out a --out b --gpus 0 --wait'
@@ -40,7 +40,7 @@ def test_a_form_becomes_a_line_and_the_line_a_form() -> None:
     assert spec_of(made.line).params == {"lr": 0.1, "name": "a b"}
 
 
-def test_what_a_person_typed_stays_where_it_says_the_same() -> None:
+def test_composed_line_keeps_typed_text_of_unchanged_flags() -> None:
     old = "%%aml_submit  --param 'lr=0.1'   --frobnicate 3 --name \"$who\" --gpus=1"
     made = compose(old, {"param": ["lr=0.1", "n=2"], "name": "$who", "gpus": 2, "timeout": "2h"}, cell="pass")
     assert made.line == (
@@ -51,7 +51,9 @@ def test_what_a_person_typed_stays_where_it_says_the_same() -> None:
     assert "unknown flag --frobnicate" in gone.errors[""]
 
 
-def test_the_line_form_keeps_its_name_script_and_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_composed_line_magic_keeps_variable_script_and_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("pass\n")
     (tmp_path / "my train.py").write_text("pass\n")
@@ -86,36 +88,36 @@ def test_the_line_form_keeps_its_name_script_and_arguments(tmp_path: Path, monke
         ({}, "input()", "", "waits for a keyboard"),
     ],
 )
-def test_each_error_is_at_its_field(form: dict[str, Any], cell: str, field: str, said: str) -> None:
+def test_submit_form_error_is_at_its_field(form: dict[str, Any], cell: str, field: str, said: str) -> None:
     made = compose("", form, cell=cell)
     assert list(made.errors) == [field] and said in made.errors[field] and "\n" not in made.errors[field]
 
 
-def test_names_of_the_notebook_are_never_looked_up() -> None:
+def test_submit_form_leaves_notebook_variables() -> None:
     made = compose("", {"param": ["lr=$lr", "n={n}"], "gpus": "$count", "target": "$where"}, cell="pass")
     assert made.errors == {} and made.values["gpus"] == "$count"
     assert made.line == '%%aml_submit --target "$where" --param "lr=$lr" --param "n={n}" --gpus "$count"'
 
 
-def test_lines_are_counted_as_a_person_sees_them() -> None:
+def test_compose_syntax_error_counts_cell_lines() -> None:
     for old, number in (("", 2), ("%%aml_submit --gpus 1", 3)):
         assert f"Cell line {number}, 'y = ('" in compose(old, {}, cell="x = 1\ny = (").errors[""]
 
 
-def test_a_broken_line_says_so() -> None:
+def test_compose_of_broken_line_is_refused() -> None:
     assert "No closing quotation" in compose('%%aml_submit --name "x', None, cell="pass").errors[""]
     assert "not a line that submits" in compose("%%bash", {}, cell="pass").errors[""]
 
 
 @given(st.lists(TEXT, max_size=5))
-def test_words_are_found_as_they_were_quoted(texts: list[str]) -> None:
+def test_quoted_word_positions_round_trip(texts: list[str]) -> None:
     quoted = [quote(text) for text in texts]
     assert magic_line.split(" ".join(quoted) + " ;") == texts
     assert words(" ".join([*quoted, "end"])) == [*quoted, "end"]
 
 
 @given(TEXT.filter(lambda text: "$" not in text and "{" not in text), TEXT.filter(lambda text: "$" not in text))
-def test_any_text_comes_back(name: str, value: str) -> None:
+def test_submit_form_any_text_round_trip_is_equal(name: str, value: str) -> None:
     made = compose("", {"experiment": name, "tag": [f"k={value}"]}, cell="pass")
     assert made.errors == {}, made
     assert made.values == {"experiment": name.strip(), "tag": [f"k={value}".strip()]} or not name.strip()

@@ -12,7 +12,7 @@ from jupyter_amltrain.jobs import flag_types
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"))))
-def test_quoted_words_come_through_a_line(words: list[str]) -> None:
+def test_quoted_words_round_trip_is_equal(words: list[str]) -> None:
     import shlex
 
     assert magic_line.split(" ".join(map(shlex.quote, words))) == words
@@ -32,7 +32,7 @@ python_values = st.recursive(
 
 @given(python_values, python_values)
 @example(None, {"'\"": None})
-def test_a_value_that_ipython_writes_is_one_word(one: Any, two: Any) -> None:
+def test_ipython_value_is_one_word(one: Any, two: Any) -> None:
     """`--param x=$x` for lists and mappings, as Python writes them."""
     line = f"--param x={[one]!r} --param y={ {'k': two}!r} --wait"
     words = magic_line.split(line)
@@ -52,7 +52,7 @@ def test_a_value_that_ipython_writes_is_one_word(one: Any, two: Any) -> None:
         ("a)b c", ["a)b", "c"]),
     ],
 )
-def test_brackets_hold_together(line: str, words: list[str] | None) -> None:
+def test_bracketed_words_are_not_split(line: str, words: list[str] | None) -> None:
     if words is None:
         with pytest.raises(CommandError):
             magic_line.split(line)
@@ -60,12 +60,12 @@ def test_brackets_hold_together(line: str, words: list[str] | None) -> None:
         assert magic_line.split(line) == words
 
 
-def test_an_open_quote_is_said() -> None:
+def test_unclosed_quote_is_refused() -> None:
     with pytest.raises(CommandError, match="No closing quotation.*Quote the whole"):
         magic_line.split("--name 'it")
 
 
-def test_what_ipython_left_is_said() -> None:
+def test_unexpanded_variable_is_refused() -> None:
     magic_line.check_expanded(["lr=0.1", "--param", "x={}", 'x={"a": 1}', "cost=5$"], {})
     with pytest.raises(CommandError, match=r"\$lr: the notebook has no variable lr"):
         magic_line.check_expanded(["--param", "n=$n", "lr=$lr"], {"n"})
@@ -75,6 +75,6 @@ def test_what_ipython_left_is_said() -> None:
         magic_line.check_expanded(["lr=$lr"], {"lr"})
 
 
-def test_a_semicolon_at_the_end_is_for_ipython() -> None:
+def test_trailing_semicolon_is_ignored() -> None:
     assert magic_line.split("logs last --tail 3; ") == ["logs", "last", "--tail", "3"]
     assert magic_line.split("--param 'a=x;'") == ["--param", "a=x;"]

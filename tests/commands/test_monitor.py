@@ -17,7 +17,7 @@ GPU = {
 UNKNOWN = {"index": 1, "name": "MIG 1g.10gb", "util": None, "memory": 12, "memory_total": None, "power": None}
 
 
-def test_a_table_of_gpus() -> None:
+def test_monitor_table_shows_gpus() -> None:
     host = {"cpu": 40.2, "memory": 3 * 2**30}
     head, first, second, line, note = snapshot_text({"gpus": [GPU, UNKNOWN], "host": host, "note": "Half."}).split("\n")
     assert head.split() == ["name", "util", "memory", "power", "temperature"]
@@ -27,7 +27,7 @@ def test_a_table_of_gpus() -> None:
     assert line == "host: cpu 40 % of all cores, memory 3.0 GiB" and note == "Half."
 
 
-def test_no_gpu_and_nothing_yet() -> None:
+def test_monitor_table_without_gpu_shows_host() -> None:
     text = snapshot_text({"gpus": [], "host": {"cpu": 1.0}, "note": "No NVIDIA driver here."})
     assert text == "host: cpu 1 % of all cores, memory n/a\nNo NVIDIA driver here."
     assert snapshot_text({"gpus": [], "host": {}, "note": ""}) == "No sample yet."
@@ -44,7 +44,7 @@ class View:
         return {"gpus": [GPU], "host": {}, "note": ""}
 
 
-def test_tables_one_over_the_other_until_an_interrupt() -> None:
+def test_monitor_table_is_rewritten_until_interrupt() -> None:
     written: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         repeat(View(3), written.append, period=0.01, rewrite=True)
@@ -52,14 +52,14 @@ def test_tables_one_over_the_other_until_an_interrupt() -> None:
     assert written[1].startswith("\x1b[2A\x1b[J") and written[1].endswith(written[0])
 
 
-def test_once_as_json() -> None:
+def test_monitor_once_as_json_prints_one_line() -> None:
     written: list[str] = []
     repeat(View(3), written.append, period=60, as_json=True, once=True)
     (line,) = written
     assert json.loads(line)["gpus"][0]["util"] == 93.0 and line.count("\n") == 1
 
 
-def test_a_file_to_export_to_is_checked_before_anybody_is_asked(tmp_path: Path) -> None:
+def test_export_with_invalid_file_fails_before_reading(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     for path, text in {
         "a.cvs": "example a.csv",
@@ -74,7 +74,7 @@ def test_a_file_to_export_to_is_checked_before_anybody_is_asked(tmp_path: Path) 
     assert export_path(f"{tmp_path}/a.PNG") == f"{tmp_path}/a.PNG"
 
 
-def test_table_of_now_has_processes_limits_and_activity() -> None:
+def test_monitor_table_shows_processes_limits_and_activity() -> None:
     gpu = {"index": 100, "name": "H100", "util": 97, "sm_activity": 41, "memory": 38912, "memory_total": 81920}
     gpu |= {"power": 612, "power_limit": 700, "temperature": 61}
     process = {"gpu": 100, "pid": 4711, "user": "ada", "command": "python train.py", "memory": 3072, "sm": None}

@@ -29,18 +29,18 @@ def failure(command: str, line: str, prog: str = "") -> str:
         ("--target=x --outt=acc", "--out"),
     ],
 )
-def test_unknown_flags_name_their_neighbours(line: str, guess: str) -> None:
+def test_unknown_flag_error_suggests_similar_flag(line: str, guess: str) -> None:
     message = failure("submit", line)
     assert f"unknown flag {[x for x in line.split() if x.startswith('--')][-1].partition('=')[0]}." in message
     assert "Did you mean" in message and guess in message
 
 
-def test_a_flag_like_no_other_points_to_the_help() -> None:
+def test_unknown_flag_without_match_points_to_help() -> None:
     assert failure("submit", "--zzz").endswith("See: %aml_submit?")
     assert failure("submit", "x.py --zzz", "amltrain submit").endswith("See: amltrain submit --help")
 
 
-def test_abbreviations_are_not_guessed_silently() -> None:
+def test_abbreviated_flag_is_refused() -> None:
     assert "unknown flag --targ." in failure("submit", "--targ local")
 
 
@@ -53,17 +53,17 @@ def test_abbreviations_are_not_guessed_silently() -> None:
         ("local/digits-k3f9x", "Did you mean: %aml_runs show local/digits-k3f9x"),
     ],
 )
-def test_unknown_commands_name_their_neighbours(line: str, guess: str) -> None:
+def test_unknown_verb_error_suggests_similar_verb(line: str, guess: str) -> None:
     assert guess in failure("runs", line)
 
 
-def test_a_missing_value_and_a_word_too_many() -> None:
+def test_missing_value_or_extra_argument_is_refused() -> None:
     assert "argument --gpus: expected one argument, N." in failure("submit", "--gpus")
     assert "unexpected argument 'b.py'" in failure("submit", "a.py b.py")
     assert "required: run" in failure("runs", "cancel")
 
 
-def test_list_is_what_runs_does_by_itself() -> None:
+def test_runs_without_verb_lists() -> None:
     parser = parser_of("runs", "%aml_runs")
     assert parser.parse([]).verb == "list"
     assert parser.parse(["--limit", "3"]).limit == 3
@@ -71,7 +71,7 @@ def test_list_is_what_runs_does_by_itself() -> None:
     assert parser.parse(["delete", "a", "b", "-f"]).force
 
 
-def test_all_flags_of_submit() -> None:
+def test_submit_parser_reads_all_flags() -> None:
     line = (
         "train.py --target gpu --source . --param lr=0.1 --param n=[1] --out a,b --out c --env-var OMP_NUM_THREADS=2"
         " --secret TOKEN --gpus 2 --name n --experiment e --tag team=x --timeout 1h30m --wait --dry-run --as run"
@@ -84,7 +84,7 @@ def test_all_flags_of_submit() -> None:
 
 @pytest.mark.parametrize("command", NOUNS)
 @pytest.mark.parametrize("front", ["%aml_", "amltrain "])
-def test_help_begins_with_a_sentence_and_examples(command: str, front: str) -> None:
+def test_help_begins_with_sentence_and_examples(command: str, front: str) -> None:
     parser = parser_of(command, front + command)
     with pytest.raises(HelpRequested) as caught:
         parser.parse(["--help"])
@@ -98,7 +98,7 @@ def test_help_begins_with_a_sentence_and_examples(command: str, front: str) -> N
             verb.parse(["-h"])
 
 
-def test_examples_of_the_help_are_right() -> None:
+def test_help_examples_are_valid() -> None:
     """What the help says to copy is parsed by the same parser."""
     for command in NOUNS:
         for front in ("%aml_", "amltrain "):
@@ -110,7 +110,7 @@ def test_examples_of_the_help_are_right() -> None:
                 parser_of(command, front + command).parse(words)
 
 
-def test_the_gpu_gate_names_both_of_its_values() -> None:
+def test_require_gpu_invalid_error_names_both_values() -> None:
     for line in ("--require-gpu", "--require-gpu --wait", "--require-gpu never", "--require-gpu="):
         message = failure("submit", line)
         assert "stop" in message and "warn" in message, line
@@ -121,7 +121,7 @@ def test_the_gpu_gate_names_both_of_its_values() -> None:
     assert (found.require_gpu, found.gpu_grace) == ("stop", 120.0)
 
 
-def test_monitor() -> None:
+def test_monitor_parser_reads_flags() -> None:
     parser = parser_of("monitor", "%aml_monitor")
     found = parser.parse([])
     assert (found.target, found.gpus, found.window, found.rate) == (None, None, 600.0, 1.0)
@@ -143,7 +143,7 @@ def test_monitor() -> None:
     assert parser_of("monitor", "amltrain monitor").parse(["--once", "--json"]).once
 
 
-def test_dashboard_and_export() -> None:
+def test_dashboard_and_export_parsers_read_flags() -> None:
     parser = parser_of("runs", "%aml_runs")
     assert parser.parse(["dashboard", "digits", "--window", "1h"]).window == 3600
     assert parser.parse(["dashboard"]).run == "last"
@@ -153,7 +153,7 @@ def test_dashboard_and_export() -> None:
     assert "unknown command 'dashboard'" in failure("runs", "dashboard", "amltrain runs")  # it needs a page
 
 
-def test_flags_of_machines_packages_and_data() -> None:
+def test_submit_parser_reads_machine_package_and_data_flags() -> None:
     from jupyter_amltrain.commands.submit import parse_submit
     from jupyter_amltrain.schema.environment import Environment
     from jupyter_amltrain.schema.inputs import JobInput, JobOutput
@@ -194,7 +194,7 @@ def test_flags_of_machines_packages_and_data() -> None:
         ("--node 2", "Did you mean --nodes"),
     ],
 )
-def test_job_flags_that_are_wrong(line: str, said: str) -> None:
+def test_submit_flag_invalid_is_refused(line: str, said: str) -> None:
     import shlex
 
     from jupyter_amltrain.commands.submit import parse_submit

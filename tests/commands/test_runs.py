@@ -16,17 +16,17 @@ from ..places import until
     ("then", "text"),
     [(0, ""), (1001, "just now"), (990, "10 s ago"), (700, "5 min ago"), (-10_000, "3 h ago"), (-300_000, "3 d ago")],
 )
-def test_ago(then: float, text: str) -> None:
+def test_age_text_is_rounded(then: float, text: str) -> None:
     assert tables.ago(then, 1000.0) == text
 
 
-def test_a_table_cuts_and_keeps_its_lines() -> None:
+def test_table_with_long_cell_is_cut_to_one_line() -> None:
     text = tables.table(["a", "b"], [["x\ny", "z" * 100], ["", "1"]])
     head, one, two = text.splitlines()
     assert head == "a    b" and one.startswith("x y  zzz") and one.endswith("…") and two == "     1"
 
 
-def test_the_list_counts_the_time_of_a_run_that_still_runs(api: Any) -> None:
+def test_runs_list_counts_seconds_of_live_run(api: Any) -> None:
     run = api.submit("import time\nprint('up', flush=True)\ntime.sleep(600)")
     until(lambda: "up" in run.logs())
     (first,) = runs.listing()
@@ -39,7 +39,7 @@ def test_the_list_counts_the_time_of_a_run_that_still_runs(api: Any) -> None:
     assert ended["seconds"] == runs.listing()[0]["seconds"] > 0.0 and later["seconds"] > 0.05
 
 
-def test_waiting_aloud_says_the_state_and_cleans_up(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_with_writer_shows_state_and_clears_line(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_QUIET_S", 0.05)
     run = api.submit("import time\ntime.sleep(600)")
     lines: list[str] = []
@@ -49,7 +49,7 @@ def test_waiting_aloud_says_the_state_and_cleans_up(api: Any, monkeypatch: pytes
     run.cancel()
 
 
-def test_following_loses_nothing(api: Any) -> None:
+def test_follow_prints_whole_log(api: Any) -> None:
     source = "import sys, time\nfor i in range(20):\n    print('zeile ü', i, flush=True); time.sleep(0.05)\n"
     run = api.submit(source)
     parts: list[str] = []
@@ -62,9 +62,7 @@ def test_following_loses_nothing(api: Any) -> None:
 
 
 @pytest.mark.parametrize("tail", [None, 5])
-def test_following_a_log_that_its_job_empties_goes_on_at_its_new_beginning(
-    api: Any, tmp_path: Path, tail: int | None
-) -> None:
+def test_follow_after_log_truncation_continues_at_start(api: Any, tmp_path: Path, tail: int | None) -> None:
     gate = tmp_path / "go-on"
     source = """import os, time
 print("old text " * 20, flush=True)

@@ -60,38 +60,38 @@ class BackendContract:
             await changes.wait((run_id,), (), 0.5)
         raise AssertionError(f"not ended: {seen}")
 
-    def test_plan_sends_nothing_and_shows_no_secret(self, call: Call[Any], backend: Backend) -> None:
+    def test_plan_sends_nothing_and_contains_no_secret(self, call: Call[Any], backend: Backend) -> None:
         spec, snapshot = self.short()
         plan = call(backend.plan(spec, snapshot, "planned-1"))
         assert plan.request and "s3cret" not in repr(plan.request)
         assert call(backend.poll(("planned-1",))) == {}
 
-    def test_a_run_goes_forward_to_its_end(self, call: Call[Any], backend: Backend) -> None:
+    def test_run_states_advance_to_end(self, call: Call[Any], backend: Backend) -> None:
         run = call(self._launch(backend, self.short()))
         assert run.status.state in (RunState.PREPARING, RunState.QUEUED, RunState.RUNNING)
         seen = call(self._until_ended(backend, run.run_id))
         assert seen[-1] is RunState.COMPLETED
         assert all(advances(a, b) for a, b in zip(seen, seen[1:], strict=False))
 
-    def test_unknown_ids_are_absent_not_failed(self, call: Call[Any], backend: Backend) -> None:
+    def test_poll_of_unknown_id_is_empty(self, call: Call[Any], backend: Backend) -> None:
         assert call(backend.poll(("nobody-22222",))) == {}
         assert call(backend.find("nobody-22222")) is None
 
-    def test_found_and_listed_as_it_was_launched(self, call: Call[Any], backend: Backend) -> None:
+    def test_launched_run_is_found_and_listed_unchanged(self, call: Call[Any], backend: Backend) -> None:
         run = call(self._launch(backend, self.short()))
         found = call(backend.find(run.run_id))
         assert found is not None and found.handle == run.handle and found.spec == run.spec
         assert run.handle in [other.handle for other in call(backend.list())]
         call(self._until_ended(backend, run.run_id))
 
-    def test_cancel_is_idempotent_and_ends_the_run(self, call: Call[Any], backend: Backend) -> None:
+    def test_cancel_repeated_ends_run_once(self, call: Call[Any], backend: Backend) -> None:
         run = call(self._launch(backend, self.long()))
         for _ in range(3):
             call(backend.cancel(run.run_id))
         assert call(self._until_ended(backend, run.run_id))[-1] is RunState.CANCELED
         call(backend.cancel(run.run_id))
 
-    def test_a_live_run_is_not_deleted(self, call: Call[Any], backend: Backend) -> None:
+    def test_delete_of_live_run_is_refused(self, call: Call[Any], backend: Backend) -> None:
         run = call(self._launch(backend, self.long()))
         with pytest.raises(CommandError):
             call(backend.delete(run.run_id))
@@ -100,7 +100,7 @@ class BackendContract:
         call(backend.delete(run.run_id))
         assert call(backend.find(run.run_id)) is None
 
-    def test_tail_gives_all_bytes_once_and_ends(self, call: Call[Any], backend: Backend) -> None:
+    def test_tail_returns_all_bytes_once_and_ends(self, call: Call[Any], backend: Backend) -> None:
         run = call(self._launch(backend, self.short()))
 
         async def collect() -> bytes:
@@ -118,13 +118,13 @@ class BackendContract:
         end = call(backend.read(run.run_id, "log", -4))
         assert end.data == whole[-4:] and end.offset == len(whole)
 
-    def test_a_value_that_did_not_come_home_is_an_error_value(self, call: Call[Any], backend: Backend) -> None:
+    def test_missing_output_is_error_value(self, call: Call[Any], backend: Backend) -> None:
         run = call(self._launch(backend, self.short()))
         call(self._until_ended(backend, run.run_id))
         values = call(backend.outputs(run.run_id, ("never_set",)))
         assert isinstance(values["never_set"], ResultMissing)
 
-    def test_streams_of_nodes_have_names(self, call: Call[Any], backend: Backend) -> None:
+    def test_stream_of_each_node_is_readable(self, call: Call[Any], backend: Backend) -> None:
         run = call(self._launch(backend, self.short()))
         call(self._until_ended(backend, run.run_id))
         nodes = call(backend.poll((run.run_id,)))[run.run_id].nodes
@@ -141,7 +141,7 @@ class BackendContract:
             with pytest.raises(CommandError, match="There is no stream"):
                 call(backend.read(run.run_id, stream, 0))
 
-    def test_a_monitor_is_read_like_a_run_and_kept_by_its_name(self, call: Call[Any], backend: Backend) -> None:
+    def test_monitor_is_read_like_run(self, call: Call[Any], backend: Backend) -> None:
         if not self.has_monitors:
             with pytest.raises(CommandError, match="monitor"):
                 call(backend.monitor("watch-1", None, 0.1))
@@ -165,7 +165,7 @@ class BackendContract:
         call(backend.stop_monitor("watch-1"))
         assert call(backend.read("monitors/watch-1", "telemetry", 0)).data == b""
 
-    def test_what_cannot_be_monitored(self, call: Call[Any], backend: Backend) -> None:
+    def test_monitor_invalid_request_is_refused(self, call: Call[Any], backend: Backend) -> None:
         with pytest.raises(CommandError, match="GPU 99" if self.has_monitors else "monitor"):
             call(backend.monitor("watch-2", [99], 1.0))
         for name in ("", "..", "a/b", "../runs/x"):
@@ -174,7 +174,7 @@ class BackendContract:
             with pytest.raises(CommandError, match="not a monitor's id"):
                 call(backend.read(f"monitors/{name}", "telemetry", 0))
 
-    def test_an_id_is_taken_once(self, call: Call[Any], backend: Backend) -> None:
+    def test_launch_with_taken_id_is_refused(self, call: Call[Any], backend: Backend) -> None:
         async def twice() -> None:
             spec, snapshot = self.short()
             plan = await backend.plan(spec, snapshot, "clash-22222")
@@ -191,7 +191,7 @@ class BackendContract:
         assert not call(backend.list_files("nobody-22222", "artifacts"))
         assert list(call(backend.import_states(["nobody-22222"]))) == [""]
 
-    def test_check_says_what_is_there(self, call: Call[Any], backend: Backend) -> None:
+    def test_check_reports_resources(self, call: Call[Any], backend: Backend) -> None:
         info = call(backend.check())
         assert info.target == backend.target.name
         if self.describes_machine:

@@ -27,7 +27,7 @@ class LifecycleContract:
         """What can be done now, and what cannot, with the reason."""
         return {act.verb: act.why_not for act in target.acts(call(target.state()))}
 
-    def test_the_life_of_a_single_machine(self, call: Call[Any], single: Provisioner) -> None:
+    def test_single_machine_lifecycle(self, call: Call[Any], single: Provisioner) -> None:
         told: list[str] = []
         call(single.create(told.append))
         call(single.create(told.append))  # it is there: taken over
@@ -45,7 +45,7 @@ class LifecycleContract:
         call(single.remove(told.append))
         assert told and all(text and "\n" not in text for text in told)
 
-    def test_the_life_of_a_cluster(self, call: Call[Any], cluster: Provisioner) -> None:
+    def test_cluster_lifecycle(self, call: Call[Any], cluster: Provisioner) -> None:
         told: list[str] = []
         call(cluster.create(told.append))
         state = call(cluster.state())
@@ -62,7 +62,7 @@ class LifecycleContract:
         call(cluster.scale({"min_nodes": 0}, told.append))
         call(cluster.remove(told.append))
 
-    def test_what_it_costs_and_loses_is_said_before(self, single: Provisioner, cluster: Provisioner) -> None:
+    def test_confirmation_names_cost_and_loss(self, single: Provisioner, cluster: Provisioner) -> None:
         for target, verb, values in (
             (single, "create", {}),
             (single, "start", {}),
@@ -77,7 +77,7 @@ class LifecycleContract:
         assert "1 queued run is" in cluster.asks("delete", {}, running=0, queued=1)
         assert "2 running and 3 queued runs are" in cluster.asks("delete", {}, running=2, queued=3)
 
-    def test_prices_follow_the_machines(self, call: Call[Any], cluster: Provisioner) -> None:
+    def test_price_follows_node_count(self, call: Call[Any], cluster: Provisioner) -> None:
         call(cluster.create(lambda text: None))
         call(cluster.scale({"min_nodes": 3}, lambda text: None))
         state = call(cluster.state())
@@ -85,12 +85,12 @@ class LifecycleContract:
         assert state.price == pytest.approx(3 * state.price_node)
         assert state.state in STATES and state.size and state.cpus
 
-    def test_a_refusal_is_one_sentence(self, call: Call[Any], refused: Provisioner) -> None:
+    def test_refused_create_error_is_one_sentence(self, call: Call[Any], refused: Provisioner) -> None:
         with pytest.raises(AmlTrainError) as caught:
             call(refused.create(lambda text: None))
         assert "\n" not in str(caught.value) and caught.value.hint
 
-    def test_acts_need_no_state(self, single: Provisioner, cluster: Provisioner) -> None:
+    def test_actions_without_state_are_offered(self, single: Provisioner, cluster: Provisioner) -> None:
         for target in (single, cluster):
             acts = target.acts(ProvisionState())
             assert acts[-1].verb == "delete" and not any(act.ask for act in acts)

@@ -62,7 +62,7 @@ def connected(page: Page) -> Page:
     return page
 
 
-def test_the_form_and_its_line(page: Page) -> None:
+def test_connect_request_composes_line(page: Page) -> None:
     assert [field.name for field in page.ask(GetForms()).connect][:2] == ["config", "subscription"]
     assert "No config.json" in page.connect().errors["config"]
     reply = page.connect(subscription="s", resource_group="g", workspace="ml")
@@ -70,7 +70,7 @@ def test_the_form_and_its_line(page: Page) -> None:
     assert not reply.errors and not reply.note
 
 
-def test_what_is_connected_already_is_told(connected: Page) -> None:
+def test_connect_request_of_connected_workspace_has_note(connected: Page) -> None:
     for values in ({}, {"subscription": "S", "resource_group": "g", "workspace": "ML"}):
         reply = connected.connect(**values)
         assert not reply.errors and "already connected" in reply.note
@@ -80,13 +80,13 @@ def test_what_is_connected_already_is_told(connected: Page) -> None:
     assert "Another workspace is called 'lab'" in reply.errors["name"]
 
 
-def test_workspaces_are_listed_with_their_targets(connected: Page) -> None:
+def test_workspaces_are_listed_with_targets(connected: Page) -> None:
     (row,) = connected.known().workspaces
     assert (row.name, row.current, row.user, row.location) == ("lab", True, "ada", "here")
     assert row.targets == ("big", "desk")
 
 
-def test_a_disconnect_asks_first(connected: Page) -> None:
+def test_disconnect_request_asks_confirmation(connected: Page) -> None:
     asked = connected.ask(TargetAction(verb="disconnect", target="lab"))
     assert not asked.accepted and asked.line == "%aml_compute disconnect lab --yes"
     assert "its 2 targets" in asked.ask and "(desk)" in asked.ask

@@ -92,7 +92,7 @@ def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Panel]:
         yield Panel(live, folder / "work")
 
 
-def test_hello_before_anything_was_used_and_nothing_heavy_for_it(panel: Panel) -> None:
+def test_hello_before_first_use_imports_nothing_heavy(panel: Panel) -> None:
     from jupyter_amltrain import __version__
 
     answer = panel.good(op="hello")
@@ -115,7 +115,7 @@ def test_run_and_cancel(panel: Panel) -> None:
     assert panel.good(op="run", handle=handle)["record"]["done"] is True
 
 
-def test_what_cannot_be_answered_says_why(panel: Panel) -> None:
+def test_request_unanswerable_gives_reason(panel: Panel) -> None:
     for version in (protocol.VERSION + 1, "1", None):
         answer = panel.ask(version=version, op="hello")
         assert (answer["ok"], answer["code"]) == (False, "request.version")
@@ -130,7 +130,7 @@ def test_what_cannot_be_answered_says_why(panel: Panel) -> None:
 
 
 @pytest.mark.parametrize("work", BUSY)
-def test_answered_while_a_cell_works_and_busy_is_said_again(panel: Panel, work: str) -> None:
+def test_request_while_cell_runs_is_answered_and_busy_restored(panel: Panel, work: str) -> None:
     handle = panel.newest()
     cell = panel.start(BUSY[work])
     try:
@@ -150,7 +150,7 @@ def test_answered_while_a_cell_works_and_busy_is_said_again(panel: Panel, work: 
     until(lambda: panel.good(op="hello")["kernel_busy"] is False)
 
 
-def test_a_run_is_cancelled_while_a_cell_sleeps(panel: Panel) -> None:
+def test_cancel_request_while_cell_sleeps_cancels_run(panel: Panel) -> None:
     panel.live.run("%%aml_submit --name second\nimport time\ntime.sleep(600)")
     handle = panel.newest()
     cell = panel.start(BUSY["sleeping"])
@@ -163,7 +163,7 @@ def test_a_run_is_cancelled_while_a_cell_sleeps(panel: Panel) -> None:
         panel.end(cell)
 
 
-def test_no_busy_is_said_after_the_cell(panel: Panel) -> None:
+def test_request_after_cell_does_not_report_busy(panel: Panel) -> None:
     panel.good(op="hello")
     asked = panel.last
     panel.listen(lambda m: m["parent_header"].get("msg_id") == asked and _state(m) == "idle")
@@ -174,7 +174,7 @@ def test_no_busy_is_said_after_the_cell(panel: Panel) -> None:
     assert all(m["parent_header"].get("msg_id") == asked for m in panel.iopub[count:])
 
 
-def test_requests_fire_no_hooks_and_leave_no_history(panel: Panel) -> None:
+def test_request_fires_no_hooks_and_leaves_no_history(panel: Panel) -> None:
     panel.live.run(
         "fired = []\nip = get_ipython()\n"
         "for name in ('pre_execute', 'post_execute', 'pre_run_cell', 'post_run_cell'):\n"
@@ -192,7 +192,7 @@ def test_requests_fire_no_hooks_and_leave_no_history(panel: Panel) -> None:
     assert cells == 2
 
 
-def test_one_that_waits_holds_up_no_other(panel: Panel) -> None:
+def test_waiting_request_does_not_block_others(panel: Panel) -> None:
     panel.live.run(
         "import asyncio\nfrom jupyter_amltrain.frontend.run_handlers import GetRun\n"
         "handlers = get_ipython().kernel.control_handlers['amltrain_request'].__self__._current[1].by_request\n"
@@ -212,7 +212,7 @@ def test_one_that_waits_holds_up_no_other(panel: Panel) -> None:
     panel.live.run("handlers[GetRun] = stored")
 
 
-def test_the_form_of_a_submit_knows_the_notebooks_defaults(panel: Panel) -> None:
+def test_submit_form_has_notebook_defaults(panel: Panel) -> None:
     def defaults() -> dict[str, Any]:
         return {field["name"]: field["default"] for field in panel.good(op="kinds")["submit"]}
 
@@ -226,7 +226,7 @@ def test_the_form_of_a_submit_knows_the_notebooks_defaults(panel: Panel) -> None
     assert not panel.good(op="compose", cell="pass", values={})["errors"]
 
 
-def test_unloaded_it_is_silent_and_loaded_again_it_answers(panel: Panel) -> None:
+def test_request_after_unload_is_ignored_until_reload(panel: Panel) -> None:
     panel.live.run("%unload_ext jupyter_amltrain")
     message = panel.client.session.msg("amltrain_request", {"version": protocol.VERSION, "op": "hello"})
     panel.client.control_channel.send(message)
@@ -239,7 +239,7 @@ def test_unloaded_it_is_silent_and_loaded_again_it_answers(panel: Panel) -> None
     assert panel.good(op="hello")["kernel_busy"] is False
 
 
-def test_loaded_by_a_page_without_a_cell_it_is_not_busy(panel: Panel) -> None:
+def test_load_by_page_without_cell_is_not_busy(panel: Panel) -> None:
     panel.live.run("%unload_ext jupyter_amltrain")
     panel.client.execute("%load_ext jupyter_amltrain", silent=True, store_history=False, reply=True, timeout=DEADLINE)
     until(lambda: panel.ask(op="hello")["kernel_busy"] is False)

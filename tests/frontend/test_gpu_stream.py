@@ -44,7 +44,7 @@ def count_of(house: House) -> int:
 
 
 @pytest.mark.parametrize(("target", "gpus"), [("endless", 4), ("wide", 64), ("two", 4)])
-def test_gpus_of_a_run_stream_in_order(house: House, target: str, gpus: int) -> None:
+def test_gpu_stream_of_run_is_in_order(house: House, target: str, gpus: int) -> None:
     handle = house.submit(target)
     house.open()
     assert house.ask(gpus=handle).reason == ""
@@ -65,7 +65,7 @@ def test_gpus_of_a_run_stream_in_order(house: House, target: str, gpus: int) -> 
     assert len(house.heard(Gpus)) == count
 
 
-def test_the_past_comes_first_600_ticks_at_most(house: House) -> None:
+def test_gpu_stream_sends_at_most_600_past_samples_first(house: House) -> None:
     handle = house.submit("endless")
     life = house.on(lambda: house.controller.backend("endless")._lives[handle.partition("/")[2]])
     life.start -= 200  # it has run for a while: 2000 ticks
@@ -77,7 +77,7 @@ def test_the_past_comes_first_600_ticks_at_most(house: House) -> None:
     assert (np.diff(ticks(house)[1]["t"]) > 0).all()
 
 
-def test_an_ended_run_shows_its_past_and_ends(house: House) -> None:
+def test_gpu_stream_of_ended_run_sends_past_and_ends(house: House) -> None:
     handle = house.submit("endless")
     until(lambda: house.call(house.controller.settle(handle)).telemetry.node(0).ticks > 5)
     house.call(house.controller.cancel(handle))
@@ -88,7 +88,7 @@ def test_an_ended_run_shows_its_past_and_ends(house: House) -> None:
     assert ticks(house)[1]["t"].size > 5
 
 
-def test_a_target_is_sampled_for_all_pages_together_and_let_go(house: House) -> None:
+def test_target_gpu_stream_is_shared_and_released(house: House) -> None:
     for comm in ("c", "d"):
         house.open(comm)
         assert house.ask(comm, gpus="target:wide").reason == ""
@@ -104,7 +104,7 @@ def test_a_target_is_sampled_for_all_pages_together_and_let_go(house: House) -> 
     until(lambda: not backend._monitors)
 
 
-def test_why_there_are_no_gpus_to_stream(house: House) -> None:
+def test_gpu_stream_unavailable_gives_reason(house: House) -> None:
     house.open()
     assert "Cannot reach 'far'" in house.ask(gpus="target:far").reason
     assert "No compute target named 'nowhere'" in house.ask(gpus="target:nowhere").reason
@@ -112,7 +112,7 @@ def test_why_there_are_no_gpus_to_stream(house: House) -> None:
     until(lambda: any("Cannot reach" in event.note and event.ended for event in house.heard(Gpus)))
 
 
-def test_a_meter_tells_of_the_target_in_use(house: House) -> None:
+def test_gpu_meter_shows_current_target(house: House) -> None:
     house.open(shown="status", meter=0.5)
     until(lambda: any(event.util is not None for event in house.heard(Meter)))
     told = house.heard(Meter)[-1]
@@ -122,7 +122,7 @@ def test_a_meter_tells_of_the_target_in_use(house: House) -> None:
     until(lambda: not backend._monitors)
 
 
-def test_a_page_that_only_gets_gpus_is_asked_too() -> None:
+def test_client_with_gpu_stream_only_is_pinged() -> None:
     sent: list[Event] = []
     client = FrontendClient("c", lambda comm, event, buffers: sent.append(event))
     client.send(Gpus, source="x")
@@ -133,9 +133,7 @@ def test_a_page_that_only_gets_gpus_is_asked_too() -> None:
     assert sent[2].renew and [event.seq for event in sent] == [0, 1, 2, 3]
 
 
-def test_a_monitor_that_somebody_ends_is_begun_again_and_one_that_cannot_last_is_not(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ended_monitor_is_restarted_unless_it_fails_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_stream, "CHECK_INTERVAL_S", 0.05)
     monitors = house.controller.monitors
     shared = house.call(monitors.open("wide", None, 1.0))

@@ -30,7 +30,7 @@ class Controller:
         self.closers: list[Any] = []
 
 
-def test_a_monitor_is_stopped_from_its_page() -> None:
+def test_cancel_request_of_monitor_stops_it() -> None:
     controller: Any = Controller()
     loop = LoopThread("test-answers")
     try:

@@ -82,7 +82,7 @@ def test_control_channel_handles_the_message_type_of_the_protocol() -> None:
     assert control_channel._REQUEST == protocol.REQUEST
 
 
-def test_every_event_has_its_type_and_number_in_what_is_sent() -> None:
+def test_event_encodes_type_and_sequence_number() -> None:
     events: list[protocol.Event] = [
         protocol.Snapshot(seq=0, current="local", targets=(), runs=()),
         protocol.Changes(seq=1),

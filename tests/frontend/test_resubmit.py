@@ -14,7 +14,7 @@ from tests.places import DEADLINE, api_of
 
 
 @pytest.mark.parametrize("kind", ["cell", "file"])
-def test_again_of_a_run_that_a_kernel_only_lists_is_the_same_job(tmp_path: Path, kind: str) -> None:
+def test_resubmit_of_listed_run_keeps_whole_job(tmp_path: Path, kind: str) -> None:
     """Lists know only part of the job of an ended run: without the rest it would run with other settings."""
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['DEPTH'])\n")
     script = "import os\nprint(os.environ['DEPTH'])" if kind == "cell" else tmp_path / "train.py"

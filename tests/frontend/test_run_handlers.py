@@ -63,7 +63,7 @@ BY_NAME = {
 
 
 @pytest.mark.parametrize("op", BY_NAME)
-def test_requests_of_a_page_take_whole_handles_only(house: House, op: str) -> None:
+def test_page_request_with_partial_handle_is_refused(house: House, op: str) -> None:
     """A page may ask because of a notebook that somebody else wrote: ``last`` would be the run of another one."""
     live = house.api.submit("pass", target="endless", name="private")
     try:
@@ -82,7 +82,7 @@ def test_requests_of_a_page_take_whole_handles_only(house: House, op: str) -> No
         live.cancel()
 
 
-def test_log_that_the_job_empties_is_told_from_its_new_beginning(house: House, tmp_path: Path) -> None:
+def test_log_request_after_truncation_restarts_at_zero(house: House, tmp_path: Path) -> None:
     gate = tmp_path / "go-on"
     script = """import os, sys, time
 print("old text " * 20, flush=True)
@@ -110,7 +110,7 @@ time.sleep(600)
 # ---- delete
 
 
-def test_delete_says_what_would_be_lost_and_then_does_it(house: House) -> None:
+def test_delete_request_asks_confirmation_then_deletes(house: House) -> None:
     run = house.ended()
     folder = Path(run.run.folder)
     live = house.api.submit("pass", target="endless")
@@ -128,7 +128,7 @@ def test_delete_says_what_would_be_lost_and_then_does_it(house: House) -> None:
     assert house.ask(run_handlers.CancelRun(handle=live.handle)).accepted
 
 
-def test_delete_of_a_run_without_a_record_asks_for_that_loss(house: House, tmp_path: Path, monkeypatch) -> None:
+def test_delete_request_without_mlflow_record_names_loss(house: House, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".amltrain" / "mlflow.db").mkdir(parents=True)  # no store can be made
     run = house.ended("import mlflow; mlflow.log_metric('loss', 0.5)", target="local", gpus=0)
@@ -144,7 +144,7 @@ def test_delete_of_a_run_without_a_record_asks_for_that_loss(house: House, tmp_p
     until(lambda: not folder.exists())
 
 
-def test_the_words_are_the_magics(house: House) -> None:
+def test_delete_request_and_magic_messages_are_equal(house: House) -> None:
     from jupyter_amltrain.commands import runs
 
     run = house.ended()
@@ -153,7 +153,7 @@ def test_the_words_are_the_magics(house: House) -> None:
     assert str(caught.value).startswith(house.ask(run_handlers.DeleteRuns(handles=(run.handle,))).ask)
 
 
-def test_a_deleted_run_has_no_dashboard(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_run_closes_dashboard(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[str] = []
     monkeypatch.setattr(house.handlers.runs.live, "forget", forgotten.append)
     run = house.ended()
@@ -166,7 +166,7 @@ def test_a_deleted_run_has_no_dashboard(house: House, monkeypatch: pytest.Monkey
 # ---- again
 
 
-def test_again_is_the_same_job(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resubmit_keeps_params_and_secrets(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", "s3cret")
     script = "import os\nprint(lr, os.environ['MY_SECRET'] == 's3cret')"
     run = house.ended(script, params={"lr": 0.5}, secrets={"MY_SECRET": "s3cret"}, name="twice")
@@ -179,7 +179,7 @@ def test_again_is_the_same_job(house: House, monkeypatch: pytest.MonkeyPatch) ->
         house.ask(run_handlers.ResubmitRun(handle=run.handle))
 
 
-def test_again_of_code_that_has_changed_is_refused_or_taken_from_the_copy(house: House, tmp_path: Path) -> None:
+def test_resubmit_of_changed_code_is_refused_or_uses_copy(house: House, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('first')\n")
     run = house.ended(str(tmp_path / "train.py"))
     handle = house.ask(run_handlers.ResubmitRun(handle=run.handle)).handle
@@ -196,7 +196,7 @@ def test_again_of_code_that_has_changed_is_refused_or_taken_from_the_copy(house:
         house.ask(run_handlers.ResubmitRun(handle=run.handle))
 
 
-def test_again_on_a_target_without_a_folder_here(house: House) -> None:
+def test_resubmit_on_remote_target_is_accepted(house: House) -> None:
     run = house.ended("pass", target="quick")
     assert house.ask(run_handlers.ResubmitRun(handle=run.handle)).handle.startswith("quick/run-")
 
@@ -204,7 +204,7 @@ def test_again_on_a_target_without_a_folder_here(house: House) -> None:
 # ---- log
 
 
-def test_a_log_is_read_in_parts_that_fit_together(house: House) -> None:
+def test_log_request_parts_join_to_whole_log(house: House) -> None:
     text = "".join(f"{i} äöü € 😀\rline\n" for i in range(400))
     run = house.ended(f"import sys\nsys.stdout.write({text!r})")
     found, offset, parts = "", 0, 0
@@ -222,7 +222,7 @@ def test_a_log_is_read_in_parts_that_fit_together(house: House) -> None:
     assert whole.text == text and whole.start == 0
 
 
-def test_a_live_log_has_not_ended(house: House) -> None:
+def test_log_request_of_live_run_is_not_ended(house: House) -> None:
     run = house.api.submit("pass", target="endless")
     reply = until(lambda: (r := house.ask(run_handlers.GetLog(handle=run.handle))).text and r)
     assert reply.text == "fake: started\n" and not reply.ended
@@ -232,13 +232,13 @@ def test_a_live_log_has_not_ended(house: House) -> None:
 
 
 @given(st.text(max_size=40), st.integers(0, 60), st.integers(0, 60))
-def test_any_cut_keeps_characters_whole(text: str, first: int, last: int) -> None:
+def test_log_cut_keeps_whole_characters(text: str, first: int, last: int) -> None:
     data = text.encode("utf-8", "replace")[first:last]
     found, skipped, left = cut(data, complete=False)
     assert found.encode() == data[skipped : len(data) - left] and skipped <= 3 and left <= 3
 
 
-def test_bytes_that_are_no_text_do_not_hold_it_up() -> None:
+def test_log_cut_of_invalid_bytes_advances() -> None:
     assert cut(b"\xff\xfe a", complete=False) == ("�� a", 0, 0)
     assert cut(b"abc\xf0\x9f", complete=True) == ("abc�", 0, 0)
     assert cut(b"\x80\x80\x80\x80", complete=False)[1] == 3
@@ -247,7 +247,7 @@ def test_bytes_that_are_no_text_do_not_hold_it_up() -> None:
 # ---- MLflow
 
 
-def test_mlflows_page_is_started_once_and_leads_to_the_run(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_ui_request_starts_once_and_links_run(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     run = house.ended("import mlflow\nmlflow.log_metric('loss', 1)")
     until(lambda: house.api.attach(run.handle).run.tracking == "imported", "the MLflow record")
     started: list[str] = []
@@ -286,7 +286,7 @@ def test_mlflows_page_is_started_once_and_leads_to_the_run(house: House, monkeyp
     assert "full mlflow package" in house.ask(run_handlers.OpenMlflow(handle=run.handle)).reason
 
 
-def test_why_a_run_has_no_page_yet(house: House) -> None:
+def test_mlflow_ui_request_of_live_run_gives_reason(house: House) -> None:
     run = house.api.submit("pass", target="endless")
     assert "when it has finished" in house.ask(run_handlers.OpenMlflow(handle=run.handle)).reason
     house.ask(run_handlers.CancelRun(handle=run.handle))
@@ -295,13 +295,13 @@ def test_why_a_run_has_no_page_yet(house: House) -> None:
 # ---- the submit's line
 
 
-def test_a_line_is_composed_and_its_target_checked(house: House) -> None:
+def test_compose_request_checks_target(house: House) -> None:
     reply = house.ask(target_handlers.ComposeSubmit(cell="x = 1", values={"target": "quick", "gpus": 1}))
     assert reply.line == "%%aml_submit --target quick --gpus 1" and reply.errors == {}
     reply = house.ask(target_handlers.ComposeSubmit(cell="x = 1", values={"target": "quik"}))
     assert "Did you mean quick?" in reply.errors["target"]
 
 
-def test_the_forms_come_together(house: House) -> None:
+def test_kinds_request_returns_all_forms(house: House) -> None:
     reply = house.ask(target_handlers.GetForms())
     assert {field.name for field in reply.submit} >= {"target", "gpus", "param", "wait"}

@@ -46,7 +46,7 @@ def page(home: Path) -> Iterator[Page]:
     made.controller.close()
 
 
-def test_forms(page: Page) -> None:
+def test_kinds_request_returns_compute_forms(page: Page) -> None:
     reply = page.ask(GetForms())
     assert isinstance(reply, KindsReply)
     assert [(kind.kind, kind.verb, kind.title) for kind in reply.kinds][:2] == [
@@ -57,7 +57,7 @@ def test_forms(page: Page) -> None:
     assert reply.submit
 
 
-def test_a_click_asks_first_and_tells_the_line(page: Page) -> None:
+def test_compute_request_returns_question_and_line(page: Page) -> None:
     form: dict[str, Any] = {"kind": "fake", "values": VALUES}
     for dry in (True, False):
         reply = page.act("create", **form, dry=dry)
@@ -75,7 +75,7 @@ def test_a_click_asks_first_and_tells_the_line(page: Page) -> None:
     until(lambda: page.state("big") == "gone")
 
 
-def test_what_is_wrong_comes_by_field(page: Page) -> None:
+def test_compute_request_errors_are_by_field(page: Page) -> None:
     wrong = page.act("create", "x", kind="fake", values={"size": "gpu", "max_nodes": 0}, dry=True).errors
     assert set(wrong) == {"name", "size", "max_nodes"}
     for verb, target in (
@@ -90,7 +90,7 @@ def test_what_is_wrong_comes_by_field(page: Page) -> None:
     assert page.act("attach", "vm", kind="", values={}).errors.keys() == {"kind"}
 
 
-def test_who_listens_is_told(page: Page) -> None:
+def test_compute_listener_gets_results(page: Page) -> None:
     told: list[OperationFinished | None] = []
 
     async def listen() -> Any:

@@ -38,7 +38,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield module
 
 
-def test_nothing_of_the_machine_they_were_made_on_is_in_them() -> None:
+def test_golden_folders_contain_no_machine_paths() -> None:
     files = [path for path in GOLDEN.rglob("*") if path.is_file()]
     assert len(files) > 12
     paths = re.compile(r"(?<![\w.])/(?:\w[\w.-]*/)+[\w.-]*")
@@ -47,12 +47,12 @@ def test_nothing_of_the_machine_they_were_made_on_is_in_them() -> None:
             assert found.startswith(("/home/user/", "/usr/bin/python3")), (path, found)
 
 
-def test_listed_newest_first_and_the_newer_schema_is_skipped(api: Any) -> None:
+def test_golden_runs_are_listed_without_newer_schema(api: Any) -> None:
     assert [run.run_id for run in api.runs()] == RUNS
     assert [run.state for run in api.runs()] == ["failed", "completed"]
 
 
-def test_a_completed_run_is_all_there(api: Any) -> None:
+def test_golden_completed_run_is_complete(api: Any) -> None:
     run = api.attach("golden")
     status = run.wait(DEADLINE).status
     assert (status.state.value, status.exit_code, status.reason) == ("completed", 0, "exit")
@@ -71,7 +71,7 @@ def test_a_completed_run_is_all_there(api: Any) -> None:
     assert record.done and record.experiment == "golden" and record.telemetry.cpus == 2
 
 
-def test_a_failed_run_says_why(api: Any) -> None:
+def test_golden_failed_run_names_cause(api: Any) -> None:
     run = api.attach("local/broken-33333")
     with pytest.raises(RunFailed, match="raised ValueError: no such digit in line 6 of the cell") as caught:
         run.wait(DEADLINE)
@@ -81,7 +81,7 @@ def test_a_failed_run_says_why(api: Any) -> None:
     assert run.record().metrics["loss"].value == (None,)
 
 
-def test_they_are_imported(api: Any) -> None:
+def test_golden_runs_are_imported(api: Any) -> None:
     for run_id in RUNS:
         api.attach(run_id).record()
     until(lambda: all(api.attach(run_id).run.tracking == "imported" for run_id in RUNS))
@@ -97,7 +97,7 @@ def test_they_are_imported(api: Any) -> None:
     assert len(list(project.glob(".amltrain/mlartifacts/**/facts.json"))) == 1
 
 
-def test_a_newer_folder_is_refused_in_one_sentence(api: Any) -> None:
+def test_golden_newer_schema_is_refused(api: Any) -> None:
     for text in ("local/future-44444", "future-44444"):
         with pytest.raises(ProtocolError) as caught:
             api.attach(text)
@@ -106,7 +106,7 @@ def test_a_newer_folder_is_refused_in_one_sentence(api: Any) -> None:
         assert "\n" not in said
 
 
-def test_the_magic_says_that_sentence(api: Any) -> None:
+def test_golden_newer_schema_error_is_same_in_magic(api: Any) -> None:
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_amltrain import magics
@@ -122,7 +122,7 @@ def test_the_magic_says_that_sentence(api: Any) -> None:
         magics.unregister(shell)
 
 
-def test_deleting_leaves_the_others(api: Any) -> None:
+def test_golden_delete_leaves_other_runs(api: Any) -> None:
     api.attach("broken").delete()
     assert [run.run_id for run in api.runs()] == ["golden-22222"]
     assert json.loads((Path(api.attach("golden").run.folder) / "job.json").read_text())["schema"] == 1

@@ -148,7 +148,7 @@ def smi(uuid: str) -> list[float]:
     return [float(x) if x.strip().replace(".", "").isdigit() else float("nan") for x in done.stdout.split(",")]
 
 
-def test_a_load_of_known_length_and_memory(watched: Watched, gpu: tuple[Any, str]) -> None:
+def test_real_gpu_load_is_measured(watched: Watched, gpu: tuple[Any, str]) -> None:
     head = until(lambda: watched.path.exists() and watched.lines() and watched.lines()[0], "the header")
     (facts,) = head["gpus"]
     print("\n", facts, head["gpu_note"])
@@ -194,7 +194,7 @@ def rows_between(watched: Watched, start: float, end: float) -> list[dict[str, A
     return [row for row in watched.rows() if start < row["t"] <= end]
 
 
-def test_age_of_a_tick(watched: Watched) -> None:
+def test_real_gpu_sample_age_is_small(watched: Watched) -> None:
     ages: list[float] = []
     last = -1
     end = time.monotonic() + 8
@@ -208,7 +208,7 @@ def test_age_of_a_tick(watched: Watched) -> None:
     assert len(ages) >= 6 and statistics.median(ages) < 0.5
 
 
-def test_cost_of_a_sample(gpu: tuple[Any, str]) -> None:
+def test_real_gpu_sample_cost_is_small(gpu: tuple[Any, str]) -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-c", COST, gpu[1]]
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=120)

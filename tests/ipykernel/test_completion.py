@@ -18,7 +18,9 @@ def tab(live: Kernel, code: str) -> list[str]:
 
 
 @pytest.mark.parametrize("jedi", [True, False])
-def test_tab_before_and_after_the_first_use(environ: dict[str, str], tmp_path: Path, jedi: bool) -> None:
+def test_kernel_tab_before_and_after_first_use_offers_matches(
+    environ: dict[str, str], tmp_path: Path, jedi: bool
+) -> None:
     with kernel(environ, tmp_path / "work") as live:
         live.run(f"%load_ext jupyter_amltrain\n%config IPCompleter.use_jedi = {jedi}")
         assert tab(live, "%%aml_submit --require-gpu |\nimport os\nacc = 3") == [

@@ -98,7 +98,7 @@ class Front:
 
 
 @pytest.mark.parametrize("gpus", [1, 8, 64])
-def test_the_charts_of_a_busy_kernel_follow_the_script(environ: dict[str, str], tmp_path: Path, gpus: int) -> None:
+def test_dashboard_of_busy_kernel_shows_scripted_curve(environ: dict[str, str], tmp_path: Path, gpus: int) -> None:
     with kernel({**environ, **scripted(tmp_path, gpus)}, tmp_path / "work") as live:
         live.run("%load_ext jupyter_amltrain")
         live.run(f"%%aml_submit --gpus {gpus} --as run\nimport time; time.sleep(600)")
@@ -128,7 +128,7 @@ def test_the_charts_of_a_busy_kernel_follow_the_script(environ: dict[str, str], 
         live.manager.interrupt_kernel()
 
 
-def test_a_monitor_needs_no_run(environ: dict[str, str], tmp_path: Path) -> None:
+def test_monitor_dashboard_without_run_is_shown(environ: dict[str, str], tmp_path: Path) -> None:
     with kernel({**environ, **scripted(tmp_path, 4)}, tmp_path / "work") as live:
         live.run("%load_ext jupyter_amltrain")
         shown = live.run("m = %aml_monitor --gpus 1,3 --rate 10 --window 5m")
@@ -148,7 +148,7 @@ def test_a_monitor_needs_no_run(environ: dict[str, str], tmp_path: Path) -> None
         assert ended.stdout == "over\n" and len(live.run("print(len(m.snapshot()['gpus']))").stdout) == 2
 
 
-def test_a_front_end_without_our_extension_gets_whole_arrays(environ: dict[str, str], tmp_path: Path) -> None:
+def test_dashboard_without_extension_sends_whole_arrays(environ: dict[str, str], tmp_path: Path) -> None:
     """The same figures as plain widgets; a message holds the window and no more."""
     with kernel({**environ, **scripted(tmp_path, 2), "VSCODE_PID": "1"}, tmp_path / "work") as live:
         live.run("%load_ext jupyter_amltrain")

@@ -15,7 +15,7 @@ def shown(cell: Cell) -> list[str]:
     return list(dict.fromkeys(ids))
 
 
-def test_shown_once_and_again_by_name(environ: dict[str, str], tmp_path: Path) -> None:
+def test_dashboard_is_shown_once_and_again_by_name(environ: dict[str, str], tmp_path: Path) -> None:
     with kernel(environ, tmp_path / "work") as live:
         live.run("%load_ext jupyter_amltrain")
         live.run("%%aml_submit --name digits --wait\nprint('hi')")

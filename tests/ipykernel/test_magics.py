@@ -35,7 +35,7 @@ def ask(live: Kernel, **content: Any) -> dict[str, Any]:
     raise AssertionError("no answer")
 
 
-def test_one_frame_and_the_run_as_value(live: Kernel) -> None:
+def test_submit_cell_shows_one_output_and_run_value(live: Kernel) -> None:
     cell = live.run("%%aml_submit --name digits\nprint('hi')")
     first = [d for d in cell.displays if "execution_count" not in d and RECORD_MIME in d["data"]]
     assert len(first) >= 1 and not [d for d in cell.displays if "execution_count" in d]
@@ -50,7 +50,7 @@ def test_one_frame_and_the_run_as_value(live: Kernel) -> None:
     assert len(again.displays) == 1 and RECORD_MIME in again.displays[0]["data"]
 
 
-def test_an_interrupt_ends_the_waiting_only(live: Kernel, tmp_path: Path) -> None:
+def test_kernel_interrupt_ends_wait_only(live: Kernel, tmp_path: Path) -> None:
     source = "import os, time\nopen('started', 'w').close()\nwhile not os.path.exists('gate'): time.sleep(0.02)\nn = 3"
     started = tmp_path / "work" / "started"
 
@@ -72,7 +72,7 @@ def test_an_interrupt_ends_the_waiting_only(live: Kernel, tmp_path: Path) -> Non
     assert live.run("print(n)").stdout.splitlines()[-1] == "3"
 
 
-def test_the_door_answers_before_anything_was_used_and_while_a_cell_runs(live: Kernel) -> None:
+def test_control_channel_answers_before_use_and_while_cell_runs(live: Kernel) -> None:
     hello = ask(live, op="hello")
     assert hello["ok"] is True and hello["kernel_busy"] is False
     live.run("%%aml_submit --as run\nimport time; time.sleep(600)")
@@ -86,7 +86,7 @@ def test_the_door_answers_before_anything_was_used_and_while_a_cell_runs(live: K
         assert time.monotonic() < deadline
 
 
-def test_the_first_request_may_come_while_a_cell_runs(live: Kernel, tmp_path: Path) -> None:
+def test_control_channel_first_request_while_cell_runs_is_answered(live: Kernel, tmp_path: Path) -> None:
     live.client.execute("import os, time\nwhile not os.path.exists('gate'): time.sleep(0.02)")
     deadline = time.monotonic() + DEADLINE
     while not ask(live, op="hello")["kernel_busy"]:

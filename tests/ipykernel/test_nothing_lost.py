@@ -124,32 +124,32 @@ def deaths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_kernel_that_dies_at_a_failpoint_loses_nothing(deaths: dict[str, dict[str, Any]], point: str) -> None:
+def test_kernel_death_at_failpoint_loses_nothing(deaths: dict[str, dict[str, Any]], point: str) -> None:
     _is_whole(deaths[point.replace("_", "-")])
 
 
-def test_a_kernel_that_dies_before_the_job_is_accepted_leaves_no_run(deaths: dict[str, dict[str, Any]]) -> None:
+def test_kernel_death_before_submit_leaves_no_run(deaths: dict[str, dict[str, Any]]) -> None:
     assert deaths["kernel-before-submit"]["error"].startswith("No run 'kernel-before-submit'")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_kernel_that_dies_at_a_random_moment_loses_nothing(deaths: dict[str, dict[str, Any]], seed: int) -> None:
+def test_kernel_death_at_random_moment_loses_nothing(deaths: dict[str, dict[str, Any]], seed: int) -> None:
     _is_whole(deaths[f"seed-{seed}"])
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_server_that_dies_at_a_failpoint_loses_nothing(deaths: dict[str, dict[str, Any]], point: str) -> None:
+def test_server_death_at_failpoint_loses_nothing(deaths: dict[str, dict[str, Any]], point: str) -> None:
     _is_whole(deaths[f"server-{point}".replace("_", "-")])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_server_that_dies_at_a_random_moment_loses_nothing(deaths: dict[str, dict[str, Any]], seed: int) -> None:
+def test_server_death_at_random_moment_loses_nothing(deaths: dict[str, dict[str, Any]], seed: int) -> None:
     _is_whole(deaths[f"server-seed-{seed}"])
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(20))
-def test_soak_kernel_deaths(environ: dict[str, str], tmp_path: Path, number: int) -> None:
+def test_kernel_death_repeated_loses_nothing(environ: dict[str, str], tmp_path: Path, number: int) -> None:
     seed = int(os.environ.get("AMLTRAIN_SOAK_SEED", "20261121")) + number
     _killed_at(environ, tmp_path, "soak", random.Random(seed).uniform(0.0, 6.0))
     _is_whole(_look(environ, tmp_path / "elsewhere", "last")["last"])
@@ -157,7 +157,7 @@ def test_soak_kernel_deaths(environ: dict[str, str], tmp_path: Path, number: int
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(20))
-def test_soak_server_deaths(environ: dict[str, str], tmp_path: Path, number: int) -> None:
+def test_server_death_repeated_loses_nothing(environ: dict[str, str], tmp_path: Path, number: int) -> None:
     seed = int(os.environ.get("AMLTRAIN_SOAK_SEED", "20261121")) + 100 + number
     _server_killed(environ, tmp_path, "soak", random.Random(seed).uniform(0.0, 6.0))
     _is_whole(_look(environ, tmp_path / "elsewhere", "last")["last"])

@@ -96,7 +96,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
         yield Page(live)
 
 
-def test_a_run_of_a_magic_is_there_though_its_cell_goes_on(page: Page) -> None:
+def test_panel_while_cell_runs_shows_new_run(page: Page) -> None:
     page.want()
     page.until(lambda: "snapshot" in page.kinds())
     assert page.events["c"][0]["seq"] == 0 and page.events["c"][0]["current"] == "local"
@@ -112,7 +112,7 @@ def test_a_run_of_a_magic_is_there_though_its_cell_goes_on(page: Page) -> None:
     page.live.manager.interrupt_kernel()
 
 
-def test_two_comms_get_the_same_and_a_hidden_one_nothing_of_64_gpus(page: Page) -> None:
+def test_panel_clients_get_same_gpus_and_hidden_gets_none(page: Page) -> None:
     for comm in ("c1", "c2"):
         page.want(comm)
     page.want("c3", shown="status")
@@ -133,7 +133,7 @@ def test_two_comms_get_the_same_and_a_hidden_one_nothing_of_64_gpus(page: Page) 
     assert (np.diff(t) > 0).all()
 
 
-def test_no_hook_fires_for_events(page: Page) -> None:
+def test_panel_events_fire_no_hooks(page: Page) -> None:
     page.live.run(
         "fired = []\nip = get_ipython()\n"
         "for name in ('pre_execute', 'post_execute', 'pre_run_cell', 'post_run_cell'):\n"
@@ -149,14 +149,14 @@ def test_no_hook_fires_for_events(page: Page) -> None:
     assert text == "['post_execute', 'post_run_cell', 'pre_execute', 'pre_run_cell']\n"
 
 
-def test_500_past_runs(page: Page, tmp_path: Path) -> None:
+def test_panel_with_500_past_runs_gets_snapshot(page: Page, tmp_path: Path) -> None:
     write_runs(tmp_path / "home", 500, time.time(), gpus=1, seconds=5)
     page.want()
     page.until(lambda: len(page.rows()) and sum(len(e.get("runs", ())) for e in page.events["c"]) >= 500)
     assert page.events["c"][0]["type"] == "snapshot"
 
 
-def test_unloaded_it_is_silent_and_loaded_again_it_begins_anew(page: Page) -> None:
+def test_panel_after_unload_is_silent_until_reload(page: Page) -> None:
     page.want(gpus="target:wide")
     page.until(lambda: page.kinds().count("gpus") >= 2)
     page.live.run("%unload_ext jupyter_amltrain")

@@ -49,7 +49,7 @@ def asking(page: Page) -> Iterator[list[str]]:
     thread.join()
 
 
-def test_no_figure_is_lost_while_the_panel_asks_and_hears(page: Page, asking: list[str]) -> None:
+def test_cell_figures_while_panel_is_active_are_kept(page: Page, asking: list[str]) -> None:
     client = page.live.client
     figures, events = 0, 0
     for i in range(8):

@@ -31,14 +31,14 @@ from jupyter_amltrain.jobs import bindings, preflight, script
         ("if fast: lr = 1\nlr = 0.1\nprint(lr)", 3, "lr = 0.3  # --param, was 0.1"),
     ],
 )
-def test_literal_that_overrides_a_param_gets_its_value_in_its_line(text: str, line: int, becomes: str) -> None:
+def test_literal_assignment_of_param_is_replaced_in_line(text: str, line: int, becomes: str) -> None:
     made = script.from_cell(text, params={"lr": 0.3})
     assert made.text.splitlines()[line - 1] == becomes
     assert any(f" {line} " in note or f" {line} runs" in note for note in made.notes)
     assert made.sha256 == script.from_cell(text).sha256
 
 
-def test_literal_over_several_lines_keeps_the_lines_below() -> None:
+def test_multiline_literal_of_param_keeps_line_numbers() -> None:
     made = script.from_cell('x = 1\nlr = """a\nb\n"""; y = lr\nz = 1 / 0', params={"lr": "one"})
     assert made.text.splitlines()[5] == "z = 1 / 0"
     names: dict[str, Any] = {}
@@ -71,7 +71,7 @@ def test_literal_over_several_lines_keeps_the_lines_below() -> None:
         ("def f(): return lr\nlr = compute()\nf()", 3),
     ],
 )
-def test_other_override_of_a_param_is_refused_with_its_line(text: str, line: int) -> None:
+def test_computed_assignment_of_param_is_refused_with_line(text: str, line: int) -> None:
     with pytest.raises(PreflightError, match=rf"--param lr: Cell line {line}, ") as caught:
         script.from_cell(text, params={"lr": 0.3})
     assert "\n" not in str(caught.value)
@@ -100,7 +100,7 @@ def test_other_override_of_a_param_is_refused_with_its_line(text: str, line: int
         "try:\n    lr\nexcept NameError:\n    lr = 1",
     ],
 )
-def test_assignment_after_a_read_is_no_override(text: str) -> None:
+def test_assignment_after_read_of_param_is_accepted(text: str) -> None:
     made = script.from_cell(text, params={"lr": 0.3})
     assert made.text == f"lr = 0.3\n{text}\n" and made.notes == ()
 
@@ -115,7 +115,7 @@ def test_assignment_after_a_read_is_no_override(text: str) -> None:
         "class C:\n    def f(self):\n        global lr\n        for lr in x: pass\nC().f()\nprint(lr)",
     ],
 )
-def test_override_under_a_condition_is_a_note(text: str) -> None:
+def test_conditional_assignment_of_param_adds_note(text: str) -> None:
     made = script.from_cell(text, params={"lr": 0.3})
     assert made.text.endswith(f"{text}\n") and len(made.notes) == 1 and "may assign" in made.notes[0]
 
@@ -129,7 +129,7 @@ def test_override_under_a_condition_is_a_note(text: str) -> None:
         ("print(1)", ""),
     ],
 )
-def test_param_that_nothing_reads_is_a_note_with_near_names(text: str, near: str) -> None:
+def test_unused_param_adds_note_with_similar_names(text: str, near: str) -> None:
     made = script.from_cell(text, params={"epochs": 3})
     (note,) = made.notes
     assert "nothing in the cell reads epochs" in note
@@ -152,11 +152,11 @@ def test_param_that_nothing_reads_is_a_note_with_near_names(text: str, near: str
         "epochs += 1",
     ],
 )
-def test_param_that_something_may_read_has_no_note(text: str) -> None:
+def test_possibly_read_param_adds_no_note(text: str) -> None:
     assert script.from_cell(text, params={"epochs": 3}).notes == ()
 
 
-def test_param_that_is_an_output_is_read() -> None:
+def test_param_as_output_is_read() -> None:
     assert script.from_cell("x = 1", params={"epochs": 3}, out=["epochs"]).notes == ()
 
 
@@ -203,7 +203,7 @@ programs = st.lists(st.recursive(simple, blocks, max_leaves=6), min_size=1, max_
 
 
 @given(programs)
-def test_accepted_cell_reads_the_value_of_its_param_first(text: str) -> None:
+def test_accepted_cell_reads_param_value_first(text: str) -> None:
     try:
         made = script.from_cell(text, params={"lr": 0.3})
     except PreflightError:
@@ -235,7 +235,7 @@ def test_accepted_cell_reads_the_value_of_its_param_first(text: str) -> None:
         ("if x:\n    while y:\n        a = 1", "a"),
     ],
 )
-def test_names_that_a_text_assigns(text: str, names: str) -> None:
+def test_assigned_names_are_found(text: str, names: str) -> None:
     assert bindings.names_of(preflight.parse(text), text).assigned == set(names)
 
 
@@ -244,6 +244,6 @@ def test_names_that_a_text_assigns(text: str, names: str) -> None:
     ["assert lr", "raise lr", "del lr", "lr.x = 1", "lr[0] = 1", "f(lr)", "@lr\ndef f(): pass", "import x; lr",
      "def f(x=lr): pass", "class C(lr): pass", "class C(metaclass=lr): pass"],
 )  # fmt: skip
-def test_statement_that_reads_a_param_protects_what_follows(statement: str) -> None:
+def test_statement_reading_param_allows_later_assignment(statement: str) -> None:
     made = script.from_cell(f"{statement}\nlr = compute()", params={"lr": 1})
     assert made.text.endswith("lr = compute()\n")

@@ -52,11 +52,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("[1],literal", JobInput(type="literal", value="[1]")),
     ],
 )
-def test_inputs(text: str, expected: JobInput) -> None:
+def test_input_text_is_parsed(text: str, expected: JobInput) -> None:
     assert input_pair(f"x={text}") == ("x", expected)
 
 
-def test_paths_of_this_machine_become_absolute_and_are_what_lies_there(here: Path) -> None:
+def test_local_input_path_is_absolute_and_typed(here: Path) -> None:
     assert input_pair("x=data")[1] == JobInput(path=str(here / "data"))
     assert input_pair("x=data/,ro_mount")[1] == JobInput(path=str(here / "data"), mode="ro_mount")
     assert input_pair("x=table")[1] == JobInput(type="mltable", path=str(here / "table"))
@@ -75,7 +75,7 @@ def test_paths_of_this_machine_become_absolute_and_are_what_lies_there(here: Pat
         ("model=azureml://x,rw_mount", JobOutput(path="azureml://x", mode="rw_mount")),
     ],
 )
-def test_outputs(text: str, expected: JobOutput) -> None:
+def test_output_text_is_parsed(text: str, expected: JobOutput) -> None:
     assert output_pair(text) == ("model", expected)
 
 
@@ -95,13 +95,13 @@ def test_outputs(text: str, expected: JobOutput) -> None:
         (parse_service, "ssh:not-there.pub", "ssh-keygen"),
     ],
 )
-def test_what_is_misspelled_is_named(read: object, text: str, said: str) -> None:
+def test_invalid_flag_value_is_named(read: object, text: str, said: str) -> None:
     with pytest.raises(SpecError) as caught:
         read(text)  # type: ignore[operator]
     assert said in str(caught.value) and "TELLTALE" not in str(caught.value)
 
 
-def test_environments(here: Path) -> None:
+def test_environment_text_is_parsed(here: Path) -> None:
     for text, expected in {
         "": Environment(),
         "e": Environment(name="e@latest"),
@@ -126,14 +126,14 @@ def test_environments(here: Path) -> None:
     assert environment_of("e", derive=True) == Environment(name="e@latest", derive=True)
 
 
-def test_a_key_is_taken_from_its_file(here: Path) -> None:
+def test_ssh_key_is_read_from_file(here: Path) -> None:
     (here / "id.pub").write_text("ssh-ed25519 AAAA me@here\n")
     key = "ssh:ssh-ed25519 AAAA me@here"
     assert parse_service("ssh:id.pub") == key == parse_service(key)
     assert parse_service("jupyterlab") == "jupyterlab"
 
 
-def test_what_functions_take() -> None:
+def test_input_function_values_are_converted() -> None:
     given = JobInput(path="azureml:d:1")
     assert inputs_of({"a": "azureml:d:1", "b": 0.5, "c": given, "d": True}) == {
         "a": given,

@@ -33,7 +33,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield module
 
 
-def test_a_script_finds_its_data_by_name(api: Any) -> None:
+def test_script_reads_named_inputs(api: Any) -> None:
     run = api.submit(
         CODE, out=["lines", "rate"], gpus=0, inputs={"data": "train data.txt", "rate": 0.5}, outputs=["model"]
     ).wait(60)
@@ -44,14 +44,14 @@ def test_a_script_finds_its_data_by_name(api: Any) -> None:
     assert spec == run.run.spec and spec.inputs["data"].path == str(Path("train data.txt").resolve())
 
 
-def test_the_flags_say_the_same_as_the_function(api: Any) -> None:
+def test_input_flags_equal_function_arguments(api: Any) -> None:
     line = '--gpus 0 --input "data=train data.txt" --input rate=0.5,literal --output model --out lines --wait'
     asked = submit.parse_submit(magic_line.split(line), CODE)
     run = submit.send(asked).wait(60)
     assert run.state == "completed" and run.result("lines") == ["1", "2", "3"]
 
 
-def test_what_this_machine_lacks_is_refused_before_a_run_exists(api: Any) -> None:
+def test_unsupported_local_job_is_refused_without_run(api: Any) -> None:
     before = len(api.runs())
     for more, said in (
         ({"nodes": 2}, "--nodes 2"),

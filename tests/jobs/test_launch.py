@@ -11,7 +11,7 @@ SOURCE = "/home/user/runs/r/source"
 HERE = TargetMachine(python="/opt/kernel/python", has_our_disk=True)
 
 
-def test_a_cell_is_a_script_in_the_notebooks_folder() -> None:
+def test_cell_launch_plan_uses_notebook_folder() -> None:
     spec = JobSpec(name="r", script="pass\n", params={"lr": 0.1}, args=("--fast",), notebook_dir="/home/user/nb")
     plan = launch_plan(spec, SOURCE, HERE)
     # Parameters of a cell are in its text: no arguments for them.
@@ -37,19 +37,19 @@ def test_machine_without_our_disk_runs_in_the_copied_folder() -> None:
         ([1, "a"], '[1,"a"]'), ({"k": [1]}, '{"k":[1]}'), ("é", "é"),
     ],
 )  # fmt: skip
-def test_parameters_of_a_file_are_arguments(value: Any, text: str) -> None:
+def test_file_params_become_arguments(value: Any, text: str) -> None:
     spec = JobSpec(name="r", script_name="train.py", params={"p": value}, args=("first",))
     assert launch_plan(spec, SOURCE, HERE).argv[2:] == (f"{SOURCE}/train.py", "first", "--p", text)
 
 
-def test_a_source_folder_is_the_working_folder() -> None:
+def test_source_folder_is_working_folder() -> None:
     spec = JobSpec(name="r", script_name="src/train.py", source="/home/user/code", notebook_dir="/home/user/nb")
     plan = launch_plan(spec, SOURCE, HERE)
     assert plan.cwd == SOURCE and plan.argv[2] == f"{SOURCE}/src/train.py"
     assert launch_plan(JobSpec(name="r", script="pass"), SOURCE, HERE).cwd == SOURCE
 
 
-def test_the_environment_is_the_jobs_own() -> None:
+def test_launch_environment_is_copy() -> None:
     env = {"A": "1"}
     plan = launch_plan(JobSpec(name="r", script="pass", env=env), SOURCE, HERE)
     assert plan.env == env and plan.env is not env

@@ -47,7 +47,7 @@ def found(text: str, root: Path, source: Path | None = None) -> tuple[str, ...]:
     return got.packages
 
 
-def test_by_the_distribution_not_by_the_module(site: Path, tmp_path: Path) -> None:
+def test_requirement_is_named_by_distribution(site: Path, tmp_path: Path) -> None:
     install(site, "Image-Reader", "2.1", ["imread/__init__.py"])
     install(site, "one-file", "0.3+cpu", ["onefile.py"])
     assert found("import os, json\nimport imread.tiff as t\nfrom onefile import *\nfrom . import x", tmp_path) == (
@@ -57,7 +57,7 @@ def test_by_the_distribution_not_by_the_module(site: Path, tmp_path: Path) -> No
     assert found("import sys, __main__\nfrom __future__ import annotations\n", tmp_path) == ()
 
 
-def test_of_one_namespace_only_what_is_imported(site: Path, tmp_path: Path) -> None:
+def test_requirement_of_namespace_is_imported_part(site: Path, tmp_path: Path) -> None:
     install(site, "cloud-disk", "1.0", ["cloud/disk/__init__.py"])
     install(site, "cloud-net", "2.0", ["cloud/net/__init__.py", "cloud/net/http.py"])
     assert found("from cloud import disk", tmp_path) == ("cloud-disk==1.0",)
@@ -65,7 +65,7 @@ def test_of_one_namespace_only_what_is_imported(site: Path, tmp_path: Path) -> N
     assert found("import cloud.disk\nfrom cloud.net.http import get", tmp_path) == ("cloud-disk==1.0", "cloud-net==2.0")
 
 
-def test_what_another_brings_is_left_to_pip(site: Path, tmp_path: Path) -> None:
+def test_requirement_of_dependency_is_omitted(site: Path, tmp_path: Path) -> None:
     install(
         site, "flow", "3.1", ["flow/__init__.py", "flow/server.py"], needs=("flow_skinny (==3.1)", "x ; extra == 'y'")
     )
@@ -73,7 +73,7 @@ def test_what_another_brings_is_left_to_pip(site: Path, tmp_path: Path) -> None:
     assert found("import flow", tmp_path) == ("flow==3.1",)
 
 
-def test_modules_of_ones_own_are_followed_and_are_no_packages(site: Path, tmp_path: Path) -> None:
+def test_local_modules_are_followed_and_omitted(site: Path, tmp_path: Path) -> None:
     install(site, "deep", "1.0", ["deep/__init__.py"])
     work = tmp_path / "work"
     work.mkdir()
@@ -97,11 +97,11 @@ def test_modules_of_ones_own_are_followed_and_are_no_packages(site: Path, tmp_pa
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import absent",
     ],
 )
-def test_what_may_be_absent_may_be_absent(text: str, tmp_path: Path) -> None:
+def test_optional_import_is_omitted(text: str, tmp_path: Path) -> None:
     assert found(text, tmp_path) == ()
 
 
-def test_what_must_be_there_and_is_not_is_named(site: Path, tmp_path: Path) -> None:
+def test_missing_import_is_refused(site: Path, tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match=r"^--env kernel: 'absent' is imported and is not installed here"):
         found("import absent.part", tmp_path)
     (site / "loose.py").write_text("")  # as an editable installation: there, and of no distribution
@@ -113,7 +113,7 @@ def test_what_must_be_there_and_is_not_is_named(site: Path, tmp_path: Path) -> N
     assert found("try:\n    import builthere\nexcept ImportError:\n    pass", tmp_path) == ()
 
 
-def test_of_a_repository_the_commit_and_never_a_password(site: Path, tmp_path: Path) -> None:
+def test_vcs_requirement_has_commit_without_password(site: Path, tmp_path: Path) -> None:
     info = {"vcs": "git", "commit_id": "a" * 40}
     install(site, "fresh", "1.0", ["fresh.py"], origin={"url": "https://host/x.git", "vcs_info": info})
     install(site, "closed", "1.0", ["closed.py"], origin={"url": "https://me:pw@host/y.git", "vcs_info": info})
@@ -126,7 +126,7 @@ def test_of_a_repository_the_commit_and_never_a_password(site: Path, tmp_path: P
     )
 
 
-def test_a_job_keeps_what_it_was_sent_with(site: Path, tmp_path: Path) -> None:
+def test_completed_requirements_are_kept(site: Path, tmp_path: Path) -> None:
     install(site, "one-file", "0.3", ["onefile.py"])
     spec = JobSpec(name="x", script="import onefile", notebook_dir=str(tmp_path), environment=Environment(kernel=True))
     done = requirements.completed(spec)

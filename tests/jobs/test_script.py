@@ -45,17 +45,17 @@ def outputs(folder: Path) -> dict[str, Any]:
 # -- line 1 ---------------------------------------------------------------------------
 
 
-def test_line_one_takes_the_place_of_the_magic() -> None:
+def test_params_are_in_line_one() -> None:
     made = script.from_cell("print(lr)\n", params={"lr": 0.1, "layers": [64, 32]})
     assert made.text == "lr = 0.1; layers = [64, 32]\nprint(lr)\n"
     assert made.line_offset == 0
 
 
-def test_without_parameters_line_one_is_a_comment() -> None:
+def test_line_one_without_params_is_comment() -> None:
     assert script.from_cell("x = 1").text == "# %%aml_submit\nx = 1\n"
 
 
-def test_future_imports_go_to_line_one_and_leave_their_lines(tmp_path: Path) -> None:
+def test_future_imports_move_to_line_one(tmp_path: Path) -> None:
     text = cell(
         '''
         """Doc — with ünïcode."""; from __future__ import annotations; from __future__ import print_function
@@ -78,17 +78,17 @@ def test_future_imports_go_to_line_one_and_leave_their_lines(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_line_ends_keep_their_numbers(newline: str) -> None:
+def test_line_endings_keep_line_numbers(newline: str) -> None:
     made = script.from_cell(newline.join(["a = 1", "", "b = 2"]))
     assert made.text.splitlines()[1:] == ["a = 1", "", "b = 2"]
 
 
-def test_an_encoding_cookie_cannot_garble_the_text(tmp_path: Path) -> None:
+def test_encoding_cookie_is_ignored(tmp_path: Path) -> None:
     made = script.from_cell("# -*- coding: latin-1 -*-\nprint('ü' == chr(252))")
     assert run_script(made.text, tmp_path).stdout == "True\n"
 
 
-def test_digest_is_of_the_cell_only() -> None:
+def test_cell_digest_ignores_params_and_outputs() -> None:
     one = script.from_cell("x = lr", params={"lr": 1}, out=["x"])
     two = script.from_cell("x = lr", params={"lr": 2})
     assert one.sha256 == two.sha256 != script.from_cell("x = lr ").sha256
@@ -102,7 +102,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_any_json_value_comes_through_line_one(value: Any) -> None:
+def test_json_param_round_trip_is_equal(value: Any) -> None:
     namespace: dict[str, Any] = {}
     source = script.literal(value)
     assert "\n" not in source
@@ -111,7 +111,7 @@ def test_any_json_value_comes_through_line_one(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["learning-rate", "class", "1st", ""])
-def test_a_parameter_has_a_variable_name(name: str) -> None:
+def test_param_with_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(CommandError, match=r"is not a variable name\. Try: --param \w+=") as caught:
         script.from_cell("x = 1", params={name: 1})
     hinted = caught.value.hint.split()[-1].partition("=")[0]
@@ -121,7 +121,7 @@ def test_a_parameter_has_a_variable_name(name: str) -> None:
 # -- out ------------------------------------------------------------------------------
 
 
-def test_values_come_home(tmp_path: Path) -> None:
+def test_outputs_are_saved_as_json(tmp_path: Path) -> None:
     text = cell(
         """
         import numpy as np, pathlib
@@ -149,7 +149,7 @@ def test_values_come_home(tmp_path: Path) -> None:
     assert not list((tmp_path / "outputs").glob("*.part*"))
 
 
-def test_values_that_are_not_json_are_saved_whole(tmp_path: Path) -> None:
+def test_outputs_not_json_are_saved_as_files(tmp_path: Path) -> None:
     text = cell(
         """
         import numpy as np, pandas as pd
@@ -190,7 +190,7 @@ def test_values_that_are_not_json_are_saved_whole(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {f"{name}.json" for name in names} | set(files.values()) - {None}
 
 
-def test_epilogue_imports_no_library_that_the_script_has_not(tmp_path: Path) -> None:
+def test_epilogue_imports_no_new_library(tmp_path: Path) -> None:
     text = "x = {1, 2}; y = 'x' * 2_000_000; z = 1"
     made = script.from_cell(text, out=["x", "y", "z"]).text + "import sys; print(*sys.modules)\n"
     loaded = run_script(made, tmp_path).stdout.split()
@@ -219,7 +219,7 @@ def test_epilogue_runs_on_python_3_8(tmp_path: Path) -> None:
         ("x.acc = 1; y['acc'] = 2", "acc", "at the top level"),
     ],
 )
-def test_out_that_a_cell_never_assigns_is_refused(text: str, out: str, near: str) -> None:
+def test_unassigned_out_is_refused(text: str, out: str, near: str) -> None:
     with pytest.raises(PreflightError, match=f"--out {out}: ") as caught:
         script.from_cell(text, out=[out])
     assert near in str(caught.value) and "\n" not in str(caught.value)
@@ -234,7 +234,7 @@ def test_out_that_a_cell_never_assigns_is_refused(text: str, out: str, near: str
         "def f():\n    global acc\n    acc = 1", "if x:\n    acc = 1", "[y for y in x if (acc := y)]",
     ],
 )  # fmt: skip
-def test_every_way_to_assign_an_out_is_accepted(text: str) -> None:
+def test_assigned_out_is_accepted(text: str) -> None:
     assert script.from_cell(text, out=["acc"]).notes == ()
     assert script.from_cell("pass", params={"acc": 1}, out=["acc"]).notes == ()
 
@@ -242,12 +242,12 @@ def test_every_way_to_assign_an_out_is_accepted(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["from x import *", "exec('acc = 1')", "globals()['acc'] = 1", "setattr(sys.modules['__main__'], 'acc', 1)"]
 )
-def test_out_that_may_be_assigned_unseen_is_a_note(text: str) -> None:
+def test_possibly_assigned_out_adds_note(text: str) -> None:
     (note,) = script.from_cell(text, out=["acc"]).notes
     assert "--out acc" in note
 
 
-def test_out_of_a_file_that_does_not_mention_it_is_a_note(tmp_path: Path) -> None:
+def test_unmentioned_out_of_file_adds_note(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("x = 1")
     assert "acc.json" in script.from_file(path, out=["acc"]).notes[0]
@@ -255,19 +255,19 @@ def test_out_of_a_file_that_does_not_mention_it_is_a_note(tmp_path: Path) -> Non
     assert script.from_file(path, out=["acc"]).notes == ()
 
 
-def test_the_epilogue_survives_the_strangest_last_line(tmp_path: Path) -> None:
+def test_epilogue_after_any_last_line_runs(tmp_path: Path) -> None:
     for last in ("x = 1 # end", "if True:\n    x = 1", "x = 1;"):
         assert run_script(script.from_cell(last, out=["x"]).text, tmp_path).returncode == 0
         assert outputs(tmp_path)["x"]["value"] == 1
 
 
-def test_no_values_after_an_exception(tmp_path: Path) -> None:
+def test_epilogue_after_exception_saves_nothing(tmp_path: Path) -> None:
     made = script.from_cell("x = 1\nraise SystemExit(3)", out=["x"])
     assert run_script(made.text, tmp_path).returncode == 3
     assert not (tmp_path / "outputs").exists()
 
 
-def test_the_epilogue_is_python_3_8() -> None:
+def test_epilogue_parses_as_python_3_8() -> None:
     ast.parse(script.from_cell("x = 1", out=["x"]).text, feature_version=(3, 8))
 
 
@@ -275,7 +275,7 @@ def test_the_epilogue_is_python_3_8() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n\t\n", "# only a comment\n"])
-def test_empty_cell(text: str) -> None:
+def test_empty_cell_is_refused(text: str) -> None:
     with pytest.raises(CommandError, match=r"submit a file: %aml_submit train\.py"):
         script.from_cell(text)
 
@@ -295,7 +295,7 @@ def test_empty_cell(text: str) -> None:
         ("f(1,\n  2)\n%pip install torch\n", 4),
     ],
 )
-def test_ipython_syntax_is_named_with_its_line(text: str, line: int) -> None:
+def test_ipython_syntax_is_refused_with_line(text: str, line: int) -> None:
     with pytest.raises(PreflightError) as caught:
         script.from_cell(text)
     message = str(caught.value)
@@ -317,7 +317,7 @@ def test_ipython_syntax_is_named_with_its_line(text: str, line: int) -> None:
         "'%d' % 3",
     ],
 )
-def test_no_false_alarm(text: str) -> None:
+def test_plain_python_is_not_taken_for_ipython(text: str) -> None:
     script.from_cell(text)
 
 
@@ -330,7 +330,7 @@ def test_no_false_alarm(text: str) -> None:
         min_size=1,
     )
 )
-def test_python_is_never_taken_for_magic(statements: list[str]) -> None:
+def test_generated_python_is_not_taken_for_magic(statements: list[str]) -> None:
     source = "\n".join(statements)
     script.from_cell(source + "\nx = 1")
     with pytest.raises(PreflightError, match=f"Cell line {source.count(chr(10)) + 3}, '%magic'"):
@@ -360,7 +360,7 @@ def test_python_is_never_taken_for_magic(statements: list[str]) -> None:
         ("x = '\ud800'", r"Cell line 2, .*surrogate"),
     ],
 )
-def test_what_would_fail_is_refused(text: str, message: str) -> None:
+def test_invalid_script_is_refused_with_line(text: str, message: str) -> None:
     with pytest.raises(PreflightError, match=message) as caught:
         script.from_cell(text)
     assert "\n" not in str(caught.value)
@@ -378,21 +378,21 @@ def test_what_would_fail_is_refused(text: str, message: str) -> None:
         "x = lambda: (yield)",
     ],
 )
-def test_what_only_looks_like_it_is_not(text: str) -> None:
+def test_valid_lookalike_script_is_accepted(text: str) -> None:
     script.from_cell(text)
 
 
 # -- files ---------------------------------------------------------------------------
 
 
-def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_script_file_is_taken_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_bytes("# -*- coding: latin-1 -*-\nprint('ü')\n".encode("latin-1"))
     found = script.from_file(path)
     assert (found.name, found.folder) == ("train.py", str(tmp_path))
 
 
-def test_a_file_of_a_source_folder(tmp_path: Path) -> None:
+def test_script_file_of_source_folder_is_relative(tmp_path: Path) -> None:
     (tmp_path / "src" / "sub").mkdir(parents=True)
     (tmp_path / "src" / "sub" / "train.py").write_text("x = 1")
     (tmp_path / "other.py").write_text("x = 1")
@@ -403,14 +403,14 @@ def test_a_file_of_a_source_folder(tmp_path: Path) -> None:
         script.from_file(tmp_path / "other.py", source=tmp_path / "src")
 
 
-def test_a_file_with_an_error_names_its_line(tmp_path: Path) -> None:
+def test_script_file_syntax_error_names_line(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("x = 1\ny = = 2\n")
     with pytest.raises(PreflightError, match=r"train\.py line 2, 'y = = 2'"):
         script.from_file(path)
 
 
-def test_an_absent_file_names_its_neighbours(tmp_path: Path) -> None:
+def test_missing_script_file_error_suggests_similar(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x = 1")
     with pytest.raises(CommandError, match=r"Did you mean train\.py"):
         script.from_file(tmp_path / "trian.py")

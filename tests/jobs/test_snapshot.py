@@ -26,14 +26,14 @@ def names(made: snapshot.Snapshot) -> set[str]:
 # -- the script and its modules -------------------------------------------------------
 
 
-def test_a_cell_alone(tmp_path: Path) -> None:
+def test_snapshot_of_cell_is_script_only(tmp_path: Path) -> None:
     write(tmp_path, {"other.py": "", "data.csv": "1"})
     made = take("script.py", "import os, numpy\n", notebook_dir=tmp_path)
     assert made.files == {"script.py": b"import os, numpy\n"}
     assert made.bytes == 17
 
 
-def test_local_modules_come_along_through_each_other(tmp_path: Path) -> None:
+def test_snapshot_includes_transitive_local_modules(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -62,7 +62,7 @@ def test_local_modules_come_along_through_each_other(tmp_path: Path) -> None:
     assert "json.py" in names(take("s.py", "import json", notebook_dir=tmp_path))
 
 
-def test_from_import_of_a_package_and_of_a_name(tmp_path: Path) -> None:
+def test_snapshot_from_import_includes_package(tmp_path: Path) -> None:
     write(tmp_path, {"pkg/__init__.py": "x = 1", "pkg/m.py": "", "ns/m.py": ""})
     assert len(take("s.py", "from pkg import x", notebook_dir=tmp_path).files) == 3
     assert names(take("s.py", "from ns import m, absent", notebook_dir=tmp_path)) == {
@@ -71,27 +71,27 @@ def test_from_import_of_a_package_and_of_a_name(tmp_path: Path) -> None:
     }
 
 
-def test_a_bare_folder_does_not_hide_what_is_installed(tmp_path: Path) -> None:
+def test_snapshot_bare_folder_does_not_shadow_installed(tmp_path: Path) -> None:
     write(tmp_path, {"mlflow/notes.py": "", "email/mine.py": ""})
     made = take("s.py", "import mlflow.notes, email.mine", notebook_dir=tmp_path)
     assert names(made) == {"s.py"}
 
 
-def test_an_edited_module_is_read_again(tmp_path: Path) -> None:
+def test_snapshot_of_edited_module_is_updated(tmp_path: Path) -> None:
     write(tmp_path, {"a.py": "", "b.py": ""})
     assert names(take("s.py", "import a", notebook_dir=tmp_path)) == {"s.py", "a.py"}
     write(tmp_path, {"a.py": "import b"})
     assert names(take("s.py", "import a", notebook_dir=tmp_path)) == {"s.py", "a.py", "b.py"}
 
 
-def test_a_file_is_taken_byte_for_byte(tmp_path: Path) -> None:
+def test_snapshot_file_is_byte_exact(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(b"# coding: latin-1\nimport b\nx = '\xfc'\n")
     write(tmp_path, {"b.py": ""})
     made = take("train.py", "", notebook_dir=tmp_path)
     assert made.files["train.py"] == str(tmp_path / "train.py") and "b.py" in made.files
 
 
-def test_names_beyond_ascii(tmp_path: Path) -> None:
+def test_snapshot_non_ascii_names_are_included(tmp_path: Path) -> None:
     write(tmp_path, {"größe.py": "x = 1"})
     assert "größe.py" in names(take("s.py", "import größe", notebook_dir=tmp_path))
     (tmp_path / os.fsdecode(b"\xff.py")).write_text("")
@@ -100,7 +100,7 @@ def test_names_beyond_ascii(tmp_path: Path) -> None:
         take("s.py", "x = 1", notebook_dir=tmp_path, source=tmp_path)
 
 
-def test_a_module_named_like_the_script_is_refused(tmp_path: Path) -> None:
+def test_snapshot_module_named_like_script_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {"script.py": ""})
     with pytest.raises(SubmitError, match="Rename that file"):
         take("script.py", "import script", notebook_dir=tmp_path)
@@ -109,7 +109,7 @@ def test_a_module_named_like_the_script_is_refused(tmp_path: Path) -> None:
 # -- a source folder ------------------------------------------------------------------
 
 
-def test_a_folder_is_taken_whole_but_for_what_is_never_wanted(tmp_path: Path) -> None:
+def test_snapshot_of_folder_skips_default_ignores(tmp_path: Path) -> None:
     kept = {"train.py": "", "pkg/m.py": "", "conf.yaml": "", ".env": ""}
     skipped = {f"{x}/a.py": "" for x in snapshot.ALWAYS_SKIPPED} | {"pkg/__pycache__/m.pyc": ""}
     write(tmp_path, kept | skipped)
@@ -118,7 +118,7 @@ def test_a_folder_is_taken_whole_but_for_what_is_never_wanted(tmp_path: Path) ->
     assert names(made) == {*kept, "script.py"}
 
 
-def test_nested_gitignore(tmp_path: Path) -> None:
+def test_snapshot_respects_nested_gitignore(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -133,7 +133,7 @@ def test_nested_gitignore(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_amlignore_takes_the_place_of_gitignore(tmp_path: Path) -> None:
+def test_snapshot_amlignore_overrides_gitignore(tmp_path: Path) -> None:
     write(tmp_path, {".amlignore": "*.csv\n", ".gitignore": "*.py\n", "a.py": "", "b.csv": ""})
     assert names(take("a.py", "", notebook_dir="/", source=tmp_path)) == {
         "a.py",
@@ -142,13 +142,13 @@ def test_amlignore_takes_the_place_of_gitignore(tmp_path: Path) -> None:
     }
 
 
-def test_an_ignored_script_is_said(tmp_path: Path) -> None:
+def test_snapshot_with_ignored_script_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {".amlignore": "*.py\n", "a.py": ""})
     with pytest.raises(SubmitError, match=r"script a\.py is not among .* ignore file"):
         take("a.py", "", notebook_dir="/", source=tmp_path)
 
 
-def test_links(tmp_path: Path) -> None:
+def test_snapshot_follows_inside_links_only(tmp_path: Path) -> None:
     source = write(tmp_path / "src", {"a.py": "", "d/b.py": ""})
     (source / "inside.py").symlink_to("d/b.py")
     (source / "e").symlink_to("d")
@@ -165,7 +165,7 @@ def test_links(tmp_path: Path) -> None:
     take("a.py", "", notebook_dir="/", source=source)
 
 
-def test_no_folder(tmp_path: Path) -> None:
+def test_snapshot_of_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SubmitError, match="is not a folder"):
         take("a.py", "", notebook_dir="/", source=tmp_path / "no")
 
@@ -173,7 +173,7 @@ def test_no_folder(tmp_path: Path) -> None:
 # -- limits ---------------------------------------------------------------------------
 
 
-def test_culprits_are_named_with_what_to_type(tmp_path: Path) -> None:
+def test_snapshot_too_large_error_names_largest(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -193,13 +193,13 @@ def test_culprits_are_named_with_what_to_type(tmp_path: Path) -> None:
     take("a.py", "", notebook_dir="/", source=tmp_path, limit_bytes=10_000)
 
 
-def test_too_many_files(tmp_path: Path) -> None:
+def test_snapshot_with_too_many_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {f"images/{i}.png": "" for i in range(30)} | {"a.py": ""})
     with pytest.raises(SnapshotTooLarge, match=r"31 files.*limit of 20 files; .*images/ \(30 files"):
         take("a.py", "", notebook_dir="/", source=tmp_path, limit_files=20)
 
 
-def test_a_hopeless_folder_is_given_up(tmp_path: Path) -> None:
+def test_snapshot_of_huge_folder_stops_early(tmp_path: Path) -> None:
     write(tmp_path, {f"images/{i}.png": "" for i in range(30)} | {"a.py": ""})
     with pytest.raises(SnapshotTooLarge, match="more than .* in 21 files"):
         take("a.py", "", notebook_dir="/", source=tmp_path, limit_files=2)
@@ -208,7 +208,7 @@ def test_a_hopeless_folder_is_given_up(tmp_path: Path) -> None:
 # -- digest ---------------------------------------------------------------------------
 
 
-def test_digest_follows_names_modes_and_contents_only(tmp_path: Path) -> None:
+def test_snapshot_digest_depends_on_names_modes_and_contents(tmp_path: Path) -> None:
     def digest(where: str, files: dict[str, str], mode: int = 0o644) -> str:
         root = write(tmp_path / where, files)
         for name in files:
@@ -226,13 +226,13 @@ def test_digest_follows_names_modes_and_contents_only(tmp_path: Path) -> None:
     assert len({one, *others}) == 5
 
 
-def test_bytes_and_file_have_the_same_digest(tmp_path: Path) -> None:
+def test_snapshot_digest_of_bytes_equals_file(tmp_path: Path) -> None:
     write(tmp_path, {"s.py": "x = 1"})
     by_file = take("s.py", "", notebook_dir=tmp_path).digest
     assert take("s.py", "x = 1", notebook_dir="/").digest == by_file
 
 
-def test_a_cell_takes_no_time(tmp_path: Path) -> None:
+def test_snapshot_of_cell_is_fast(tmp_path: Path) -> None:
     write(tmp_path, {f"{i}.csv": "" for i in range(100)})
     text = "import os, sys, numpy, mlflow\n" + "x = 1\n" * 50
     take("s.py", text, notebook_dir=tmp_path)
@@ -247,7 +247,7 @@ def test_a_cell_takes_no_time(tmp_path: Path) -> None:
 # -- what is no file, and what changes -------------------------------------------------
 
 
-def test_links_in_a_circle_are_left_out(tmp_path: Path) -> None:
+def test_snapshot_skips_circular_links(tmp_path: Path) -> None:
     write(tmp_path, {"a.py": ""})
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")
@@ -258,7 +258,7 @@ def test_links_in_a_circle_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [".amlignore", ".gitignore", "sub/.gitignore"])
 @pytest.mark.parametrize("kind", ["fifo", "device", "loop"])
-def test_an_ignore_file_that_is_no_file_is_one_sentence(tmp_path: Path, name: str, kind: str) -> None:
+def test_snapshot_with_invalid_ignore_file_is_refused(tmp_path: Path, name: str, kind: str) -> None:
     write(tmp_path, {"a.py": "", "sub/b.py": ""})
     if kind == "fifo":
         os.mkfifo(tmp_path / name)
@@ -269,7 +269,7 @@ def test_an_ignore_file_that_is_no_file_is_one_sentence(tmp_path: Path, name: st
     assert "\n" not in str(caught.value)
 
 
-def test_pipes_sockets_and_devices_are_left_out(tmp_path: Path) -> None:
+def test_snapshot_skips_special_files(tmp_path: Path) -> None:
     import socket
 
     write(tmp_path, {"a.py": ""})
@@ -287,7 +287,7 @@ def test_pipes_sockets_and_devices_are_left_out(tmp_path: Path) -> None:
     assert names(take("a.py", "", notebook_dir="/", source=tmp_path)) == {"a.py", ".amlignore"}
 
 
-def test_a_module_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_snapshot_with_pipe_module_does_not_block(tmp_path: Path) -> None:
     write(tmp_path, {"package/__init__.py": "", "package/loop.py": ""})
     os.mkfifo(tmp_path / "piped.py")
     os.mkfifo(tmp_path / "package" / "piped.py")
@@ -301,7 +301,7 @@ def test_a_module_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["name", "folder"])
-def test_a_name_that_is_not_utf_8_is_one_printable_sentence(tmp_path: Path, where: str) -> None:
+def test_snapshot_with_non_utf8_name_is_refused(tmp_path: Path, where: str) -> None:
     odd = os.fsdecode(b"caf\xe9")
     write(tmp_path, {"a.py": "", (f"{odd}.txt" if where == "name" else f"{odd}/b.txt"): ""})
     with pytest.raises(SubmitError, match="not UTF-8") as caught:
@@ -309,13 +309,13 @@ def test_a_name_that_is_not_utf_8_is_one_printable_sentence(tmp_path: Path, wher
     str(caught.value).encode()
 
 
-def test_a_source_folder_whose_own_name_is_not_utf_8_works(tmp_path: Path) -> None:
+def test_snapshot_in_non_utf8_folder_works(tmp_path: Path) -> None:
     root = write(tmp_path / os.fsdecode(b"caf\xe9"), {"a.py": "x = 1"})
     made = take("a.py", "", notebook_dir="/", source=root)
     assert names(made) == {"a.py"} and made.digest == take("a.py", "x = 1", notebook_dir="/").digest
 
 
-def test_the_digest_of_a_copy_is_of_what_was_copied(tmp_path: Path) -> None:
+def test_snapshot_copy_digest_detects_change(tmp_path: Path) -> None:
     write(tmp_path / "source", {"a.py": "x = 1", "sub/b.py": "y = 1"})
     made = take("a.py", "", notebook_dir="/", source=tmp_path / "source")
     assert snapshot.digest_of(tmp_path / "source", made.files) == made.digest
@@ -323,7 +323,7 @@ def test_the_digest_of_a_copy_is_of_what_was_copied(tmp_path: Path) -> None:
     assert snapshot.digest_of(tmp_path / "source", made.files) != made.digest
 
 
-def test_a_link_for_outputs_that_a_run_was_given_is_left_out(tmp_path: Path) -> None:
+def test_snapshot_skips_outputs_link(tmp_path: Path) -> None:
     write(tmp_path / "source", {"a.py": ""})
     (tmp_path / "outputs").mkdir()
     (tmp_path / "source" / "outputs").symlink_to(snapshot.OUTPUTS_LINK)

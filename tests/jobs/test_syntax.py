@@ -13,7 +13,7 @@ LOUD = 'x = "\\d"\nassert (x, "always true")\nx is 3\n'
 
 
 @pytest.mark.parametrize("action", ["always", "error"])
-def test_nothing_is_said_about_a_persons_code_whatever_is_done_with_warnings(action: Any) -> None:
+def test_parse_emits_no_warnings(action: Any) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter(action)
         preflight.check_syntax(preflight.parse(LOUD))
@@ -29,7 +29,7 @@ def test_nothing_is_said_about_a_persons_code_whatever_is_done_with_warnings(act
     assert len(caught) == (action == "always")  # of others it is
 
 
-def test_filters_that_another_thread_sets_meanwhile_stay() -> None:
+def test_parse_keeps_warning_filters_of_other_threads() -> None:
     stop = threading.Event()
 
     def parse() -> None:
@@ -50,7 +50,7 @@ def test_filters_that_another_thread_sets_meanwhile_stay() -> None:
     assert mine == {f"mine {number}" for number in range(200)}
 
 
-def test_errors_are_pythons_own() -> None:
+def test_parse_errors_are_syntax_errors() -> None:
     with pytest.raises(SyntaxError):
         preflight.parse("x =")
     with pytest.raises(SyntaxError):

@@ -73,7 +73,7 @@ def one_line(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("target", ["local", "quick"])
-def test_submitted_waited_for_completed(api: Any, target: str) -> None:
+def test_submit_and_wait_completes_run(api: Any, target: str) -> None:
     run = api.submit("print('here')", target=target, name="story")
     assert run.handle.startswith(f"{target}/story-") and run.name == "story"
     assert run.wait(DEADLINE) is run
@@ -99,7 +99,7 @@ def test_parent_of_a_run_is_stored_and_listed(api: Any, target: str) -> None:
             other.close()
 
 
-def test_an_error_names_the_line_and_quotes_the_end_of_the_log(api: Any) -> None:
+def test_failed_run_error_names_line_and_log_tail(api: Any) -> None:
     lines = "\n".join(f"print('line', {i})" for i in range(40))
     run = api.submit(f"{lines}\ndef inner():\n    raise ValueError('no such digit')\ninner()\n")
     with pytest.raises(RunFailed) as caught:
@@ -126,7 +126,7 @@ def test_an_error_names_the_line_and_quotes_the_end_of_the_log(api: Any) -> None
         ("import time\ntime.sleep(600)", {"timeout": 0.3}, "ran into its time limit of 0.3 s", None),
     ],
 )
-def test_an_end_says_what_happened(
+def test_failed_run_error_names_cause(
     api: Any, code: str, more: dict[str, Any], sentence: str, exit_code: int | None
 ) -> None:
     run = api.submit(code, **more)
@@ -137,14 +137,14 @@ def test_an_end_says_what_happened(
     assert run.state == "failed"
 
 
-def test_a_scripted_failure(api: Any) -> None:
+def test_demo_failure_raises_run_failed(api: Any) -> None:
     with pytest.raises(RunFailed, match="exited with code 3") as caught:
         api.submit("pass", target="bad").wait(DEADLINE)
     assert caught.value.exit_code == 3
 
 
 @pytest.mark.parametrize("target", ["local", "endless", "waiting"])
-def test_cancel_ends_a_run_and_ended_ones_are_left_alone(api: Any, target: str) -> None:
+def test_cancel_ends_live_run_and_keeps_ended(api: Any, target: str) -> None:
     run = api.submit("import time\ntime.sleep(600)", target=target)
     run.cancel()
     assert run.run.cancel_requested
@@ -156,7 +156,7 @@ def test_cancel_ends_a_run_and_ended_ones_are_left_alone(api: Any, target: str) 
 
 
 @pytest.mark.parametrize("target", ["local", "endless"])
-def test_cancelled_while_it_is_prepared(api: Any, target: str) -> None:
+def test_cancel_while_preparing_marks_run_canceled(api: Any, target: str) -> None:
     c = api.controller()
     spec = JobSpec(name="early", script="import time\ntime.sleep(600)\n")
 
@@ -171,7 +171,7 @@ def test_cancelled_while_it_is_prepared(api: Any, target: str) -> None:
         run.wait(DEADLINE)
 
 
-def test_submit_that_a_target_is_slow_to_accept_says_so(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_submit_has_detail(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jupyter_amltrain.kernel.submit_queue.SLOW_SUBMIT_NOTICE_S", 0.1)
     c, accepted = api.controller(), threading.Event()
     backend = c.loop.call(_backend(c, "quick"))
@@ -197,7 +197,7 @@ async def _backend(c: Any, target: str) -> Any:
     return c.backend(target)
 
 
-def test_a_run_that_is_prepared_is_not_deleted(api: Any) -> None:
+def test_delete_while_preparing_is_refused(api: Any) -> None:
     c = api.controller()
 
     async def go() -> Any:
@@ -209,7 +209,7 @@ def test_a_run_that_is_prepared_is_not_deleted(api: Any) -> None:
     assert api.TrackedRun(c.loop.call(go(), DEADLINE)).wait(DEADLINE).state == "completed"
 
 
-def test_delete(api: Any) -> None:
+def test_delete_of_ended_run_removes_folder(api: Any) -> None:
     run = api.submit("pass")
     folder = Path(api.attach(run.handle).run.folder)
     run.wait(DEADLINE)
@@ -224,7 +224,7 @@ def test_delete(api: Any) -> None:
     live.cancel()
 
 
-def test_deleting_at_once_leaves_the_record(api: Any) -> None:
+def test_delete_at_once_keeps_mlflow_record(api: Any) -> None:
     run = api.submit("pass", name="brief").wait(DEADLINE)
     store = Path(run.run.project) / ".amltrain" / "mlflow.db"
     run.delete()
@@ -233,7 +233,7 @@ def test_deleting_at_once_leaves_the_record(api: Any) -> None:
     database.close()
 
 
-def test_two_runs_of_one_name(api: Any) -> None:
+def test_runs_of_same_name_are_separate(api: Any) -> None:
     both = [api.submit(f"value = {i}", name="twin", out=["value"]) for i in range(2)]
     assert both[0].handle != both[1].handle
     assert [run.wait(DEADLINE).result("value") for run in both] == [0, 1]
@@ -248,7 +248,7 @@ def refused(api: Any, kind: type[AmlTrainError], *args: Any, **more: Any) -> str
     return one_line(caught.value)
 
 
-def test_a_source_folder_over_the_limit_is_named(api: Any) -> None:
+def test_source_folder_over_limit_is_refused(api: Any) -> None:
     big = Path("big")
     big.mkdir()
     (big / "train.py").write_text("pass\n")
@@ -258,16 +258,16 @@ def test_a_source_folder_over_the_limit_is_named(api: Any) -> None:
     assert "weights.bin (400.0 MB)" in text and ".amlignore" in text
 
 
-def test_more_gpus_than_there_are(api: Any) -> None:
+def test_submit_with_too_many_gpus_is_refused(api: Any) -> None:
     assert "asks for 99 GPUs" in refused(api, CapacityError, "pass", gpus=99)
 
 
-def test_a_secret_without_a_value(api: Any) -> None:
+def test_submit_with_secret_without_value_is_refused(api: Any) -> None:
     with pytest.raises(CommandError, match="--secret TOKEN: no value"):
         api.submit_spec(JobSpec(name="s", script="pass", secrets=("TOKEN",)))
 
 
-def test_a_target_that_does_not_answer(api: Any) -> None:
+def test_unreachable_target_is_refused(api: Any) -> None:
     assert "%aml_compute test far" in refused(api, TargetUnreachable, "pass", target="far")
     with pytest.raises(TargetUnreachable):
         api.compute("far")
@@ -276,16 +276,16 @@ def test_a_target_that_does_not_answer(api: Any) -> None:
     assert api.runs() is not None  # the others answer
 
 
-def test_a_target_nobody_knows(api: Any) -> None:
+def test_unknown_target_error_suggests_similar(api: Any) -> None:
     assert "Did you mean quick?" in refused(api, UnknownTarget, "pass", target="qick")
 
 
 @pytest.mark.parametrize("name", ["n" * 65, "a/b", "two\nlines"])
-def test_names_that_are_no_names(api: Any, name: str) -> None:
+def test_submit_with_invalid_name_is_refused(api: Any, name: str) -> None:
     assert "1 to 64 printable characters" in refused(api, SpecError, "pass", name=name)
 
 
-def test_a_refused_run_says_so_to_who_asks_later(api: Any) -> None:
+def test_refused_run_error_is_raised_later(api: Any) -> None:
     before = {run.handle for run in api.runs("local")}
     run = api.submit_spec(JobSpec(name="greedy", script="pass", resources=_gpus(99)))
     with pytest.raises(AmlTrainError, match=f"{run.handle} was not submitted: The job asks for 99 GPUs"):
@@ -305,7 +305,7 @@ def _gpus(count: int) -> Any:
 # ---- reachable or not
 
 
-def test_a_target_out_of_reach_is_not_lost(api: Any) -> None:
+def test_run_on_unreachable_target_is_not_lost(api: Any) -> None:
     rescript(api, "endless", running=600.0)
     run = api.submit("pass", target="endless")
     states: list[tuple[str, bool]] = []
@@ -331,7 +331,7 @@ def test_a_target_out_of_reach_is_not_lost(api: Any) -> None:
 # ---- which run is meant
 
 
-def test_found_by_handle_id_beginning_and_last(api: Any) -> None:
+def test_attach_finds_run_by_handle_id_prefix_and_last(api: Any) -> None:
     first = api.submit("pass", target="quick", name="zebra").wait(DEADLINE)
     second = api.submit("pass", target="quick", name="yak").wait(DEADLINE)
     assert api.attach("last").handle == api.attach().handle == second.handle
@@ -340,7 +340,7 @@ def test_found_by_handle_id_beginning_and_last(api: Any) -> None:
     assert [run.handle for run in api.runs("quick")][:2] == [second.handle, first.handle]
 
 
-def test_a_deleted_run_has_no_dashboard(api: Any) -> None:
+def test_dashboard_of_deleted_run_is_refused(api: Any) -> None:
     run = api.submit("pass", target="quick").wait(DEADLINE)
     assert repr(run.dashboard(window=0)) == f"<View of {run.handle}>"
     run.delete()
@@ -348,7 +348,7 @@ def test_a_deleted_run_has_no_dashboard(api: Any) -> None:
         run.dashboard()
 
 
-def test_the_page_of_an_earlier_kernel_s_monitor_is_told_so(api: Any) -> None:
+def test_monitor_of_earlier_kernel_is_unknown(api: Any) -> None:
     c = api.controller()
     with pytest.raises(UnknownRun, match="monitor ended with its kernel.*%aml_monitor"):
         c.loop.call(c.source("local/monitor-22222"))
@@ -356,7 +356,7 @@ def test_the_page_of_an_earlier_kernel_s_monitor_is_told_so(api: Any) -> None:
     assert c.loop.call(c.source(run.handle)).run.handle == run.handle
 
 
-def test_several_that_fit_are_named(api: Any) -> None:
+def test_ambiguous_run_error_names_matches(api: Any) -> None:
     both = [api.submit("pass", target="quick", name="koala") for _ in range(2)]
     with pytest.raises(UnknownRun) as caught:
         api.attach("koala")
@@ -365,7 +365,7 @@ def test_several_that_fit_are_named(api: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["capibara-22222", "local/capibara-22222"])
-def test_near_matches_are_named(api: Any, text: str) -> None:
+def test_unknown_run_error_suggests_similar(api: Any, text: str) -> None:
     run = api.submit("pass", name="capybara").wait(DEADLINE)
     with pytest.raises(UnknownRun, match=f"Did you mean .*{run.handle}"):
         api.attach(text)
@@ -384,7 +384,7 @@ def test_near_matches_are_named(api: Any, text: str) -> None:
         ("x" * 5000, UnknownRun),
     ],
 )
-def test_texts_that_are_no_run(api: Any, text: str, kind: type[AmlTrainError]) -> None:
+def test_attach_with_invalid_text_is_refused(api: Any, text: str, kind: type[AmlTrainError]) -> None:
     with pytest.raises(kind) as caught:
         api.attach(text)
     assert len(one_line(caught.value)) < 6000
@@ -393,7 +393,7 @@ def test_texts_that_are_no_run(api: Any, text: str, kind: type[AmlTrainError]) -
 # ---- waiting is not owning
 
 
-def test_an_interrupted_wait_ends_the_waiting_only(api: Any, tmp_path: Path) -> None:
+def test_interrupted_wait_keeps_run(api: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     run = api.submit(GATE.format(gate=str(gate)))
     until(lambda: "up" in run.logs())
@@ -415,7 +415,7 @@ def test_an_interrupted_wait_ends_the_waiting_only(api: Any, tmp_path: Path) -> 
     run.wait(DEADLINE)
 
 
-def test_a_time_limit_of_the_waiting(api: Any) -> None:
+def test_wait_timeout_keeps_run(api: Any) -> None:
     run = api.submit("pass", target="waiting")
     with pytest.raises(TimeoutError):
         run.wait(0.1)
@@ -423,7 +423,7 @@ def test_a_time_limit_of_the_waiting(api: Any) -> None:
     run.cancel()
 
 
-def test_closing_lets_runs_go_on(api: Any, tmp_path: Path) -> None:
+def test_close_keeps_runs_running(api: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     run = api.submit(GATE.format(gate=str(gate)) + "n = 7", out=["n"])
     api.close()
@@ -434,7 +434,7 @@ def test_closing_lets_runs_go_on(api: Any, tmp_path: Path) -> None:
     assert run.result("n") == 7  # the object from before finds the new controller
 
 
-def test_what_cannot_be_closed_keeps_nothing_else_open(tmp_path: Path) -> None:
+def test_close_failure_of_one_part_closes_others(tmp_path: Path) -> None:
     controller = Controller(StateRoot(tmp_path / "home"))
     closed: list[str] = []
 
@@ -458,7 +458,7 @@ def test_what_cannot_be_closed_keeps_nothing_else_open(tmp_path: Path) -> None:
 # ---- frames
 
 
-def test_the_first_frame_comes_at_once_and_nothing_more_without_news(api: Any) -> None:
+def test_watch_sends_first_frame_and_none_without_change(api: Any) -> None:
     run = api.submit("pass", target="waiting")
     until(lambda: run.state == "queued")
     frames: list[RunRecord] = []
@@ -471,7 +471,7 @@ def test_the_first_frame_comes_at_once_and_nothing_more_without_news(api: Any) -
 
 
 @pytest.mark.parametrize("target", ["local", "quick"])
-def test_the_end_is_drawn_before_the_waiting_is_over(api: Any, target: str) -> None:
+def test_wait_returns_after_last_frame(api: Any, target: str) -> None:
     for _ in range(3):
         frames: list[RunRecord] = []
         run = api.submit("value = 1\nprint('the end')", target=target, out=["value"] if target == "local" else ())
@@ -484,7 +484,7 @@ def test_the_end_is_drawn_before_the_waiting_is_over(api: Any, target: str) -> N
             assert frames[-1].outputs == {"value": 1} and frames[-1].log.tail == "the end\n"
 
 
-def test_a_watched_run_shows_its_log_and_metrics_while_it_runs(api: Any, tmp_path: Path) -> None:
+def test_watched_run_shows_live_log_and_metrics(api: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     code = "import mlflow\nmlflow.log_metric('loss', 0.5, step=1)\n" + GATE.format(gate=str(gate))
     frames: list[RunRecord] = []
@@ -501,7 +501,7 @@ def test_a_watched_run_shows_its_log_and_metrics_while_it_runs(api: Any, tmp_pat
 # ---- values
 
 
-def test_values_come_home(api: Any) -> None:
+def test_out_values_are_returned(api: Any) -> None:
     code = "n = 3\ntext = 'é'\nrow = [1, 2.5, None]\nnested = {'a': {'b': [True]}}\nbad = float('nan')\n"
     run = api.submit(code, out=["n", "text", "row", "nested", "bad"]).wait(DEADLINE)
     assert run.result("n") == 3 and run.result("text") == "é"
@@ -509,7 +509,7 @@ def test_values_come_home(api: Any) -> None:
     assert math.isnan(run.result("bad"))
 
 
-def test_values_that_do_not_come(api: Any, tmp_path: Path) -> None:
+def test_missing_out_values_raise(api: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     code = GATE.format(gate=str(gate)) + "good = 1\nthing = object()\nif good > 1: never = 1"
     run = api.submit(code, out=["good", "thing", "never"])
@@ -526,7 +526,7 @@ def test_values_that_do_not_come(api: Any, tmp_path: Path) -> None:
         assert name in one_line(caught.value)
 
 
-def test_a_dry_run_sends_nothing(api: Any) -> None:
+def test_plan_creates_no_run(api: Any) -> None:
     plan = api.plan_spec(JobSpec(name="dry", script="pass", secrets=("TOKEN",)))
     assert plan.request["spec"]["secrets"] == ("TOKEN",) and json.dumps(plan.request)
     with pytest.raises(UnknownRun):

@@ -479,7 +479,7 @@ def check(place: Place, table: list[Damage], commands: dict[str, Callable[[Place
 
 
 @pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.thorough)])
-def test_damaged_files_cost_no_traceback_and_no_other_run(place: Place, tmp_path: Path, share: int) -> None:
+def test_damaged_file_leaves_other_runs_readable(place: Place, tmp_path: Path, share: int) -> None:
     table = list(damages())
     if not opens_pipes_without_waiting(tmp_path):
         skipped = [d for d in table if d.kind in NOT_REGULAR and d.file.startswith(STREAMS)]
@@ -492,11 +492,11 @@ def test_damaged_files_cost_no_traceback_and_no_other_run(place: Place, tmp_path
     check(place, table, COMMANDS, share)
 
 
-def test_wrong_values_in_fields_cost_no_traceback_and_no_other_run(place: Place) -> None:
+def test_wrong_field_value_leaves_other_runs_readable(place: Place) -> None:
     check(place, list(strange_fields()), {name: COMMANDS[name] for name in FEW}, share=5)
 
 
-def test_a_damaged_run_that_is_repaired_is_seen(place: Place) -> None:
+def test_damaged_run_after_repair_is_listed(place: Place) -> None:
     folder = write_run(place.home, "once-damaged", time.time() - 100)
     whole = (folder / "state.json").read_bytes()
     (folder / "state.json").write_text("{}")
@@ -506,7 +506,7 @@ def test_a_damaged_run_that_is_repaired_is_seen(place: Place) -> None:
     assert (run.state, run.run.status.reason, run.run.error) == ("completed", "exit", None)
 
 
-def test_a_damaged_run_whose_processes_live_is_not_deleted_but_canceled(place: Place) -> None:
+def test_damaged_live_run_on_delete_is_canceled(place: Place) -> None:
     run = place.api.submit("import time\nprint('here', flush=True)\ntime.sleep(600)", name="live", gpus=0)
     run.accepted(60)
     deadline = time.monotonic() + 60
@@ -527,7 +527,7 @@ def test_a_damaged_run_whose_processes_live_is_not_deleted_but_canceled(place: P
         (folder / "state.json").write_bytes(whole)
 
 
-def test_the_folder_of_a_damaged_run_may_be_a_link(place: Place) -> None:
+def test_damaged_run_with_linked_folder_is_handled(place: Place) -> None:
     folder = write_run(place.home, "far-away", time.time())
     moved = place.home / "elsewhere"
     folder.rename(moved)

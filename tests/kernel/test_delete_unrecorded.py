@@ -46,7 +46,7 @@ def metrics(store: Path) -> list[tuple[str, float]]:
         return connection.execute("SELECT key, value FROM metrics").fetchall()
 
 
-def test_delete_of_a_run_without_a_record_says_what_would_be_lost(api: Any, store: Path) -> None:
+def test_delete_without_mlflow_record_names_loss(api: Any, store: Path) -> None:
     run = api.submit(LOGS, name="logs", gpus=0).wait(60)
     folder = Path(run.run.folder)
     with pytest.raises(CommandError) as asks:
@@ -62,7 +62,7 @@ def test_delete_of_a_run_without_a_record_says_what_would_be_lost(api: Any, stor
     assert not folder.exists()
 
 
-def test_delete_tries_the_import_again_at_once(api: Any, store: Path) -> None:
+def test_delete_retries_import(api: Any, store: Path) -> None:
     run = api.submit(LOGS, name="logs", gpus=0).wait(60)
     with pytest.raises(UnrecordedRun):
         delete(f"--force {run.handle}")
@@ -73,6 +73,6 @@ def test_delete_tries_the_import_again_at_once(api: Any, store: Path) -> None:
     assert ("loss", 0.5) in metrics(store)
 
 
-def test_delete_of_a_run_that_logged_nothing_needs_no_record(api: Any, store: Path) -> None:
+def test_delete_of_run_without_metrics_needs_no_record(api: Any, store: Path) -> None:
     run = api.submit("x = 1", name="nothing", gpus=0).wait(60)
     assert delete(f"--force {run.handle}") == [f"{run.handle} deleted."]

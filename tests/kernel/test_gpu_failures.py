@@ -28,9 +28,7 @@ def api(tmp_path: Path, driver: SwitchableDriver) -> Iterator[Any]:
         yield api
 
 
-def test_xid_stands_in_the_error_of_who_waits_and_in_the_record(
-    api: Any, driver: SwitchableDriver, tmp_path: Path
-) -> None:
+def test_xid_is_in_error_and_record(api: Any, driver: SwitchableDriver, tmp_path: Path) -> None:
     go = tmp_path / "go"
     code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nraise ValueError('CUDA error')"
     run = api.submit(code, name="dies", gpus=1)

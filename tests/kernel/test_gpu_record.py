@@ -21,7 +21,7 @@ def telemetry_of(folder: Path, nodes: int = 1) -> RunTelemetry:
 
 
 @pytest.mark.parametrize("gpus", [1, 8])
-def test_series_of_a_short_run_are_its_ticks(gpus: int, tmp_path: Path) -> None:
+def test_gpu_record_of_short_run_has_every_sample(gpus: int, tmp_path: Path) -> None:
     files.write_node(tmp_path, gpus=gpus, seconds=100)
     part = gpu_record(telemetry_of(tmp_path), False)
     assert part is not None and len(part.gpus) == gpus and part.util is None and part.heat is None
@@ -35,7 +35,7 @@ def test_series_of_a_short_run_are_its_ticks(gpus: int, tmp_path: Path) -> None:
     assert part.source == "agent, every 1 s" and part.now[0]["temperature"] == files.busy(0, 99)[4]
 
 
-def test_sixty_four_gpus_of_two_nodes_are_a_band_and_a_heat_map(tmp_path: Path) -> None:
+def test_gpu_record_of_64_gpus_has_band_and_heat_map(tmp_path: Path) -> None:
     for node in (0, 1):
         files.write_node(tmp_path, node, gpus=32, seconds=2000)
     part = gpu_record(telemetry_of(tmp_path, 2), True)
@@ -48,7 +48,7 @@ def test_sixty_four_gpus_of_two_nodes_are_a_band_and_a_heat_map(tmp_path: Path) 
     assert len(json.dumps(msgspec.to_builtins(part))) < 60_000
 
 
-def test_a_day_is_no_larger_than_an_hour(tmp_path: Path) -> None:
+def test_gpu_record_of_day_is_not_larger_than_of_hour(tmp_path: Path) -> None:
     sizes = []
     for seconds in (3600, 86_400):
         files.write_node(tmp_path, gpus=8, seconds=seconds, minutes=False, summary=False)
@@ -56,7 +56,7 @@ def test_a_day_is_no_larger_than_an_hour(tmp_path: Path) -> None:
     assert sizes[1] < 1.1 * sizes[0] and sizes[1] < 60_000
 
 
-def test_what_a_device_cannot_tell_is_none(tmp_path: Path) -> None:
+def test_gpu_record_unknown_value_is_none(tmp_path: Path) -> None:
     files.write_node(tmp_path, gpus=1, seconds=10, curve=lambda g, s: (None, None, 100, None, None, None))
     part = gpu_record(telemetry_of(tmp_path), False)
     assert part is not None
@@ -65,7 +65,7 @@ def test_what_a_device_cannot_tell_is_none(tmp_path: Path) -> None:
     assert part.now[0]["temperature"] is None and part.now[0]["mine"] is None and part.now[0]["throttle"] == ""
 
 
-def test_no_gpu_has_a_reason(tmp_path: Path) -> None:
+def test_gpu_record_without_gpu_has_note(tmp_path: Path) -> None:
     files.write_node(tmp_path, gpus=0, seconds=3, note="no NVIDIA driver (libnvidia-ml.so.1 is not here)")
     part = gpu_record(telemetry_of(tmp_path), False)
     assert part is not None and not part.gpus and "no NVIDIA driver" in part.note
@@ -73,7 +73,7 @@ def test_no_gpu_has_a_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ticks", [100, 2000])
 @pytest.mark.parametrize("gpus", [1, 9])
-def test_a_clock_that_was_set_back_makes_no_holes(gpus: int, ticks: int, tmp_path: Path) -> None:
+def test_gpu_record_after_clock_set_back_has_no_gaps(gpus: int, ticks: int, tmp_path: Path) -> None:
     """A machine that starts with a wrong clock is put right once the network is there."""
     files.write_node(tmp_path, gpus=gpus, seconds=ticks, curve=lambda gpu, s: (100 * s // ticks, 100, 1, 1, 1, 1))
     head, *lines = (tmp_path / "telemetry" / "node-0.jsonl").read_text().splitlines()
@@ -100,5 +100,5 @@ def test_a_clock_that_was_set_back_makes_no_holes(gpus: int, ticks: int, tmp_pat
         (0x204, "power cap, 0x200"),
     ],
 )
-def test_every_reason_of_slow_clocks_has_a_word(mask: int, words: str) -> None:
+def test_throttle_text_names_every_reason(mask: int, words: str) -> None:
     assert throttle_text(mask) == words

@@ -32,7 +32,7 @@ def _check(pyramid: Pyramid, t: np.ndarray, rows: np.ndarray) -> None:
 
 @given(st.integers(1, 400), st.integers(1, 3), st.integers(0, 10**6), st.lists(st.integers(1, 50), max_size=30))
 @settings(max_examples=60, deadline=None)
-def test_each_bucket_is_its_ticks(ticks: int, columns: int, seed: int, cuts: list[int]) -> None:
+def test_history_bucket_equals_min_mean_max_of_samples(ticks: int, columns: int, seed: int, cuts: list[int]) -> None:
     random = np.random.default_rng(seed)
     t = np.arange(ticks) + random.random() * 0.5
     rows = random.random((ticks, columns)).astype(np.float32) * 100
@@ -46,7 +46,7 @@ def test_each_bucket_is_its_ticks(ticks: int, columns: int, seed: int, cuts: lis
     _check(pyramid, t, rows)
 
 
-def test_a_spike_of_one_tick_in_a_day_is_kept() -> None:
+def test_history_of_day_keeps_one_sample_spike() -> None:
     rows = np.full((86_400, 1), 3.0, np.float32)
     rows[51_234] = 97.0
     pyramid = Pyramid(1)
@@ -55,7 +55,7 @@ def test_a_spike_of_one_tick_in_a_day_is_kept() -> None:
     assert 512 < pyramid.count <= 1024 and pyramid.width == 128
 
 
-def test_blocks_and_ticks_may_follow_each_other() -> None:
+def test_history_takes_blocks_and_samples() -> None:
     pyramid = Pyramid(2, buckets=8)
     for minute in range(20):
         low, mean, high = (np.array([value, np.nan], np.float32) for value in (minute, minute + 1, minute + 2))
@@ -67,7 +67,7 @@ def test_blocks_and_ticks_may_follow_each_other() -> None:
     assert pyramid.count <= 8 and list(pyramid.t[: pyramid.count]) == sorted(pyramid.t[: pyramid.count])
 
 
-def test_ticks_leave_the_warnings_of_the_process_alone() -> None:
+def test_history_with_missing_values_emits_no_warning() -> None:
     """Filters are the whole process's: touched on the loop, a cell's warnings come again or never."""
     pyramid = Pyramid(2)
     with warnings.catch_warnings(record=True) as shown:

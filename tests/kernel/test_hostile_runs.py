@@ -96,7 +96,7 @@ def others_are_fine(api: Any) -> None:
 
 
 @pytest.mark.parametrize("text", [*SHAPES, *NOT_JSON], ids=lambda text: repr(text[:12]))
-def test_output_of_any_shape_ends_its_run_and_no_other(api: Any, text: str) -> None:
+def test_hostile_output_affects_only_its_run(api: Any, text: str) -> None:
     run = spoiled(api, ("outputs/acc.json", "text", text)).wait(DEADLINE)
     try:
         assert run.result("acc") == json.loads(text) or text == "nan,"
@@ -107,7 +107,7 @@ def test_output_of_any_shape_ends_its_run_and_no_other(api: Any, text: str) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind))
-def test_file_of_another_kind_ends_its_run_and_no_other(api: Any, kind: tuple[str, str]) -> None:
+def test_hostile_file_kind_affects_only_its_run(api: Any, kind: tuple[str, str]) -> None:
     run = spoiled(api, *((name, *kind) for name in FILES)).wait(DEADLINE)
     with pytest.raises(ResultMissing):
         run.result("acc")
@@ -115,7 +115,7 @@ def test_file_of_another_kind_ends_its_run_and_no_other(api: Any, kind: tuple[st
     others_are_fine(api)
 
 
-def test_endless_line_of_metrics_is_no_end_of_the_kernel(api: Any) -> None:
+def test_endless_metrics_line_keeps_kernel(api: Any) -> None:
     run = spoiled(api, ("metrics/rank-0.jsonl", "sparse", ""), ("telemetry/node-0.jsonl", "sparse", "")).wait(DEADLINE)
     assert run.record().metrics == {}
     others_are_fine(api)
@@ -157,7 +157,7 @@ LINES = [
 ]
 
 
-def test_metrics_and_telemetry_of_any_lines_are_read(api: Any) -> None:
+def test_hostile_metrics_and_telemetry_are_read(api: Any) -> None:
     text = "\n".join([*LINES, ""])
     run = spoiled(api, *((name, "text", text) for name in FILES)).wait(DEADLINE)
     assert msgspec.json.encode(run.record())
@@ -166,7 +166,7 @@ def test_metrics_and_telemetry_of_any_lines_are_read(api: Any) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(200))
-def test_soak_hostile_files(api: Any, number: int) -> None:
+def test_hostile_files_random_keep_kernel(api: Any, number: int) -> None:
     throw = random.Random(int(os.environ.get("AMLTRAIN_SOAK_SEED", "20261121")) + number)
     plan: list[tuple[str, str, str]] = []
     for name in throw.sample(FILES, throw.randint(1, len(FILES))):

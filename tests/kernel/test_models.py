@@ -49,7 +49,7 @@ def line(text: str) -> str:
     return run_command("model", shlex.split(text), Context(prog="%aml_model")).text
 
 
-def test_an_output_is_registered_listed_and_copied_out(api: Any, run: Any, tmp_path: Path) -> None:
+def test_output_model_is_registered_listed_and_downloaded(api: Any, run: Any, tmp_path: Path) -> None:
     said = line(f"register digits --run {run.handle} --description 'the first' --tag stage=trial")
     assert said.startswith(f"Registered digits:1 from {run.handle}.")
     row = api.register_model("digits", run=run.handle, path="outputs/model", type="custom_model")
@@ -70,7 +70,7 @@ def test_an_output_is_registered_listed_and_copied_out(api: Any, run: Any, tmp_p
     assert Path("digits-2/weights.bin").read_bytes() == b"12345" and not list(Path.cwd().glob(".*.part"))
 
 
-def test_what_mlflow_logged_is_found_by_itself_and_is_an_mlflow_model(api: Any) -> None:
+def test_logged_model_is_registered_as_mlflow_model(api: Any) -> None:
     run = api.submit(LOGGED, name="logged", gpus=0).wait(60)
     row = api.register_model("net", run=run.handle)
     assert (row.type, row.version) == ("mlflow_model", "1") and (Path(row.path) / "MLmodel").is_file()
@@ -80,7 +80,7 @@ def test_what_mlflow_logged_is_found_by_itself_and_is_an_mlflow_model(api: Any) 
         api.register_model("net", run=run.handle, path="outputs/other")
 
 
-def test_mlflow_reads_the_registry(api: Any, run: Any) -> None:
+def test_registry_is_readable_by_mlflow(api: Any, run: Any) -> None:
     api.register_model("shared", run=run.handle)
     code = (
         "import json, mlflow\n"
@@ -93,7 +93,7 @@ def test_mlflow_reads_the_registry(api: Any, run: Any) -> None:
     assert str(version) == "1" and run_id == run.run.tracking_id and tags["amltrain.handle"] == run.handle
 
 
-def test_what_cannot_be_registered_or_fetched(api: Any, run: Any, tmp_path: Path) -> None:
+def test_invalid_model_request_is_refused(api: Any, run: Any, tmp_path: Path) -> None:
     nothing = api.submit("x = 1", name="nothing", gpus=0).wait(60)
     for text, said in {
         f"register a --run {nothing.handle}": "left no model",
@@ -116,7 +116,7 @@ def test_what_cannot_be_registered_or_fetched(api: Any, run: Any, tmp_path: Path
         line(f"download digits:99 --to {tmp_path / 'x'}")
 
 
-def test_a_live_run_is_not_registered(api: Any) -> None:
+def test_register_of_live_run_is_refused(api: Any) -> None:
     live = api.submit("import time; time.sleep(60)", name="live", gpus=0)
     try:
         with pytest.raises(CommandError, match="has not ended"):
@@ -125,7 +125,7 @@ def test_a_live_run_is_not_registered(api: Any) -> None:
         live.cancel()
 
 
-def test_names() -> None:
+def test_model_name_and_version_are_parsed() -> None:
     assert name_and_version("digits") == ("digits", "") == name_and_version("digits@latest")
     assert name_and_version("digits:3") == ("digits", "3")
     with pytest.raises(CommandError, match="Try: my-model"):
@@ -150,7 +150,7 @@ mlflow.pyfunc.log_model(name="alone", python_model=Doubled(), pip_requirements=[
 """
 
 
-def test_models_of_runs_started_in_a_loop_are_found_by_the_name_of_the_child(api: Any) -> None:
+def test_models_of_child_runs_are_found_by_name(api: Any) -> None:
     run = api.submit(LOOP, name="loop", gpus=0).wait(60)
     with pytest.raises(CommandError, match="left 2 models") as caught:
         api.register_model("loop", run=run.handle)
@@ -161,7 +161,7 @@ def test_models_of_runs_started_in_a_loop_are_found_by_the_name_of_the_child(api
     assert client["tags"]["mlflow.parentRunId"] == run.run.tracking_id and client["name"] == "C=1"
 
 
-def test_model_logged_as_the_first_thing_is_found(api: Any) -> None:
+def test_model_logged_first_is_found(api: Any) -> None:
     run = api.submit(ALONE, name="alone", gpus=0).wait(120)
     row = api.register_model("alone", run=run.handle)
     assert (row.type, row.run) == ("mlflow_model", run.handle)

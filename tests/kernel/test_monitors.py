@@ -96,7 +96,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     loop.close()
 
 
-def test_a_sampler_that_began_anew_is_read_from_its_beginning(kernel: Kernel) -> None:
+def test_monitor_restarted_sampler_is_read_from_start(kernel: Kernel) -> None:
     """A kernel that was stopped for a minute finds another file: its monitor had given it up."""
     machine = kernel.machine
     machine.file += rows(0, 50, 1000.0)
@@ -115,14 +115,14 @@ def test_a_sampler_that_began_anew_is_read_from_its_beginning(kernel: Kernel) ->
 
 
 @pytest.mark.parametrize("trouble", [StateError("The state root is full."), PermissionError(13, "Permission denied")])
-def test_a_monitor_that_cannot_be_read_says_why(kernel: Kernel, trouble: Exception) -> None:
+def test_unreadable_monitor_gives_reason(kernel: Kernel, trouble: Exception) -> None:
     kernel.machine.trouble = trouble
     entry = kernel.entry(kernel.open())
     kernel.until(lambda: entry.run.status.state.terminal)
     assert str(trouble) in str(entry.run.error)
 
 
-def test_old_monitors_are_forgotten(kernel: Kernel) -> None:
+def test_ended_monitors_over_limit_are_removed(kernel: Kernel) -> None:
     handles = []
     for _ in range(module.MAX_ENDED_MONITORS + 3):
         handles.append(kernel.open())
@@ -134,7 +134,7 @@ def test_old_monitors_are_forgotten(kernel: Kernel) -> None:
     assert not kernel.entry(living).run.status.state.terminal
 
 
-def test_one_that_cannot_be_stopped_leaves_no_other_running(kernel: Kernel) -> None:
+def test_monitor_stop_failure_stops_others(kernel: Kernel) -> None:
     for _ in range(3):
         kernel.open()
     stop, machine = kernel.machine.stop_monitor, kernel.machine
@@ -156,7 +156,7 @@ def view(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Monitor:
     return Monitor(kernel.open())
 
 
-def test_a_sample_says_of_when_it_is(kernel: Kernel, view: Monitor) -> None:
+def test_monitor_snapshot_has_time(kernel: Kernel, view: Monitor) -> None:
     kernel.machine.file += rows(0, 3, 1000.0)
     kernel.until(lambda: kernel.monitors.entry(view.handle).telemetry.last_t == 1002.0)  # type: ignore[union-attr]
     for _ in range(2):
@@ -165,7 +165,7 @@ def test_a_sample_says_of_when_it_is(kernel: Kernel, view: Monitor) -> None:
         view.stop()
 
 
-def test_one_that_ended_by_itself_says_why(kernel: Kernel, view: Monitor) -> None:
+def test_ended_monitor_snapshot_gives_reason(kernel: Kernel, view: Monitor) -> None:
     kernel.machine.trouble = StateError("The state root is full.")
     with pytest.raises(UnknownRun, match="The state root is full"):
         view.snapshot()

@@ -8,7 +8,7 @@ from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
 
 
-def test_a_run_that_left_its_gpus_alone() -> None:
+def test_unused_gpu_stop_error_names_cause() -> None:
     detail = (
         "stopped because its GPUs were not used: GPU 0 stayed at 0 % utilization and within 3 MiB of its memory before"
         " the run, for 60 s; likely cause: nothing was moved to the GPU: model.to('cuda'), batch.to('cuda')"
@@ -37,7 +37,7 @@ RuntimeError: CUDA error: x
 """
 
 
-def test_failure_with_an_xid_begins_with_it() -> None:
+def test_failure_with_xid_begins_with_xid() -> None:
     text = failed(
         LOG, kind="xid", text="GPU 0 reported Xid 79 (GPU has fallen off the bus) 2 s before", action="Reboot"
     )
@@ -45,12 +45,12 @@ def test_failure_with_an_xid_begins_with_it() -> None:
     assert "CUDA error: x in line 7 of the cell" in text and ". Reboot. See: " in text
 
 
-def test_failure_out_of_gpu_memory_names_the_line() -> None:
+def test_cuda_oom_failure_names_line() -> None:
     text = failed(LOG, kind="cuda-oom", text="CUDA out of memory on GPU 0: 1.0 GiB more was asked for", action="Wait")
     assert "CUDA out of memory on GPU 0 in line 7 of the cell: 1.0 GiB" in text and "RuntimeError" not in text
 
 
-def test_failure_without_a_traceback_keeps_its_detail() -> None:
+def test_failure_without_traceback_keeps_detail() -> None:
     status = "exited with code 1; GPU 0 was lost just before"
     run = Run(
         handle=make_handle("local", "digits-1"),
@@ -63,7 +63,7 @@ def test_failure_without_a_traceback_keeps_its_detail() -> None:
     assert failure_sentence(run, "") == f"local/digits-1 failed: {status}. Look. See: %aml_runs logs local/digits-1"
 
 
-def test_out_of_memory_is_read_from_the_log_of_a_service() -> None:
+def test_cuda_oom_in_service_log_is_recognized() -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00"
     error += " GiB of which 12.00 MiB is free. Process 7 has 2.00 GiB memory in use. Including non-PyTorch memory, this"
     log = LOG.replace("RuntimeError: CUDA error: x", f"{error} process has 5.90 GiB memory in use.")

@@ -57,9 +57,7 @@ def entry_of(state: RunState = RunState.RUNNING, age: float = 0.0) -> Entry:
 
 
 @pytest.mark.parametrize("hours", [0.1, 12])
-def test_the_end_of_a_long_file_is_exact_and_most_of_it_is_not_read(
-    hours: float, tmp_path: Path, loop: LoopThread
-) -> None:
+def test_long_telemetry_end_is_exact_without_full_read(hours: float, tmp_path: Path, loop: LoopThread) -> None:
     files.write_node(tmp_path, gpus=4, seconds=hours * 3600)
     summary = tmp_path / "telemetry" / "summary-0.json"
     told = {**json.loads(summary.read_text()), "notes": [[files.START + 9, "GPU 1 fell off the bus"]]}
@@ -90,9 +88,7 @@ def looks(loop: LoopThread, folder: Path, entry: Entry, *logs: bytes) -> list[st
 
 
 @pytest.mark.parametrize("after", [b"new\n", b"new\n" * 100, b"new\n" * 100_000], ids=["shorter", "longer", "long"])
-def test_log_that_the_job_rewrites_is_shown_from_its_new_beginning(
-    after: bytes, tmp_path: Path, loop: LoopThread
-) -> None:
+def test_rewritten_log_is_shown_from_start(after: bytes, tmp_path: Path, loop: LoopThread) -> None:
     entry = entry_of()
     old = b"".join(b"old %d\n" % i for i in range(20))
     first, second, third = looks(loop, tmp_path, entry, old, after, after + b"more\n")
@@ -106,7 +102,7 @@ def test_log_that_the_job_rewrites_is_shown_from_its_new_beginning(
         assert entry.log.tail()[1] == 0
 
 
-def test_log_that_is_emptied_again_and_again_holds_the_last_text(tmp_path: Path, loop: LoopThread) -> None:
+def test_repeatedly_emptied_log_keeps_last_text(tmp_path: Path, loop: LoopThread) -> None:
     entry = entry_of()
     tails = looks(loop, tmp_path, entry, b"one " * 30, b"two " * 20, b"", b"three\n", b"three\nfour\n")
     assert tails[2] == tails[1] and tails[3].endswith("three\n") and "two" not in tails[3]
@@ -114,7 +110,7 @@ def test_log_that_is_emptied_again_and_again_holds_the_last_text(tmp_path: Path,
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8))
-def test_log_that_only_grows_is_never_restarted(parts: list[bytes]) -> None:
+def test_growing_log_is_never_restarted(parts: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         loop, entry = LoopThread("test-loop"), entry_of()
         try:
@@ -124,7 +120,7 @@ def test_log_that_only_grows_is_never_restarted(parts: list[bytes]) -> None:
     assert entry.log.restarts == 0 and entry.log.bytes == len(b"".join(parts))
 
 
-def test_ticks_redraw_a_record_at_a_tenth_of_its_age() -> None:
+def test_telemetry_redraw_interval_is_tenth_of_run_age() -> None:
     young, old = entry_of(age=0.0), entry_of(age=1000.0)
     assert worth_a_frame(young, {"log"}) and worth_a_frame(young, {"telemetry", "metrics"})
     assert not worth_a_frame(young, set())

@@ -40,7 +40,7 @@ def many_points(entry: Entry, metrics: int, points: int) -> None:
         entry.metrics.metrics[f"metric/{number}"] = metric
 
 
-def test_sixty_metrics_of_a_hundred_thousand_points() -> None:
+def test_record_with_many_metric_points_is_bounded() -> None:
     entry = entry_of()
     many_points(entry, 60, 100_000)
     entry.log.feed(b"\x00\xff line\n" * 40_000, 360_000)
@@ -56,7 +56,7 @@ def test_sixty_metrics_of_a_hundred_thousand_points() -> None:
     assert len(record.telemetry.t) <= 300 and len(record.log.tail) <= 8192
 
 
-def test_texts_without_end() -> None:
+def test_record_with_long_texts_is_bounded() -> None:
     big = {f"name{i}": "é" * 1900 for i in range(400)}
     spec = JobSpec(name="r", params=big, tags=dict(big), experiment="e" * 250)
     entry = entry_of(RunState.FAILED, spec=spec, outputs=dict(big), error="x" * 10**6, detail="y" * 10**6)
@@ -67,13 +67,13 @@ def test_texts_without_end() -> None:
     assert record.params["name0"] == big["name0"] and record.tags["name0"] == big["name0"]
 
 
-def test_one_large_value_is_cut_and_the_others_stay() -> None:
+def test_record_large_output_is_cut_and_others_kept() -> None:
     record = record_of(entry_of(outputs={"large": list(range(10**5)), "small": [1, 2]}))
     assert str(record.outputs["large"]).endswith("… (large)") and record.outputs["small"] == [1, 2]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_no_number_is_null(value: float) -> None:
+def test_record_nan_or_infinity_is_valid_json(value: float) -> None:
     entry = entry_of()
     entry.metrics.metrics["loss"] = Metric()
     entry.metrics.metrics["loss"].append(0, 0.0, value)
@@ -81,7 +81,7 @@ def test_no_number_is_null(value: float) -> None:
     assert msgspec.json.decode(text)["metrics"]["loss"] == {"step": [0], "value": [None], "last": None, "n": 1}
 
 
-def test_an_ended_run_has_no_age_of_its_telemetry() -> None:
+def test_record_of_ended_run_has_no_telemetry_age() -> None:
     for state, known in ((RunState.RUNNING, True), (RunState.COMPLETED, False)):
         entry = entry_of(state)
         entry.telemetry.feed(0, b'{"columns":["seq","t","cpu","memory"]}\n[0,1.0,null,5]\n')
@@ -90,7 +90,7 @@ def test_an_ended_run_has_no_age_of_its_telemetry() -> None:
         assert telemetry.cpu == (None,) and telemetry.memory == (5.0,) and telemetry.memory_total is None
 
 
-def test_the_age_of_gpus_goes_on_when_no_ticks_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_record_gpu_age_grows_without_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     entry = entry_of()
     files.write_node(tmp_path, gpus=1, seconds=10)
     entry.telemetry.feed(0, (tmp_path / "telemetry" / "node-0.jsonl").read_bytes())
@@ -100,7 +100,7 @@ def test_the_age_of_gpus_goes_on_when_no_ticks_come(monkeypatch: pytest.MonkeyPa
         assert record.gpu is not None and (record.gpu.age, record.telemetry.age) == (now, now)
 
 
-def test_record_with_a_hundred_wordy_children_stays_small() -> None:
+def test_record_with_many_children_is_bounded() -> None:
     from jupyter_amltrain.schema.child_run import ChildRun, ChildRuns
 
     entry = entry_of()

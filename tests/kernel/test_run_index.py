@@ -48,7 +48,7 @@ def loop() -> Iterator[LoopThread]:
 
 
 @pytest.mark.parametrize("what", ["nothing", "the run is deleted", "the target is deleted"])
-def test_a_list_brings_nothing_back_that_was_deleted_meanwhile(loop: LoopThread, what: str) -> None:
+def test_run_list_during_delete_does_not_restore_run(loop: LoopThread, what: str) -> None:
     async def go() -> bool:
         store, there = RunStore(loop), [True]
         directory = TargetRunReader(store)

@@ -38,7 +38,7 @@ def point(entry: Entry, key: str, value: Any, t: float) -> None:
     entry.metrics.feed(msgspec.json.encode({"seq": entry.metrics.seq + 1, "op": "runs/log-metric", "b": body}) + b"\n")
 
 
-def test_times_come_from_the_phases() -> None:
+def test_row_times_come_from_phases() -> None:
     queued = Phase(name="queued", start=101.0, end=103.0, seconds=2.0)
     running = Phase(name="running", start=103.0)
     row = row_of(entry_of(phases=(queued, running)))
@@ -50,7 +50,7 @@ def test_times_come_from_the_phases() -> None:
     assert row.started is None and row.ended == 103.0
 
 
-def test_the_metric_that_was_logged_last_and_only_numbers() -> None:
+def test_row_metric_is_last_logged_number() -> None:
     entry = entry_of()
     assert not row_of(entry).known
     point(entry, "loss", 0.5, 10)
@@ -63,7 +63,7 @@ def test_the_metric_that_was_logged_last_and_only_numbers() -> None:
     assert (row_of(entry).metric, row_of(entry).value) == ("accuracy", None)
 
 
-def test_parameters_are_few_and_short() -> None:
+def test_row_params_are_few_and_short() -> None:
     params = {"lr": 0.1 + 0.2, "layers": [64, 32], "name": "x" * 99, "flag": True, **{f"p{i}": i for i in range(40)}}
     row = row_of(entry_of(spec=JobSpec(name="digits", script="pass", params=params)))
     assert len(row.params) == MAX_ROW_PARAMS and all(len(text) <= MAX_VALUE_CHARS for text in row.params.values())
@@ -87,11 +87,11 @@ def test_parameters_are_few_and_short() -> None:
         (entry_of(truth={"verdict": "used", "detail": "GPU 0"}), ""),
     ],
 )
-def test_attention_is_one_sentence(entry: Entry, said: str) -> None:
+def test_row_attention_is_one_sentence(entry: Entry, said: str) -> None:
     assert row_of(entry).attention == said
 
 
-def test_a_sparkline_of_all_gpus_with_holes(tmp_path: Path) -> None:
+def test_sparkline_of_all_gpus_has_gaps(tmp_path: Path) -> None:
     write_node(tmp_path, gpus=4, seconds=600)
     telemetry = RunTelemetry()
     telemetry.feed(0, (tmp_path / "telemetry" / "node-0.jsonl").read_bytes())
@@ -105,7 +105,7 @@ def test_a_sparkline_of_all_gpus_with_holes(tmp_path: Path) -> None:
     assert spark_of(RunTelemetry()) == ()
 
 
-def test_a_long_run_does_not_make_its_sparkline_anew_for_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sparkline_of_long_run_is_cached_between_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_amltrain.kernel import run_row as module
 
     made = []

@@ -31,13 +31,13 @@ def _on(loop: LoopThread, fn: Callable[[], Any]) -> Any:
     return loop.call(go())
 
 
-def test_only_the_loop_may_write(loop: LoopThread) -> None:
+def test_store_write_off_loop_is_refused(loop: LoopThread) -> None:
     store = RunStore(loop)
     with pytest.raises(RuntimeError):
         store.put(_run(RunState.QUEUED))
 
 
-def test_time_never_runs_backwards(loop: LoopThread) -> None:
+def test_store_state_never_goes_back(loop: LoopThread) -> None:
     store = RunStore(loop)
     states: list[RunState] = []
 
@@ -50,13 +50,13 @@ def test_time_never_runs_backwards(loop: LoopThread) -> None:
     assert states == [RunState.QUEUED, RunState.FINALIZING, RunState.COMPLETED]
 
 
-def test_a_preempted_run_may_queue_again() -> None:
+def test_preempted_run_may_return_to_queued() -> None:
     assert advances(RunState.RUNNING, RunState.QUEUED)
     assert not advances(RunState.FINALIZING, RunState.QUEUED)
     assert not any(advances(RunState.FAILED, state) for state in RunState)
 
 
-def test_a_late_subscriber_is_told_what_is(loop: LoopThread) -> None:
+def test_late_subscriber_gets_current_runs(loop: LoopThread) -> None:
     store, seen = RunStore(loop), []
 
     def story() -> None:
@@ -70,7 +70,7 @@ def test_a_late_subscriber_is_told_what_is(loop: LoopThread) -> None:
     assert seen == [RunState.RUNNING]
 
 
-def test_what_did_not_change_is_not_told_again(loop: LoopThread) -> None:
+def test_unchanged_run_is_not_published(loop: LoopThread) -> None:
     store, seen = RunStore(loop), []
 
     def story() -> None:
@@ -84,7 +84,7 @@ def test_what_did_not_change_is_not_told_again(loop: LoopThread) -> None:
     assert [run.reachable for run in seen] == [True, False]
 
 
-def test_news_of_an_ended_run_keep_its_status(loop: LoopThread) -> None:
+def test_late_update_of_ended_run_keeps_status(loop: LoopThread) -> None:
     store = RunStore(loop)
 
     def story() -> tuple[RunState, str]:

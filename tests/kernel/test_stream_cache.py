@@ -25,7 +25,7 @@ def _ended(number: int, state: RunState = RunState.COMPLETED) -> Run:
     return Run(handle=make_handle("t", f"r-{number}"), spec=JobSpec(name="r"), status=RunStatus(state=state), created=1)
 
 
-def test_the_newest_are_kept_and_a_row_goes_on_saying_what_it_said(loop: LoopThread) -> None:
+def test_stream_cache_over_limit_keeps_newest_and_row_values(loop: LoopThread) -> None:
     async def go() -> None:
         store = RunStore(loop)
         kept = StreamCache(store, most=2)
@@ -68,7 +68,7 @@ def test_the_newest_are_kept_and_a_row_goes_on_saying_what_it_said(loop: LoopThr
     loop.call(go())
 
 
-def test_what_is_read_now_is_not_let_go_of(loop: LoopThread) -> None:
+def test_stream_cache_while_reading_keeps_entry(loop: LoopThread) -> None:
     async def go() -> None:
         store = RunStore(loop)
         kept = StreamCache(store, most=0)

@@ -36,7 +36,7 @@ def _journal() -> bytes:
 
 
 @given(st.lists(st.integers(0, len(_journal())), max_size=8))
-def test_metrics_are_the_same_at_any_cut_of_the_stream(cuts: list[int]) -> None:
+def test_metrics_fed_in_pieces_equal_whole_stream(cuts: list[int]) -> None:
     whole, log = _journal(), MetricLog()
     edges = [0, *sorted(cuts), len(whole)]
     for a, b in zip(edges, edges[1:], strict=False):
@@ -48,20 +48,20 @@ def test_metrics_are_the_same_at_any_cut_of_the_stream(cuts: list[int]) -> None:
     assert log.params == {"lr": "0.1"}
 
 
-def test_a_repeated_journal_is_not_doubled() -> None:
+def test_metric_journal_fed_twice_is_not_doubled() -> None:
     log = MetricLog()
     log.feed(_journal())
     log.feed(_journal())
     assert len(log.metrics["loss"].values) == 2
 
 
-def test_garbage_between_lines_is_stepped_over() -> None:
+def test_metric_journal_garbage_line_is_skipped() -> None:
     log = MetricLog()
     log.feed(b'{"seq": 0, broken\n' + _journal())
     assert len(log.metrics["loss"].values) == 2
 
 
-def test_a_log_window_keeps_the_end_and_counts_what_is_hidden() -> None:
+def test_log_window_keeps_tail_and_counts_hidden_lines() -> None:
     window = LogWindow()
     data = b"".join(b"line %d\n" % i for i in range(5000))
     window.feed(data, len(data))
@@ -70,27 +70,27 @@ def test_a_log_window_keeps_the_end_and_counts_what_is_hidden() -> None:
     assert hidden + tail.count("\n") == 5000
 
 
-def test_a_log_window_says_nothing_of_lines_it_never_read() -> None:
+def test_log_window_with_unread_part_counts_no_hidden_lines() -> None:
     window = LogWindow()
     window.feed(b"a\n", 2)
     window.feed(b"the end\n", 1000)
     assert window.tail() == ("the end\n", 0) and window.bytes == 1000
 
 
-def test_bytes_that_are_not_utf8_are_shown_as_replacements() -> None:
+def test_log_window_invalid_utf8_is_replaced() -> None:
     window = LogWindow()
     window.feed(b"ok \xff\xfe\n", 6)
     assert window.tail()[0] == "ok \ufffd\ufffd\n"
 
 
-def test_progress_bars_show_what_a_terminal_would() -> None:
+def test_carriage_return_collapses_as_in_terminal() -> None:
     assert collapse("  0%\r 50%\r100%\ndone\n") == "100%\ndone\n"
     assert collapse("abcdef\rXY\n") == "XYcdef\n"
     assert collapse("windows\r\n") == "windows\n"
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=3000))
-def test_downsampling_keeps_ends_and_extremes(values: list[float]) -> None:
+def test_downsample_keeps_ends_and_extremes(values: list[float]) -> None:
     keep = downsample(values, 100)
     assert len(keep) <= max(100, 2) and keep == sorted(set(keep))
     assert keep[0] == 0 and keep[-1] == len(values) - 1
@@ -101,7 +101,7 @@ def test_downsampling_keeps_ends_and_extremes(values: list[float]) -> None:
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=3000), st.integers(1, 7))
-def test_what_is_shown_of_a_growing_series_keeps_ends_and_extremes(values: list[float], frames: int) -> None:
+def test_shown_growing_series_keeps_ends_and_extremes(values: list[float], frames: int) -> None:
     column: array[float] = array("d")
     shown = Shown(column)
     for frame in range(frames):  # drawn while it grows, as a live output does
@@ -117,20 +117,20 @@ def test_what_is_shown_of_a_growing_series_keeps_ends_and_extremes(values: list[
 
 
 @pytest.mark.parametrize("n", [257, 400, 3000, 100_000])
-def test_shown_values_follow_a_falling_curve(n: int) -> None:
+def test_shown_falling_curve_has_no_long_gap(n: int) -> None:
     column = array("d", [1 / (1 + i / 20) for i in range(n)])
     keep = Shown(column).indices()
     longest = max(b - a for a, b in itertools.pairwise(keep))
     assert longest <= max(4, 8 * n // 300)  # no part of the curve is one straight line
 
 
-def test_what_is_kept_of_a_long_series_is_bounded() -> None:
+def test_shown_long_series_is_bounded() -> None:
     shown = Shown(array("d", (i % 977 for i in range(300_000))))
     assert len(shown.indices()) <= 300
     assert len(shown._kept) <= Shown.MAX_KEPT
 
 
-def test_a_step_that_no_client_sends_is_stepped_over() -> None:
+def test_metric_with_huge_step_is_skipped() -> None:
     log = MetricLog()
     log.feed(_journal())
     body = {**_point("main", 1.0, 1), "step": 2**70}
@@ -138,7 +138,7 @@ def test_a_step_that_no_client_sends_is_stepped_over() -> None:
     assert len(log.metrics["loss"].values) == len(log.metrics["loss"].steps) == 2
 
 
-def test_damaged_lines_of_the_journal_are_skipped() -> None:
+def test_metric_journal_damaged_line_is_skipped() -> None:
     bad = (b"[1]\n", b"3\n", b'{"seq": "9"}\n', b'{"seq": 9, "op": 4, "b": []}\n', b"\xff\n", b"[" * 30000 + b"\n")
     odd = {"seq": 7, "op": "runs/log-batch", "b": {"run_id": "main", "metrics": "none"}}
     tag = b'{"seq": 8, "op": "runs/log-parameter", "b": {"run_id": "main", "key": "k", "value": "\\ud800"}}\n'

@@ -27,19 +27,19 @@ def targets(folder: Path, *named: dict[str, Any], **top: Any) -> TargetFile:
 FAKE = {"kind": "fake", "name": "fake", "running": 5}
 
 
-def test_local_is_always_there(tmp_path: Path) -> None:
+def test_local_target_always_exists(tmp_path: Path) -> None:
     empty = TargetFile(StateRoot(tmp_path), target_kinds())
     assert empty.all() == [LocalTarget(name="local")] and empty.current == "local"
     assert not (tmp_path / "targets.json").exists()  # reading leaves nothing behind
 
 
-def test_named_ones_follow(tmp_path: Path) -> None:
+def test_named_targets_follow_local(tmp_path: Path) -> None:
     found = targets(tmp_path, FAKE, {"kind": "local", "name": "local", "python": "/opt/py"})
     assert found.all() == [LocalTarget(name="local"), FakeTarget(name="fake", running=5.0)]
     assert found.get("fake") == FakeTarget(name="fake", running=5.0)
 
 
-def test_use_is_kept_and_names_what_it_does_not_know(tmp_path: Path) -> None:
+def test_use_is_stored_and_unknown_is_refused(tmp_path: Path) -> None:
     found = targets(tmp_path, FAKE)
     found.use("fake")
     assert found.current == "fake"
@@ -52,7 +52,7 @@ def test_use_is_kept_and_names_what_it_does_not_know(tmp_path: Path) -> None:
     assert found.current == "fake"
 
 
-def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_target_writes_lose_nothing(tmp_path: Path) -> None:
     found = targets(tmp_path, FAKE)
     threads = [threading.Thread(target=found.use, args=(name,)) for name in ["fake", "local"] * 10]
     for thread in threads:
@@ -62,7 +62,7 @@ def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
     assert found.current in ("fake", "local") and len(found.all()) == 2
 
 
-def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: Path) -> None:
+def test_unreadable_targets_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="schema 99"):
         targets(tmp_path, schema=99).all()
     for row in ({"kind": "quantum", "name": "q"}, {"kind": "fake", "name": "f", "running": "long"}):
@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: Path) -> None:
         TargetFile(StateRoot(tmp_path / "home"), target_kinds()).all()
 
 
-def test_every_kind_of_target_has_a_backend() -> None:
+def test_target_kind_has_backend() -> None:
     for kind in target_kinds():
         made = kind(name="x", **{field.name: "y" for field in fields_of(kind) if field.required and field.flag})
         assert issubclass(type(made), backend_class(kind_of(made)).Target)
@@ -82,7 +82,7 @@ def test_every_kind_of_target_has_a_backend() -> None:
         backend_class("quantum")
 
 
-def test_one_that_is_gone_is_remembered_for_its_runs(tmp_path: Path) -> None:
+def test_removed_target_is_remembered_for_runs(tmp_path: Path) -> None:
     found = targets(tmp_path, FAKE, {**FAKE, "name": "other"})
     was = found.get("fake")
     found.use("fake")

@@ -79,7 +79,7 @@ def stored(home: Path) -> dict[str, Any]:
     return dict(json.loads((home / "targets.json").read_text()))
 
 
-def test_a_target_is_made_while_one_does_other_things(kernel: Kernel, home: Path) -> None:
+def test_create_runs_in_background(kernel: Kernel, home: Path) -> None:
     assert kernel.create("big", wait=False, provisioning=1.0, **CLUSTER).begun
     row = kernel.rows()["big"]
     assert row.state == "creating" and row.work is not None and row.work.verb == "create"
@@ -95,7 +95,7 @@ def test_a_target_is_made_while_one_does_other_things(kernel: Kernel, home: Path
     assert any(news is None for news in kernel.news)
 
 
-def test_one_thing_at_a_time(kernel: Kernel) -> None:
+def test_second_operation_on_busy_target_is_refused(kernel: Kernel) -> None:
     kernel.create("big", wait=False, provisioning=30.0, **SIZE)
     for verb in ("test", "start", "delete", "create", "dismiss"):
         rest = {"kind": "fake", "values": SIZE} if verb == "create" else {}
@@ -107,7 +107,7 @@ def test_one_thing_at_a_time(kernel: Kernel) -> None:
     assert kernel.rows()["small"].state == "ready" and kernel.rows()["big"].state == "creating"
 
 
-def test_a_name_is_kept_before_it_is_told(kernel: Kernel, home: Path) -> None:
+def test_create_reserves_name_before_reporting(kernel: Kernel, home: Path) -> None:
     with locked(home / "targets.lock"):  # another kernel writes
         creating = kernel.controller.loop.post(
             kernel.controller.computes.act("create", "big", kind="fake", values=SIZE, confirmed=True)
@@ -118,7 +118,7 @@ def test_a_name_is_kept_before_it_is_told(kernel: Kernel, home: Path) -> None:
     assert creating.result(DEADLINE).begun and "big" in stored(home)["targets"]
 
 
-def test_it_costs_first(kernel: Kernel, home: Path) -> None:
+def test_create_asks_confirmation_with_cost(kernel: Kernel, home: Path) -> None:
     done = kernel.act("create", "big", kind="fake", values=CLUSTER)
     assert not done.accepted and done.ask.startswith("Costs up to 4 x 3.06 = 12.24 USD per hour")
     dry = kernel.act("create", "big", kind="fake", values=CLUSTER, dry=True, confirmed=True)
@@ -127,7 +127,7 @@ def test_it_costs_first(kernel: Kernel, home: Path) -> None:
     assert kernel.act("create", "free", kind="fake").accepted  # costs nothing: not asked
 
 
-def test_scaling_is_kept_for_other_kernels(kernel: Kernel, other: Kernel, home: Path) -> None:
+def test_scale_is_seen_by_other_kernel(kernel: Kernel, other: Kernel, home: Path) -> None:
     kernel.create("big", **CLUSTER)
     assert other.rows()["big"].fields["min_nodes"] == 0
     assert "Costs 2 x 3.06 = 6.12 USD" in kernel.act("scale", "big", values={"nodes": "2"}).ask
@@ -140,7 +140,7 @@ def test_scaling_is_kept_for_other_kernels(kernel: Kernel, other: Kernel, home: 
     assert other.rows()["big"].nodes == 2
 
 
-def test_maximum_and_idle_time_are_changed_and_kept(kernel: Kernel, other: Kernel, home: Path) -> None:
+def test_scale_of_maximum_and_idle_time_is_stored(kernel: Kernel, other: Kernel, home: Path) -> None:
     kernel.create("big", **CLUSTER)
     assert "Costs up to 6 x 3.06 = 18.36 USD" in kernel.act("scale", "big", values={"max_nodes": 6}).ask
     kernel.act("scale", "big", values={"max_nodes": "6", "idle_minutes": 30, "nodes": 1}, confirmed=True)
@@ -155,7 +155,7 @@ def test_maximum_and_idle_time_are_changed_and_kept(kernel: Kernel, other: Kerne
     assert kernel.rows()["big"].max_nodes == 2
 
 
-def test_start_and_stop(kernel: Kernel) -> None:
+def test_start_and_stop_change_state(kernel: Kernel) -> None:
     kernel.create("one", **SIZE)
     with pytest.raises(CommandError, match="one: it runs already"):
         kernel.act("start", "one", confirmed=True)
@@ -180,7 +180,9 @@ def test_start_and_stop(kernel: Kernel) -> None:
         ("start", "on", {}, "No compute target named 'on'. Did you mean one?"),
     ],
 )
-def test_what_cannot_be_done(kernel: Kernel, verb: str, name: str, rest: dict[str, Any], sentence: str) -> None:
+def test_unsupported_operation_is_refused(
+    kernel: Kernel, verb: str, name: str, rest: dict[str, Any], sentence: str
+) -> None:
     kernel.create("one", **SIZE)
     with pytest.raises(CommandError) as caught:
         kernel.act(verb, name, confirmed=True, **rest)
@@ -203,7 +205,9 @@ def test_what_cannot_be_done(kernel: Kernel, verb: str, name: str, rest: dict[st
         ("new", "fake", {"colour": "red"}, "colour", "There is no field 'colour' here."),
     ],
 )
-def test_wrong_values(kernel: Kernel, name: str, kind: str, values: dict[str, Any], field: str, sentence: str) -> None:
+def test_create_with_invalid_value_is_refused_by_field(
+    kernel: Kernel, name: str, kind: str, values: dict[str, Any], field: str, sentence: str
+) -> None:
     kernel.create("one", **SIZE)
     done = kernel.act("create", name, kind=kind, values=values, confirmed=True)
     assert list(done.errors) == [field] and sentence in done.errors[field] and not done.accepted
@@ -211,7 +215,7 @@ def test_wrong_values(kernel: Kernel, name: str, kind: str, values: dict[str, An
 
 
 @pytest.mark.parametrize("nodes", [5, -1, "x", None, 1.5])
-def test_nodes_that_a_cluster_cannot_have(kernel: Kernel, nodes: Any) -> None:
+def test_scale_with_invalid_nodes_is_refused(kernel: Kernel, nodes: Any) -> None:
     kernel.create("big", **CLUSTER)
     done = kernel.act("scale", "big", values={"nodes": nodes}, confirmed=True)
     assert list(done.errors) == ["nodes" if nodes is not None else ""] and not done.accepted
@@ -219,15 +223,13 @@ def test_nodes_that_a_cluster_cannot_have(kernel: Kernel, nodes: Any) -> None:
     assert wrong == {"node": "There is no field 'node' here. Did you mean min_nodes or max_nodes?"}
 
 
-def test_the_same_again_is_taken_as_it_is(kernel: Kernel) -> None:
+def test_create_of_existing_equal_target_is_accepted(kernel: Kernel) -> None:
     kernel.create("big", **CLUSTER)
     done = kernel.create("big", **CLUSTER)
     assert done.accepted and not done.begun and "already exists" in done.said
 
 
-def test_create_of_machines_that_somebody_else_deleted_creates_them(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_create_of_externally_deleted_machine_creates_it(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel.create("big", **CLUSTER)
     made = []
 
@@ -245,7 +247,7 @@ def test_create_of_machines_that_somebody_else_deleted_creates_them(
     assert not kernel.create("big", **CLUSTER).begun and made == ["big"]
 
 
-def test_create_of_deleted_machines_takes_the_new_settings(
+def test_create_of_deleted_machine_uses_new_settings(
     kernel: Kernel, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel.create("big", **CLUSTER)
@@ -269,7 +271,7 @@ def test_create_of_deleted_machines_takes_the_new_settings(
     assert stored(home)["targets"]["big"]["max_nodes"] == 6 and kernel.rows()["big"].max_nodes == 6
 
 
-def test_a_target_that_could_not_be_made_leaves_nothing(kernel: Kernel, other: Kernel, home: Path) -> None:
+def test_failed_create_leaves_no_target(kernel: Kernel, other: Kernel, home: Path) -> None:
     kernel.create("big", wait=False, fails="create", provisioning=0.1, **SIZE)
     with pytest.raises(QuotaExceeded, match="the quota for gpu-v100 is used up"):
         kernel.finished("big")
@@ -289,7 +291,7 @@ def test_a_target_that_could_not_be_made_leaves_nothing(kernel: Kernel, other: K
         assert kernel.act(end, "bad").accepted and "bad" not in kernel.rows()
 
 
-def test_a_target_that_may_have_been_made_all_the_same_stays_in_the_list(
+def test_unconfirmed_create_keeps_target(
     kernel: Kernel, other: Kernel, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = FakeBackend.create
@@ -310,7 +312,7 @@ def test_a_target_that_may_have_been_made_all_the_same_stays_in_the_list(
     assert stored(home)["targets"] == {}
 
 
-def test_a_failure_stays_until_it_is_dismissed(kernel: Kernel) -> None:
+def test_operation_failure_stays_until_dismissed(kernel: Kernel) -> None:
     kernel.create("one", fails="stop", **SIZE)
     kernel.act("stop", "one")
     with pytest.raises(AmlTrainError, match="refused to stop"):
@@ -320,7 +322,7 @@ def test_a_failure_stays_until_it_is_dismissed(kernel: Kernel) -> None:
     assert kernel.act("dismiss", "one").accepted and kernel.rows()["one"].work is None
 
 
-def test_a_deleted_target_takes_its_runs_along(kernel: Kernel, home: Path) -> None:
+def test_delete_of_target_removes_its_runs(kernel: Kernel, home: Path) -> None:
     controller = kernel.controller
     kernel.create("big", running=600.0, queued=0.0, **SIZE)
     kernel.act("use", "big")
@@ -342,7 +344,7 @@ def test_a_deleted_target_takes_its_runs_along(kernel: Kernel, home: Path) -> No
         controller.loop.call(controller.submit(JobSpec(name="x", script="pass"), "big"))
 
 
-def test_what_another_kernel_does_is_noticed(kernel: Kernel, other: Kernel) -> None:
+def test_external_target_change_is_noticed(kernel: Kernel, other: Kernel) -> None:
     kernel.create("big", **CLUSTER)
     handle = other.controller.loop.call(other.controller.submit(JobSpec(name="x", script="pass"), "big"))
     other.controller.loop.call(other.controller.accepted(handle))
@@ -355,7 +357,7 @@ def test_what_another_kernel_does_is_noticed(kernel: Kernel, other: Kernel) -> N
     until(lambda: not other.controller.loop.call(other.controller.runs()))
 
 
-def test_what_was_never_asked_is_asked_when_it_is_seen(kernel: Kernel, other: Kernel) -> None:
+def test_unknown_target_state_is_read_when_viewed(kernel: Kernel, other: Kernel) -> None:
     kernel.create("big", **CLUSTER)
     kernel.create("far", unreachable=False)
     assert {row.state for row in other.rows().values()} == {"unknown"}
@@ -372,14 +374,14 @@ def test_what_was_never_asked_is_asked_when_it_is_seen(kernel: Kernel, other: Ke
     assert "Cannot reach 'far'" in rows["far"].detail and rows["local"].cpus
 
 
-def test_a_test_ends_with_a_notice(kernel: Kernel) -> None:
+def test_target_test_ends_with_notification(kernel: Kernel) -> None:
     kernel.create("one", **SIZE)
     assert kernel.act("test", "one").begun
     assert kernel.finished("one") == kernel.told()[-1][1]
     assert kernel.told()[-1][1].startswith("one: ready, 6 CPUs, 112.0 GiB, 1 x Fake V100 16GB")
 
 
-def test_who_listens_hears_of_other_kernels(kernel: Kernel, other: Kernel) -> None:
+def test_target_listener_is_called_for_other_kernels(kernel: Kernel, other: Kernel) -> None:
     other.rows()
     other.news.clear()
     kernel.create("big", **CLUSTER)

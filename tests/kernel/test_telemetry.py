@@ -18,7 +18,7 @@ def raw(folder: Path, node: int = 0) -> bytes:
     return (folder / "telemetry" / f"node-{node}.jsonl").read_bytes()
 
 
-def test_unknown_values_are_holes_and_torn_lines_wait() -> None:
+def test_telemetry_null_is_gap_and_partial_line_waits() -> None:
     node = NodeTelemetry(0)
     assert not node.feed(OLD)
     assert node.feed(b"[1,10.0,null]\n[2,11.0,50") == 1
@@ -28,7 +28,7 @@ def test_unknown_values_are_holes_and_torn_lines_wait() -> None:
     assert node.seq == 2 and not node.gpus
 
 
-def test_every_value_of_64_gpus_is_in_the_ring(tmp_path: Path) -> None:
+def test_telemetry_of_64_gpus_keeps_every_value(tmp_path: Path) -> None:
     files.write_node(tmp_path, gpus=64, seconds=90)
     node = NodeTelemetry(0)
     data = raw(tmp_path)
@@ -43,7 +43,7 @@ def test_every_value_of_64_gpus_is_in_the_ring(tmp_path: Path) -> None:
     assert node.slow[63]["mem_clock"] == 2619
 
 
-def test_the_ring_forgets_and_the_pyramid_does_not(tmp_path: Path) -> None:
+def test_telemetry_ring_drops_old_and_history_keeps(tmp_path: Path) -> None:
     files.write_node(tmp_path, gpus=1, seconds=2 * CAPACITY, curve=lambda g, s: (99 if s == 5 else 1, 1, 2, 3, 4, 5))
     node = NodeTelemetry(0)
     node.feed(raw(tmp_path))
@@ -53,7 +53,7 @@ def test_the_ring_forgets_and_the_pyramid_does_not(tmp_path: Path) -> None:
     assert np.nanmax(node.pyramid.values[2, node.index["gpu0.util"]]) == 99
 
 
-def test_the_minutes_stand_for_the_ticks_before_the_last_hour(tmp_path: Path) -> None:
+def test_telemetry_minutes_replace_samples_before_last_hour(tmp_path: Path) -> None:
     files.write_node(tmp_path, gpus=2, seconds=3 * 3600)
     data = raw(tmp_path)
     whole, quick = NodeTelemetry(0), NodeTelemetry(0)
@@ -71,14 +71,14 @@ def test_the_minutes_stand_for_the_ticks_before_the_last_hour(tmp_path: Path) ->
     assert quick.pyramid.t[0] == whole.pyramid.t[0]
 
 
-def test_minutes_of_another_layout_are_not_believed() -> None:
+def test_telemetry_minutes_with_other_columns_are_ignored() -> None:
     node = NodeTelemetry(0)
     node.feed(OLD)
     assert node.feed_minutes(b'{"schema":1,"columns":["other"]}\n[5,1,2,3,99,[1],[1],[1]]\n' * 90) == 0
     assert node.pyramid.count == 0
 
 
-def test_what_changes_rarely_is_held() -> None:
+def test_telemetry_slow_values_are_held() -> None:
     node = NodeTelemetry(0)
     header = {"columns": ["seq", "t", "cpu"], "gpu_columns": ["util"], "gpus": [{"index": 3}]}
     node.feed(json.dumps(header).encode() + b"\n")
@@ -91,14 +91,14 @@ def test_what_changes_rarely_is_held() -> None:
     assert node.processes == [[3, 42, "mine", 10, "python"]] and node.note == "GPU 3 is lost"
 
 
-def test_a_sampler_that_came_back_goes_on() -> None:
+def test_telemetry_after_sampler_restart_continues() -> None:
     node = NodeTelemetry(0)
     node.feed(OLD + b"[0,1.0,1]\n[1,2.0,2]\n")
     node.feed(OLD + b"[1,2.0,2]\n[2,3.0,3]\n")  # read again from somewhere before
     assert node.since(0)[1].tolist() == [[1, 2, 3]]
 
 
-def test_listeners_hear_of_ticks_and_of_nothing_else() -> None:
+def test_telemetry_listener_is_called_for_samples_only() -> None:
     telemetry, heard = RunTelemetry(), []
     stop = telemetry.listen(lambda node, first: heard.append((node.node, first, node.ticks)))
     assert not telemetry.feed(1, OLD)
@@ -110,7 +110,7 @@ def test_listeners_hear_of_ticks_and_of_nothing_else() -> None:
     assert [node.node for node in telemetry.nodes()] == [1] and telemetry.last_t == 4.0
 
 
-def test_all_notes_are_kept_with_their_time() -> None:
+def test_telemetry_notes_keep_time() -> None:
     node = NodeTelemetry(0)
     node.feed(OLD + b"[0,100.0,1]\n" + b'{"seq":1,"note":"GPU 1 fell off the bus","t":112.0}\n[1,112.0,1]\n')
     node.feed(b'{"seq":2,"note":"GPU 1 is back","t":223.0}\n[2,223.0,1]\n')
@@ -121,7 +121,7 @@ def test_all_notes_are_kept_with_their_time() -> None:
     assert [text for _, text in node.notes] == ["before", "GPU 1 fell off the bus", "GPU 1 is back"]
 
 
-def test_notes_of_a_hostile_file_are_bounded() -> None:
+def test_telemetry_notes_of_hostile_file_are_bounded() -> None:
     node = NodeTelemetry(0)
     node.feed(OLD + b"".join(b'{"seq":1,"note":"%d%s","t":%d}\n' % (k, b"x" * 9000, k) for k in range(1000)))
     assert len(node.notes) == 200 and len(node.note) < 10_000

@@ -78,7 +78,7 @@ async def launched(backend: FakeBackend) -> Run:
         ("poll", OSError(30, "read-only"), []),
     ],
 )
-def test_a_watcher_outlives_its_targets_moods(
+def test_watcher_after_target_errors_continues(
     loop: LoopThread, tmp_path: Path, call: str, error: Exception, seen: list[bool]
 ) -> None:
     backend = backend_of(loop, tmp_path, queued=0.0, running=0.2)
@@ -109,7 +109,7 @@ def test_a_watcher_outlives_its_targets_moods(
     assert unreachable[:1] == seen
 
 
-def test_two_readers_at_once_feed_every_byte_once(loop: LoopThread, tmp_path: Path) -> None:
+def test_concurrent_stream_reads_feed_every_byte_once(loop: LoopThread, tmp_path: Path) -> None:
     backend = backend_of(loop, tmp_path, queued=0.0, running=600.0)
 
     async def story() -> Entry:
@@ -145,7 +145,7 @@ class _Ticks(RunEvents):
         pass
 
 
-def test_ticks_are_read_without_a_poll(loop: LoopThread, tmp_path: Path) -> None:
+def test_telemetry_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> None:
     backend = Sampled(FakeTarget(name="fake", queued=0.0, running=600.0), loop, StateRoot(tmp_path))
     backend.moods = []
 

@@ -24,7 +24,7 @@ def shell(ip: InteractiveShell, request: pytest.FixtureRequest) -> InteractiveSh
     return ip
 
 
-def test_lines_of_ours(shell: InteractiveShell) -> None:
+def test_tab_on_magic_line_offers_matches(shell: InteractiveShell) -> None:
     for code, expected in {
         "%aml_submit --ta|": ["%aml_submit --target", "%aml_submit --tag"],
         "run = %aml_submit --dry|": ["run = %aml_submit --dry-run"],
@@ -38,7 +38,7 @@ def test_lines_of_ours(shell: InteractiveShell) -> None:
         assert tab(shell, code) == expected, code
 
 
-def test_other_lines_are_left_alone(shell: InteractiveShell) -> None:
+def test_tab_on_other_line_is_unchanged(shell: InteractiveShell) -> None:
     shell.user_ns["target_rate"] = 1
     assert "target_rate" in tab(shell, "targ|")
     assert "%%aml_submit\ntarget_rate" in tab(shell, "%%aml_submit\ntarg|")
@@ -47,7 +47,7 @@ def test_other_lines_are_left_alone(shell: InteractiveShell) -> None:
     assert "%aml_submit" in tab(shell, "%aml_sub|")
 
 
-def test_runs_newest_first(shell: InteractiveShell, cell: Cell) -> None:
+def test_tab_offers_runs_newest_first(shell: InteractiveShell, cell: Cell) -> None:
     cell("%%aml_submit --name first --wait --as one\npass")
     cell("%%aml_submit --name second --wait --as two\npass")
     handles = [shell.user_ns[name].handle for name in ("two", "one")]
@@ -55,12 +55,12 @@ def test_runs_newest_first(shell: InteractiveShell, cell: Cell) -> None:
     assert tab(shell, "%aml_runs delete local/f|") == [f"%aml_runs delete {handles[1]}"]
 
 
-def test_the_line_of_a_terminal(shell: InteractiveShell) -> None:
+def test_terminal_complete_of_magic_line_offers_matches(shell: InteractiveShell) -> None:
     assert shell.complete(None, "%aml_runs att")[1] == ["attach"]
     assert shell.complete("att", "%aml_runs att", 13)[1] == ["attach"]
 
 
-def test_the_menu_of_a_terminal(shell: InteractiveShell) -> None:
+def test_terminal_menu_of_magic_line_offers_matches(shell: InteractiveShell) -> None:
     from IPython.terminal.ptutils import IPythonPTCompleter
     from prompt_toolkit.completion import CompleteEvent
     from prompt_toolkit.document import Document
@@ -72,7 +72,7 @@ def test_the_menu_of_a_terminal(shell: InteractiveShell) -> None:
         assert {begun[: len(begun) + c.start_position] + c.text for c in found} == expected
 
 
-def test_unloaded(ip: InteractiveShell) -> None:
+def test_unload_removes_completion(ip: InteractiveShell) -> None:
     from jupyter_amltrain import load_ipython_extension, unload_ipython_extension
 
     load_ipython_extension(ip)

@@ -14,7 +14,7 @@ from .conftest import Cell
 CHEAP = {"IPython.core.magics.extension", "locale", "_locale", "gettext"}
 
 
-def test_loading_imports_nothing_heavy() -> None:
+def test_load_imports_nothing_heavy() -> None:
     program = (
         "import sys\n"
         "from IPython.core.interactiveshell import InteractiveShell\n"
@@ -29,7 +29,7 @@ def test_loading_imports_nothing_heavy() -> None:
     assert "jupyter_amltrain.magics" in done.stdout and "jupyter_amltrain.api" not in done.stdout
 
 
-def test_importing_the_package_imports_nothing() -> None:
+def test_package_import_imports_nothing_heavy() -> None:
     program = (
         "import sys, jupyter_amltrain\n"
         "assert not {'msgspec', 'IPython', 'asyncio', 'traitlets'} & set(sys.modules)\n"
@@ -42,7 +42,7 @@ def test_importing_the_package_imports_nothing() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_loading_twice_and_unloading(ip: InteractiveShell) -> None:
+def test_load_twice_then_unload_is_clean(ip: InteractiveShell) -> None:
     from jupyter_amltrain import load_ipython_extension, unload_ipython_extension
 
     n = len(ip.configurables)
@@ -56,7 +56,7 @@ def test_loading_twice_and_unloading(ip: InteractiveShell) -> None:
     assert ip.find_line_magic("aml_runs") is not None and len(ip.configurables) == n
 
 
-def test_help(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+def test_magic_help_shows_examples_and_usage(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
     for name in ("aml_submit", "aml_runs", "aml_compute", "aml_monitor", "aml_model"):
         text = ip.object_inspect_text(f"%{name}")
         assert "Examples::" in text and f"usage: %{name}" in text
@@ -64,7 +64,7 @@ def test_help(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
         assert "usage: " in capsys.readouterr().out
 
 
-def test_configuration(ip: InteractiveShell, cell: Cell, capsys: Any, caplog: Any) -> None:
+def test_config_magic_lists_and_sets_options(ip: InteractiveShell, cell: Cell, capsys: Any, caplog: Any) -> None:
     cell("%config AMLTrain")
     shown = capsys.readouterr().out
     for name in (
@@ -89,7 +89,7 @@ def test_configuration(ip: InteractiveShell, cell: Cell, capsys: Any, caplog: An
     assert AmlTrainError.short is True
 
 
-def test_configuration_file(api: Any) -> None:
+def test_config_file_sets_defaults(api: Any) -> None:
     from traitlets.config import Config
 
     from jupyter_amltrain import magics
@@ -104,7 +104,7 @@ def test_configuration_file(api: Any) -> None:
     magics.unregister(shell)
 
 
-def test_errors_are_one_line_and_fail_the_cell(ip: InteractiveShell, capsys: Any) -> None:
+def test_magic_error_is_one_line_and_fails_cell(ip: InteractiveShell, capsys: Any) -> None:
     assert not ip.run_cell("%aml_runs lst").success
     captured = capsys.readouterr()
     assert (captured.out + captured.err).strip().count("\n") == 0

@@ -25,7 +25,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SwitchableDriver:
     return fake.needed(tmp_path, 4).use(monkeypatch)
 
 
-def test_kernel_says_at_each_submit_which_gpus_may_be_given(
+def test_submit_respects_cuda_visible_devices_of_kernel(
     driver: SwitchableDriver, ip: InteractiveShell, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def seen(flags: str) -> Any:
@@ -40,7 +40,7 @@ def test_kernel_says_at_each_submit_which_gpus_may_be_given(
     assert seen("") == ["", None]
 
 
-def test_variable_of_a_run_is_kept_or_refused_never_overwritten(
+def test_cuda_visible_devices_of_run_is_kept_or_refused(
     driver: SwitchableDriver, ip: InteractiveShell, cell: Cell, fails: Callable[[str], AmlTrainError]
 ) -> None:
     cell(f"%%aml_submit --wait --out seen --as run --gpus 0 --env-var CUDA_VISIBLE_DEVICES=2\n{SEEN}")

@@ -37,7 +37,7 @@ def busy(driver: SwitchableDriver) -> Iterator[int]:
         yield pid
 
 
-def test_share_flag_reaches_the_run_and_its_record(
+def test_share_gpus_flag_is_in_run_and_record(
     ip: InteractiveShell, cell: Cell, busy: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cell("%%aml_submit --share-gpus --gpus 1 --wait --as run\npass")
@@ -51,12 +51,12 @@ def test_share_flag_reaches_the_run_and_its_record(
     assert note in shown and "--share-gpus" in shown
 
 
-def test_submit_function_shares(busy: int) -> None:
+def test_api_submit_with_share_gpus_shares(busy: int) -> None:
     run = api.submit("pass", gpus=1, share_gpus=True)
     assert run.wait().run.status.notes
 
 
-def test_setting_to_share_is_changed_by_a_line(cell: Cell, fails: Fails, driver: SwitchableDriver, capsys: Any) -> None:
+def test_share_gpus_setting_is_edited_by_magic(cell: Cell, fails: Fails, driver: SwitchableDriver, capsys: Any) -> None:
     cell("%aml_compute edit local --share-gpus yes\n%aml_compute show")
     said = capsys.readouterr().out
     assert "share GPUs" in said and "GPU sharing" in said
@@ -67,7 +67,7 @@ def test_setting_to_share_is_changed_by_a_line(cell: Cell, fails: Fails, driver:
     assert "Did you mean local" in str(fails("%aml_compute edit locl --share-gpus yes"))
 
 
-def test_lost_gpu_is_in_the_texts(cell: Cell, driver: SwitchableDriver, capsys: Any) -> None:
+def test_lost_gpu_is_shown_in_texts(cell: Cell, driver: SwitchableDriver, capsys: Any) -> None:
     cell("%aml_compute show")
     driver.lose(1)
     until(lambda: api.compute().gpus_lost, "another reading")
@@ -79,7 +79,7 @@ def test_lost_gpu_is_in_the_texts(cell: Cell, driver: SwitchableDriver, capsys: 
     assert any("lost" in line and line.startswith("GPU 1") for line in monitored.splitlines())
 
 
-def test_broken_driver_is_an_error_of_its_own(fails: Fails, cell: Cell, ip: Any, driver: SwitchableDriver) -> None:
+def test_broken_driver_raises_gpu_driver_error(fails: Fails, cell: Cell, ip: Any, driver: SwitchableDriver) -> None:
     driver.answer("nvmlInit", 18)
     error = fails("%%aml_submit --wait\npass")
     assert isinstance(error, GpuDriverError) and "reboot" in str(error).lower() and ".." not in str(error)

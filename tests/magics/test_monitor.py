@@ -16,14 +16,14 @@ from .conftest import Cell
 Fails = Callable[[str], AmlTrainError]
 
 
-def test_a_terminal_gets_one_table(cell: Cell, home: Path, capsys: Any) -> None:
+def test_monitor_in_terminal_prints_one_table(cell: Cell, home: Path, capsys: Any) -> None:
     cell("%aml_monitor local --rate 5")
     assert "host: cpu " in capsys.readouterr().out
     cell("%aml_monitor --help")
     assert "usage: %aml_monitor" in capsys.readouterr().out
 
 
-def test_bad_lines(fails: Fails) -> None:
+def test_monitor_line_invalid_is_refused(fails: Fails) -> None:
     error = fails("%aml_monitor locl")
     assert isinstance(error, UnknownTarget) and "Did you mean local?" in str(error)
     error = fails("%aml_monitor --gpus 999")
@@ -45,7 +45,7 @@ def ended(ip: InteractiveShell, cell: Cell) -> str:
     return str(ip.user_ns["run"].handle)
 
 
-def test_export(cell: Cell, fails: Fails, ended: str, capsys: Any) -> None:
+def test_export_writes_telemetry_file(cell: Cell, fails: Fails, ended: str, capsys: Any) -> None:
     capsys.readouterr()
     cell("%aml_runs export last run.csv")
     assert f"telemetry of {ended} to " in capsys.readouterr().out
@@ -56,7 +56,7 @@ def test_export(cell: Cell, fails: Fails, ended: str, capsys: Any) -> None:
     assert "does not exist" in str(fails("%aml_runs export last nowhere/run.csv"))
 
 
-def test_the_gate_reaches_the_job(ip: InteractiveShell, cell: Cell, fails: Fails) -> None:
+def test_require_gpu_flags_reach_job(ip: InteractiveShell, cell: Cell, fails: Fails) -> None:
     cell("%%aml_submit --require-gpu warn --gpu-grace 2m --gpus 0 --wait --as run\npass")
     spec = ip.user_ns["run"].spec
     assert (spec.require_gpu, spec.gpu_grace) == ("warn", 120.0)

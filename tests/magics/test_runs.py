@@ -20,7 +20,7 @@ def ended(ip: InteractiveShell, cell: Cell) -> str:
     return str(ip.user_ns["run"].handle)
 
 
-def test_the_life_of_a_list(ip: InteractiveShell, cell: Cell, ended: str, capsys: Any) -> None:
+def test_runs_list_follows_run_lifecycle(ip: InteractiveShell, cell: Cell, ended: str, capsys: Any) -> None:
     capsys.readouterr()
     cell("%aml_runs")
     head, row = capsys.readouterr().out.splitlines()
@@ -43,7 +43,7 @@ def test_the_life_of_a_list(ip: InteractiveShell, cell: Cell, ended: str, capsys
     assert "has already ended (completed)" in capsys.readouterr().out
 
 
-def test_delete_says_what_is_lost_and_needs_force(cell: Cell, fails: Fails, ended: str, capsys: Any) -> None:
+def test_runs_delete_without_force_names_loss(cell: Cell, fails: Fails, ended: str, capsys: Any) -> None:
     error = fails(f"%aml_runs delete {ended}")
     assert "permanently deletes" in str(error) and f"%aml_runs delete --force {ended}" in str(error)
     cell(f"%aml_runs delete -f {ended}")
@@ -51,7 +51,7 @@ def test_delete_says_what_is_lost_and_needs_force(cell: Cell, fails: Fails, ende
     assert "No runs yet" in capsys.readouterr().out
 
 
-def test_a_live_run(ip: InteractiveShell, cell: Cell, fails: Fails, capsys: Any) -> None:
+def test_runs_delete_of_live_run_is_refused(ip: InteractiveShell, cell: Cell, fails: Fails, capsys: Any) -> None:
     cell("%%aml_submit --as run\nimport time\ntime.sleep(600)")
     handle = ip.user_ns["run"].handle
     error = fails(f"%aml_runs delete -f {handle}")
@@ -63,7 +63,7 @@ def test_a_live_run(ip: InteractiveShell, cell: Cell, fails: Fails, capsys: Any)
     assert isinstance(fails("%aml_runs wait"), RunCanceled)
 
 
-def test_a_long_log_is_cut_in_the_middle(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+def test_runs_logs_of_long_log_is_cut_in_middle(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
     cell("%%aml_submit --wait --as run\nfor i in range(40_000): print('line', i)")
     capsys.readouterr()
     cell("%aml_runs logs")
@@ -83,26 +83,26 @@ BAD_LINES: list[tuple[str, type[AmlTrainError], str]] = [
 ]
 
 
-def test_bad_lines(fails: Fails, ended: str) -> None:
+def test_runs_line_invalid_is_refused(fails: Fails, ended: str) -> None:
     for line, kind, text in BAD_LINES:
         error = fails(line)
         assert isinstance(error, kind) and text in str(error), line
 
 
-def test_nothing_yet(cell: Cell, fails: Fails, capsys: Any) -> None:
+def test_runs_without_runs_shows_hint(cell: Cell, fails: Fails, capsys: Any) -> None:
     cell("%aml_runs")
     assert "Start a cell with %%aml_submit" in capsys.readouterr().out
     assert isinstance(fails("%aml_runs logs"), UnknownRun)
 
 
-def test_question_of_a_magic_is_text_and_no_error(cell: Cell, capsys: Any) -> None:
+def test_compute_create_without_yes_prints_question(cell: Cell, capsys: Any) -> None:
     cell("%aml_compute create big --kind fake --size gpu-v100")
     assert "3.06 USD" in (said := capsys.readouterr().out) and "--yes" in said
     cell("%aml_compute list")
     assert "big" not in capsys.readouterr().out
 
 
-def test_compute(cell: Cell, capsys: Any) -> None:
+def test_compute_magic_lists_tests_and_shows_targets(cell: Cell, capsys: Any) -> None:
     cell("%aml_compute test local")  # waits for the answer, as the list does for a moment only
     assert capsys.readouterr().out.startswith("local: ready")
     cell("%aml_compute")
@@ -116,7 +116,7 @@ def test_compute(cell: Cell, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["/base/amltrain/mlflow/1/", ""])
-def test_ui_links_to_the_server_as_the_browser_knows_it(
+def test_runs_ui_link_uses_server_path(
     ip: InteractiveShell, cell: Cell, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     url = "http://localhost:8888/base/amltrain/mlflow/1/"

@@ -34,7 +34,7 @@ def until(condition: Callable[[], Any], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_a_cell_waited_for_brings_its_values(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+def test_submit_wait_returns_out_values(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
     ip.user_ns["rate"] = 0.25
     result = cell("%%aml_submit --param lr=$rate --out double --wait --name digits\ndouble = {'x': lr * 2}")
     assert ip.user_ns["double"] == {"x": 0.5}
@@ -42,7 +42,7 @@ def test_a_cell_waited_for_brings_its_values(ip: InteractiveShell, cell: Cell, c
     assert f"double = {{'x': 0.5}}  (from {result.result.handle})" in capsys.readouterr().out
 
 
-def test_without_wait_values_come_with_the_first_cell_after(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+def test_submit_without_wait_sets_out_values_in_next_cell(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
     gate = Path("gate")
     source = "import os, time\nwhile not os.path.exists('gate'): time.sleep(0.02)\nn = 3"
     cell(f"%%aml_submit --as run --out n --out m\n{source}\nif n < 3: m = 1")
@@ -60,7 +60,7 @@ def test_without_wait_values_come_with_the_first_cell_after(ip: InteractiveShell
     assert ip.user_ns["n"] == 5  # assigned once only
 
 
-def test_values_of_a_failed_run_are_said_to_be_unset(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+def test_submit_out_of_failed_run_is_reported_unset(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
     cell("%%aml_submit --as run --out n\nn = 1 / 0")
     with pytest.raises(RunFailed):
         ip.user_ns["run"].wait(60)
@@ -68,12 +68,12 @@ def test_values_of_a_failed_run_are_said_to_be_unset(ip: InteractiveShell, cell:
     assert f"{ip.user_ns['run'].handle} failed: n not set." in capsys.readouterr().out
 
 
-def test_a_missing_value_fails_the_waiting_cell(ip: InteractiveShell, fails: Fails) -> None:
+def test_submit_wait_missing_out_fails_cell(ip: InteractiveShell, fails: Fails) -> None:
     error = fails("%%aml_submit --wait --out a --out b\nb = 1; a = object()")
     assert isinstance(error, ResultMissing) and ip.user_ns["b"] == 1
 
 
-def test_every_value_that_did_not_come_home_is_named_with_its_file(ip: InteractiveShell, fails: Fails) -> None:
+def test_submit_missing_out_error_names_each_value(ip: InteractiveShell, fails: Fails) -> None:
     source = "import numpy\ncoefs = numpy.arange(3)\nmodel = object()\nn = 1\nif n > 1: never = 1"
     error = fails(f"%%aml_submit --wait --as run --out coefs,model,n,never\n{source}")
     run = ip.user_ns["run"]
@@ -84,18 +84,18 @@ def test_every_value_that_did_not_come_home_is_named_with_its_file(ip: Interacti
     assert {"coefs.npy", "model.pickle"} <= {path.name for path in Path(run.run.folder, "outputs").iterdir()}
 
 
-def test_typo_in_out_costs_no_run(fails: Fails, api: Any) -> None:
+def test_submit_out_typo_is_refused_without_run(fails: Fails, api: Any) -> None:
     error = fails("%%aml_submit --wait --out acuracy\naccuracy = 1")
     assert isinstance(error, PreflightError) and "accuracy?" in str(error) and not api.runs()
 
 
-def test_a_failing_run_fails_the_waiting_cell(fails: Fails) -> None:
+def test_submit_wait_failed_run_fails_cell(fails: Fails) -> None:
     error = fails("%%aml_submit --wait --param x=1\n\nraise ValueError('no')")
     assert isinstance(error, RunFailed) and error.cell_line == 3
     assert "ValueError: no" in str(error) and "line 3 of the cell" in str(error)
 
 
-def test_an_interrupted_wait_leaves_the_run_alone(ip: InteractiveShell, fails: Fails, cell: Cell) -> None:
+def test_submit_wait_interrupted_keeps_run(ip: InteractiveShell, fails: Fails, cell: Cell) -> None:
     main = threading.main_thread().ident
     assert main is not None
 
@@ -116,7 +116,7 @@ def test_an_interrupted_wait_leaves_the_run_alone(ip: InteractiveShell, fails: F
     assert ip.user_ns["n"] == 3
 
 
-def test_a_script_gets_arguments(ip: InteractiveShell, cell: Cell) -> None:
+def test_submit_script_gets_arguments(ip: InteractiveShell, cell: Cell) -> None:
     Path("train.py").write_text(
         "import json, os, sys\n"
         "with open(os.environ['AML_OUTPUT_DIR'] + '/argv.json', 'w') as file:\n"
@@ -129,7 +129,7 @@ def test_a_script_gets_arguments(ip: InteractiveShell, cell: Cell) -> None:
 DATA_LINE = "--input data=data --output model --param data_dir='${{inputs.data}}' --param 'model=${{outputs.model}}/m'"
 
 
-def test_input_as_parameter_of_a_cell_is_its_path(ip: InteractiveShell, cell: Cell) -> None:
+def test_submit_input_as_param_is_path(ip: InteractiveShell, cell: Cell) -> None:
     Path("data").mkdir()
     Path("data/a.txt").write_text("seven")
     source = "data_dir = 'elsewhere'\nimport pathlib\ntext = pathlib.Path(data_dir, 'a.txt').read_text()\nplace = model"
@@ -138,7 +138,7 @@ def test_input_as_parameter_of_a_cell_is_its_path(ip: InteractiveShell, cell: Ce
     assert ip.user_ns["place"].endswith("/outputs/model/m")
 
 
-def test_input_as_argument_of_a_file_is_its_path(ip: InteractiveShell, cell: Cell) -> None:
+def test_submit_input_as_argument_is_path(ip: InteractiveShell, cell: Cell) -> None:
     Path("data").mkdir()
     Path("train.py").write_text(
         "import json, os, sys\n"
@@ -153,12 +153,12 @@ def test_input_as_argument_of_a_file_is_its_path(ip: InteractiveShell, cell: Cel
     assert model[0] == "--model" and model[1].endswith("/outputs/model/m") and model[2:] == ["--lr", "0.5"]
 
 
-def test_input_that_is_not_given_costs_no_run(fails: Fails, api: Any) -> None:
+def test_submit_unknown_input_is_refused_without_run(fails: Fails, api: Any) -> None:
     error = fails("%%aml_submit --param data_dir='${{inputs.data}}'\nprint(data_dir)")
     assert "--input data=" in str(error) and not api.runs()
 
 
-def test_a_source_folder_and_local_modules(ip: InteractiveShell, cell: Cell) -> None:
+def test_submit_includes_source_folder_and_local_modules(ip: InteractiveShell, cell: Cell) -> None:
     Path("lib.py").write_text("x = 'beside'")
     Path("src").mkdir()
     Path("src/lib.py").write_text("x = 'source'")
@@ -169,7 +169,7 @@ def test_a_source_folder_and_local_modules(ip: InteractiveShell, cell: Cell) -> 
     assert ip.user_ns["a"] == "source"
 
 
-def test_env_and_secrets(
+def test_submit_env_var_and_secret_reach_job(
     ip: InteractiveShell, cell: Cell, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("HUB_TOKEN", "s3cr3t-value")
@@ -183,7 +183,7 @@ def test_env_and_secrets(
             assert b"s3cr3t-value" not in path.read_bytes(), path
 
 
-def test_a_secret_without_value(fails: Fails, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_secret_without_value_is_refused(fails: Fails, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HUB_TOKEN", raising=False)
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
     error = fails("%%aml_submit --secret HUB_TOKEN\nx = 1")
@@ -191,7 +191,7 @@ def test_a_secret_without_value(fails: Fails, monkeypatch: pytest.MonkeyPatch) -
     assert "keyring set amltrain HUB_TOKEN" in str(error) or "getpass" in str(error)
 
 
-def test_dry_run_prints_the_request_and_sends_nothing(cell: Cell, capsys: Any, api: Any) -> None:
+def test_submit_dry_run_prints_request_without_run(cell: Cell, capsys: Any, api: Any) -> None:
     cell("%%aml_submit --dry-run --param lr=0.1 --tag team=risk --timeout 15m\nx = lr")
     request = json.loads(capsys.readouterr().out)
     assert request["spec"]["params"] == {"lr": 0.1} and request["timeout"] == 900
@@ -219,7 +219,7 @@ BAD_LINES: list[tuple[str, type[AmlTrainError], str]] = [
 ]
 
 
-def test_bad_lines(ip: InteractiveShell, fails: Fails, api: Any) -> None:
+def test_submit_line_invalid_is_refused(ip: InteractiveShell, fails: Fails, api: Any) -> None:
     for source, kind, text in BAD_LINES:
         error = fails(source)
         assert isinstance(error, kind) and text in str(error), source
@@ -227,11 +227,11 @@ def test_bad_lines(ip: InteractiveShell, fails: Fails, api: Any) -> None:
     assert api.runs() == []
 
 
-def test_an_empty_cell_fails(ip: InteractiveShell) -> None:
+def test_submit_empty_cell_fails(ip: InteractiveShell) -> None:
     assert not ip.run_cell("%%aml_submit\n").success
 
 
-def test_defaults_come_from_the_configuration(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+def test_submit_defaults_come_from_config(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
     cell("%config AMLTrain.timeout = '15m'")
     cell("%config AMLTrain.experiment = 'digits'")
     cell("%%aml_submit --dry-run\nx = 1")
@@ -245,14 +245,16 @@ def test_defaults_come_from_the_configuration(ip: InteractiveShell, cell: Cell, 
         ip.run_cell("%%aml_submit --dry-run\nx = 1").raise_error()
 
 
-def test_experiment_and_name_default_to_the_notebook(cell: Cell, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_submit_experiment_and_name_default_to_notebook(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.setenv("JPY_SESSION_NAME", "/a/b/01_digits.ipynb")
     cell("%%aml_submit --dry-run\nx = 1")
     request = json.loads(capsys.readouterr().out)
     assert (request["name"], request["experiment"]) == ("01_digits", "01_digits")
 
 
-def test_param_of_a_cell_that_assigns_it_is_what_runs_and_what_is_recorded(ip: InteractiveShell, cell: Cell) -> None:
+def test_submit_param_replaces_assignment_and_is_recorded(ip: InteractiveShell, cell: Cell) -> None:
     cell("%%aml_submit --as run --wait --param lr=0.3 --param epochs=2 --out seen\nlr = 0.1\nn_epochs = seen = lr")
     run = ip.user_ns["run"]
     assert ip.user_ns["seen"] == 0.3 and run.spec.params == {"lr": 0.3, "epochs": 2}
@@ -264,7 +266,7 @@ def test_param_of_a_cell_that_assigns_it_is_what_runs_and_what_is_recorded(ip: I
     assert f"note: {notes[0]}" in run._repr_mimebundle_()["text/plain"]
 
 
-def test_param_that_the_cell_overrides_is_refused_before_the_run(fails: Fails, capsys: Any) -> None:
+def test_submit_param_overridden_by_cell_is_refused(fails: Fails, capsys: Any) -> None:
     assert isinstance(fails("%%aml_submit --param lr=0.3\n\nlr = float('0.1')"), PreflightError)
     error = fails("%%aml_submit --param lr=0.3\n\nlr = float('0.1')")
     assert "Cell line 3" in str(error) and "--param lr" in str(error)

@@ -50,7 +50,7 @@ def _ipython(script: Path, until_seen: str, then: Callable[[], None]) -> str:
     return seen.decode()
 
 
-def test_the_line_of_a_wait_is_rewritten_and_wiped(home: Path, tmp_path: Path) -> None:
+def test_terminal_wait_line_is_rewritten_and_cleared(home: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     script = tmp_path / "session.ipy"
     script.write_text(CODE.format(gate=str(gate)))

@@ -64,7 +64,7 @@ def connected(entry: Entry) -> tuple[Layout, StreamFeed, Page]:
 
 
 @pytest.mark.parametrize("gpus", [1, 8, 64])
-def test_the_page_gets_the_curve_as_it_was_scripted(gpus: int, tmp_path: Path) -> None:
+def test_feed_sends_scripted_curve(gpus: int, tmp_path: Path) -> None:
     entry = entry_of()
     lines = lines_of(tmp_path, gpus, 130)
     entry.telemetry.feed(0, b"".join(lines[:20]))
@@ -84,7 +84,7 @@ def test_the_page_gets_the_curve_as_it_was_scripted(gpus: int, tmp_path: Path) -
     assert len(page.messages) == 130 - first
 
 
-def test_a_burst_between_ticks_is_in_the_peak(tmp_path: Path) -> None:
+def test_feed_peak_contains_burst_between_samples(tmp_path: Path) -> None:
     """The driver's samples hold what a reading each second misses; the page gets both."""
     entry = entry_of()
     data = lines_of(tmp_path, 1, 60, curve=lambda g, s: (3, 100 if s == 41 else 3, 10, 70, 40, 1000))
@@ -97,7 +97,7 @@ def test_a_burst_between_ticks_is_in_the_peak(tmp_path: Path) -> None:
     assert t[int(peak.argmax())] == files.START + 41 and peak.max() == 100 and np.median(peak) == 3
 
 
-def test_a_page_that_was_away_gets_what_it_lacks(tmp_path: Path) -> None:
+def test_feed_after_short_absence_sends_missing_samples(tmp_path: Path) -> None:
     entry = entry_of()
     lines = lines_of(tmp_path, 2, 300)
     entry.telemetry.feed(0, b"".join(lines[:50]))
@@ -113,7 +113,7 @@ def test_a_page_that_was_away_gets_what_it_lacks(tmp_path: Path) -> None:
     assert len(page.messages) == 1  # nothing is sent twice
 
 
-def test_a_page_that_was_away_too_long_gets_everything(tmp_path: Path) -> None:
+def test_feed_after_long_absence_sends_whole_history(tmp_path: Path) -> None:
     entry = entry_of()
     lines = lines_of(tmp_path, 1, 9000)
     entry.telemetry.feed(0, b"".join(lines[:50]))
@@ -128,7 +128,7 @@ def test_a_page_that_was_away_too_long_gets_everything(tmp_path: Path) -> None:
     assert len(buffers[1]) == 4 * columns * 3600 and len(buffers[2]) == head["b"] * (8 + 3 * 4 * columns)
 
 
-def test_a_tick_of_the_sixth_hour_is_as_large_as_one_of_the_first_minute(tmp_path: Path) -> None:
+def test_feed_message_size_is_independent_of_run_length(tmp_path: Path) -> None:
     """The CPU of it is measured by the benchmark."""
     entry = entry_of()
     lines = lines_of(tmp_path, 8, 20_000, minutes=False, summary=False)
@@ -144,7 +144,7 @@ def test_a_tick_of_the_sixth_hour_is_as_large_as_one_of_the_first_minute(tmp_pat
     assert node.pyramid.count <= 1024 and node.held == 3600 and node.seq == 19_999
 
 
-def test_two_nodes_have_their_own_messages(tmp_path: Path) -> None:
+def test_feed_of_two_nodes_sends_one_message_per_node(tmp_path: Path) -> None:
     entry = entry_of()
     for node in (0, 1):
         entry.telemetry.feed(node, b"".join(lines_of(tmp_path, 2, 30, node=node)))
@@ -157,7 +157,7 @@ def test_two_nodes_have_their_own_messages(tmp_path: Path) -> None:
     assert [content["n"] for content, _ in page.messages] == [1]
 
 
-def test_what_changes_layout_is_known_once(tmp_path: Path) -> None:
+def test_layout_is_fixed_at_first_header(tmp_path: Path) -> None:
     entry = entry_of()
     assert layout_of(entry) is None
     entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 0, 10, note="no NVIDIA driver (it is not here)")))
@@ -171,7 +171,7 @@ def test_what_changes_layout_is_known_once(tmp_path: Path) -> None:
     assert "no NVIDIA driver" in dashboard.root.children[1].value
 
 
-def test_nodes_know_no_column_that_their_header_lacks() -> None:
+def test_feed_column_absent_in_header_is_missing() -> None:
     node = NodeTelemetry(0)
     node.feed(b'{"columns":["seq","t","cpu"]}\n[0,1.0,5]\n')
     from jupyter_amltrain.output.feed import Columns
@@ -181,7 +181,7 @@ def test_nodes_know_no_column_that_their_header_lacks() -> None:
     assert values[0] == 5 and np.isnan(values[1])
 
 
-def test_a_closed_dashboard_leaves_no_widget(tmp_path: Path) -> None:
+def test_closed_dashboard_leaves_no_widget(tmp_path: Path) -> None:
     entry = entry_of()
     entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 2, 20)))
     layout = layout_of(entry)
@@ -202,7 +202,7 @@ def instances() -> dict[str, Any]:
     return dict(widget._instances if hasattr(widget, "_instances") else widget.Widget.widgets)
 
 
-def test_a_snapshot_from_another_thread_is_of_one_moment(tmp_path: Path) -> None:
+def test_feed_snapshot_from_other_thread_is_consistent(tmp_path: Path) -> None:
     """A page that is loaded again asks for every widget: the main thread answers, while the loop takes ticks."""
     entry = entry_of()
     lines = lines_of(tmp_path, 1, 3000)

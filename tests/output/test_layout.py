@@ -27,7 +27,7 @@ def entry_with(folder: Path, gpus: int, figures: tuple[str, ...] = FIGURES) -> E
     return entry
 
 
-def test_layout_offers_what_the_devices_tell(tmp_path: Path) -> None:
+def test_layout_offers_views_of_available_columns(tmp_path: Path) -> None:
     layout = layout_of(entry_with(tmp_path, 2))
     assert layout is not None and layout.activity
     assert [view.name for view in layout.views] == ["use", "activity", "clocks", "transfers"]
@@ -36,21 +36,21 @@ def test_layout_offers_what_the_devices_tell(tmp_path: Path) -> None:
     assert "gpu1.sm_activity" in layout.columns[0] and "gpu1.tensor_activity" not in layout.columns[0]
 
 
-def test_layout_of_an_old_file_offers_temperature_and_clocks(tmp_path: Path) -> None:
+def test_layout_of_old_file_offers_basic_views(tmp_path: Path) -> None:
     layout = layout_of(entry_with(tmp_path, 1, ()))
     assert layout is not None and not layout.activity
     assert [view.name for view in layout.views] == ["use", "clocks"]
     assert {column.partition(".")[2] for column in layout.columns[0][2:]} == {"util", "peak", "memory", "power"}
 
 
-def test_layout_of_an_unknown_view_is_the_first(tmp_path: Path) -> None:
+def test_layout_with_unknown_view_uses_first(tmp_path: Path) -> None:
     layout = layout_of(entry_with(tmp_path, 1), view="nothing")
     assert layout is not None and layout.view == gpu_views.USE
 
 
 @pytest.mark.parametrize("gpus", [2, 64])
 @pytest.mark.parametrize("view", ["activity", "clocks", "transfers"])
-def test_switch_replaces_the_gpu_charts_and_their_series(tmp_path: Path, gpus: int, view: str) -> None:
+def test_view_switch_replaces_gpu_charts_and_series(tmp_path: Path, gpus: int, view: str) -> None:
     entry = entry_with(tmp_path, gpus)
     first, chosen = layout_of(entry), layout_of(entry, view=view)
     assert first is not None and chosen is not None

@@ -66,7 +66,7 @@ def idle_of(cell: str) -> Callable[[dict[str, Any]], bool]:
     )
 
 
-def test_one_bundle_updated_while_another_cell_runs(live: Kernel, tmp_path: Path) -> None:
+def test_output_bundle_is_updated_while_other_cell_runs(live: Kernel, tmp_path: Path) -> None:
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     screen = Screen(live)
     script = f"print('one', flush=True)\n{WAIT.format(gate=first)}print('two', flush=True)\nn = 5\n"
@@ -95,7 +95,7 @@ def test_one_bundle_updated_while_another_cell_runs(live: Kernel, tmp_path: Path
     assert "widget-view" not in json.dumps(list(last["content"]["data"]))
 
 
-def test_the_last_frame_of_many_runs_is_their_end(live: Kernel) -> None:
+def test_output_last_frame_of_many_runs_is_end_state(live: Kernel) -> None:
     screen = Screen(live)
     cells = [screen.client.execute(f"%%aml_submit --name many --wait\nprint({i})") for i in range(4)]
     for cell in cells:
@@ -110,7 +110,7 @@ def test_the_last_frame_of_many_runs_is_their_end(live: Kernel) -> None:
     ]
 
 
-def test_frames_are_few_while_a_script_never_stops_talking(live: Kernel) -> None:
+def test_output_frames_of_chatty_script_are_limited(live: Kernel) -> None:
     screen = Screen(live)
     start = time.monotonic()
     cell = screen.client.execute(
@@ -124,7 +124,7 @@ def test_frames_are_few_while_a_script_never_stops_talking(live: Kernel) -> None
     assert frames[-1]["done"] and len(json.dumps(frames[-1])) < 200_000
 
 
-def test_two_hundred_megabytes_that_are_no_text(live: Kernel) -> None:
+def test_output_of_binary_log_bounds_memory(live: Kernel) -> None:
     screen = Screen(live)
     kernel = psutil.Process(live.pid)
     before = kernel.memory_info().rss

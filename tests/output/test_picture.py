@@ -37,7 +37,7 @@ def size(answer):
     return Image.open(io.BytesIO(answer["png"])).size
 
 
-def test_it_is_twice_its_css_size_and_small():
+def test_picture_has_double_resolution_and_small_size():
     answer = picture.draw(record())
     assert size(answer) == (2 * answer["width"], 2 * answer["height"])
     assert answer["width"] == picture.WIDTH
@@ -64,15 +64,15 @@ def test_it_is_twice_its_css_size_and_small():
         {"phases": [], "state": "lost", "detail": "the machine was restarted"},
     ],
 )
-def test_any_record_can_be_drawn(changes):
+def test_picture_of_any_record_is_drawn(changes):
     assert size(picture.draw(record(**changes)))[0] == 2 * picture.WIDTH
 
 
-def test_an_empty_record_is_a_header():
+def test_picture_of_empty_record_is_header():
     assert size(picture.draw({})) == (2 * picture.WIDTH, 2 * 54)
 
 
-def test_numbers_for_people():
+def test_picture_number_text_is_rounded():
     assert [picture.number_text(v) for v in (0.0, 0.97221, 12345.6, 1e-6, 2.5e9)] == [
         "0",
         "0.9722",
@@ -89,7 +89,7 @@ def test_numbers_for_people():
     ]
 
 
-def test_every_row_of_charts_is_its_own():
+def test_picture_chart_rows_scale_separately():
     flat, steep = series([0.0] * 9), series([float(i) for i in range(9)])
     names = [f"m{i}" for i in range(6)]
     one = picture.draw(record(metrics=dict.fromkeys(names, flat)))
@@ -97,7 +97,7 @@ def test_every_row_of_charts_is_its_own():
     assert one["png"] != other["png"]
 
 
-def test_pyplot_is_never_imported():
+def test_picture_does_not_import_pyplot():
     code = (
         "import sys; from jupyter_amltrain.output import picture; picture.draw({}); "
         "sys.exit('matplotlib.pyplot' in sys.modules)"

@@ -34,14 +34,14 @@ def charts(record: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("gpus", "nodes"), [(0, 1), (1, 1), (2, 2), (8, 1), (8, 4), (9, 1), (16, 1), (64, 8), (64, 64), (512, 64)]
 )
-def test_any_number_of_gpus_is_drawn_sharp_and_small(gpus, nodes):
+def test_gpu_picture_of_any_gpu_count_is_small(gpus, nodes):
     answer = picture.draw(gpu_record(gpus, nodes))
     assert Image.open(io.BytesIO(answer["png"])).size == (2 * picture.WIDTH, 2 * answer["height"])
     assert len(answer["png"]) < picture.MAX_BYTES
     assert answer["height"] < 900
 
 
-def test_noise_on_64_gpus_is_small_enough_too():
+def test_gpu_picture_of_noise_on_64_gpus_is_small():
     record = gpu_record(64, 8)
     noise = np.random.default_rng(0).integers(0, 101, 64 * 75)
     record["gpu"]["heat"]["cells"] = "".join(f"{value:02x}" for value in noise)
@@ -51,14 +51,14 @@ def test_noise_on_64_gpus_is_small_enough_too():
     assert len(picture.draw(record)["png"]) <= picture.MAX_BYTES
 
 
-def test_each_gpu_has_its_colour():
+def test_gpu_picture_has_one_color_per_gpu():
     answer = picture.draw(gpu_record(8))
     assert len(set(GPUS)) == 8
     assert all(share(answer, color) > 1e-4 for color in GPUS)
     assert share(picture.draw(gpu_record(1)), GPUS[1]) == 0
 
 
-def test_charts_show_what_the_record_says():
+def test_gpu_charts_show_record_values():
     shown = charts(gpu_record(2))
     assert [line for line, _ in shown["Utilization"].lines] == [g["util"] for g in gpu_part(2)["gpus"]]
     assert shown["Memory"].value == "peak 41 of 79.7 GiB" and shown["Memory"].total == pytest.approx(79.65 * GIB)
@@ -69,14 +69,14 @@ def test_charts_show_what_the_record_says():
     assert high == gpu_part(1)["gpus"][0]["peak"] and low == gpu_part(1)["gpus"][0]["util"]
 
 
-def test_one_limit_line_of_gpus_with_different_limits_is_left_out():
+def test_gpu_charts_with_different_limits_have_no_limit_line():
     record = gpu_record(2)
     record["gpu"]["gpus"][1]["power_limit"] = 350
     shown = charts(record)
     assert shown["Power"].total is None and shown["Memory"].total is not None
 
 
-def test_more_than_eight_are_a_mean_with_a_band():
+def test_gpu_charts_of_many_gpus_show_mean_and_band():
     record = gpu_record(64, 8)
     shown = charts(record)["Utilization"]
     band = record["gpu"]["util"]
@@ -84,7 +84,7 @@ def test_more_than_eight_are_a_mean_with_a_band():
     assert shown.band[:2] == (band["low"], band["high"])
 
 
-def test_the_heat_map_shows_idle_and_busy_and_holes():
+def test_heat_map_shows_idle_busy_and_gaps():
     record = gpu_record(16)
     record["gpu"]["heat"]["cells"] = "00" * 600 + "64" * 600
     answer = picture.draw(record)
@@ -93,7 +93,7 @@ def test_the_heat_map_shows_idle_and_busy_and_holes():
     assert share(picture.draw(record), HEAT[0]) < 0.005
 
 
-def test_unknown_is_not_zero():
+def test_gpu_charts_unknown_value_is_not_zero():
     record = gpu_record(1)
     record["gpu"]["gpus"][0].update(power=[None] * 150, util=[], memory_total=None, power_limit=None)
     shown = charts(record)
@@ -105,7 +105,7 @@ def test_unknown_is_not_zero():
     assert idle["Utilization"].value == "mean 0 %" and idle["Memory"].value == "peak 4 MiB of 79.7 GiB"
 
 
-def test_gpus_that_lie_idle_are_loud():
+def test_gpu_picture_of_idle_gpu_shows_banner():
     plain = gpu_record(1)
     loud = picture.draw({**plain, "truth": TRUTH})
     assert share(loud, RED_GROUND, near=3) > 0.04
@@ -117,7 +117,7 @@ def test_gpus_that_lie_idle_are_loud():
     assert picture.draw({"truth": long})["height"] < 200
 
 
-def test_the_end_has_its_figures_below():
+def test_gpu_picture_of_ended_run_shows_summary():
     texts = [text for text, _ in picture._lines(gpu_record(8))]
     assert (
         texts[0].replace("\xa0", " ").startswith("GPU:  memory peak 40.0 GiB of 79.7 GiB, utilization mean 74 to 81 %")
@@ -132,7 +132,7 @@ def test_the_end_has_its_figures_below():
     assert any("GPU 0 is a MIG instance." in text for text, _ in picture._lines(gpu_record(1, truth=told)))
 
 
-def test_all_charts_share_one_time_axis_with_its_phases():
+def test_gpu_charts_share_time_axis_with_phases():
     record = gpu_record(1)
     span = time_span(record)
     assert span.start == START and span.length == 3600
@@ -153,7 +153,7 @@ def test_all_charts_share_one_time_axis_with_its_phases():
         {"gpus": []},
     ],
 )
-def test_parts_of_a_record_can_be_drawn(change):
+def test_gpu_picture_of_partial_record_is_drawn(change):
     record = gpu_record(1)
     record["gpu"] = {**record["gpu"], **change}
     assert picture.draw(record)["png"]

@@ -60,7 +60,7 @@ def all_of(widget: Any) -> list[Any]:
     return [widget, *(x for child in getattr(widget, "children", ()) for x in all_of(child))]
 
 
-def test_few_ticks_are_drawn_as_they_are(tmp_path: Path) -> None:
+def test_plain_chart_of_few_samples_is_exact(tmp_path: Path) -> None:
     entry = entry_of()
     entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, POINTS - 1)))
     node = entry.telemetry.node(0)
@@ -69,7 +69,7 @@ def test_few_ticks_are_drawn_as_they_are(tmp_path: Path) -> None:
     assert np.array_equal(values, node.since(0)[1], equal_nan=True)
 
 
-def test_a_node_without_ticks_is_no_hindrance(loop: LoopThread, tmp_path: Path) -> None:
+def test_plain_chart_with_empty_node_is_drawn(loop: LoopThread, tmp_path: Path) -> None:
     entry = entry_of()
     for number in (0, 1):
         entry.telemetry.feed(number, b"".join(lines_of(tmp_path, 8, 20, number)))
@@ -88,7 +88,7 @@ def test_a_node_without_ticks_is_no_hindrance(loop: LoopThread, tmp_path: Path) 
     assert np.allclose(marks[0].y[1], util)
 
 
-def test_what_no_gpu_tells_is_a_hole_without_a_warning(loop: LoopThread, tmp_path: Path) -> None:
+def test_plain_chart_missing_values_are_gaps_without_warning(loop: LoopThread, tmp_path: Path) -> None:
     entry = entry_of()
     entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 9, 20, curve=lambda gpu, s: [None] * 6)))
     from jupyter_amltrain.output.plain import _band
@@ -100,7 +100,7 @@ def test_what_no_gpu_tells_is_a_hole_without_a_warning(loop: LoopThread, tmp_pat
     assert len(t) == 20 and np.isnan(rows).all()
 
 
-def test_nobody_looks_any_more_when_the_charts_fail(loop: LoopThread, tmp_path: Path) -> None:
+def test_plain_dashboard_failure_releases_viewer(loop: LoopThread, tmp_path: Path) -> None:
     entry = entry_of()
     entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, 20)))
     sources = Sources(loop, entry)
@@ -110,7 +110,7 @@ def test_nobody_looks_any_more_when_the_charts_fail(loop: LoopThread, tmp_path: 
     sources.until(lambda: sources.lookers == 0 and not entry.telemetry._listeners)
 
 
-def test_the_end_of_a_run_is_nobodys_look(loop: LoopThread, tmp_path: Path) -> None:
+def test_plain_dashboard_of_ended_run_releases_viewer(loop: LoopThread, tmp_path: Path) -> None:
     entry = entry_of()
     entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, 20)))
     sources = Sources(loop, entry)
@@ -121,7 +121,7 @@ def test_the_end_of_a_run_is_nobodys_look(loop: LoopThread, tmp_path: Path) -> N
     assert any("ended" in str(getattr(widget, "value", "")) for widget in all_of(box))
 
 
-def test_a_monitor_has_no_run_and_says_what_happened(loop: LoopThread, tmp_path: Path) -> None:
+def test_plain_dashboard_of_monitor_shows_notes(loop: LoopThread, tmp_path: Path) -> None:
     entry = entry_of()
     entry.kind = "monitor"
     entry.telemetry.feed(0, b"".join([*lines_of(tmp_path, 1, 20), b'{"seq":20,"note":"GPU 0 fell off the bus"}\n']))

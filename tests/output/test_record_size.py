@@ -16,7 +16,7 @@ from tests import telemetry_files as files
 from tests.output.test_feed import entry_of
 
 
-def test_a_notebook_after_a_day_of_64_gpus_is_small(tmp_path: Path) -> None:
+def test_notebook_of_day_with_64_gpus_is_small(tmp_path: Path) -> None:
     """Record, text and picture of two nodes with 32 GPUs each, 24 hours long, and eleven metrics."""
     entry = entry_of()
     for node in (0, 1):

@@ -20,7 +20,7 @@ def frame(tmp_path: Path) -> pandas.DataFrame:
     return frame_of({n: (tmp_path / "telemetry" / f"node-{n}.jsonl").read_bytes() for n in (0, 1)})
 
 
-def test_two_nodes_by_time(frame: pandas.DataFrame) -> None:
+def test_frame_of_two_nodes_is_sorted_by_time(frame: pandas.DataFrame) -> None:
     assert len(frame) == 60 and list(frame["node"][:4]) == [0, 1, 0, 1]
     assert frame["time"].is_monotonic_increasing and str(frame["time"].dtype).endswith("UTC]")
     one = frame[frame["node"] == 1]
@@ -31,25 +31,25 @@ def test_two_nodes_by_time(frame: pandas.DataFrame) -> None:
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_written_and_read_again(frame: pandas.DataFrame, ending: str, tmp_path: Path) -> None:
+def test_frame_file_round_trip_is_equal(frame: pandas.DataFrame, ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"run{ending}"
     write(frame, path)
     again = pandas.read_csv(path) if ending == ".csv" else pandas.read_parquet(path)
     assert again["gpu0_power"].tolist() == frame["gpu0_power"].tolist() and len(again.columns) == len(frame.columns)
 
 
-def test_a_run_without_ticks_is_an_empty_table() -> None:
+def test_frame_without_samples_is_empty() -> None:
     assert list(frame_of({0: b""}).columns) == ["node", "seq", "time"]
 
 
-def test_what_cannot_be_written_is_said_before(tmp_path: Path) -> None:
+def test_export_format_invalid_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"run\.xls.*\.csv"):
         check_format(tmp_path / "run.xls")
     with pytest.raises(CommandError, match="no folder"):
         check_format(tmp_path / "nowhere" / "run.csv")
 
 
-def test_series_that_change_are_columns_with_holes() -> None:
+def test_frame_with_changed_header_has_missing_values() -> None:
     lines = ['{"columns":["seq","t","cpu"]}', "[0,1.0,5]", '{"columns":["seq","t","memory","cpu"]}', "[1,2.0,70,6]", ""]
     frame = frame_of({0: "\n".join(lines).encode()})
     assert list(frame.seq) == [0, 1] and list(frame.cpu) == [5.0, 6.0]
@@ -72,7 +72,7 @@ CHANGES = [
 ]
 
 
-def test_what_is_recorded_when_it_changes_is_held() -> None:
+def test_frame_holds_values_recorded_on_change() -> None:
     frame = frame_of({0: "\n".join(CHANGES).encode()})
     assert list(frame.gpu0_sm_active) == [2.0] * 3 and list(frame.gpu1_util) == [3.0] * 3
     assert list(frame.gpu0_throttle) == [4.0, 4.0, 0.0] and list(frame.gpu0_mem_clock) == [2619.0] * 3
@@ -86,7 +86,7 @@ def test_what_is_recorded_when_it_changes_is_held() -> None:
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_all_columns_are_written_with_times_of_milliseconds(ending: str, tmp_path: Path) -> None:
+def test_frame_file_has_all_columns_and_millisecond_times(ending: str, tmp_path: Path) -> None:
     frame = frame_of({0: "\n".join(CHANGES).encode()})
     path = tmp_path / f"run{ending}"
     write(frame, path)

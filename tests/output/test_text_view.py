@@ -37,7 +37,7 @@ def record(**more: object) -> RunRecord:
         (59.6, "1 min 0 s"), (123, "2 min 3 s"), (3599.6, "1 h 0 min"), (3840, "1 h 4 min"), (90000, "25 h 0 min"),
     ],
 )  # fmt: skip
-def test_seconds(seconds: float | None, text: str) -> None:
+def test_seconds_text_is_rounded(seconds: float | None, text: str) -> None:
     assert seconds_text(seconds) == text
 
 
@@ -48,11 +48,11 @@ def test_seconds(seconds: float | None, text: str) -> None:
         (2**40, "1.0 TiB"), (2**52, "4096.0 TiB"),
     ],
 )  # fmt: skip
-def test_bytes(size: float | None, text: str) -> None:
+def test_bytes_text_is_rounded(size: float | None, text: str) -> None:
     assert bytes_text(size) == text
 
 
-def test_the_state_line() -> None:
+def test_state_line_shows_phases() -> None:
     phases = (
         Phase(name="queued", start=1.0, end=1.1, seconds=0.1),
         Phase(name="running", start=1.1, end=13.1, seconds=12.0),
@@ -65,7 +65,7 @@ def test_the_state_line() -> None:
     assert "target not responding" in state_line(record(reachable=False))
 
 
-def test_the_whole_text() -> None:
+def test_record_text_shows_all_parts() -> None:
     text = record_text(
         record(
             state="failed",
@@ -91,12 +91,12 @@ def test_the_whole_text() -> None:
     assert lines[7:] == [f"  line {i}" for i in range(22, 30)]
 
 
-def test_a_detail_is_said_while_it_matters() -> None:
+def test_record_text_shows_detail_only_before_end() -> None:
     assert "3 before it" in record_text(record(state="queued", detail="3 before it"))
     assert "3 before it" not in record_text(record(state="completed", done=True, detail="3 before it"))
 
 
-def test_nothing_known_is_one_line() -> None:
+def test_record_text_without_details_is_one_line() -> None:
     assert record_text(record()) == "local/digits-k3f9  running"
 
 
@@ -113,7 +113,7 @@ def summed(index: int, **more: object) -> dict[str, object]:
     return {"node": 0, "index": index, "name": "H100", **figures, "energy_wh": 481.2, "first_use": 3.25, **more}
 
 
-def test_gpus_of_a_live_run_are_one_line() -> None:
+def test_record_text_of_live_gpus_is_one_line() -> None:
     one = gpu(0, util=(10.0, None, 90.0), memory=(GIB, 40 * GIB, None))
     assert record_text(record(gpu=GpuTelemetry(gpus=(one,)))).splitlines()[1:] == [
         "GPU: H100, memory peak 40.0 GiB of 80.0 GiB, utilization mean 50 %"
@@ -132,7 +132,7 @@ def test_gpus_of_a_live_run_are_one_line() -> None:
     ]
 
 
-def test_what_no_device_told_is_not_zero() -> None:
+def test_record_text_unknown_gpu_value_is_not_zero() -> None:
     blind = gpu(0, memory_total=None, util=(None, None), memory=())
     lines = record_text(record(gpu=GpuTelemetry(gpus=(blind,), note="GPU 0 fell off\nthe bus"))).splitlines()
     assert lines[1:] == ["GPU: H100, memory peak n/a, utilization mean n/a, GPU 0 fell off the bus"]
@@ -143,11 +143,11 @@ def test_what_no_device_told_is_not_zero() -> None:
     ]
 
 
-def test_a_machine_without_gpus_gets_no_line() -> None:
+def test_record_text_without_gpu_has_no_gpu_line() -> None:
     assert record_text(record(gpu=GpuTelemetry(note="No NVIDIA driver."))) == "local/digits-k3f9  running"
 
 
-def test_the_summary_of_an_ended_run() -> None:
+def test_record_text_of_ended_run_shows_gpu_summary() -> None:
     hint = "The data loader is likely\nsingle-threaded."
     more = {"gpus": (gpu(0), gpu(1)), "note": ""}
     summary = {"gpus": [summed(0), summed(1, util_mean=80.0, energy_wh=700.0, first_use=2.0)], "hint": hint}
@@ -161,7 +161,7 @@ def test_the_summary_of_an_ended_run() -> None:
     assert "energy n/a" in record_text(record(gpu=GpuTelemetry(**more), summary=missing))  # type: ignore[arg-type]
 
 
-def test_gpus_that_lie_idle_are_said_at_once() -> None:
+def test_record_text_of_idle_gpu_begins_with_warning() -> None:
     truth = GpuTruth(verdict="not used", detail="GPU 0 had 0 % for 60 s.", cause="A CPU-only wheel?")
     lines = record_text(record(truth=truth, metrics={})).splitlines()
     assert lines[1].startswith("GPU IDLE: GPU 0 had 0 % for 60 s.; ") and lines[1].endswith("A CPU-only wheel?")
@@ -169,7 +169,7 @@ def test_gpus_that_lie_idle_are_said_at_once() -> None:
         assert len(record_text(record(truth=GpuTruth(verdict=verdict, detail="x"))).splitlines()) == 1
 
 
-def test_allocator_errors_and_rate_stand_beside_the_driver() -> None:
+def test_record_text_shows_allocator_errors_and_throughput() -> None:
     errors = {"xids": "79, 45", "ecc_correctable": 3, "rows_remapped": 1}
     one = summed(0, torch_allocated_peak=30 * 1024, torch_reserved_peak=36 * 1024, **errors)
     rate = {"samples_per_second": MetricSeries(step=(1,), value=(412.0,), last=412.0, n=1)}
@@ -187,7 +187,7 @@ def test_allocator_errors_and_rate_stand_beside_the_driver() -> None:
         (("power", "counter"), ""),
     ],
 )
-def test_energy_says_whence_it_is(sources: tuple[str, str], word: str) -> None:
+def test_gpu_energy_text_names_source(sources: tuple[str, str], word: str) -> None:
     summary = {"gpus": [summed(k, energy_source=source) for k, source in enumerate(sources)]}
     words = gpu_words({}, summary)
     energy = next(text for text in words if "Wh" in text)

@@ -31,12 +31,12 @@ from jupyter_amltrain.output.text_view import throughput_words
         ("epochs", ""),
     ],
 )
-def test_metric_name_is_recognized_as_a_rate(name: str, unit: str) -> None:
+def test_throughput_metric_name_is_recognized(name: str, unit: str) -> None:
     words = throughput_words({"loss": 0.1, name: 412.4})
     assert words == ("" if not unit else "throughput 412" if unit == "throughput" else f"412 {unit}/s")
 
 
-def test_rate_of_samples_says_more_than_one_of_steps() -> None:
+def test_throughput_prefers_samples_over_steps() -> None:
     assert throughput_words({"it/s": 3.21, "samples/s": 12345.0}) == "12,345 samples/s"
     assert throughput_words({"samples/s": None, "it/s": 3.214}) == "3.21 steps/s"
     assert throughput_words({"samples/s": float("nan"), "x/s": -1.0, "it/s": 0.0}) == ""

@@ -30,12 +30,12 @@ class Run:
 
 
 @pytest.mark.parametrize("window", ["10m", -1, float("nan"), float("inf"), None, True])
-def test_a_window_that_is_no_length_of_time_is_refused(window: Any) -> None:
+def test_view_invalid_window_is_refused(window: Any) -> None:
     with pytest.raises(CommandError, match="window="):
         View(Run(), window)
 
 
-def test_without_a_kernel_a_dashboard_is_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_view_without_kernel_prints_text(capsys: pytest.CaptureFixture[str]) -> None:
     View(Run()).show()
     assert "local/r-22222  running" in capsys.readouterr().out
 
@@ -49,7 +49,7 @@ def sampled(folder: Path, gpus: int = 2) -> tuple[Entry, Dashboard, GpuTelemetry
 
 
 @pytest.mark.parametrize("gpus", [2, 16])
-def test_what_happened_to_a_gpu_and_metrics_without_a_chart_are_said(tmp_path: Path, gpus: int) -> None:
+def test_dashboard_legend_shows_notes_and_extra_metrics(tmp_path: Path, gpus: int) -> None:
     _, dashboard, _ = sampled(tmp_path, gpus)
     assert "metrics" not in dashboard.legend.value
     dashboard.say("GPU 1 fell off the <bus>", 5)
@@ -59,7 +59,7 @@ def test_what_happened_to_a_gpu_and_metrics_without_a_chart_are_said(tmp_path: P
     assert "bus" not in dashboard.legend.value and "metrics" not in dashboard.legend.value
 
 
-def test_a_monitor_has_no_memory_of_its_own(tmp_path: Path) -> None:
+def test_monitor_table_has_no_run_memory(tmp_path: Path) -> None:
     _, _, part = sampled(tmp_path)
     part = msgspec.structs.replace(part, now=({"mine": 0, "others": 3 << 20}, {"mine": 0, "others": None}))
     assert "this run" in table_html(part)
@@ -68,7 +68,7 @@ def test_a_monitor_has_no_memory_of_its_own(tmp_path: Path) -> None:
     assert ">3.0 MiB</td>" in alone
 
 
-def test_an_instance_is_named_after_its_gpu() -> None:
+def test_mig_instance_name_contains_gpu() -> None:
     assert [gpu_name({"index": index}) for index in (0, 7, 100, 203)] == [
         "GPU 0",
         "GPU 7",

@@ -117,28 +117,28 @@ def _spawned(notebook: Path, folder: Path) -> str:
     return said.decode().strip()
 
 
-def test_records_beside_planted_modules_are_written(helped):
+def test_helper_beside_planted_modules_writes_records(helped):
     assert helped["record"]["state"] == "imported"
 
 
-def test_pictures_beside_planted_modules_are_drawn(helped):
+def test_helper_beside_planted_modules_draws_picture(helped):
     assert helped["picture"]["png"].startswith(b"\x89PNG")
 
 
-def test_azure_process_beside_planted_modules_answers(helped):
+def test_azure_helper_beside_planted_modules_answers(helped):
     assert helped["azure"]["pid"]
 
 
-def test_spawned_child_of_helper_beside_planted_modules_imports_the_real_ones(helped):
+def test_helper_child_beside_planted_modules_imports_real_ones(helped):
     assert helped["spawned"] == "imported"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_planted_module_never_runs_in_a_helper(helped, name):
+def test_planted_module_is_not_run_by_helper(helped, name):
     assert not (helped["ran"] / name).exists()
 
 
-def test_environment_keeps_only_absolute_foreign_entries_of_pythonpath(tmp_path, monkeypatch):
+def test_helper_environment_keeps_absolute_pythonpath_entries(tmp_path, monkeypatch):
     here, libraries = tmp_path / "notebook", tmp_path / "libraries"
     here.mkdir()
     link = tmp_path / "link"
@@ -150,13 +150,13 @@ def test_environment_keeps_only_absolute_foreign_entries_of_pythonpath(tmp_path,
     assert "PYTHONPATH" not in child_process.environment()
 
 
-def test_environment_makes_relative_paths_absolute(tmp_path, monkeypatch):
+def test_helper_environment_relative_paths_become_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "company.pem")
     assert child_process.environment()["REQUESTS_CA_BUNDLE"] == str(tmp_path / "company.pem")
 
 
-def test_environment_in_a_deleted_folder_is_made(tmp_path, monkeypatch):
+def test_helper_environment_in_deleted_folder_is_made(tmp_path, monkeypatch):
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -165,7 +165,7 @@ def test_environment_in_a_deleted_folder_is_made(tmp_path, monkeypatch):
     assert child_process.environment()["SSL_CERT_FILE"] == "company.pem"
 
 
-def test_command_gives_arguments_as_m_does(tmp_path):
+def test_helper_command_passes_arguments(tmp_path):
     (tmp_path / "shown.py").write_text("import sys; print(__name__, sys.argv[1:], sys.path[0] != '')")
     line = child_process.command("shown", "-x", "a b", "")
     done = subprocess.run(line, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)

@@ -15,7 +15,7 @@ def pieces(data: bytes, most: int):
     return lambda size: stream.read(min(size, most))
 
 
-def test_messages_come_back_whole_from_whatever_pieces() -> None:
+def test_frames_in_pieces_are_read_whole() -> None:
     messages = [{"id": 1, "text": "x" * 5000}, {"id": 2}]
     take = pieces(b"".join(map(framing.pack, messages)), 7)
     assert [framing.read(take), framing.read(take)] == messages
@@ -23,17 +23,17 @@ def test_messages_come_back_whole_from_whatever_pieces() -> None:
         framing.read(take)
 
 
-def test_a_torn_frame_is_the_end() -> None:
+def test_torn_frame_raises_eof() -> None:
     with pytest.raises(EOFError):
         framing.read(pieces(framing.pack({"id": 1})[:-1], 100))
 
 
-def test_what_is_no_frame_is_refused_before_it_is_read() -> None:
+def test_invalid_frame_length_is_refused() -> None:
     with pytest.raises(ValueError, match="a frame of 1751477356 bytes"):
         framing.read(pieces(b"hello", 100))
 
 
-def test_a_frame_is_written_whole_when_the_pipe_takes_a_little_at_a_time() -> None:
+def test_frame_partial_writes_are_completed() -> None:
     got = bytearray()
 
     def put(view: memoryview) -> int:

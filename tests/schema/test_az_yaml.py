@@ -42,13 +42,13 @@ def job(text: str, folder: str = "/home/user") -> az_yaml.JobFile:
         ("command: a\nenvironment_variables: 3\n", "line 2, environment_variables: not what can stand here"),
     ],
 )
-def test_errors_name_line_and_key(text: str, said: str) -> None:
+def test_yaml_error_names_line_and_key(text: str, said: str) -> None:
     with pytest.raises(SpecError) as error:
         az_yaml_job.spec_of(job(text))
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_command_file_as_a_job_of_ours(tmp_path: Path) -> None:
+def test_command_yaml_becomes_job_spec(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     text = """\
 $schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
@@ -89,7 +89,7 @@ identity: {type: managed, client_id: 00000000-0000-0000-0000-000000000000}
     assert spec.identity == "managed:00000000-0000-0000-0000-000000000000"
 
 
-def test_the_targets_compute_stands_in_for_the_files() -> None:
+def test_yaml_compute_is_replaced_by_target() -> None:
     command = job("command: a\ncompute: azureml:old\n" + ENV)
     assert command.compute == "old" and az_yaml.placed(command, "new")["compute"] == "azureml:new"
     free = az_yaml.placed(command, "", "Standard_DS3_v2")
@@ -103,7 +103,7 @@ def test_the_targets_compute_stands_in_for_the_files() -> None:
     assert "compute" not in az_yaml.placed(job("type: import\n"), "new")
 
 
-def test_parameters_are_inputs() -> None:
+def test_yaml_parameters_become_inputs() -> None:
     file = job("command: a\ninputs:\n  lr: 0.1\n  data: {type: uri_file, path: a.csv}\n")
     doc = az_yaml.with_params(file, {"lr": 0.5, "data": "azureml:digits:1"}).doc
     assert doc["inputs"] == {"lr": 0.5, "data": {"type": "uri_file", "path": "azureml:digits:1"}}
@@ -135,7 +135,7 @@ SPECS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("more", SPECS)
-def test_there_and_back(more: dict[str, Any], tmp_path: Path) -> None:
+def test_job_spec_yaml_round_trip_is_equal(more: dict[str, Any], tmp_path: Path) -> None:
     given = {"environment": Environment(name="azureml:mine:1"), **more}
     spec = validated(JobSpec(name="digits", script="print('é')\n", experiment="exp", source=str(tmp_path), **given))
     doc = az_yaml_job.doc_of(spec, argv=["python", "-u", "script.py"], script=spec.script, code=str(tmp_path))
@@ -161,7 +161,7 @@ def test_there_and_back(more: dict[str, Any], tmp_path: Path) -> None:
      "x = '''\nAMLTRAIN_SCRIPT\n'''\nprint(x)\n", "print('a\\tb', '$HOME `x` \\\\')  \n", "print('é€')\n",
      "\n\nprint(1)\n\n"],
 )  # fmt: skip
-def test_the_command_writes_the_script_byte_for_byte(script: str, tmp_path: Path) -> None:
+def test_yaml_command_writes_script_byte_for_byte(script: str, tmp_path: Path) -> None:
     spec = JobSpec(name="a", script=script, environment=Environment(name="azureml:mine:1"))
     doc = az_yaml_job.doc_of(spec, argv=["cat", "script.py"], script=script)
     text = az_yaml_job.text_of(doc)
@@ -178,7 +178,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("key", STEPS)
-def test_missing_component_file_is_named_with_its_key(tmp_path: Path, key: str) -> None:
+def test_missing_component_file_error_names_key(tmp_path: Path, key: str) -> None:
     text, where = STEPS[key]
     file = job(f"{text.format('./parts/train.yml')}type: pipeline\n", str(tmp_path))
     with pytest.raises(SpecError) as caught:
@@ -200,7 +200,7 @@ def test_missing_component_file_is_named_with_its_key(tmp_path: Path, key: str) 
 
 
 @pytest.mark.parametrize("text", ["file:./env.yml", "file:env"])
-def test_missing_environment_file_is_named_with_its_key(tmp_path: Path, text: str) -> None:
+def test_missing_environment_file_error_names_key(tmp_path: Path, text: str) -> None:
     file = job(f"command: echo 1\nenvironment: {text}\n", str(tmp_path))
     with pytest.raises(SpecError) as caught:
         az_yaml_job.spec_of(file)
@@ -214,5 +214,5 @@ REGISTERED = "azureml://registries/azureml/environments/e/labels/latest"
 
 
 @pytest.mark.parametrize("name", ["azureml:env:1", REGISTERED, "e@latest"])
-def test_name_of_an_asset_is_no_file(name: str) -> None:
+def test_asset_name_is_not_read_as_file(name: str) -> None:
     assert az_yaml_job.spec_of(job(f"command: echo 1\nenvironment: {name}\n"))

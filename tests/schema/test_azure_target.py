@@ -28,7 +28,7 @@ def wrong(kind: type[AzureTarget], name: str = "gpu-cluster", **values: Any) -> 
 
 
 @pytest.mark.parametrize("kind", AZURE_KINDS)
-def test_the_fields_of_every_kind(kind: type[AzureTarget]) -> None:
+def test_azure_kind_fields_name_required_flags(kind: type[AzureTarget]) -> None:
     fields = {field.name: field for field in fields_of(kind)}
     assert fields["workspace"].help and fields["compute"].advanced and kind.title
     assert kind.verb == ("attach" if kind.attached else "create")
@@ -38,7 +38,7 @@ def test_the_fields_of_every_kind(kind: type[AzureTarget]) -> None:
     assert not any(name in ("password", "token", "key", "secret") for name in fields)
 
 
-def test_what_is_right() -> None:
+def test_azure_target_with_valid_fields_is_accepted() -> None:
     target, none = checked(AmlComputeTarget, "gpu-cluster", {"size": "Standard_NC6s_v3", "max_nodes": "4"})
     assert none == {} and target == AmlComputeTarget(name="gpu-cluster", size="Standard_NC6s_v3", max_nodes=4)
     again = msgspec.convert(msgspec.to_builtins(target), AmlComputeTarget)
@@ -78,15 +78,17 @@ def test_what_is_right() -> None:
         (ServerlessTarget, "less", {"size": "x", "tier": "Cheap"}, "tier", "none of the choices"),
     ],
 )
-def test_what_is_wrong(kind: type[AzureTarget], name: str, values: dict[str, Any], field: str, sentence: str) -> None:
+def test_azure_target_with_invalid_field_is_refused(
+    kind: type[AzureTarget], name: str, values: dict[str, Any], field: str, sentence: str
+) -> None:
     assert sentence in wrong(kind, name, **values)[field]
 
 
-def test_a_secret_that_stands_in_a_field_is_not_repeated() -> None:
+def test_secret_in_target_field_is_not_repeated_in_error() -> None:
     found = wrong(DatabricksTarget, resource_id=f"{PROVIDERS}Microsoft.Databricks/workspaces/d", token_from="dapi-12!x")
     assert list(found) == ["token_from"] and "dapi" not in found["token_from"]
     assert "Name the environment variable" in wrong(DatabricksTarget, resource_id=MACHINE)["token_from"]
 
 
-def test_what_is_gone_says_what_to_use() -> None:
+def test_retired_kind_names_replacement() -> None:
     assert "--low-priority" in GONE["batch"] and "\n" not in GONE["batch"]

@@ -37,7 +37,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_value_that_is_a_secret_is_refused_by_every_field(value: str) -> None:
+def test_secret_value_in_any_field_is_refused(value: str) -> None:
     specs: list[dict[str, Any]] = [
         {"params": {"x": value}},
         {"params": {"x": {"deep": [1, value]}}},
@@ -62,7 +62,7 @@ def test_value_that_is_a_secret_is_refused_by_every_field(value: str) -> None:
     ["password", "db_password", "dbPassword", "MYPASSWORD", "pwd", "apiKey", "api-key", "client_secret", "access_token",
      "private_key", "connection_string", "AWS_SECRET_ACCESS_KEY", "db_passwd", "credentials"],
 )  # fmt: skip
-def test_name_that_tells_of_a_secret_is_refused_by_every_field(name: str) -> None:
+def test_secret_like_name_in_any_field_is_refused(name: str) -> None:
     specs: list[dict[str, Any]] = [
         {"params": {name: "hunter2"}},
         {"params": {"db": {name: "hunter2"}}},
@@ -84,7 +84,7 @@ def test_name_that_tells_of_a_secret_is_refused_by_every_field(name: str) -> Non
     ["API_TOKEN=abcd", "DB_PASSWORD=x1", "hfToken=abcd", "DB_PASS=x1", "MYPASS=x1", "GH_PAT=x1", "WANDB_API_KEY=abc",
      "X_AUTH=a1B2c3D4e5F6g7H8", "PWD=hunter2", "PASSWORD=12345678"],
 )  # fmt: skip
-def test_environment_variable_that_tells_of_a_secret_is_refused(text: str) -> None:
+def test_secret_like_environment_variable_is_refused(text: str) -> None:
     name, _, value = text.partition("=")
     with pytest.raises(SpecError, match=f"--env-var {name} .*--secret {name}"):
         validated(JobSpec(name="n", env={name: value}))
@@ -101,7 +101,7 @@ def test_environment_variable_that_tells_of_a_secret_is_refused(text: str) -> No
      "model=risk-assessment-model-version-1", "url=https://host:8080/a@b", "path=/data/tokens/v1",
      "secret_weight=1e-05", "token_file=/run/secrets/token", "hash=5f4dcc3b5aa765d61d8327deb882cf99"],
 )  # fmt: skip
-def test_what_only_sounds_like_a_secret_is_accepted(text: str) -> None:
+def test_harmless_name_with_secret_word_is_accepted(text: str) -> None:
     name, _, value = text.partition("=")
     params = {name: json.loads(value) if value.isdigit() else value}
     fields: list[dict[str, Any]] = [{"params": params}, {"tags": {name: value}}, {"args": (f"--{name}", value)}]
@@ -115,12 +115,12 @@ def test_what_only_sounds_like_a_secret_is_accepted(text: str) -> None:
      "TOKEN_FILE=/run/secrets/token", "DATA=https://host:8080/a@b", "KEYBOARD=us", "PASSES=3", "AUTHOR=ada",
      "BYPASS=hard"],
 )  # fmt: skip
-def test_environment_variable_that_only_sounds_like_a_secret_is_accepted(text: str) -> None:
+def test_harmless_environment_variable_with_secret_word_is_accepted(text: str) -> None:
     name, _, value = text.partition("=")
     validated(JobSpec(name="n", env={name: value}))
 
 
-def test_long_texts_are_no_secrets() -> None:
+def test_long_text_is_not_taken_for_secret() -> None:
     long = ["a1" * 500_000, "sk-" * 300_000, "://a:" * 20_000, "eyJ" * 300_000, "A" * 1_000_000, ";pwd " * 200_000]
     assert not any(looks_secret("text", text) for text in long)
 
@@ -131,7 +131,7 @@ LINES = ["--param password=hunter2", "--env-var DB_PASS=hunter2", f"--tag ci={GI
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_secret_in_a_line_is_refused(line: str) -> None:
+def test_secret_in_submit_line_is_refused(line: str) -> None:
     from jupyter_amltrain.commands import magic_line
     from jupyter_amltrain.commands.forms import compose
     from jupyter_amltrain.commands.submit import parse_submit
@@ -142,7 +142,7 @@ def test_secret_in_a_line_is_refused(line: str) -> None:
     assert "secret" in str(compose(f"%%aml_submit {line}", None, cell="pass").errors)
 
 
-def test_secret_in_a_call_is_refused_and_nothing_is_written(home: Path, api: Any) -> None:
+def test_secret_in_api_call_is_refused_and_not_written(home: Path, api: Any) -> None:
     calls: list[dict[str, Any]] = [
         {"params": {"password": "hunter2"}}, {"env": {"AWS_SECRET_ACCESS_KEY": "hunter2"}}, {"tags": {"ci": GITHUB}},
         {"args": ["--api-key=hunter2"]}, {"name": GITHUB}, {"experiment": GITHUB},

@@ -9,7 +9,7 @@ from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema.job import MAX_NAME, JobSpec, Resources, validated
 
 
-def test_a_job_survives_json() -> None:
+def test_job_spec_json_round_trip_is_equal() -> None:
     spec = JobSpec(
         name="digits",
         script="pass\n",
@@ -27,13 +27,13 @@ def test_a_job_survives_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
 
 
-def test_what_a_later_version_added_is_ignored() -> None:
+def test_job_spec_with_unknown_field_ignores_field() -> None:
     data = {**msgspec.to_builtins(JobSpec(name="x")), "nodes": 4}
     assert msgspec.convert(data, JobSpec) == JobSpec(name="x")
 
 
 @pytest.mark.parametrize("name", ["x", "a name with blanks", "Ünï-çødé 数字", "n" * MAX_NAME])
-def test_names_that_hold(name: str) -> None:
+def test_job_name_valid_is_accepted(name: str) -> None:
     spec = JobSpec(name=name)
     assert validated(spec) is spec
 
@@ -68,7 +68,7 @@ def test_names_that_hold(name: str) -> None:
         ({"tags": {"k": "v" * 5001}}, "--tag"),
     ],
 )
-def test_what_cannot_be_run_names_the_field_and_what_may_be(fields: dict[str, Any], said: str) -> None:
+def test_job_spec_invalid_error_names_field_and_hint(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as caught:
         validated(JobSpec(**{"name": "x", **fields}))
     assert said in str(caught.value) and "\n" not in str(caught.value) and caught.value.hint

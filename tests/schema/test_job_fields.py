@@ -33,12 +33,12 @@ def full() -> JobSpec:
     )
 
 
-def test_all_of_it_survives_json_and_is_allowed() -> None:
+def test_full_job_spec_json_round_trip_is_valid() -> None:
     spec = validated(full())
     assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
 
 
-def test_a_record_without_these_fields_asks_for_nothing_of_them() -> None:
+def test_old_job_record_without_fields_has_defaults() -> None:
     old = {"name": "x", "resources": {"gpus": 1}, "source_sha256": "00"}
     spec = msgspec.convert(old, JobSpec)
     assert spec == JobSpec(name="x", resources=Resources(gpus=1), source_sha256="00")
@@ -87,7 +87,7 @@ def test_a_record_without_these_fields_asks_for_nothing_of_them() -> None:
         ({"tier": "gold"}, "--tier 'gold'"),
     ],
 )
-def test_what_cannot_be_names_the_flag(fields: dict[str, Any], said: str) -> None:
+def test_job_field_invalid_error_names_flag(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as caught:
         validated(JobSpec(name="x", **fields))
     assert said in str(caught.value) and "\n" not in str(caught.value)
@@ -101,14 +101,14 @@ def test_what_cannot_be_names_the_flag(fields: dict[str, Any], said: str) -> Non
         "wasbs://x;AccountKey=TELLTALE",
     ],
 )
-def test_an_address_with_a_key_is_refused_and_not_repeated(address: str) -> None:
+def test_data_address_with_key_is_refused_and_not_repeated(address: str) -> None:
     for fields in ({"inputs": {"a": JobInput(path=address)}}, {"outputs": {"a": JobOutput(path=address)}}):
         with pytest.raises(SpecError) as caught:
             validated(JobSpec(name="x", **fields))
         assert "TELLTALE" not in str(caught.value) and "datastores" in str(caught.value)
 
 
-def test_a_private_key_is_refused_and_not_repeated() -> None:
+def test_private_key_in_service_is_refused_and_not_repeated() -> None:
     with pytest.raises(SpecError) as caught:
         validated(JobSpec(name="x", services=("ssh:-----BEGIN OPENSSH PRIVATE KEY-----\nTELLTALE",)))
     assert "TELLTALE" not in str(caught.value) and "\n" not in str(caught.value)
@@ -124,7 +124,7 @@ def test_a_private_key_is_refused_and_not_repeated() -> None:
         f"docker.io/library/python@sha256:{'a' * 64}",
     ],
 )
-def test_images(image: str) -> None:
+def test_environment_image_valid_is_accepted(image: str) -> None:
     validated(JobSpec(name="x", environment=Environment(image=image)))
     validated(JobSpec(name="x", environment=Environment(image=image, conda="/c.yml")))
 
@@ -140,11 +140,11 @@ def test_images(image: str) -> None:
         "/subscriptions/s/resourceGroups/r/providers/p/workspaces/w/environments/e/versions/3",
     ],
 )
-def test_names_of_environments(name: str) -> None:
+def test_environment_name_valid_is_accepted(name: str) -> None:
     validated(JobSpec(name="x", environment=Environment(name=name)))
 
 
-def test_several_processes_without_a_kind_are_pytorchs() -> None:
+def test_distribution_without_kind_defaults_to_pytorch() -> None:
     assert distribution_of("", None, 1) == Distribution()
     assert distribution_of("", 1, 1) == Distribution(processes=1)
     assert distribution_of("", 2, 1) == Distribution(kind="pytorch", processes=2)

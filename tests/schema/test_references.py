@@ -25,7 +25,7 @@ TEXTS = st.lists(PARTS, max_size=6).map("".join)
 
 
 @given(TEXTS)
-def test_expression_of_a_text_has_the_value_that_an_argument_has(text: str) -> None:
+def test_reference_expression_equals_argument_value(text: str) -> None:
     expected = references.with_places(text, ENV)
     with mock.patch.dict(os.environ, ENV):
         assert eval(references.expression_of(text)) == expected
@@ -34,13 +34,13 @@ def test_expression_of_a_text_has_the_value_that_an_argument_has(text: str) -> N
 
 
 @given(st.recursive(TEXTS, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner), max_leaves=8))
-def test_reference_at_any_depth_is_found_and_replaced(value: Any) -> None:
+def test_nested_reference_is_found_and_replaced(value: Any) -> None:
     found = list(references.references(value))
     assert len(found) == len(re.findall(r"\$\{\{", str(value)))
     assert not list(references.references(references.with_places(value, ENV)))
 
 
-def test_reference_that_ipython_expanded_is_restored() -> None:
+def test_reference_expanded_by_ipython_is_restored() -> None:
     given_line = {"data_dir": "${inputs.data}/a", "both": ["${{inputs.data}}", "${HOME}"], "n": 3}
     assert references.restored(given_line) == {
         "data_dir": "${{inputs.data}}/a",
@@ -49,7 +49,7 @@ def test_reference_that_ipython_expanded_is_restored() -> None:
     }
 
 
-def test_literal_input_keeps_its_type_where_it_stands_alone() -> None:
+def test_literal_input_alone_keeps_type() -> None:
     inputs = {"rate": JobInput(type="literal", value=0.5), "data": JobInput(path="/data")}
     given_params = {"lr": "${{inputs.rate}}", "name": "r=${{inputs.rate}}", "dir": "${{inputs.data}}"}
     assert references.with_literals(given_params, inputs) == {"lr": 0.5, "name": "r=0.5", "dir": "${{inputs.data}}"}
@@ -63,7 +63,7 @@ def test_literal_input_keeps_its_type_where_it_stands_alone() -> None:
         ({"args": ("--data=${{inputs.dta}}",)}, ("dta", "--input dta=")),
     ],
 )
-def test_reference_to_unknown_data_is_refused_with_the_flag(fields: dict[str, Any], named: tuple[str, ...]) -> None:
+def test_reference_to_unknown_data_error_names_flag(fields: dict[str, Any], named: tuple[str, ...]) -> None:
     spec = JobSpec(
         name="x", script="pass", inputs={"data": JobInput(path="/d")}, outputs={"model": JobOutput()}, **fields
     )
@@ -72,7 +72,7 @@ def test_reference_to_unknown_data_is_refused_with_the_flag(fields: dict[str, An
     assert all(word in str(caught.value) for word in named) and "\n" not in str(caught.value)
 
 
-def test_reference_to_own_data_is_accepted() -> None:
+def test_reference_to_declared_data_is_accepted() -> None:
     spec = JobSpec(
         name="x",
         script="pass",

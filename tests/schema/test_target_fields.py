@@ -36,7 +36,7 @@ class Sample(ComputeTarget, frozen=True, kw_only=True, tag="sample"):
     tags: tuple[str, ...] = ()
 
 
-def test_fields_say_what_the_struct_says() -> None:
+def test_fields_of_struct_match_annotations() -> None:
     name, host, low, high, shell, mode, tags = fields_of(Sample)
     assert (name.name, name.flag, name.required) == ("name", "", True)
     assert (host.kind, host.required, host.help) == ("text", True, "Name of the machine, or its address")
@@ -50,7 +50,7 @@ def test_fields_say_what_the_struct_says() -> None:
 
 
 @pytest.mark.parametrize("kind", target_kinds())
-def test_every_field_is_described(kind: type[ComputeTarget]) -> None:
+def test_target_field_has_description(kind: type[ComputeTarget]) -> None:
     texts = described(kind)
     fields = [field for field in fields_of(kind) if field.name != "name"]
     assert {field.name for field in fields} == set(texts) and all(texts.values())
@@ -61,12 +61,12 @@ def test_every_field_is_described(kind: type[ComputeTarget]) -> None:
         assert field.required or field.default == msgspec.to_builtins(getattr(defaults, field.name))
 
 
-def test_only_what_a_person_can_make_is_a_form() -> None:
+def test_target_forms_list_only_creatable_kinds() -> None:
     assert [form.kind for form in forms()][:4] == ["fake", "amlcompute", "serverless", "instance"]
     assert all(field.advanced for field in forms()[0].fields[7:])  # the script of a demonstration
 
 
-def test_texts_as_typed_and_values_of_a_form_give_the_same() -> None:
+def test_typed_and_form_values_give_equal_target() -> None:
     typed: dict[str, Any] = {"size": "gpu-v100", "max_nodes": "4", "low_priority": "true", "idle_minutes": "2.5"}
     form = {"size": "gpu-v100", "max_nodes": 4, "low_priority": True, "idle_minutes": 2.5, "quota": None, "gpus": ""}
     wanted = FakeTarget(name="big", size="gpu-v100", max_nodes=4, low_priority=True, idle_minutes=2.5)
@@ -98,13 +98,13 @@ def test_texts_as_typed_and_values_of_a_form_give_the_same() -> None:
         ("kind", "local", "There is no field 'kind' here."),
     ],
 )
-def test_one_sentence_for_a_wrong_value(field: str, value: Any, sentence: str) -> None:
+def test_target_field_invalid_error_is_one_sentence(field: str, value: Any, sentence: str) -> None:
     found, wrong = checked(FakeTarget, "big", {field: value})
     assert found is None and list(wrong) == [field]
     assert sentence in wrong[field] and "\n" not in wrong[field] and wrong[field].endswith((".", "?"))
 
 
-def test_limits_of_texts_and_what_must_be_given() -> None:
+def test_text_limits_and_required_fields_are_checked() -> None:
     for host, sentence in {
         "a": "too short: 2 characters at least",
         "abcdef": "too long: 5 characters at most",
@@ -119,7 +119,7 @@ def test_limits_of_texts_and_what_must_be_given() -> None:
     assert "is not a list" in checked(Sample, "s1", {"host": "abc", "tags": {"a": 1}})[1]["tags"]
 
 
-def test_names() -> None:
+def test_target_name_is_checked() -> None:
     for good in ("a1", "gpu-cluster", "A_b-3", "x" * 32, "42"):
         assert name_error(good) == ""
     for bad in ("x", "x" * 33, "-x", "_x", "a b", "a/b", "ä1", "a\n", None, 3, ""):
@@ -141,7 +141,7 @@ NOW = scale_action(1, 4, 15.0).fields
         ({"max_nodes": 1}, {"max_nodes": 1}),
     ],
 )
-def test_scale_that_a_cluster_can_have_is_taken(values: dict[str, Any], good: dict[str, Any]) -> None:
+def test_scale_valid_values_are_accepted(values: dict[str, Any], good: dict[str, Any]) -> None:
     assert checked_scale(FakeTarget(name="big"), NOW, values) == (good, {})
 
 
@@ -158,10 +158,10 @@ def test_scale_that_a_cluster_can_have_is_taken(values: dict[str, Any], good: di
         ({}, ""),
     ],
 )
-def test_scale_that_a_cluster_cannot_have_names_the_field(values: dict[str, Any], field: str) -> None:
+def test_scale_invalid_error_names_field(values: dict[str, Any], field: str) -> None:
     assert list(checked_scale(FakeTarget(name="big"), NOW, values)[1]) == [field]
 
 
-def test_maximum_below_the_minimum_of_now_is_refused() -> None:
+def test_scale_maximum_below_current_minimum_is_refused() -> None:
     _, wrong = checked_scale(FakeTarget(name="big"), scale_action(2, 4, 15.0).fields, {"max_nodes": 1})
     assert "--min-nodes" in wrong["max_nodes"]

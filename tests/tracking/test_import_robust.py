@@ -77,7 +77,7 @@ def imported(folder: Path, project: Path, prepare: str = "") -> dict[str, Any]:
     return python("-c", IMPORT, str(folder), str(project), prepare)
 
 
-def test_import_of_a_hostile_journal_keeps_everything_else(tmp_path):
+def test_import_of_hostile_journal_keeps_valid_records(tmp_path):
     bad = [
         tag(2, "surrogate", "a\ud800b"),
         tag(3, "\udfff", "key"),
@@ -122,13 +122,13 @@ def test_import_of_a_hostile_journal_keeps_everything_else(tmp_path):
 
 
 @pytest.mark.parametrize("first", [b"\0\0\0\n", b'{"seq":1,"t":1,"op":"init","b":{},"a":{}}\n'])
-def test_import_without_a_first_line_has_the_run_all_the_same(tmp_path, first):
+def test_import_without_first_line_creates_run(tmp_path, first):
     folder = run_folder(tmp_path / "digits-k3f9", [first, metric(2), metric(3)])
     out = imported(folder, tmp_path / "project")
     assert (out["loss"], out["name"], out["experiment"]) == ([2, 3], "digits", "numbers")
 
 
-def test_import_with_a_state_that_is_no_object_fails_in_one_sentence(tmp_path):
+def test_import_with_invalid_state_file_fails(tmp_path):
     folder = run_folder(tmp_path / "digits-k3f9", [INIT, metric(2)])
     damage = """
 state = Path(run, "state.json")
@@ -156,7 +156,7 @@ out["left"] = [path.name for path in Path(project, ".amltrain").glob("mlflow.db?
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-def test_import_on_a_full_disk_works_in_the_same_process_when_there_is_space(tmp_path):
+def test_import_after_full_disk_succeeds(tmp_path):
     folder = run_folder(tmp_path / "digits-k3f9", [INIT, metric(2)])
     out = imported(folder, tmp_path / "project", FULL)
     *failed, last = out["tries"]
@@ -165,7 +165,7 @@ def test_import_on_a_full_disk_works_in_the_same_process_when_there_is_space(tmp
 
 
 @pytest.mark.parametrize("case", ["folder", "long path", "no database"])
-def test_store_that_cannot_be_opened_is_one_sentence_at_once(tmp_path, case):
+def test_import_into_unusable_store_fails_fast(tmp_path, case):
     project = tmp_path / "project"
     if case == "long path":
         project = tmp_path.joinpath(*["d" * 100] * 5)
@@ -182,7 +182,7 @@ def test_store_that_cannot_be_opened_is_one_sentence_at_once(tmp_path, case):
     assert json.loads((folder / "tracking.json").read_text())["state"] == "failed"
 
 
-def test_sink_replaces_lone_surrogates_and_refuses_strange_values(tmp_path):
+def test_sink_replaces_surrogates_and_refuses_invalid_values(tmp_path):
     with Host(tmp_path) as host:
         body = {"run_id": RUN_ID, "key": "odd", "value": "a\ud800"}
         assert host.call("POST", "runs/set-tag", body)[0] == 200
@@ -198,7 +198,7 @@ def test_sink_replaces_lone_surrogates_and_refuses_strange_values(tmp_path):
         assert [r["b"]["value"] for r in host.records() if r["op"] == "runs/set-tag"] == ["a\ufffd"]
 
 
-def test_sink_keeps_what_lies_behind_a_damaged_line(tmp_path):
+def test_sink_keeps_records_after_damaged_line(tmp_path):
     run_folder(tmp_path / "run", [INIT, metric(2), b"\0\0\0\n", b"[]\n", metric(5)])
     with Host(tmp_path / "run") as host:
         code, answer = host.call("GET", f"metrics/get-history?run_id={RUN_ID}&metric_key=loss")
@@ -216,7 +216,7 @@ def test_sink_keeps_what_lies_behind_a_damaged_line(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs links")
-def test_links_out_of_the_run_folder_are_not_followed(tmp_path):
+def test_import_does_not_follow_outside_links(tmp_path):
     run, secret = tmp_path / "run", tmp_path / "secret"
     secret.mkdir()
     (secret / "key").write_text("secret")
@@ -235,7 +235,7 @@ def test_links_out_of_the_run_folder_are_not_followed(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="needs holes")
-def test_sparse_file_stays_sparse(tmp_path):
+def test_copy_of_sparse_file_is_sparse(tmp_path):
     source = tmp_path / "source"
     with source.open("wb") as file:
         file.write(b"begin")
@@ -252,5 +252,5 @@ def test_sparse_file_stays_sparse(tmp_path):
     assert status.st_mtime_ns == source.stat().st_mtime_ns
 
 
-def test_import_of_any_journal_ends():
+def test_import_of_random_journal_ends():
     assert python("-m", "tests.tracking.import_fuzz", timeout=170) == "held"

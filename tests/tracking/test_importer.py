@@ -42,7 +42,7 @@ def killed(tmp_path_factory):
 @pytest.mark.parametrize(
     "point", ["import_before_commit", "import_after_commit", "import_between_copies", "import_new_store"]
 )
-def test_an_import_killed_anywhere_ends_as_a_clean_one(killed, point):
+def test_import_killed_at_failpoint_equals_clean_import(killed, point):
     case = killed["cases"][point]
     assert case["codes"][0] == KILLED
     assert case["final"] == [0, 0]
@@ -52,7 +52,7 @@ def test_an_import_killed_anywhere_ends_as_a_clean_one(killed, point):
 
 
 @pytest.mark.thorough
-def test_a_clean_import_has_everything(killed):
+def test_import_has_all_records(killed):
     assert killed["clean"] == killed["one_chunk"] == 0 and killed["one_chunk_equal"]
     rows = killed["rows"]
     assert rows["runs"] == 2
@@ -118,7 +118,7 @@ def read(tmp_path_factory):
     return project, python(str(script), str(run), str(project), "failed")
 
 
-def test_a_live_run_is_imported_in_parts(read):
+def test_import_of_live_run_is_partial(read):
     _, out = read
     assert (out["partial"]["state"], out["partial"]["records"]) == ("partial", 10)
     assert out["final"]["state"] == "imported"
@@ -126,12 +126,12 @@ def test_a_live_run_is_imported_in_parts(read):
     assert (out["again"]["records"], out["again"]["files"]) == (0, 0)
 
 
-def test_a_file_system_without_locks_is_said(read):
+def test_import_without_locks_has_note(read):
     assert "without locks" in read[1]["again"]["notes"][-1]
     assert not list((read[0] / ".amltrain").glob("*.soft"))
 
 
-def test_mlflow_itself_reads_what_was_imported(read):
+def test_imported_run_is_readable_by_mlflow(read):
     _, out = read
     run = out["run"]
     assert (run["status"], run["end"]) == ("FAILED", 1_700_000_009_500)  # by the exit code
@@ -147,7 +147,7 @@ def test_mlflow_itself_reads_what_was_imported(read):
     assert out["loaded"] == "LogisticRegression" and out["traces"] >= 1
 
 
-def test_mlflows_page_starts_is_found_again_and_dies_with_us(read, monkeypatch):
+def test_mlflow_ui_is_reused_and_ends_with_parent(read, monkeypatch):
     project, _ = read
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     started = ui.start(str(project))
@@ -176,7 +176,7 @@ print(json.dumps(out))
 """
 
 
-def test_a_store_of_mlflow_2(tmp_path):
+def test_import_into_mlflow_2_store_succeeds(tmp_path):
     try:
         old = mlflow2.interpreter()
     except RuntimeError as error:
@@ -193,7 +193,7 @@ def test_a_store_of_mlflow_2(tmp_path):
     assert any("no place for models logged by MLflow 3" in note for note in out["first"]["notes"])
 
 
-def test_a_run_with_its_own_tracking_server_is_left_alone(tmp_path):
+def test_import_of_direct_run_is_skipped(tmp_path):
     finish_folder(tmp_path, tracking={"run_id": RUN_ID, "mode": "direct"})
     result = importer.import_run(str(tmp_path), str(tmp_path / "project"))
     assert result["state"] == "direct" and "own tracking server" in result["notes"][0]
@@ -201,7 +201,7 @@ def test_a_run_with_its_own_tracking_server_is_left_alone(tmp_path):
     assert json.loads((tmp_path / "tracking.json").read_text())["state"] == "direct"
 
 
-def test_importing_the_modules_imports_no_mlflow():
+def test_tracking_modules_do_not_import_mlflow():
     code = (
         "import sys, json\n"
         "import jupyter_amltrain.tracking.worker, jupyter_amltrain.rpc.client, jupyter_amltrain.tracking.importer\n"
@@ -212,7 +212,7 @@ def test_importing_the_modules_imports_no_mlflow():
     assert python("-c", code) == []
 
 
-def test_a_folder_of_a_newer_schema_is_refused(tmp_path):
+def test_import_of_newer_schema_is_refused(tmp_path):
     from jupyter_amltrain.errors import StateError
 
     finish_folder(tmp_path, schema=99)
@@ -220,7 +220,7 @@ def test_a_folder_of_a_newer_schema_is_refused(tmp_path):
         importer.import_run(str(tmp_path), str(tmp_path))
 
 
-def test_paths_of_the_store_are_private(read):
+def test_store_paths_are_private(read):
     place: Path = read[0] / ".amltrain"
     assert oct(place.stat().st_mode & 0o777) == "0o700"
     assert oct((place / "mlflow.db").stat().st_mode & 0o777) == "0o600"

@@ -145,7 +145,7 @@ def untouched(stage):
 # -- who gets in
 
 
-def test_owner_with_token_sees_the_page_and_its_runs(page, stage):
+def test_mlflow_ui_with_token_shows_runs(page, stage):
     status, body, _ = page.ask("")
     assert status == 200 and b"<title>MLflow</title>" in body
     status, body, _ = page.experiments()
@@ -153,7 +153,7 @@ def test_owner_with_token_sees_the_page_and_its_runs(page, stage):
     assert page.artifact(stage.ids.run, "model.txt")[:2] == (200, b"weights")
 
 
-def test_address_with_token_sets_a_strict_cookie_and_leaves_the_address(started):
+def test_token_address_sets_strict_cookie(started):
     status, body, headers = Page(started["url"]).ask(started["url"])
     assert status == 200 and b"location.replace" in body
     cookie = headers["Set-Cookie"]
@@ -199,7 +199,7 @@ def test_request_without_token_is_refused(started, host, origin, cookie):
         {"Sec-Fetch-Site": ""},
     ],
 )
-def test_change_from_a_foreign_page_is_refused_although_the_cookie_came_along(page, headers):
+def test_cross_site_change_with_cookie_is_refused(page, headers):
     assert page.experiments(**headers)[0] == 403
     assert page.experiments()[0] == 200
 
@@ -246,7 +246,7 @@ def listening(pid: int) -> tuple[list[int], list[str]]:
 
 
 @needs_root
-def test_other_user_gets_no_answer_and_changes_nothing(started, stage, untouched):
+def test_other_user_gets_no_answer(started, stage, untouched):
     ports, unix = listening(started["pid"])
     assert ports == [urlsplit(started["url"]).port]
     key = urlsplit(started["url"]).path.strip("/") or "x"
@@ -261,13 +261,13 @@ def test_other_user_gets_no_answer_and_changes_nothing(started, stage, untouched
 
 
 @needs_root
-def test_other_user_with_the_token_gets_no_answer(started):
+def test_other_user_with_token_gets_no_answer(started):
     script = "urllib.request.urlopen(sys.argv[1], timeout=20)"
     done = run_as_other_user(script, started["url"])
     assert done.returncode != 0 and ("RemoteDisconnected" in done.stderr or "ConnectionReset" in done.stderr)
 
 
-def test_process_of_mlflow_answers_only_with_its_secret(started):
+def test_mlflow_process_without_secret_refuses(started):
     _, unix = listening(started["pid"])
     assert len(unix) == 1 and os.stat(unix[0]).st_mode & 0o777 == 0o600
     assert os.stat(Path(unix[0]).parent).st_mode & 0o777 == 0o700
@@ -298,7 +298,7 @@ def test_process_of_mlflow_answers_only_with_its_secret(started):
         ("proxied", "key"),
     ],
 )
-def test_artifact_outside_of_the_store_is_neither_read_nor_written(page, stage, untouched, run, path):
+def test_artifact_outside_store_is_refused(page, stage, untouched, run, path):
     run, path = getattr(stage.ids, run), path.format(outside=stage.outside)
     status, body, _ = page.artifact(run, path)
     assert status >= 400 and b"secret" not in body
@@ -308,7 +308,7 @@ def test_artifact_outside_of_the_store_is_neither_read_nor_written(page, stage, 
     assert b"key" not in body
 
 
-def test_upload_over_a_link_that_leads_out_is_refused(page, stage, untouched):
+def test_upload_through_outside_link_is_refused(page, stage, untouched):
     assert page.upload(stage.ids.run, "file")[0] >= 400
     assert page.upload(stage.ids.run, "folder/new")[0] >= 400
     assert page.upload(stage.ids.run, "new.txt")[0] == 200
@@ -317,14 +317,14 @@ def test_upload_over_a_link_that_leads_out_is_refused(page, stage, untouched):
 
 @pytest.mark.parametrize("location", ["{uri}", "{path}", "s3://bucket/x", "file://host{path}", "mlflow-artifacts:/x"])
 @pytest.mark.parametrize("api", ["api", "ajax-api"])
-def test_experiment_with_artifacts_elsewhere_is_refused(page, stage, location, api):
+def test_experiment_with_outside_artifacts_is_refused(page, stage, location, api):
     where = location.format(uri=stage.outside.as_uri(), path=stage.outside)
     body = {"name": f"new {location} {api}", "artifact_location": where}
     assert page.ask(f"{api}/2.0/mlflow/experiments/create", body)[0] >= 400
     assert page.ask(f"{api}/2.0/mlflow/experiments/create", {"name": f"plain {location} {api}"})[0] == 200
 
 
-def test_model_version_from_elsewhere_gives_no_file(page, stage, untouched):
+def test_model_version_from_outside_gives_no_file(page, stage, untouched):
     assert page.ask("ajax-api/2.0/mlflow/registered-models/create", {"name": "m"})[0] == 200
     for run, source in (
         (stage.ids.elsewhere, stage.outside.as_uri()),
@@ -339,13 +339,13 @@ def test_model_version_from_elsewhere_gives_no_file(page, stage, untouched):
         assert status >= 400 and b"secret" not in body
 
 
-def test_proxied_artifacts_of_mlflow_are_off(page, untouched):
+def test_mlflow_artifact_proxy_is_disabled(page, untouched):
     for api in ("api", "ajax-api"):
         path = f"{api}/2.0/mlflow-artifacts/artifacts/key"
         assert page.ask(path)[0] >= 400 and page.ask(path, b"evil", "PUT")[0] >= 400
 
 
-def test_artifact_that_is_a_page_cannot_run_as_one_of_this_origin(page, stage):
+def test_html_artifact_is_sandboxed(page, stage):
     assert page.upload(stage.ids.run, "page.html")[0] == 200
     _, _, headers = page.artifact(stage.ids.run, "page.html")
     assert "sandbox" in headers["Content-Security-Policy"] and headers["X-Content-Type-Options"] == "nosniff"
@@ -372,7 +372,7 @@ def other(stage, tmp_path):
     ui.stop(project)
 
 
-def test_page_that_nobody_uses_ends(other, monkeypatch):
+def test_idle_mlflow_ui_ends(other, monkeypatch):
     monkeypatch.setenv("AMLTRAIN_UI_IDLE", "1")
     started = ui.start(other)
     until(lambda: gone(started["pid"]), "the end of the page")
@@ -382,7 +382,7 @@ def test_page_that_nobody_uses_ends(other, monkeypatch):
     assert ui.start(other)["pid"] != started["pid"]
 
 
-def test_pages_started_at_once_are_one(other):
+def test_concurrent_mlflow_ui_starts_share_process(other):
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(lambda project: ui.start(project), [other, other]))
     assert ui.start(other)["pid"] in {one["pid"] for one in both}
@@ -392,7 +392,7 @@ def test_pages_started_at_once_are_one(other):
         assert page.experiments()[0] == 200
 
 
-def test_page_of_a_killed_kernel_ends(other):
+def test_mlflow_ui_of_killed_kernel_ends(other):
     code = (
         "import sys; from jupyter_amltrain.tracking import ui; print(ui.start(sys.argv[1])['pid'], flush=True); input()"
     )
@@ -405,7 +405,7 @@ def test_page_of_a_killed_kernel_ends(other):
     until(lambda: gone(pid), "the end of the page")
 
 
-def test_page_of_a_terminal_outlives_its_command_and_ends_with_its_shell(other):
+def test_mlflow_ui_of_terminal_ends_with_shell(other):
     code = "import sys; from jupyter_amltrain.tracking import ui; print(ui.start(sys.argv[1], keep=True)['pid'])"
     shell = f'"{sys.executable}" -c "{code}" "{other}"; echo done; read line'
     terminal = subprocess.Popen(
@@ -426,7 +426,7 @@ def test_page_of_a_terminal_outlives_its_command_and_ends_with_its_shell(other):
     until(lambda: gone(pid), "the end of the page")
 
 
-def test_module_beside_the_notebook_is_not_imported(other, tmp_path, monkeypatch):
+def test_mlflow_ui_ignores_planted_module(other, tmp_path, monkeypatch):
     from tests.rpc.test_child_process import plant
 
     notebook = tmp_path / "notebook"
@@ -440,7 +440,7 @@ def test_module_beside_the_notebook_is_not_imported(other, tmp_path, monkeypatch
     assert list(ran.iterdir()) == []
 
 
-def test_store_that_is_not_there_is_said(tmp_path):
+def test_mlflow_ui_without_store_is_refused(tmp_path):
     from jupyter_amltrain.errors import StateError
 
     with pytest.raises(StateError, match="No MLflow store"):
@@ -508,7 +508,7 @@ def signed_in(server, served) -> Page:
     return page
 
 
-def test_server_shows_the_page_to_its_signed_in_user(server, served, signed_in, stage):
+def test_server_shows_mlflow_ui_to_signed_in_user(server, served, signed_in, stage):
     assert served["url"].startswith(f"http://localhost:{server.port}/base/") and served["url"].endswith(served["path"])
     assert listening(served["pid"])[0] == []
     status, body, _ = signed_in.ask("")
@@ -526,7 +526,7 @@ def test_server_shows_the_page_to_its_signed_in_user(server, served, signed_in, 
 
 
 @pytest.mark.parametrize("cookie", ["", "_xsrf=2|1|1|1", "username-127-0-0-1=guess"])
-def test_server_refuses_whoever_is_not_signed_in(server, served, cookie):
+def test_server_refuses_unauthenticated_user(server, served, cookie):
     page = Page(f"http://127.0.0.1:{server.port}{served['path']}", Cookie=cookie)
     assert b"<title>MLflow</title>" not in page.ask("")[1]
     status, body, _ = page.experiments()
@@ -544,18 +544,18 @@ def test_server_refuses_whoever_is_not_signed_in(server, served, cookie):
         {"Host": "evil.example"},
     ],
 )
-def test_server_refuses_changes_from_foreign_pages(signed_in, headers):
+def test_server_refuses_cross_site_changes(signed_in, headers):
     assert signed_in.experiments(**headers)[0] in (403, 404)
     assert signed_in.experiments()[0] == 200
 
 
-def test_server_takes_an_origin_of_its_own_from_an_older_browser(server, signed_in):
+def test_server_accepts_own_origin(server, signed_in):
     origin = f"http://127.0.0.1:{server.port}"
     assert signed_in.experiments(**{"Sec-Fetch-Site": "", "Origin": origin})[0] == 200
 
 
 @needs_root
-def test_other_user_cannot_use_the_server_nor_its_folder(server, served, stage, untouched):
+def test_other_user_cannot_use_server_or_folder(server, served, stage, untouched):
     _, unix = listening(served["pid"])
     done = run_as_other_user(INTRUDE, json.dumps([[server.port], unix, f"base/amltrain/mlflow/{served['key']}"]))
     assert done.returncode == 0, done.stderr
@@ -565,13 +565,13 @@ def test_other_user_cannot_use_the_server_nor_its_folder(server, served, stage, 
     assert "PermissionError" in done.stderr
 
 
-def test_server_says_that_a_page_is_not_running(server):
+def test_server_reports_stopped_mlflow_ui(server):
     page = Page(f"{server.base}amltrain/mlflow/{'0' * 16}/", Authorization=f"token {server.token}")
     status, body, _ = page.ask("")
     assert status == 503 and b"aml_runs ui" in body
 
 
-def test_folder_of_an_ended_server_is_not_used(other, tmp_path, monkeypatch):
+def test_folder_of_ended_server_is_ignored(other, tmp_path, monkeypatch):
     folder = tmp_path / "left"
     folder.mkdir(mode=0o700)
     (folder / page_proxy.SERVER_FILE).write_text(json.dumps({"pid": 2**22 + 1, "base_url": "/", "url": "http://x/"}))
@@ -579,7 +579,7 @@ def test_folder_of_an_ended_server_is_not_used(other, tmp_path, monkeypatch):
     assert "token=" in ui.start(other)["url"]
 
 
-def test_folder_that_others_may_read_is_not_used(other, tmp_path, monkeypatch):
+def test_folder_readable_by_others_is_ignored(other, tmp_path, monkeypatch):
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o755)
@@ -598,7 +598,7 @@ def test_server_extension_imports_nothing_heavy():
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_installation_enables_the_server_extension():
+def test_installation_enables_server_extension():
     folder = ROOT / "jupyter-config" / "jupyter_server_config.d"
     config = json.loads((folder / "jupyter_amltrain.json").read_text())
     assert config["ServerApp"]["jpserver_extensions"] == {"jupyter_amltrain": True}
@@ -608,7 +608,7 @@ def test_installation_enables_the_server_extension():
     )
 
 
-def test_page_behind_a_hub_keeps_its_cookie_to_its_own_path(stage, tmp_path, monkeypatch):
+def test_mlflow_ui_behind_hub_scopes_cookie_path(stage, tmp_path, monkeypatch):
     project = same_store(stage, tmp_path)
     monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/me/")
     started = ui.start(project)

@@ -47,7 +47,7 @@ def keys(case):
     return {row[0] for row in case["rows"][0]}
 
 
-def test_a_short_run_is_there_second_by_second_under_mlflows_names(done):
+def test_system_metrics_of_short_run_have_every_second(done):
     case = done["short"]
     assert keys(case) >= HOST
     for name, column, factor in (
@@ -63,13 +63,13 @@ def test_a_short_run_is_there_second_by_second_under_mlflows_names(done):
     assert moments == [round((START + t) * 1000) for t in range(90)]
 
 
-def test_what_the_device_cannot_tell_is_no_zero(done):
+def test_system_metrics_unknown_value_is_absent(done):
     # gpu 0 tells nothing but what is asked seldom: neither points nor figures of its summary
     told = {key.removeprefix("system/gpu_0_") for key in keys(done["short"]) if key.startswith("system/gpu_0_")}
     assert told == {"memory_clock_megahertz", "throttle_reasons", "uncorrected_ecc_errors", "power_limit_watts"}
 
 
-def test_the_summary_of_an_ended_run_is_one_point_each(done):
+def test_system_metrics_summary_is_one_point_each(done):
     case = done["short"]
     util, memory, power = ([busy(1, t)[i] for t in range(90)] for i in (0, 2, 3))
     assert series(case, "system/gpu_1_utilization_percentage_mean") == [(0, pytest.approx(sum(util) / 90, abs=1e-3))]
@@ -79,7 +79,7 @@ def test_the_summary_of_an_ended_run_is_one_point_each(done):
     assert len(series(case, "system/run_memory_peak_megabytes")) == 1
 
 
-def test_the_table_of_last_points_agrees(done):
+def test_system_metrics_latest_table_matches_points(done):
     for name in ("short", "long", "nodes", "own"):
         points, latest = done[name]["rows"]
         want = {}
@@ -88,13 +88,13 @@ def test_the_table_of_last_points_agrees(done):
         assert {row[0]: [row[3], row[2], row[1]] for row in latest} == want, name
 
 
-def test_ten_samples_a_second_are_thinned(done):
+def test_system_metrics_fast_samples_are_thinned(done):
     points = series(done["fast"], "system/gpu_0_utilization_percentage")
     assert 100 <= len(points) <= 200
     assert points[0][1] == pytest.approx(sum(busy(0, t / 10)[0] for t in range(8)) / 8, abs=0.01)
 
 
-def test_a_long_run_grows_by_its_minutes(done):
+def test_system_metrics_of_long_run_use_minutes(done):
     case = done["long"]
     metrics = 4 + 2 * (6 + 2 + 4)  # of a GPU: columns, shares, what is recorded when it changes
     assert case["young"] == 100 * metrics  # raw as yet
@@ -107,14 +107,14 @@ def test_a_long_run_grows_by_its_minutes(done):
     assert [value for _, value in util] == pytest.approx(means, abs=0.01)  # with its last half minute
 
 
-def test_imports_killed_and_repeated_leave_what_a_clean_one_leaves(done):
+def test_system_metrics_import_after_kill_equals_clean_import(done):
     case = done["long"]
     assert case["killed"] == [-signal.SIGKILL, -signal.SIGKILL]
     assert case["after kills"] and case["again"] == 0 and done["short"]["again"] == 0
     assert case["rows"] == done["clean"]["rows"]
 
 
-def test_two_nodes_have_mlflows_prefixes(done):
+def test_system_metrics_of_two_nodes_have_prefixes(done):
     names = keys(done["nodes"])
     assert {name.rsplit("/", 1)[0] for name in names} == {"system/node_0", "system/node_1"}
     case = done["nodes"]
@@ -123,7 +123,7 @@ def test_two_nodes_have_mlflows_prefixes(done):
     assert series(case, "system/node_1/gpu_0_idle_share") == [(0, 1.0)]
 
 
-def test_a_script_that_logs_system_metrics_keeps_its_own(done):
+def test_system_metrics_logged_by_script_are_kept(done):
     case = done["own"]
     assert case["before"] > 0 and case["during"] == 0
     assert series(case, "system/gpu_0_utilization_percentage") == [(1, 12.0)]
@@ -132,17 +132,17 @@ def test_a_script_that_logs_system_metrics_keeps_its_own(done):
     assert done["untagged"]["rows"][0] == [["system/gpu_0_utilization_percentage", 12.0, 1_700_000_001_000, 0]]
 
 
-def test_a_folder_of_an_earlier_version_gives_its_host(done):
+def test_system_metrics_of_old_folder_have_host(done):
     case = done["golden"]
     assert case["result"]["state"] == "imported" and keys(case) == HOST
     assert len(series(case, "system/run_memory_usage_megabytes")) == 33
 
 
-def test_a_folder_without_telemetry_is_imported_as_ever(done):
+def test_import_without_telemetry_has_no_system_metrics(done):
     assert done["without"]["result"]["state"] == "imported" and done["without"]["rows"] == [[], []]
 
 
-def test_damaged_files_give_what_they_have(done):
+def test_system_metrics_of_damaged_files_are_partial(done):
     case = done["damaged"]
     assert case["result"]["state"] == "imported" and case["result"].get("error") is None
     assert len(series(case, "system/gpu_0_utilization_percentage")) == 7
@@ -157,7 +157,7 @@ def means(values: Sequence[float | None], limit: int) -> NodeTable:
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 16, 17, 100, 1000])
-def test_a_table_is_bounded_and_means_are_true(n):
+def test_means_table_is_bounded_and_exact(n):
     table = means([float(i) for i in range(n)], 8)
     assert len(table.times) <= 8 and table.times[-1] == n - 1
     width = table.width
@@ -166,13 +166,13 @@ def test_a_table_is_bounded_and_means_are_true(n):
     assert table.whole() == n // width
 
 
-def test_holes_in_a_table():
+def test_means_table_skips_missing_values():
     table = means([None, 1.0, None, None, 5.0], 4)
     assert table.width == 2 and table.column("a") == [1.0, None, 5.0]
     assert table.column("b") == [None] * 3
 
 
-def test_many_gpus_for_long_are_bounded_together(tmp_path, monkeypatch):
+def test_system_metrics_of_many_gpus_are_bounded(tmp_path, monkeypatch):
     from jupyter_amltrain.tracking import telemetry_table
 
     monkeypatch.setattr(telemetry_table, "ALL_POINTS", 3000)
@@ -182,7 +182,7 @@ def test_many_gpus_for_long_are_bounded_together(tmp_path, monkeypatch):
     assert len(table.times) * (9 + 8 * 14) <= 3000
 
 
-def test_what_is_recorded_when_it_changes_is_a_series(tmp_path):
+def test_system_metrics_include_slow_values(tmp_path):
     write_node(tmp_path, gpus=2, seconds=30)
     path = tmp_path / "telemetry" / "node-0.jsonl"
     lines = path.read_text().splitlines()
@@ -202,7 +202,7 @@ def test_what_is_recorded_when_it_changes_is_a_series(tmp_path):
     assert not any("unknown" in name for name in named)
 
 
-def test_columns_of_the_header_have_names_of_their_unit(tmp_path):
+def test_system_metrics_names_include_unit(tmp_path):
     write_node(tmp_path, gpus=1, seconds=3)
     (table,) = tables(tmp_path, True)[1]
     table.header["gpu_columns"] += ["sm_active", "nvlink_rx", "throttled_seconds"]
@@ -213,7 +213,7 @@ def test_columns_of_the_header_have_names_of_their_unit(tmp_path):
     assert names["gpu_0_nvlink_rx_megabytes_per_second"] == pytest.approx(1.048576)
 
 
-def test_a_second_node_may_be_shorter(tmp_path):
+def test_system_metrics_of_shorter_second_node_are_read(tmp_path):
     write_node(tmp_path, node=0, gpus=1, seconds=600)
     write_node(tmp_path, node=1, gpus=1, seconds=30)
     kind, found = tables(tmp_path, True)
@@ -221,7 +221,7 @@ def test_a_second_node_may_be_shorter(tmp_path):
     assert [(table.node, len(table.times)) for table in found] == [(0, 10), (1, 30)]
 
 
-def test_the_files_of_these_tests_are_as_the_agent_makes_them(tmp_path):
+def test_telemetry_test_files_match_agent_files(tmp_path):
     write_node(tmp_path, gpus=2, seconds=400)
     place = tmp_path / "telemetry"
     lines = [json.loads(line) for line in (place / "minutes-0.jsonl").read_text().splitlines()]
@@ -253,7 +253,7 @@ def test_the_files_of_these_tests_are_as_the_agent_makes_them(tmp_path):
     assert after.column("gpu1.power") == pytest.approx(before.column("gpu1.power"), rel=0.02)
 
 
-def test_notes_are_lines_with_their_time():
+def test_telemetry_notes_have_time():
     notes = [[START + 0.25, "GPU 1 fell off the bus"], [START + 9, "GPU 1 is back"], "rubbish", [None, "x"]]
     first, second = _notes({0: {"notes": notes}}).splitlines()
     assert first.startswith("2023-11-14T") and ".250" in first and first.endswith("GPU 1 fell off the bus")

@@ -54,14 +54,14 @@ def alive(pid):
         return False
 
 
-def test_it_starts_at_the_first_request_and_stays(client, ask, root):
+def test_worker_starts_at_first_request_and_stays(client, ask, root):
     assert client.pid is None
     first = ask("ping")
     assert first["pid"] == ask("ping")["pid"] == client.pid != os.getpid()
     assert oct((root.logs / "worker.txt").stat().st_mode & 0o777) == "0o600"
 
 
-def test_errors_come_back_in_one_line_and_it_goes_on(ask, tmp_path):
+def test_worker_error_is_one_line_and_worker_continues(ask, tmp_path):
     pid = ask("ping")["pid"]
     with pytest.raises(WorkerError, match="unknown operation 'nope'") as caught:
         ask("nope")
@@ -71,14 +71,14 @@ def test_errors_come_back_in_one_line_and_it_goes_on(ask, tmp_path):
     assert ask("ping")["pid"] == pid
 
 
-def test_a_crash_fails_its_request_only(client, ask):
+def test_worker_crash_fails_current_request_only(client, ask):
     first = ask("ping")["pid"]
     os.kill(first, signal.SIGKILL)
     until(lambda: client.pid is None, "the end of the worker")
     assert ask("ping")["pid"] != first
 
 
-def test_a_crash_in_mid_request_is_told(client, ask, loop):
+def test_worker_crash_in_request_raises(client, ask, loop):
     pid = ask("ping")["pid"]
     os.kill(pid, signal.SIGSTOP)  # so that the request is surely under way
     future = loop.post(client.request("ping", {}, DEADLINE))
@@ -89,7 +89,7 @@ def test_a_crash_in_mid_request_is_told(client, ask, loop):
     assert ask("ping")["pid"] != pid
 
 
-def test_a_hung_worker_is_replaced(client, ask):
+def test_hung_worker_is_replaced(client, ask):
     pid = ask("ping")["pid"]
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(WorkerError, match=r"did not finish 'ping' within 0.2 s"):
@@ -98,7 +98,7 @@ def test_a_hung_worker_is_replaced(client, ask):
     assert ask("ping")["pid"] != pid
 
 
-def test_a_caller_that_gives_up_does_not_mix_up_answers(client, ask, loop):
+def test_canceled_request_does_not_mix_answers(client, ask, loop):
     pid = ask("ping")["pid"]
 
     async def give_up():
@@ -110,14 +110,14 @@ def test_a_caller_that_gives_up_does_not_mix_up_answers(client, ask, loop):
     assert loop.call(give_up(), DEADLINE)["pid"] == pid
 
 
-def test_many_at_once_are_answered_in_order(client, loop):
+def test_concurrent_requests_are_answered_in_order(client, loop):
     async def many():
         return await asyncio.gather(*(client.request("ping", {}, DEADLINE) for _ in range(50)))
 
     assert len({answer["pid"] for answer in loop.call(many(), DEADLINE)}) == 1
 
 
-def test_it_ends_with_its_kernel(client, ask, loop):
+def test_worker_ends_with_close(client, ask, loop):
     pid = ask("ping")["pid"]
     loop.call(client.close(), DEADLINE)
     until(lambda: not alive(pid), "the end of the worker")
@@ -125,7 +125,7 @@ def test_it_ends_with_its_kernel(client, ask, loop):
         ask("ping")
 
 
-def test_close_while_busy_does_not_wait_for_the_process(client, ask, loop, monkeypatch):
+def test_close_while_busy_does_not_wait(client, ask, loop, monkeypatch):
     pid = ask("ping")["pid"]
     os.kill(pid, signal.SIGSTOP)
     future = loop.post(client.request("ping", {}, DEADLINE))
@@ -139,7 +139,7 @@ def test_close_while_busy_does_not_wait_for_the_process(client, ask, loop, monke
     assert future.exception(DEADLINE)
 
 
-def test_a_picture_and_an_import_through_the_pipe(ask, tmp_path):
+def test_worker_draws_picture_and_imports_run(ask, tmp_path):
     answer = ask("picture", {"record": {"name": "digits", "state": "completed"}})
     assert answer["png"].startswith(b"\x89PNG")
     run = tmp_path / "digits-k3f9"
@@ -149,7 +149,7 @@ def test_a_picture_and_an_import_through_the_pipe(ask, tmp_path):
     assert result["state"] == "imported" and result["notes"] == ["the script logged nothing to MLflow"]
 
 
-def test_what_libraries_print_does_not_reach_the_frames():
+def test_worker_stdout_of_libraries_stays_out_of_frames():
     code = (
         "import os, sys\n"
         "from jupyter_amltrain.tracking import worker\n"
@@ -168,7 +168,7 @@ def test_what_libraries_print_does_not_reach_the_frames():
     assert b"noise" in done.stderr and done.returncode == 0
 
 
-def test_closing_while_it_starts_is_an_error_of_ours(loop, root):
+def test_close_while_starting_raises_worker_error(loop, root):
     async def story():
         client = Worker(root)
         asked = asyncio.ensure_future(client.request("ping", {}, DEADLINE))

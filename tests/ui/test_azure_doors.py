@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Iterator[tuple[Azure, LabServer]]:
         yield found
 
 
-def test_the_doors_of_a_run(browser: Browser, place: tuple[Azure, LabServer], shots: Path) -> None:
+def test_run_links_are_shown_in_panel_and_menu(browser: Browser, place: tuple[Azure, LabServer], shots: Path) -> None:
     """Its page all the time, the others while it runs: in the panel, in its menu and in the cell's output."""
     azure, lab = place
     page = browser.new_page(viewport={"width": 1300, "height": 950})

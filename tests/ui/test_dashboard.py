@@ -116,7 +116,7 @@ def follows(drawn: list[float], truth: list[float], tolerance: float = PIXEL) ->
 
 
 @pytest.mark.parametrize("gpus", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in (8, GPUS))])
-def test_the_pixels_are_the_script(
+def test_dashboard_pixels_equal_script(
     notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script, gpus: int, shots: Path
 ) -> None:
     def curve(gpu: int, t: float) -> tuple[float, float, float]:
@@ -160,7 +160,7 @@ def test_the_pixels_are_the_script(
         assert min(near) - 60 <= found <= max(near) + 60
 
 
-def test_two_nodes(notebook: NotebookPage, shots: Path) -> None:
+def test_dashboard_of_two_nodes_shows_both(notebook: NotebookPage, shots: Path) -> None:
     run = submit(notebook, "--target pair")
     expect(run).to_contain_text("n1 GPU 3", timeout=MS)
     eventually("both nodes are drawn", lambda: len(charts.lines(run, "GPU memory", 1)) >= 8)
@@ -168,7 +168,7 @@ def test_two_nodes(notebook: NotebookPage, shots: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_through_a_reload_while_a_cell_runs(
+def test_dashboard_after_reload_during_cell_continues(
     notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script, shots: Path
 ) -> None:
     script.play(GPUS, wave, 300)
@@ -194,7 +194,9 @@ def test_through_a_reload_while_a_cell_runs(
 
 
 @pytest.mark.thorough
-def test_a_page_that_was_closed_at_the_end(notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script) -> None:
+def test_dashboard_reopened_after_end_shows_end(
+    notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script
+) -> None:
     """Nobody could write the end into the notebook; the next page that opens it does."""
     script.play(GPUS, wave, 300)
     gate = gpu_lab.folder / "gate"
@@ -215,7 +217,7 @@ def test_a_page_that_was_closed_at_the_end(notebook: NotebookPage, gpu_lab: LabS
     assert output["data"][RECORD_MIME]["done"] and output["metadata"]["image/png"]["width"] > 100
 
 
-def test_a_restarted_kernel_attaches(notebook: NotebookPage, script: charts.Script) -> None:
+def test_dashboard_after_kernel_restart_attaches(notebook: NotebookPage, script: charts.Script) -> None:
     script.play(GPUS, wave, 300)
     run = submit(notebook, "--gpus 1 --name lives")
     notebook.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
@@ -233,7 +235,7 @@ def test_a_restarted_kernel_attaches(notebook: NotebookPage, script: charts.Scri
 
 
 @pytest.mark.thorough
-def test_executed_again_and_cleared(notebook: NotebookPage, script: charts.Script) -> None:
+def test_dashboard_executed_again_or_cleared_is_replaced(notebook: NotebookPage, script: charts.Script) -> None:
     script.play(GPUS, wave, 300)
     notebook.cell("%aml_monitor --gpus 0,1 --rate 4")
     expect(notebook.runs.last.locator(".bqplot").first).to_be_visible(timeout=MS)
@@ -252,9 +254,7 @@ def test_executed_again_and_cleared(notebook: NotebookPage, script: charts.Scrip
     assert not notebook.records()
 
 
-def test_a_hidden_page_gets_nothing_and_catches_up(
-    notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script
-) -> None:
+def test_dashboard_hidden_page_catches_up(notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script) -> None:
     script.play(GPUS, wave, 300)
     run = submit(notebook, "--gpus 2")
     folder = folder_of(gpu_lab, notebook)
@@ -285,7 +285,7 @@ def test_a_hidden_page_gets_nothing_and_catches_up(
 
 
 @pytest.mark.thorough
-def test_window_pause_and_zoom_are_the_pages(
+def test_dashboard_window_pause_and_zoom_work_in_page(
     notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script, shots: Path
 ) -> None:
     script.play(GPUS, wave, 300)
@@ -319,7 +319,7 @@ def lambda_has(word: str) -> Any:
     return re.compile(rf"\b{word}\b")
 
 
-def test_a_run_that_leaves_its_gpu_alone(
+def test_dashboard_of_idle_gpu_shows_banner(
     notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script, shots: Path
 ) -> None:
     script.play(GPUS, idle, 300)
@@ -331,7 +331,7 @@ def test_a_run_that_leaves_its_gpu_alone(
     eventually("it is in the record", lambda: notebook.records()[-1]["truth"]["verdict"] == "not used")
 
 
-def test_saved_and_seen_by_others(
+def test_dashboard_saved_is_picture_without_extension(
     notebook: NotebookPage, gpu_lab: LabServer, script: charts.Script, shots: Path
 ) -> None:
     script.play(GPUS, wave, 300)
@@ -366,7 +366,7 @@ def kinds(notebook: NotebookPage) -> list[str]:
     return found[-1] if found else []
 
 
-def test_dark(notebook: NotebookPage, script: charts.Script, shots: Path) -> None:
+def test_dashboard_dark_theme_screenshot(notebook: NotebookPage, script: charts.Script, shots: Path) -> None:
     script.play(GPUS, wave, 300)
     notebook.theme("JupyterLab Dark")
     try:

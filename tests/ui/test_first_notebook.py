@@ -26,7 +26,7 @@ def begun(page: Page, lab: LabServer, name: str, epochs: int) -> NotebookPage:
 
 
 @pytest.mark.thorough
-def test_cancel_in_the_first_notebook_while_another_cell_sleeps(page: Page, lab: LabServer, shots: Path) -> None:
+def test_first_notebook_cancel_while_other_cell_sleeps(page: Page, lab: LabServer, shots: Path) -> None:
     notebook = begun(page, lab, "01_canceled.ipynb", epochs=100_000)
     run = notebook.runs.first
     expect(run.locator("pre")).to_contain_text("epoch", timeout=MS)
@@ -41,7 +41,7 @@ def test_cancel_in_the_first_notebook_while_another_cell_sleeps(page: Page, lab:
     notebook.close()
 
 
-def test_the_first_notebook_live_and_reopened_with_no_kernel(page: Page, lab: LabServer, shots: Path) -> None:
+def test_first_notebook_live_and_reopened_without_kernel(page: Page, lab: LabServer, shots: Path) -> None:
     name = "01_local_digits.ipynb"
     notebook = begun(page, lab, name, epochs=30)
     run = notebook.runs.first

@@ -47,9 +47,7 @@ def notebook(page: Page, driver_lab: LabServer) -> Iterator[NotebookPage]:
         driver_lab.end_runs()
 
 
-def test_instances_are_named_and_counted_everywhere(
-    notebook: NotebookPage, driver: SwitchableDriver, shots: Path
-) -> None:
+def test_mig_instances_are_named_and_counted(notebook: NotebookPage, driver: SwitchableDriver, shots: Path) -> None:
     notebook.cell("%aml_compute show")
     shown = notebook.page.get_by_text(re.compile("free of 4")).first
     expect(shown).to_be_visible(timeout=MS)

@@ -112,7 +112,7 @@ def choose(run: Locator, label: str) -> None:
     run.locator("select").nth(1).select_option(label=label)
 
 
-def test_views_show_their_charts_while_the_cell_runs(
+def test_gpu_views_switch_charts_while_cell_runs(
     run: tuple[NotebookPage, Locator], gpu_lab: LabServer, load: Load, shots: Path
 ) -> None:
     notebook, output = run

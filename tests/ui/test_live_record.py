@@ -26,7 +26,7 @@ def name_of(notebook: NotebookPage) -> str:
     return str(notebook.page.evaluate("() => jupyterapp.shell.currentWidget.context.path"))
 
 
-def test_updates_change_the_drawing_in_place(notebook: NotebookPage) -> None:
+def test_live_output_updates_in_place(notebook: NotebookPage) -> None:
     notebook.cell("import standin; standin.install(); standin.play()")
     run = notebook.runs.first
     expect(run.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
@@ -39,7 +39,7 @@ def test_updates_change_the_drawing_in_place(notebook: NotebookPage) -> None:
     assert notebook.records()[-1]["done"] is True
 
 
-def test_cancel_works_while_a_cell_runs(notebook: NotebookPage, shots: Path) -> None:
+def test_live_output_cancel_while_cell_runs(notebook: NotebookPage, shots: Path) -> None:
     notebook.cell("import standin; standin.install(); standin.play()")
     run = notebook.runs.first
     cancel = run.get_by_role("button", name="Cancel: played")
@@ -52,7 +52,7 @@ def test_cancel_works_while_a_cell_runs(notebook: NotebookPage, shots: Path) -> 
     notebook.interrupt()
 
 
-def test_cancel_declined_by_enter_sends_nothing(notebook: NotebookPage, shots: Path) -> None:
+def test_live_output_cancel_declined_sends_nothing(notebook: NotebookPage, shots: Path) -> None:
     notebook.cell("import standin; standin.install(); standin.play()")
     run = notebook.runs.first
     expect(run.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
@@ -71,7 +71,7 @@ def test_cancel_declined_by_enter_sends_nothing(notebook: NotebookPage, shots: P
 
 
 @pytest.mark.thorough
-def test_after_a_reload_the_page_asks_and_the_file_gets_the_end(notebook: NotebookPage, lab: LabServer) -> None:
+def test_live_output_after_reload_saves_end(notebook: NotebookPage, lab: LabServer) -> None:
     name = name_of(notebook)
     notebook.cell("import standin; standin.install(); standin.play(push=False)")
     expect(notebook.runs.first.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
@@ -89,7 +89,7 @@ def test_after_a_reload_the_page_asks_and_the_file_gets_the_end(notebook: Notebo
     assert "completed" in "".join(outputs[0]["data"]["text/plain"])
 
 
-def test_a_kernel_without_us_is_told_how_to_reconnect(notebook: NotebookPage) -> None:
+def test_live_output_without_extension_shows_reconnect(notebook: NotebookPage) -> None:
     notebook.cell("import standin; standin.play(push=False)")
     run = notebook.runs.first
     notice = run.locator(".jp-AmlRun-notice")
@@ -99,6 +99,6 @@ def test_a_kernel_without_us_is_told_how_to_reconnect(notebook: NotebookPage) ->
     expect(run).to_have_attribute("data-source", "live")
 
 
-def test_a_run_the_kernel_does_not_know(notebook: NotebookPage) -> None:
+def test_live_output_of_unknown_run_shows_hint(notebook: NotebookPage) -> None:
     notebook.cell("import standin; standin.install(); standin.play(push=False); standin.runs.clear()")
     expect(notebook.runs.first.locator(".jp-AmlRun-failure")).to_contain_text("%aml_runs list", timeout=MS)

@@ -80,7 +80,7 @@ def area(notebook: NotebookPage, figure: Locator) -> tuple[float, float, float, 
     return box["x"], box["y"], box["width"], box["height"]
 
 
-def test_live_metric_fills_the_width_by_step(notebook: NotebookPage, shots: Path) -> None:
+def test_live_metric_chart_fills_width_by_step(notebook: NotebookPage, shots: Path) -> None:
     def filled() -> bool:
         found = drawn(notebook, "loss")
         line = found["line"]
@@ -96,7 +96,7 @@ def test_live_metric_fills_the_width_by_step(notebook: NotebookPage, shots: Path
         assert len(found["below"]) >= 2
 
 
-def test_live_metric_y_ticks_are_true(notebook: NotebookPage) -> None:
+def test_live_metric_chart_y_ticks_are_exact(notebook: NotebookPage) -> None:
     """A tick's label is its height: 0.75 is not called 0.8."""
     eventually("the ticks are there", lambda: len(drawn(notebook, "accuracy")["beside"]) > 1)
     for title, last in (("accuracy", 1.0), ("loss", 1e-6)):
@@ -109,7 +109,7 @@ def test_live_metric_y_ticks_are_true(notebook: NotebookPage) -> None:
             assert tick["y"] == pytest.approx(low["y"] + share * (high["y"] - low["y"]), abs=1)
 
 
-def test_live_metric_with_one_value_has_a_marker(notebook: NotebookPage) -> None:
+def test_live_metric_with_one_value_has_marker(notebook: NotebookPage) -> None:
     eventually("the marker is there", lambda: drawn(notebook, "once")["dots"])
     found = drawn(notebook, "once")
     (dot,) = found["dots"]
@@ -118,7 +118,7 @@ def test_live_metric_with_one_value_has_a_marker(notebook: NotebookPage) -> None
     assert [tick["label"] for tick in found["below"]] == ["7"]
 
 
-def test_wheel_and_drag_stay_in_the_page(notebook: NotebookPage, lab: LabServer, shots: Path) -> None:
+def test_chart_wheel_and_drag_stay_in_page(notebook: NotebookPage, lab: LabServer, shots: Path) -> None:
     page, run = notebook.page, notebook.runs.first
     eventually("the curve is drawn", lambda: drawn(notebook, "loss")["line"])
     log = lab.folder / "server.txt"

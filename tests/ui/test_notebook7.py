@@ -62,12 +62,12 @@ def panel(notebook: NotebookPage) -> PanelPage:
     return PanelPage(notebook.page).open().connect()
 
 
-def test_it_loads_without_an_error(notebook: NotebookPage, panel: PanelPage, complaints: list[str]) -> None:
+def test_notebook7_loads_without_error(notebook: NotebookPage, panel: PanelPage, complaints: list[str]) -> None:
     expect(panel.target("long")).to_contain_text("in use", timeout=MS)
     assert not [text for text in complaints if "amltrain" in text.lower()]
 
 
-def test_its_menu_shows_the_panel(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_notebook7_menu_shows_panel(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     page = notebook.page
     page.evaluate("() => jupyterapp.shell.collapseLeft()")
     expect(panel.node).to_be_hidden(timeout=MS)
@@ -77,7 +77,7 @@ def test_its_menu_shows_the_panel(notebook: NotebookPage, panel: PanelPage, shot
     expect(panel.node).to_be_visible(timeout=MS)
 
 
-def test_a_cell_is_submitted_shown_and_canceled(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_notebook7_cell_is_submitted_shown_and_canceled(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     notebook.cell("print('a cell')")
     panel.command("submit-cell")
     line = panel.submit.locator(".jp-AmlSubmit-line")

@@ -35,7 +35,7 @@ def lab(tmp_path: Path) -> Iterator[LabServer]:
         end_all(server.folder / "state")
 
 
-def test_all_cells(page: Page, lab: LabServer, shots: Path) -> None:
+def test_azure_notebook_runs_in_jupyterlab(page: Page, lab: LabServer, shots: Path) -> None:
     notebook = open_notebook(page, lab, NAME)
     panel = PanelPage(page).open()
     page.evaluate("() => void jupyterapp.commands.execute('notebook:run-all-cells')")

@@ -34,7 +34,7 @@ def submitted(notebook: NotebookPage, target: str, name: str, code: str = "pass"
     return str(next(r["handle"] for r in reversed(notebook.records()) if r["handle"].startswith(f"{target}/{name}-")))
 
 
-def test_a_run_of_a_magic_appears_and_ends(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_run_of_magic_appears_and_ends(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     handle = submitted(notebook, "quick", "first", lr=0.5)
     panel.wait_run(handle, "completed")
     panel.select(handle)
@@ -44,7 +44,7 @@ def test_a_run_of_a_magic_appears_and_ends(notebook: NotebookPage, panel: PanelP
     panel.page.screenshot(path=shots / "panel.png")
 
 
-def test_a_run_is_canceled_while_a_cell_runs(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_panel_cancel_while_cell_runs_cancels_run(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     handle = submitted(notebook, "long", "victim")
     panel.wait_run(handle, "running")
     expect(panel.status_item).to_contain_text("1 running", timeout=MS)
@@ -59,7 +59,7 @@ def test_a_run_is_canceled_while_a_cell_runs(notebook: NotebookPage, panel: Pane
     notebook.interrupt()
 
 
-def test_a_change_by_a_magic_and_by_a_click_while_the_cell_goes_on(notebook: NotebookPage, panel: PanelPage) -> None:
+def test_target_change_while_cell_runs_is_shown(notebook: NotebookPage, panel: PanelPage) -> None:
     notebook.cell(
         "import time\nfrom jupyter_amltrain import api\nip = get_ipython()\n"
         "ip.run_line_magic('aml_compute', 'use long')\n"
@@ -73,7 +73,7 @@ def test_a_change_by_a_magic_and_by_a_click_while_the_cell_goes_on(notebook: Not
     eventually("the cell has seen it", lambda: "back to local" in notebook.outputs_text())
 
 
-def test_an_inline_figure_is_not_lost_while_the_panel_is_open(notebook: NotebookPage, panel: PanelPage) -> None:
+def test_inline_figure_with_open_panel_is_kept(notebook: NotebookPage, panel: PanelPage) -> None:
     handle = submitted(notebook, "long", "streaming")
     panel.wait_run(handle, "running")
     panel.select(handle)

@@ -81,7 +81,7 @@ def cancel(panel: PanelPage, notebook: NotebookPage, handle: str) -> None:
     panel.wait_run(handle, "canceled")
 
 
-def test_a_workspace_is_left_and_found_again(
+def test_workspace_disconnect_and_reconnect(
     panel: PanelPage, notebook: NotebookPage, azure: Azure, lab: LabServer, shots: Path
 ) -> None:
     notebook.cell("%aml_compute create gpus --kind amlcompute --size Standard_NC6s_v3 --yes --wait")
@@ -130,7 +130,7 @@ def test_a_workspace_is_left_and_found_again(
     eventually("its line is in a cell", lambda: notebook.sources()[before:] == ["%aml_compute connect --name lab"])
 
 
-def test_gpus_of_a_run_and_of_its_cluster(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_gpus_of_azure_run_and_cluster_are_shown(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     notebook.cell("%aml_compute create gpus --kind amlcompute --size Standard_NC12s_v3 --yes --wait\n")
     notebook.cell(TRAIN.format(target="gpus", name="watched"))
     handle = notebook.records()[-1]["handle"]
@@ -148,7 +148,7 @@ def test_gpus_of_a_run_and_of_its_cluster(panel: PanelPage, notebook: NotebookPa
     cancel(panel, notebook, handle)
 
 
-def test_scale_and_delete_while_a_run_is_live(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_cluster_scale_and_delete_with_live_run_ask(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     row = made(
         panel, CLUSTER, "gpus", "Costs up to 3.06 USD per hour", size="Standard_NC6s_v3", max_nodes="1", min_nodes="0"
     )
@@ -175,7 +175,7 @@ def test_scale_and_delete_while_a_run_is_live(panel: PanelPage, notebook: Notebo
     expect(row).to_have_count(0, timeout=MS)
 
 
-def test_an_instance_is_stopped_and_started(panel: PanelPage) -> None:
+def test_instance_is_stopped_and_started(panel: PanelPage) -> None:
     cost = "Costs 3.06 USD per hour from now until it is stopped or has been idle for 60 min."
     row = made(panel, INSTANCE, "desk", cost, size="Standard_NC6s_v3")
     panel.expand("desk")
@@ -191,7 +191,7 @@ def test_an_instance_is_stopped_and_started(panel: PanelPage) -> None:
     expect(row).to_have_count(0, timeout=MS)
 
 
-def test_a_machine_is_attached(panel: PanelPage, notebook: NotebookPage, azure: Azure) -> None:
+def test_machine_is_attached_by_form(panel: PanelPage, notebook: NotebookPage, azure: Azure) -> None:
     form = new(panel, MACHINE, name="box")
     press(form, "Attach")
     expect(panel.error(form, "resource_id")).to_contain_text("must be given", timeout=MS)
@@ -214,7 +214,7 @@ def test_a_machine_is_attached(panel: PanelPage, notebook: NotebookPage, azure: 
     assert "not shown" not in panel.node.inner_text()
 
 
-def test_what_is_wrong_is_said_where_it_was_typed(panel: PanelPage, shots: Path) -> None:
+def test_azure_form_error_is_at_field(panel: PanelPage, shots: Path) -> None:
     form = new(panel, CLUSTER, name="oops", size="Standard_NC6_v3")
     press(form)
     expect(panel.error(form, "size")).to_contain_text("Did you mean Standard_NC6s_v3", timeout=MS)
@@ -226,7 +226,7 @@ def test_what_is_wrong_is_said_where_it_was_typed(panel: PanelPage, shots: Path)
     expect(panel.target("oops")).to_have_count(0)
 
 
-def test_a_kernel_that_dies_half_way_through_a_create(
+def test_kernel_death_during_create_keeps_target(
     panel: PanelPage, notebook: NotebookPage, azure: Azure, page: Page
 ) -> None:
     azure.control("/switch", create_seconds=6.0)
@@ -242,7 +242,7 @@ def test_a_kernel_that_dies_half_way_through_a_create(
     notebook.cell("%load_ext jupyter_amltrain")
 
 
-def test_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_azure_panel_screenshots(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     notebook.cell(
         "%aml_compute create gpu-cluster --kind amlcompute --size Standard_NC6s_v3 --max-nodes 4 --yes --wait"
     )
@@ -273,7 +273,7 @@ def test_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     notebook.theme("JupyterLab Light")
 
 
-def test_azure_that_goes_away(browser: Browser, tmp_path: Path, shots: Path) -> None:
+def test_panel_without_azure_recovers(browser: Browser, tmp_path: Path, shots: Path) -> None:
     """The network ends under a connected panel: one sentence, nothing hangs, the rest goes on."""
     quick = {"AMLTRAIN_AZURE_UNREACHABLE": "2", "AMLTRAIN_AZURE_BACKOFF": "0.1"}
     with sandboxed(tmp_path / "lab", **quick) as (gone, server):

@@ -91,7 +91,7 @@ def listed(notebook: NotebookPage) -> str:
     )
 
 
-def test_create_by_the_form_and_delete(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_target_create_by_form_and_delete(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     form = new(panel, "a b", max_nodes="99", quota="x", size="gpu-v100")
     create(form)
     expect(panel.error(form, "name")).to_contain_text("letters", timeout=MS)
@@ -138,7 +138,7 @@ def test_create_by_the_form_and_delete(notebook: NotebookPage, panel: PanelPage,
     assert "made" not in listed(notebook)
 
 
-def test_use_in_every_way(notebook: NotebookPage, panel: PanelPage) -> None:
+def test_target_use_in_every_way(notebook: NotebookPage, panel: PanelPage) -> None:
     def in_use(name: str) -> None:
         expect(panel.target(name)).to_contain_text("in use", timeout=MS)
         expect(panel.node.locator(".jp-AmlTarget.jp-mod-current")).to_have_count(1)
@@ -165,7 +165,7 @@ def test_use_in_every_way(notebook: NotebookPage, panel: PanelPage) -> None:
 
 
 @pytest.mark.thorough
-def test_start_stop_and_one_thing_at_a_time(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_target_start_and_stop_one_at_a_time(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     row = panel.expand("box")
     expect(row).to_have_attribute("data-state", "ready", timeout=MS)
     expect(panel.act("box", "start")).to_have_attribute("aria-disabled", "true")
@@ -186,7 +186,7 @@ def test_start_stop_and_one_thing_at_a_time(panel: PanelPage, notebook: Notebook
 
 
 @pytest.mark.thorough
-def test_scale(panel: PanelPage, shots: Path) -> None:
+def test_target_scale_by_dialog(panel: PanelPage, shots: Path) -> None:
     row = panel.expand("cluster")
     panel.act("cluster", "scale").click()
     dialog = panel.page.locator(".jp-Dialog")
@@ -226,7 +226,7 @@ def test_scale(panel: PanelPage, shots: Path) -> None:
 
 
 @thorough
-def test_test_of_what_works_and_what_does_not(panel: PanelPage, shots: Path) -> None:
+def test_target_test_reports_working_and_failing(panel: PanelPage, shots: Path) -> None:
     panel.expand("box")
     panel.act("box", "test").click()
     eventually("it is told", lambda: any("box: ready, 6 CPUs" in text for text in panel.notifications()))
@@ -243,7 +243,7 @@ def test_test_of_what_works_and_what_does_not(panel: PanelPage, shots: Path) -> 
 
 
 @thorough
-def test_create_that_the_service_refuses(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_target_refused_create_shows_error(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     form = new(panel, "poor", size="gpu-v100", fails="create")
     create(form)
     panel.confirm("Create")
@@ -258,7 +258,7 @@ def test_create_that_the_service_refuses(panel: PanelPage, notebook: NotebookPag
 
 
 @thorough
-def test_magics_appear(panel: PanelPage, notebook: NotebookPage) -> None:
+def test_target_of_magic_appears(panel: PanelPage, notebook: NotebookPage) -> None:
     notebook.cell("%aml_compute create typed --kind fake --size cpu-4 --yes --wait")
     expect(panel.target("typed")).to_have_attribute("data-state", "ready", timeout=MS)
     expect(panel.target("typed")).to_contain_text("$0.23/h")
@@ -275,7 +275,7 @@ def test_magics_appear(panel: PanelPage, notebook: NotebookPage) -> None:
 
 
 @thorough
-def test_a_name_that_is_there(panel: PanelPage) -> None:
+def test_target_create_with_taken_name_is_refused(panel: PanelPage) -> None:
     form = new(panel, "box")
     create(form)
     expect(panel.error(form, "name")).to_contain_text(
@@ -284,7 +284,7 @@ def test_a_name_that_is_there(panel: PanelPage) -> None:
 
 
 @thorough
-def test_runs_go_with_their_target(panel: PanelPage, notebook: NotebookPage) -> None:
+def test_target_delete_removes_its_runs(panel: PanelPage, notebook: NotebookPage) -> None:
     notebook.cell("%aml_compute create brief --kind fake --running 3600")
     expect(panel.target("brief")).to_have_attribute("data-state", "ready", timeout=MS)
     notebook.cell("%%aml_submit --target brief --name goes\npass")
@@ -298,7 +298,7 @@ def test_runs_go_with_their_target(panel: PanelPage, notebook: NotebookPage) -> 
 
 
 @thorough
-def test_details_and_copy(panel: PanelPage, page: Page) -> None:
+def test_target_details_are_copied(panel: PanelPage, page: Page) -> None:
     row = panel.expand("cluster")
     for text in ("Demonstration", "gpu-8xa100", "96 cores, 900 GiB, 8 × Fake A100 40GB", "of 192 cores", "$27.20/h"):
         expect(row).to_contain_text(text, timeout=MS)
@@ -315,7 +315,7 @@ def test_details_and_copy(panel: PanelPage, page: Page) -> None:
 
 
 @thorough
-def test_keyboard_and_context_menu(panel: PanelPage, page: Page, shots: Path) -> None:
+def test_target_list_keyboard_and_context_menu(panel: PanelPage, page: Page, shots: Path) -> None:
     panel.target("local").focus()
     page.keyboard.press("ArrowDown")
     expect(panel.target("box")).to_be_focused()
@@ -353,7 +353,7 @@ def test_keyboard_and_context_menu(panel: PanelPage, page: Page, shots: Path) ->
 
 
 @thorough
-def test_room_and_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_compute_section_room_and_screenshots(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     """A form in a narrow panel is seen from its first field to its buttons, or fills most of the panel."""
     section = panel.node.locator(".jp-AmlCompute")
 
@@ -401,7 +401,7 @@ def azure(notebook: NotebookPage) -> Iterator[Azure]:
         notebook.cell("os.environ.clear(); os.environ.update(before)")
 
 
-def test_azure_connect_create_submit_and_watch(
+def test_azure_connect_create_submit_and_watch_by_panel(
     panel: PanelPage, notebook: NotebookPage, azure: Azure, shots: Path
 ) -> None:
     form = azure_form(panel, CLUSTER)

@@ -43,7 +43,7 @@ def notebook(page: Page, driver_lab: LabServer) -> Iterator[NotebookPage]:
         driver_lab.end_runs()
 
 
-def test_lost_gpu_is_shown_as_lost(notebook: NotebookPage, driver: SwitchableDriver, shots: Path) -> None:
+def test_lost_gpu_is_shown(notebook: NotebookPage, driver: SwitchableDriver, shots: Path) -> None:
     notebook.cell("%aml_compute show")
     driver.set(0, utilization=(87, 40), memory=(80 * GIB, 512 << 20, 52 * GIB))
     driver.stream(0, 87)
@@ -64,9 +64,7 @@ def test_lost_gpu_is_shown_as_lost(notebook: NotebookPage, driver: SwitchableDri
     panel.hide()
 
 
-def test_queue_names_the_notebook_that_holds_the_gpu(
-    notebook: NotebookPage, driver: SwitchableDriver, shots: Path
-) -> None:
+def test_queue_names_notebook_holding_gpu(notebook: NotebookPage, driver: SwitchableDriver, shots: Path) -> None:
     notebook.cell("import os; print(f'kernel={os.getpid()}')")
     pid = int(str(eventually("the pid", lambda: re.search(r"kernel=(\d+)", notebook.outputs_text())[1])))  # type: ignore[index]
     driver.processes(0, [Process(pid, 6 * GIB)])

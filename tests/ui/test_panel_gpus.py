@@ -137,7 +137,7 @@ def cancel(panel: PanelPage, handle: str) -> None:
 LOW, HIGH = 55, 95
 
 
-def test_the_target_in_use_is_watched(panel: PanelPage, shots: Path) -> None:
+def test_current_target_gpus_are_shown(panel: PanelPage, shots: Path) -> None:
     value = plot(panel, "Utilization").locator(".jp-AmlRun-chartValue")
     expect(value).to_have_text(re.compile(r"^\d+ % \(\d+–\d+ %\)$"), timeout=MS)
     at, highest, mean, lowest = read(panel, "Utilization", "End")
@@ -154,7 +154,7 @@ def test_the_target_in_use_is_watched(panel: PanelPage, shots: Path) -> None:
     panel.page.screenshot(path=shots / "gpus-8.png")
 
 
-def test_values_are_those_of_the_target(panel: PanelPage, notebook: NotebookPage) -> None:
+def test_gpu_values_equal_target(panel: PanelPage, notebook: NotebookPage) -> None:
     """At its first ticks a run's GPUs load; then each value of the wave is known."""
     handle = submitted(notebook, "brief", "curve")
     show(panel, handle)
@@ -169,7 +169,7 @@ def test_values_are_those_of_the_target(panel: PanelPage, notebook: NotebookPage
 
 
 @pytest.mark.thorough
-def test_nothing_is_sampled_for_nobody(panel: PanelPage, traffic: Traffic, page: Page) -> None:
+def test_gpus_without_viewer_are_not_sampled(panel: PanelPage, traffic: Traffic, page: Page) -> None:
     def silent(what: str) -> None:
         begin = now()
 
@@ -205,7 +205,7 @@ def test_nothing_is_sampled_for_nobody(panel: PanelPage, traffic: Traffic, page:
 
 
 @pytest.mark.thorough
-def test_a_target_without_gpus(panel: PanelPage, shots: Path) -> None:
+def test_target_without_gpus_shows_reason(panel: PanelPage, shots: Path) -> None:
     panel.use("none")
     expect(option(panel)).to_have_text("none (in use)", timeout=MS)
     expect(panel.gpus.locator(".jp-AmlGpus-state")).to_contain_text("a fake target without GPUs", timeout=MS)
@@ -218,7 +218,7 @@ def test_a_target_without_gpus(panel: PanelPage, shots: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_one_and_sixty_four(panel: PanelPage, shots: Path) -> None:
+def test_one_and_64_gpus_are_shown(panel: PanelPage, shots: Path) -> None:
     panel.use("one")
     expect(option(panel)).to_have_text("one (in use)", timeout=MS)
     expect(plot(panel, "Utilization").locator(".jp-AmlRun-chartValue")).to_have_text(re.compile(r"^\d+ %$"), timeout=MS)
@@ -236,7 +236,7 @@ def test_one_and_sixty_four(panel: PanelPage, shots: Path) -> None:
 
 
 @thorough
-def test_a_run_and_its_last_sample(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_run_gpus_show_last_sample(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     handle = submitted(notebook, "eight", "watched")
     show(panel, handle)
     expect(option(panel)).to_have_text("watched", timeout=MS)
@@ -253,7 +253,7 @@ def test_a_run_and_its_last_sample(panel: PanelPage, notebook: NotebookPage, sho
 
 
 @thorough
-def test_a_person_may_want_to_be_asked(panel: PanelPage, page: Page, traffic: Traffic, shots: Path) -> None:
+def test_gpu_watch_setting_off_asks(panel: PanelPage, page: Page, traffic: Traffic, shots: Path) -> None:
     def watch(on: bool) -> None:
         page.evaluate(
             """async on => {
@@ -283,7 +283,7 @@ def test_a_person_may_want_to_be_asked(panel: PanelPage, page: Page, traffic: Tr
 
 
 @thorough
-def test_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_gpus_section_screenshots(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     expect(plot(panel, "By GPU")).to_be_visible(timeout=MS)
     before = painted(panel, "By GPU")
     for theme in ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast"):

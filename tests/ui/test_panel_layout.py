@@ -70,7 +70,7 @@ def reload(panel: PanelPage) -> None:
     panel.open().wait_state("ready")
 
 
-def test_runs_have_the_most_room(panel: PanelPage, shots: Path) -> None:
+def test_runs_section_has_most_room(panel: PanelPage, shots: Path) -> None:
     now = settled(panel)
     assert now["Runs"] > now["Gpus"] > now["Compute"] > 0 == now["Submit"]
     assert 200 <= now["Gpus"] <= 260
@@ -82,7 +82,7 @@ def test_runs_have_the_most_room(panel: PanelPage, shots: Path) -> None:
     panel.page.screenshot(path=shots / "layout.png")
 
 
-def test_submit_gets_room_and_closes_nothing(panel: PanelPage, shots: Path) -> None:
+def test_submit_section_gets_room(panel: PanelPage, shots: Path) -> None:
     panel.command("submit-cell")
     expect(panel.submit).to_be_visible(timeout=MS)
     now = settled(panel)
@@ -93,7 +93,7 @@ def test_submit_gets_room_and_closes_nothing(panel: PanelPage, shots: Path) -> N
     expect(panel.submit).to_be_hidden(timeout=MS)
 
 
-def test_a_low_screen_and_a_narrow_panel(panel: PanelPage, shots: Path) -> None:
+def test_low_screen_and_narrow_panel_do_not_overflow(panel: PanelPage, shots: Path) -> None:
     page = panel.page
     page.set_viewport_size({"width": 1200, "height": 600})
     settled(panel)
@@ -107,7 +107,7 @@ def test_a_low_screen_and_a_narrow_panel(panel: PanelPage, shots: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_sections_are_remembered(panel: PanelPage) -> None:
+def test_section_state_is_remembered(panel: PanelPage) -> None:
     closed = title(panel, "GPUs")
     closed.focus()
     panel.page.keyboard.press("Enter")

@@ -85,7 +85,7 @@ def panel(notebook: NotebookPage) -> PanelPage:
     return panel
 
 
-def test_rows_out_of_view_are_not_in_the_page(panel: PanelPage, traffic: Traffic, shots: Path) -> None:
+def test_rows_out_of_view_are_not_rendered(panel: PanelPage, traffic: Traffic, shots: Path) -> None:
     errors: list[str] = []
     panel.page.on("pageerror", lambda error: errors.append(str(error)))
     list_ = panel.node.locator(".jp-AmlRuns-list")
@@ -106,7 +106,7 @@ def test_rows_out_of_view_are_not_in_the_page(panel: PanelPage, traffic: Traffic
     panel.page.screenshot(path=shots / "load.png")
 
 
-def test_updates_come_at_most_twice_a_second(panel: PanelPage, traffic: Traffic) -> None:
+def test_updates_come_at_most_twice_per_second(panel: PanelPage, traffic: Traffic) -> None:
     traffic.clear()
     begin = time.monotonic()
     panel.settle(4)
@@ -118,7 +118,7 @@ def test_updates_come_at_most_twice_a_second(panel: PanelPage, traffic: Traffic)
 
 
 @pytest.mark.thorough
-def test_what_is_not_seen_is_not_sent(panel: PanelPage, traffic: Traffic) -> None:
+def test_hidden_data_is_not_sent(panel: PanelPage, traffic: Traffic) -> None:
     def quiet(*kinds: str) -> None:
         panel.settle(QUIET_AFTER)
         traffic.clear()

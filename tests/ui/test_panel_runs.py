@@ -110,7 +110,7 @@ def shell(lab: LabServer, *words: str) -> str:
 
 
 @thorough
-def test_a_run_of_another_process_appears_with_all_that_is_known(lab: LabServer, panel: PanelPage, shots: Path) -> None:
+def test_run_of_other_process_appears(lab: LabServer, panel: PanelPage, shots: Path) -> None:
     handle = shell(lab, "submit", "train.py", "--name", "shell", "--param", "lr=0.25")
     row = panel.row(handle)
     panel.wait_run(handle, "completed")
@@ -126,7 +126,7 @@ def test_a_run_of_another_process_appears_with_all_that_is_known(lab: LabServer,
     expect(panel.node.locator(".jp-AmlRuns-detail")).to_be_hidden(timeout=MS)
 
 
-def test_a_live_run_tells_its_state_its_time_and_its_gpus(submit: Submit, panel: PanelPage) -> None:
+def test_live_run_row_shows_state_time_and_gpus(submit: Submit, panel: PanelPage) -> None:
     handle = submit("long", "lively")
     panel.wait_run(handle, "running")
     row = panel.row(handle)
@@ -155,7 +155,7 @@ NUMBERS = """row => {
 
 
 @pytest.mark.parametrize("name", ["loss", "validation_cross_entropy_of_the_whole_set"])
-def test_a_narrow_row_never_cuts_a_number(submit: Submit, panel: PanelPage, shots: Path, name: str) -> None:
+def test_narrow_row_never_cuts_number(submit: Submit, panel: PanelPage, shots: Path, name: str) -> None:
     plain = submit("local", "tiny", code=f"import mlflow; mlflow.log_metric('{name}', 9.5367e-7)")
     gpus = submit("long", "with-gpus")
     panel.width(250)
@@ -177,7 +177,7 @@ def test_a_narrow_row_never_cuts_a_number(submit: Submit, panel: PanelPage, shot
         panel.width(330)
 
 
-def test_filters_by_words_and_by_state(submit: Submit, panel: PanelPage) -> None:
+def test_runs_filter_by_text_and_state(submit: Submit, panel: PanelPage) -> None:
     live = submit("long", "needle", "--param", "lr=0.125")
     panel.wait_run(live, "running")
     total = int(panel.filter())
@@ -194,7 +194,7 @@ def test_filters_by_words_and_by_state(submit: Submit, panel: PanelPage) -> None
     assert panel.filter() == str(total)
 
 
-def test_everything_by_keyboard(panel: PanelPage) -> None:
+def test_runs_list_is_operable_by_keyboard(panel: PanelPage) -> None:
     panel.filter()
     panel.press("Home")
     eventually("rows are there", lambda: len(panel.handles()) > 5)
@@ -239,7 +239,7 @@ def test_everything_by_keyboard(panel: PanelPage) -> None:
 
 
 @thorough
-def test_the_menu_of_a_row_fits_its_run(submit: Submit, panel: PanelPage, shots: Path) -> None:
+def test_row_menu_matches_run_state(submit: Submit, panel: PanelPage, shots: Path) -> None:
     def offered(handle: str) -> set[str]:
         menu = panel.menu(handle)
         found = menu.locator(".lm-Menu-item[data-type='command']:not(.lm-mod-disabled) .lm-Menu-itemLabel")
@@ -263,7 +263,7 @@ def test_the_menu_of_a_row_fits_its_run(submit: Submit, panel: PanelPage, shots:
     assert offered(panel.handles()[1]) == {*always, "Delete…"}
 
 
-def test_a_queued_run_is_canceled_without_a_question_and_a_running_one_is_not(submit: Submit, panel: PanelPage) -> None:
+def test_cancel_asks_for_running_run_but_not_for_queued(submit: Submit, panel: PanelPage) -> None:
     queued = submit("busy", "patient")
     panel.wait_run(queued, "queued")
     panel.choose(queued, "Cancel…")
@@ -282,7 +282,7 @@ def test_a_queued_run_is_canceled_without_a_question_and_a_running_one_is_not(su
     panel.wait_run(running, "canceled")
 
 
-def test_run_again_submits_the_same_and_selects_it(submit: Submit, panel: PanelPage) -> None:
+def test_run_again_resubmits_and_selects(submit: Submit, panel: PanelPage) -> None:
     handle = submit("quick", "twice", "--param", "lr=0.75")
     panel.wait_run(handle, "completed")
     panel.select(handle)
@@ -295,7 +295,7 @@ def test_run_again_submits_the_same_and_selects_it(submit: Submit, panel: PanelP
     panel.wait_run(new, "completed")
 
 
-def test_runs_are_deleted_after_the_kernels_sentence(
+def test_runs_delete_asks_kernel_question(
     submit: Submit, notebook: NotebookPage, panel: PanelPage, shots: Path
 ) -> None:
     first, second, third = (submit("quick", name) for name in ("one", "two", "three"))
@@ -325,7 +325,7 @@ def test_runs_are_deleted_after_the_kernels_sentence(
 
 
 @pytest.mark.thorough
-def test_the_handle_is_copied(panel: PanelPage) -> None:
+def test_run_handle_is_copied(panel: PanelPage) -> None:
     def clipboard() -> str:
         return str(panel.page.evaluate("() => navigator.clipboard.readText()"))
 
@@ -340,7 +340,7 @@ def test_the_handle_is_copied(panel: PanelPage) -> None:
 
 
 @thorough
-def test_ends_are_told_with_what_can_be_done(submit: Submit, panel: PanelPage, shots: Path) -> None:
+def test_run_end_toasts_offer_actions(submit: Submit, panel: PanelPage, shots: Path) -> None:
     panel.quiet()
     submit("quick", "good")
     bad = submit("broken", "bad")
@@ -360,7 +360,7 @@ def test_ends_are_told_with_what_can_be_done(submit: Submit, panel: PanelPage, s
 
 
 @thorough
-def test_a_failed_run_says_why(submit: Submit, panel: PanelPage) -> None:
+def test_failed_run_row_shows_cause(submit: Submit, panel: PanelPage) -> None:
     handle = submit("local", "fails", code="raise ValueError('no such colour: grue')")
     panel.wait_run(handle, "failed")
     expect(panel.row(handle).locator(".jp-AmlRuns-metric")).to_contain_text("no such colour: grue", timeout=MS)
@@ -372,7 +372,7 @@ def test_a_failed_run_says_why(submit: Submit, panel: PanelPage) -> None:
 
 
 @thorough
-def test_unused_gpus_are_told(submit: Submit, panel: PanelPage, shots: Path) -> None:
+def test_unused_gpus_show_toast(submit: Submit, panel: PanelPage, shots: Path) -> None:
     handle = submit("lazy", "waster", "--gpu-grace", "1")
     toast = panel.toast("waster: Its GPUs are not used")
     expect(toast).to_be_visible()
@@ -384,7 +384,7 @@ def test_unused_gpus_are_told(submit: Submit, panel: PanelPage, shots: Path) -> 
 
 
 @pytest.mark.thorough
-def test_several_runs_allow_only_what_fits_several(panel: PanelPage) -> None:
+def test_multi_selection_offers_common_actions(panel: PanelPage) -> None:
     panel.filter()
     eventually("rows are there", lambda: len(panel.handles()) > 3)
     first, second, third, *_ = panel.handles()
@@ -400,7 +400,7 @@ def test_several_runs_allow_only_what_fits_several(panel: PanelPage) -> None:
 
 
 @thorough
-def test_the_status_bar_and_jupyterlabs_own_list_of_what_runs(submit: Submit, panel: PanelPage, shots: Path) -> None:
+def test_status_bar_and_running_list_show_runs(submit: Submit, panel: PanelPage, shots: Path) -> None:
     panel.hide()
     panel.status_item.click()
     expect(panel.node).to_be_visible()
@@ -429,7 +429,7 @@ def test_the_status_bar_and_jupyterlabs_own_list_of_what_runs(submit: Submit, pa
 
 
 @thorough
-def test_another_window_deletes_and_is_told_nothing_twice(
+def test_other_window_delete_is_notified_once(
     submit: Submit, notebook: NotebookPage, panel: PanelPage, browser: Browser, lab: LabServer
 ) -> None:
     handle = submit("quick", "shared")
@@ -463,7 +463,7 @@ def test_another_window_deletes_and_is_told_nothing_twice(
 
 
 @thorough
-def test_looks(submit: Submit, notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_runs_section_screenshots(submit: Submit, notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     names = {"long": "resnet50-augmented-long-name", "broken": "broken", "busy": "patient", "lazy": "waster"}
     handles = {target: submit(target, name, "--gpu-grace 1", "--param lr=0.1") for target, name in names.items()}
     panel.wait_run(handles["broken"], "failed")

@@ -71,7 +71,7 @@ def comes(panel: PanelPage, traffic: Traffic, kind: str) -> None:
     eventually(f"{kind} come", come)
 
 
-def test_connect_by_itself_also_after_a_restart(notebook: NotebookPage, panel: PanelPage) -> None:
+def test_auto_connect_after_restart(notebook: NotebookPage, panel: PanelPage) -> None:
     panel.wait_state("not-loaded")
     put(panel, autoConnect=True)
     try:
@@ -91,9 +91,7 @@ def test_connect_by_itself_also_after_a_restart(notebook: NotebookPage, panel: P
         put(panel, autoConnect=False)
 
 
-def test_the_status_bar_has_the_gpus_of_the_target_in_use(
-    notebook: NotebookPage, panel: PanelPage, traffic: Traffic
-) -> None:
+def test_status_bar_shows_gpus_of_current_target(notebook: NotebookPage, panel: PanelPage, traffic: Traffic) -> None:
     panel.connect()
     put(panel, statusBarSeconds=2)
     notebook.cell("import jupyter_amltrain as aml\nrun = aml.submit('pass', target='wide', name='busy')")
@@ -111,7 +109,7 @@ def test_the_status_bar_has_the_gpus_of_the_target_in_use(
     notebook.cell("run.cancel()")
 
 
-def test_the_target_in_use_is_not_watched_unless_asked(panel: PanelPage, traffic: Traffic) -> None:
+def test_watch_target_setting_off_stops_sampling(panel: PanelPage, traffic: Traffic) -> None:
     panel.connect()
     expect(panel.gpus.locator("canvas").first).to_be_visible(timeout=MS)
     put(panel, watchTarget=False)

@@ -108,7 +108,7 @@ class Disturbed:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_soak_twenty_disturbances(browser: Browser, lab: LabServer) -> None:
+def test_panel_after_twenty_disturbances_recovers(browser: Browser, lab: LabServer) -> None:
     seed = int(os.environ.get("AMLTRAIN_SOAK_SEED", "20261121"))
     chance = random.Random(seed)
     page = browser.new_page(viewport={"width": 1200, "height": 950})

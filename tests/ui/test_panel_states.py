@@ -85,7 +85,7 @@ def shown(panel: PanelPage, shots: Path, name: str) -> str:
     return panel.state_view.inner_text()
 
 
-def test_connect_loads_the_extension(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_connect_button_loads_extension(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     panel.wait_state("not-loaded")
     assert "%load_ext jupyter_amltrain" in shown(panel, shots, "not-loaded") or panel.state_view.is_visible()
     panel.connect()
@@ -96,14 +96,14 @@ def test_connect_loads_the_extension(notebook: NotebookPage, panel: PanelPage, s
 
 
 @thorough
-def test_loading_by_hand_is_noticed(notebook: NotebookPage, panel: PanelPage) -> None:
+def test_manual_load_is_detected(notebook: NotebookPage, panel: PanelPage) -> None:
     panel.wait_state("not-loaded")
     notebook.cell("%load_ext jupyter_amltrain")
     panel.wait_state("ready")
 
 
 @thorough
-def test_connect_waits_for_the_cell(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_connect_waits_for_running_cell(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     panel.wait_state("not-loaded")
     notebook.sleeping_cell()
     panel.state_view.get_by_role("button", name="Connect").click()
@@ -113,7 +113,9 @@ def test_connect_waits_for_the_cell(notebook: NotebookPage, panel: PanelPage, sh
     panel.wait_state("ready")
 
 
-def test_a_long_call_is_not_responding_and_recovers(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_long_native_call_shows_not_responding_then_recovers(
+    notebook: NotebookPage, panel: PanelPage, shots: Path
+) -> None:
     panel.connect()
     notebook.cell("%%aml_submit --target long --name held\npass")
     handle = notebook.records()[0]["handle"]
@@ -133,7 +135,7 @@ def test_a_long_call_is_not_responding_and_recovers(notebook: NotebookPage, pane
     panel.wait_run(handle, "canceled")
 
 
-def test_reload_during_a_long_cell(page: Page, lab: LabServer, shots: Path) -> None:
+def test_reload_during_long_cell_restores_panel(page: Page, lab: LabServer, shots: Path) -> None:
     name = lab.write("reloaded.ipynb", [])
     notebook = load_page(page, lab, name)
     panel = PanelPage(page).open().connect()
@@ -156,7 +158,7 @@ def test_reload_during_a_long_cell(page: Page, lab: LabServer, shots: Path) -> N
     notebook.close()
 
 
-def test_two_windows_agree(
+def test_two_windows_show_same_state(
     notebook: NotebookPage, panel: PanelPage, lab: LabServer, browser: Browser, shots: Path
 ) -> None:
     panel.connect()
@@ -189,9 +191,7 @@ def test_two_windows_agree(
 
 
 @thorough
-def test_the_panel_follows_the_active_notebook(
-    notebook: NotebookPage, panel: PanelPage, page: Page, lab: LabServer
-) -> None:
+def test_panel_follows_active_notebook(notebook: NotebookPage, panel: PanelPage, page: Page, lab: LabServer) -> None:
     panel.connect()
     second = open_notebook(page, lab, lab.write("second.ipynb", []))
     panel.wait_state("not-loaded")
@@ -201,7 +201,7 @@ def test_the_panel_follows_the_active_notebook(
 
 
 @thorough
-def test_restart_and_a_dead_kernel(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_kernel_restart_and_death_are_shown(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     panel.connect()
     notebook.cell("%%aml_submit --target local --name outlives\nimport time; time.sleep(600)")
     handle = notebook.records()[0]["handle"]
@@ -231,7 +231,7 @@ def test_restart_and_a_dead_kernel(notebook: NotebookPage, panel: PanelPage, sho
 
 
 @thorough
-def test_reconnecting(browser: Browser, lab: LabServer, shots: Path) -> None:
+def test_lost_connection_shows_reconnecting(browser: Browser, lab: LabServer, shots: Path) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 950})
     page.set_default_timeout(MS)
     wire = Wire(page)
@@ -255,7 +255,7 @@ def test_reconnecting(browser: Browser, lab: LabServer, shots: Path) -> None:
 
 
 @thorough
-def test_no_kernel_and_no_notebook(page: Page, lab: LabServer, shots: Path) -> None:
+def test_panel_without_kernel_or_notebook_shows_state(page: Page, lab: LabServer, shots: Path) -> None:
     name = lab.write("kernelless.ipynb", [code_cell("1")], kernel=None)
     notebook = open_notebook(page, lab, name, kernel=False)
     panel = PanelPage(page).open()
@@ -270,7 +270,7 @@ def test_no_kernel_and_no_notebook(page: Page, lab: LabServer, shots: Path) -> N
 
 
 @thorough
-def test_another_language(page: Page, lab: LabServer, shots: Path) -> None:
+def test_panel_with_other_language_shows_state(page: Page, lab: LabServer, shots: Path) -> None:
     notebook = open_notebook(page, lab, lab.write("r.ipynb", [], kernel="other"))
     panel = PanelPage(page).open()
     panel.wait_state("other-language")
@@ -279,7 +279,7 @@ def test_another_language(page: Page, lab: LabServer, shots: Path) -> None:
 
 
 @thorough
-def test_the_package_is_missing(page: Page, lab: LabServer, shots: Path) -> None:
+def test_panel_without_package_shows_install(page: Page, lab: LabServer, shots: Path) -> None:
     notebook = open_notebook(page, lab, lab.write("bare.ipynb", [], kernel="bare"))
     panel = PanelPage(page).open()
     panel.wait_state("not-loaded")
@@ -291,7 +291,7 @@ def test_the_package_is_missing(page: Page, lab: LabServer, shots: Path) -> None
 
 
 @thorough
-def test_another_version(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
+def test_panel_with_other_protocol_version_shows_state(notebook: NotebookPage, panel: PanelPage, shots: Path) -> None:
     panel.wait_state("not-loaded")
     notebook.cell(
         "import jupyter_amltrain.frontend.protocol as protocol\nprotocol.VERSION = 99\n%load_ext jupyter_amltrain"
@@ -302,7 +302,7 @@ def test_another_version(notebook: NotebookPage, panel: PanelPage, shots: Path) 
 
 
 @thorough
-def test_last_seen_counts_and_time_passes(notebook: NotebookPage, panel: PanelPage) -> None:
+def test_not_responding_state_counts_seconds(notebook: NotebookPage, panel: PanelPage) -> None:
     panel.connect()
     # A call in a cell's first instant keeps even the word that a cell runs from the page.
     with notebook.interpreter_held():

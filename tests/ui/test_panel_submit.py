@@ -102,7 +102,7 @@ def newest(notebook: NotebookPage) -> str:
     return str(notebook.records()[-1]["handle"])
 
 
-def test_write_line_undo_and_submit(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_submit_form_writes_line_undoes_and_submits(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     put(notebook, "print('one')\n", "print('two')")
     expect(panel.submit.locator(".jp-AmlSubmit-code")).to_have_text("print('one')", timeout=MS)
     expect(line(panel)).to_have_text("%%aml_submit", timeout=MS)
@@ -127,7 +127,7 @@ def test_write_line_undo_and_submit(panel: PanelPage, notebook: NotebookPage, sh
 
 
 @pytest.mark.thorough
-def test_an_existing_line_is_read_and_its_flags_kept(panel: PanelPage, notebook: NotebookPage) -> None:
+def test_submit_form_reads_existing_line_and_keeps_flags(panel: PanelPage, notebook: NotebookPage) -> None:
     old = "%%aml_submit --name 'my run' --param \"a=it's 1\" --env X=$HOME --gpus 1"
     put(notebook, f"{old}\npass", "pass")
     expect(panel.field(form(panel), "name").locator("input")).to_have_value("my run", timeout=MS)
@@ -144,7 +144,7 @@ def test_an_existing_line_is_read_and_its_flags_kept(panel: PanelPage, notebook:
     expect(panel.field(form(panel), "gpus").locator("input")).to_have_value("")
 
 
-def test_params_come_out_as_typed(panel: PanelPage, notebook: NotebookPage) -> None:
+def test_submit_form_params_are_typed(panel: PanelPage, notebook: NotebookPage) -> None:
     texts = ["path=/data/my set", "say='it is \"so\"'", "empty=", "math=a=b", "back=C:\\x", "uni=é€😀", "list=[1, 2]"]
     put(notebook, "import jupyter_amltrain\npass")
     expect(line(panel)).to_have_text("%%aml_submit", timeout=MS)
@@ -159,7 +159,7 @@ def test_params_come_out_as_typed(panel: PanelPage, notebook: NotebookPage) -> N
     expect(chips).to_have_text(texts, timeout=MS)
 
 
-def test_wrong_values_and_wrong_code_send_nothing(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_submit_form_with_invalid_values_sends_nothing(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     put(notebook, "print('fine')")
     expect(line(panel)).to_have_text("%%aml_submit", timeout=MS)
     panel.fill(form(panel), gpus="many")
@@ -201,7 +201,7 @@ _module.compose_submit_line = _remarked
 """
 
 
-def test_notes_are_shown_and_stop_nothing(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_submit_form_notes_do_not_block(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     put(notebook, "print('a cell')")
     notebook.cell(REMARK)
     try:
@@ -219,7 +219,7 @@ def test_notes_are_shown_and_stop_nothing(panel: PanelPage, notebook: NotebookPa
 
 
 @pytest.mark.thorough
-def test_what_cannot_be_submitted_says_why(panel: PanelPage, notebook: NotebookPage) -> None:
+def test_submit_form_disabled_shows_reason(panel: PanelPage, notebook: NotebookPage) -> None:
     note = panel.submit.locator(".jp-AmlSubmit-note").first
     submit = panel.submit.locator(".jp-AmlSubmit-foot").get_by_role("button", name="Submit", exact=True)
     for kind, source, why in (
@@ -234,7 +234,9 @@ def test_what_cannot_be_submitted_says_why(panel: PanelPage, notebook: NotebookP
 
 
 @pytest.mark.thorough
-def test_submit_behind_a_busy_cell(panel: PanelPage, notebook: NotebookPage, lab: LabServer, shots: Path) -> None:
+def test_submit_behind_busy_cell_runs_later(
+    panel: PanelPage, notebook: NotebookPage, lab: LabServer, shots: Path
+) -> None:
     put(notebook, "print('behind')")
     notebook.cell("import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)", wait=False)
     eventually("the cell runs", lambda: notebook.kernel_status() == "busy")
@@ -250,7 +252,7 @@ def test_submit_behind_a_busy_cell(panel: PanelPage, notebook: NotebookPage, lab
 
 
 @pytest.mark.thorough
-def test_selected_cells_are_joined(panel: PanelPage, notebook: NotebookPage) -> None:
+def test_submit_of_selected_cells_joins_them(panel: PanelPage, notebook: NotebookPage) -> None:
     put(notebook, "a = 1", "b = a + 1", "print(b)")
     notebook.page.evaluate(
         """() => {
@@ -269,7 +271,7 @@ def test_selected_cells_are_joined(panel: PanelPage, notebook: NotebookPage) -> 
 
 
 @pytest.mark.thorough
-def test_a_file_of_the_file_browser(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_submit_of_file_browser_file(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     page = notebook.page
     put(notebook, "pass")
     page.evaluate("() => jupyterapp.shell.activateById('filebrowser')")
@@ -294,7 +296,7 @@ def test_a_file_of_the_file_browser(panel: PanelPage, notebook: NotebookPage, sh
 
 
 @thorough
-def test_looks(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
+def test_submit_section_screenshots(panel: PanelPage, notebook: NotebookPage, shots: Path) -> None:
     put(notebook, "import torch\nmodel = torch.nn.Linear(4, 4)\nfor epoch in range(10):\n    train(model)\n")
     add_params(panel, "lr=0.1", "epochs=10", "path=/data/a long name of a folder/with files")
     panel.fill(form(panel), gpus="many")

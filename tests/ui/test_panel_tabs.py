@@ -132,7 +132,7 @@ def at_end(text: Locator) -> bool:
     return bool(text.evaluate("node => node.scrollHeight - node.scrollTop - node.clientHeight < 4"))
 
 
-def test_a_log_is_followed_until_one_scrolls_up(told: Told, panel: PanelPage, shots: Path) -> None:
+def test_log_tab_follows_until_scrolled_up(told: Told, panel: PanelPage, shots: Path) -> None:
     tab = log_of(panel, told.handle)
     text = tab.locator(".jp-AmlLog-text")
     told.say("".join(f"row {k}\n" for k in range(200)))
@@ -179,7 +179,7 @@ def test_a_log_is_followed_until_one_scrolls_up(told: Told, panel: PanelPage, sh
 
 
 @pytest.mark.thorough
-def test_a_long_log_is_bounded_and_keeps_the_readers_place(panel: PanelPage, shots: Path) -> None:
+def test_log_tab_of_long_log_is_bounded_and_keeps_position(panel: PanelPage, shots: Path) -> None:
     handle = "local/bert-base-00002"
     tab = log_of(panel, handle)
     text = tab.locator(".jp-AmlLog-text")
@@ -225,7 +225,7 @@ def here(notebook: NotebookPage, panel: PanelPage) -> Iterator[str]:
     panel.quiet()
 
 
-def test_a_run_is_found_in_its_cell(here: str, panel: PanelPage) -> None:
+def test_go_to_cell_shows_cell(here: str, panel: PanelPage) -> None:
     output = panel.page.locator(f".jp-AmlRun:has-text('{here}')").first
     panel.page.evaluate(
         """() => {
@@ -242,7 +242,7 @@ def test_a_run_is_found_in_its_cell(here: str, panel: PanelPage) -> None:
 
 
 @thorough
-def test_a_run_is_found_in_another_notebook(here: str, panel: PanelPage, page: Page, lab: LabServer) -> None:
+def test_go_to_cell_shows_other_notebook(here: str, panel: PanelPage, page: Page, lab: LabServer) -> None:
     other = open_notebook(page, lab, lab.write("other.ipynb", []))
     try:
         panel.connect()
@@ -259,7 +259,7 @@ def test_a_run_is_found_in_another_notebook(here: str, panel: PanelPage, page: P
 
 
 @thorough
-def test_a_live_run_is_drawn_in_a_tab_to_its_end(here: str, panel: PanelPage, shots: Path) -> None:
+def test_dashboard_tab_of_live_run_is_drawn_to_end(here: str, panel: PanelPage, shots: Path) -> None:
     panel.select(here)
     panel.action("run-tab").click()
     tab = panel.page.locator(".jp-AmlDashboardTab:visible")
@@ -275,7 +275,7 @@ def test_a_live_run_is_drawn_in_a_tab_to_its_end(here: str, panel: PanelPage, sh
 
 
 @pytest.mark.thorough
-def test_a_run_without_a_cell_opens_in_a_tab(panel: PanelPage, shots: Path) -> None:
+def test_run_without_cell_opens_dashboard_tab(panel: PanelPage, shots: Path) -> None:
     handle = "local/digits-00000"
     panel.row(handle).dblclick()
     tab = panel.page.locator(".jp-AmlDashboardTab:visible")
@@ -286,7 +286,7 @@ def test_a_run_without_a_cell_opens_in_a_tab(panel: PanelPage, shots: Path) -> N
     close(panel)
 
 
-def test_two_runs_are_compared(panel: PanelPage, shots: Path) -> None:
+def test_compare_tab_shows_two_runs(panel: PanelPage, shots: Path) -> None:
     a, b = "local/digits-00000", "local/resnet-00001"
     panel.select(a, b)
     panel.action("run-compare").click()
@@ -304,7 +304,7 @@ def test_two_runs_are_compared(panel: PanelPage, shots: Path) -> None:
 
 
 @thorough
-def test_tabs_are_there_again_after_a_reload(panel: PanelPage, page: Page, notebook: NotebookPage) -> None:
+def test_tabs_are_restored_after_reload(panel: PanelPage, page: Page, notebook: NotebookPage) -> None:
     one, two = "local/digits-00000", "local/resnet-00001"
     panel.command("run-tab", handle=one)
     expect(page.locator(".jp-AmlDashboardTab:visible")).to_contain_text("loss", timeout=MS)
@@ -331,7 +331,7 @@ def test_tabs_are_there_again_after_a_reload(panel: PanelPage, page: Page, noteb
 
 
 @thorough
-def test_mlflow_shows_the_run(
+def test_open_in_mlflow_shows_run(
     notebook: NotebookPage, panel: PanelPage, page: Page, lab: LabServer, shots: Path
 ) -> None:
     notebook.cell("%%aml_submit --target local --name recorded --wait\nimport mlflow\nmlflow.log_metric('f1', 0.5)")

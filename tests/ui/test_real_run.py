@@ -39,7 +39,7 @@ def notebook(page: Page, lab: LabServer, request: pytest.FixtureRequest) -> Iter
         lab.end_runs()
 
 
-def test_a_run_is_drawn_live_and_canceled_while_a_cell_runs(notebook: NotebookPage, shots: Path) -> None:
+def test_real_run_is_drawn_live_and_canceled_while_cell_runs(notebook: NotebookPage, shots: Path) -> None:
     run = notebook.runs.first
     for title in ("loss", "CPU"):  # live charts have taken the place of the record's
         expect(run.locator("text.mainheading", has_text=title)).to_be_visible(timeout=MS)
@@ -54,7 +54,7 @@ def test_a_run_is_drawn_live_and_canceled_while_a_cell_runs(notebook: NotebookPa
     notebook.interrupt()
 
 
-def test_a_reloaded_page_follows_the_run_to_its_end(notebook: NotebookPage, lab: LabServer) -> None:
+def test_real_run_after_reload_is_followed_to_end(notebook: NotebookPage, lab: LabServer) -> None:
     name = str(notebook.page.evaluate("() => jupyterapp.shell.currentWidget.context.path"))
     notebook.save()
     again = load_page(notebook.page, lab, name)

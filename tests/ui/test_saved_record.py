@@ -30,7 +30,7 @@ def notebook(page: Page, lab: LabServer) -> Iterator[NotebookPage]:
     found.close()
 
 
-def test_a_finished_run_shows_everything(notebook: NotebookPage, shots: Path) -> None:
+def test_saved_finished_run_shows_all_parts(notebook: NotebookPage, shots: Path) -> None:
     run = notebook.runs.nth(0)
     run.scroll_into_view_if_needed()
     expect(run.locator(".jp-AmlRun-state")).to_have_text("completed")
@@ -48,7 +48,7 @@ def test_a_finished_run_shows_everything(notebook: NotebookPage, shots: Path) ->
     notebook.page.screenshot(path=shots / "saved-light.png")
 
 
-def test_the_value_under_the_pointer_is_shown(notebook: NotebookPage) -> None:
+def test_saved_chart_shows_value_under_pointer(notebook: NotebookPage) -> None:
     chart = notebook.runs.nth(0).locator(".jp-AmlRun-chart").first
     chart.scroll_into_view_if_needed()
     box = chart.locator("svg").bounding_box()
@@ -59,14 +59,14 @@ def test_the_value_under_the_pointer_is_shown(notebook: NotebookPage) -> None:
     expect(chart.locator(".jp-AmlRun-chartValue")).not_to_contain_text("step")
 
 
-def test_a_failed_run_says_why(notebook: NotebookPage) -> None:
+def test_saved_failed_run_shows_cause(notebook: NotebookPage) -> None:
     run = notebook.runs.nth(1)
     expect(run.locator(".jp-AmlRun-state")).to_have_text("failed (exit code 1)")
     expect(run.get_by_role("alert").first).to_contain_text("line 7 of the cell")
     expect(run.locator(".jp-AmlRun-log pre")).to_contain_text("ValueError: shapes (3,) and (4,) do not match")
 
 
-def test_an_unfinished_run_says_how_old_it_is_and_how_to_reconnect(notebook: NotebookPage) -> None:
+def test_saved_unfinished_run_shows_age_and_reconnect(notebook: NotebookPage) -> None:
     run = notebook.runs.nth(2)
     run.scroll_into_view_if_needed()
     expect(run.locator(".jp-AmlRun-notice")).to_contain_text("Last update")
@@ -76,13 +76,13 @@ def test_an_unfinished_run_says_how_old_it_is_and_how_to_reconnect(notebook: Not
     expect(run.locator(".jp-AmlRun-phaseText")).to_have_text(["queued 1.20 s", "running 18.8 s"])
 
 
-def test_missing_and_wrong_fields_are_drawn_over(notebook: NotebookPage) -> None:
+def test_saved_record_with_wrong_fields_is_drawn(notebook: NotebookPage) -> None:
     run = notebook.runs.nth(3)
     expect(run.locator(".jp-AmlRun-name")).to_have_text("x")
     expect(run.locator(".jp-AmlRun-notice")).to_contain_text("newer jupyter-amltrain (schema 99")
 
 
-def test_dark_and_narrow(notebook: NotebookPage, shots: Path) -> None:
+def test_saved_record_dark_and_narrow_screenshot(notebook: NotebookPage, shots: Path) -> None:
     notebook.theme("JupyterLab Dark")
     notebook.page.set_viewport_size({"width": 560, "height": 950})
     try:

@@ -71,7 +71,7 @@ def saved(lab: LabServer, notebook: NotebookPage) -> str:
     return (lab.notebooks / name).read_text()
 
 
-def test_untrusted_outputs_ask_nothing_and_keep_nothing(
+def test_untrusted_output_sends_and_stores_nothing(
     theirs: NotebookPage, victim: Victim, lab: LabServer, shots: Path
 ) -> None:
     hostile.show_all(theirs, victim.handle)
@@ -89,7 +89,7 @@ def test_untrusted_outputs_ask_nothing_and_keep_nothing(
     assert theirs.runs.locator("a[href^='javascript']").count() == 0
 
 
-def test_untrusted_output_loads_by_a_click_and_is_not_saved(
+def test_untrusted_output_loads_on_click_without_save(
     theirs: NotebookPage, victim: Victim, lab: LabServer, shots: Path
 ) -> None:
     run = hostile.show(theirs, 0)
@@ -111,7 +111,7 @@ def test_untrusted_output_loads_by_a_click_and_is_not_saved(
     assert SECRET not in saved(lab, theirs)
 
 
-def test_trust_given_and_taken_back_while_it_is_open(theirs: NotebookPage, victim: Victim, lab: LabServer) -> None:
+def test_trust_change_while_open_is_applied(theirs: NotebookPage, victim: Victim, lab: LabServer) -> None:
     trust = """trusted => {
         for (const cell of jupyterapp.shell.currentWidget.content.model.cells) {
             cell.trusted = trusted;
@@ -139,7 +139,7 @@ def test_trust_given_and_taken_back_while_it_is_open(theirs: NotebookPage, victi
     assert not [each for each in later if not each.startswith("follow")], "an answer on its way may still be given back"
 
 
-def test_own_output_in_an_untrusted_notebook_is_live(theirs: NotebookPage, victim: Victim, lab: LabServer) -> None:
+def test_own_output_in_untrusted_notebook_is_live(theirs: NotebookPage, victim: Victim, lab: LabServer) -> None:
     theirs.cell(f"%aml_runs attach {victim.handle}")
     own = hostile.show(theirs, len(hostile.cells(victim.handle)) + 1)
     expect(own.locator(".jp-AmlRun-log pre")).to_contain_text(SECRET, timeout=MS)

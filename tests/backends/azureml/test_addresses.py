@@ -34,7 +34,7 @@ def sync(folder: Path, ended: bool = False) -> Any:
     return made
 
 
-def test_many_threads_ask_once_for_new_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_log_address_requests_are_coalesced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And none of them finds a file gone meanwhile: of a run that has ended its rest would never come."""
     names = [f"user_logs/std_log_process_{i}.txt" for i in range(16)]
     asked: list[str] = []
@@ -66,9 +66,7 @@ def test_many_threads_ask_once_for_new_addresses(tmp_path: Path, monkeypatch: py
     assert asked == ["job"]
 
 
-def test_a_run_that_has_ended_is_not_called_complete_without_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ended_run_without_files_is_not_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run history may say for a moment that it knows no such job; for a minute it is asked again."""
     monkeypatch.setattr(history, "recent", lambda place, name, age: None)
     with pytest.raises(TargetUnreachable, match="does not find the files of job now"):
@@ -128,7 +126,7 @@ def not_by_key(url: str) -> http.Answer:
     raise refused(403, "KeyBasedAuthenticationNotPermitted")
 
 
-def test_a_signature_whose_time_is_over_is_renewed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_signature_is_renewed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(monkeypatch, secrets=["sig=1", "sig=2"], signed=over)
     assert storage.read() == b"signed" and storage.asked == 2
 
@@ -144,19 +142,17 @@ def test_a_signature_whose_time_is_over_is_renewed_once(monkeypatch: pytest.Monk
     ],
     ids=["none", "400", "403", "empty", "keys are off"],
 )
-def test_storage_that_takes_no_signature_is_opened_by_who_we_are(
-    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
-) -> None:
+def test_storage_without_signatures_uses_own_credential(monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]) -> None:
     assert Storage(monkeypatch, **how).read() == b"own"
 
 
-def test_who_may_neither_is_told_what_the_service_said_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_refused_twice_raises_first_error(monkeypatch: pytest.MonkeyPatch) -> None:
     first = AuthenticationError("You lack the permission listSecrets.")
     first.told = errors.ErrorDetails(status=403)  # type: ignore[attr-defined]
     with pytest.raises(AuthenticationError, match="lack the permission listSecrets"):
         Storage(monkeypatch, secrets=[first], own=refused(403)).read()
 
 
-def test_storage_in_trouble_is_no_matter_of_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_server_error_does_not_renew_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TargetUnreachable):
         Storage(monkeypatch, secrets=[refused(503)]).read()

@@ -10,13 +10,13 @@ import pytest
 from jupyter_amltrain.backends.azureml.service import history
 
 
-def test_the_answers_come_in_the_order_of_what_was_asked():
+def test_parallel_calls_return_in_order():
     assert history.all_of(lambda n: n * n, range(100)) == [n * n for n in range(100)]
     assert history.all_of(str, [1]) == ["1"]
     assert history.all_of(str, []) == []
 
 
-def test_many_items_of_one_operation_keep_no_other_waiting():
+def test_parallel_calls_do_not_block_other_operations():
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(_):
@@ -35,7 +35,7 @@ def test_many_items_of_one_operation_keep_no_other_waiting():
             thread.join(30)
 
 
-def test_the_first_failure_is_told_and_the_rest_is_not_begun():
+def test_parallel_calls_first_failure_stops_rest():
     done = []
 
     def work(n):

@@ -54,7 +54,7 @@ def get(sizes: tuple[Size, ...], name: str) -> Size:
     return found
 
 
-def test_every_recorded_gpu_size_is_in_the_table(sizes: tuple[Size, ...]) -> None:
+def test_recorded_gpu_sizes_are_in_table(sizes: tuple[Size, ...]) -> None:
     gpus = [size for size in sizes if size.gpus]
     assert len(gpus) == 26 and all(size.gpu_name != UNKNOWN and size.gpu_memory for size in gpus)
     assert gpu_table()["source"] and gpu_table()["date"]
@@ -71,19 +71,21 @@ def test_every_recorded_gpu_size_is_in_the_table(sizes: tuple[Size, ...]) -> Non
         ("Standard_NV6ads_A10_v5", "NVIDIA A10 4 GB (1/6 of one)", 4, 1),
     ],
 )
-def test_gpus(sizes: tuple[Size, ...], name: str, text: str, memory: int, gpus: int) -> None:
+def test_gpu_size_has_model_memory_and_count(
+    sizes: tuple[Size, ...], name: str, text: str, memory: int, gpus: int
+) -> None:
     size = get(sizes, name)
     assert (gpu_text(size), size.gpu_memory, size.gpus) == (text, memory * GIB, gpus)
 
 
-def test_gpus_that_nobody_knows() -> None:
+def test_unknown_gpu_size_is_unknown_model() -> None:
     (size,) = sizes_of([{"name": "Standard_NC1x_Z9_v9", "gpus": 2, "cpus": 8}])
     assert size.gpu_name == UNKNOWN and size.gpu_memory is None
     assert gpu_text(size) == "GPU of unknown model"
     assert choose([size], gpu=True) == [size] and choose([size], min_gpu_memory=1.0) == []
 
 
-def test_prices_are_of_linux_and_the_right_one_of_two(sizes: tuple[Size, ...]) -> None:
+def test_size_price_is_linux_price(sizes: tuple[Size, ...]) -> None:
     doubled = get(sizes, "Standard_D16ads_v5")  # recorded with 0.82 and 1.56, 0.16 and 0.62
     assert (doubled.price, doubled.price_low, doubled.currency) == (0.82, 0.16, "USD")
     gpu = get(sizes, "Standard_NC6s_v3")
@@ -92,7 +94,7 @@ def test_prices_are_of_linux_and_the_right_one_of_two(sizes: tuple[Size, ...]) -
     assert without.price is None and without.price_low is None and without.currency == ""
 
 
-def test_both_styles_of_the_sdks_objects_are_read() -> None:
+def test_sdk_object_field_spellings_are_read() -> None:
     item = next(item for item in recorded("05_vmSizes_eastus.json") if item["name"] == "Standard_NC6s_v3")
     prices = {
         "billing_currency": "USD",
@@ -109,12 +111,12 @@ def test_both_styles_of_the_sdks_objects_are_read() -> None:
     assert field({"memory_gb": None, "memoryGB": 2}, "memoryGB") == 2 and field({}, "x", 3) == 3
 
 
-def test_three_spellings_of_a_family_are_one() -> None:
+def test_family_key_ignores_spelling() -> None:
     assert family_key("Standard NCASv3_T4 Family") == family_key("standardNCASv3_T4Family") == "ncasv3t4"
     assert family_key("StandardNCADSA100v4Family") == family_key("standardNCADSA100v4Family")
 
 
-def test_choosing(sizes: tuple[Size, ...]) -> None:
+def test_choose_filters_sizes(sizes: tuple[Size, ...]) -> None:
     assert {size.series for size in choose(sizes, gpu=True)} == {"NC", "ND", "NV"}
     names = [size.name for size in choose(sizes, family="nv")]
     assert names == ["Standard_NV12s_v3", "Standard_NV24s_v3", "Standard_NV48s_v3"]  # A10 is for MIR only
@@ -129,7 +131,7 @@ def test_choosing(sizes: tuple[Size, ...]) -> None:
         gpu_memory("much")
 
 
-def test_a_size_that_cannot_be_had_is_refused_with_near_ones(sizes: tuple[Size, ...]) -> None:
+def test_unavailable_size_error_suggests_similar_sizes(sizes: tuple[Size, ...]) -> None:
     def check(name: str, *, low: bool = False, kind: str = "AmlCompute") -> None:
         check_size("gpu", name, find(sizes, name), sizes, kind, low, "eastus")
 
@@ -143,7 +145,7 @@ def test_a_size_that_cannot_be_had_is_refused_with_near_ones(sizes: tuple[Size, 
     check_size("gpu", "anything", None, (), "AmlCompute", False, "")  # nothing is known: nothing is refused
 
 
-def test_quotas_are_read() -> None:
+def test_quota_rows_are_read() -> None:
     found = quotas()
     rows = {(row.family, row.low_priority): row for row in found.rows}
     assert rows[("clusters", False)].limit == 200 and rows[("", False)].used == 20
@@ -154,7 +156,7 @@ def test_quotas_are_read() -> None:
     assert quota_row(camel)["used"] == 1
 
 
-def test_what_fits(sizes: tuple[Size, ...]) -> None:
+def test_quota_fit_counts_machines(sizes: tuple[Size, ...]) -> None:
     rows = [
         {"family": "", "used": 10, "limit": 100},
         {"family": "Standard NCSv3 Family", "used": 12, "limit": 24},
@@ -170,7 +172,7 @@ def test_what_fits(sizes: tuple[Size, ...]) -> None:
     assert Quotas([{"family": "", "used": 5, "limit": -1}]).fits(size, 1000)
 
 
-def test_a_refusal_names_what_is_free_and_what_fits(sizes: tuple[Size, ...]) -> None:
+def test_quota_error_names_free_cores_and_fitting_size(sizes: tuple[Size, ...]) -> None:
     found = Quotas(
         [{"family": "", "used": 0, "limit": 200}, {"family": "standardNCSv3Family", "used": 12, "limit": 24}]
     )
@@ -195,7 +197,7 @@ def test_a_refusal_names_what_is_free_and_what_fits(sizes: tuple[Size, ...]) -> 
     assert cheap is not None and "low-priority cores" in str(cheap) and "all low-priority machines" in str(cheap)
 
 
-def test_the_largest_of_the_same_gpu(sizes: tuple[Size, ...]) -> None:
+def test_quota_error_suggests_largest_size_of_same_gpu(sizes: tuple[Size, ...]) -> None:
     found = Quotas(
         [{"family": "", "used": 0, "limit": 100}, {"family": "standardNCADSA100v4Family", "used": 0, "limit": 48}]
     )
@@ -207,7 +209,7 @@ def test_the_largest_of_the_same_gpu(sizes: tuple[Size, ...]) -> None:
     assert cpu is None  # 20 of 20 dedicated cores are used
 
 
-def test_the_tables(sizes: tuple[Size, ...]) -> None:
+def test_sizes_and_quota_tables_show_columns(sizes: tuple[Size, ...]) -> None:
     text = sizes_text(choose(sizes, family="NC"), Quotas([{"family": "", "used": 0, "limit": 24}]))
     lines = text.splitlines()
     assert "USD/h" in lines[0] and "4 x NVIDIA A100 80GB PCIe" in text and "2026" in lines[-1]
@@ -220,7 +222,7 @@ def test_the_tables(sizes: tuple[Size, ...]) -> None:
     assert "amlcompute" in support()[0] and max(map(len, support()[0].splitlines())) < 120
 
 
-def test_size_of_a_family_without_quota_row_is_not_said_to_fit(sizes: tuple[Size, ...]) -> None:
+def test_size_without_quota_row_is_not_suggested(sizes: tuple[Size, ...]) -> None:
     found = Quotas(
         [
             {"family": "", "used": 0, "limit": 400},

@@ -78,7 +78,7 @@ def looked(
     return mirror_store.children(folder).runs
 
 
-def test_recorded_steps_say_their_names_and_why_they_failed(tmp_path: Path) -> None:
+def test_recorded_steps_have_names_and_failure_causes(tmp_path: Path) -> None:
     found = json.loads(RECORDED.read_text())["entries"][-1]["response"]["value"]
     runs = looked(tmp_path, Service(found, {}), "pipeline")
     assert len(runs) == 2 and {run.kind for run in runs} == {"step"}
@@ -89,9 +89,7 @@ def test_recorded_steps_say_their_names_and_why_they_failed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("goal", "best"), [("Minimize", "s_1"), ("Maximize", "s_0")])
-def test_best_trial_is_the_leader_by_the_goal_while_the_service_names_none(
-    tmp_path: Path, goal: str, best: str
-) -> None:
+def test_best_trial_without_service_choice_follows_goal(tmp_path: Path, goal: str, best: str) -> None:
     metrics = {"s_0": [metric(0.5)], "s_1": [metric(0.1)], "s_2": [metric(0.01)]}
     service = Service([trial(0), trial(1), trial(2, "Failed")], metrics, sweep(goal))
     runs = looked(tmp_path, service, ended=False)
@@ -99,27 +97,27 @@ def test_best_trial_is_the_leader_by_the_goal_while_the_service_names_none(
 
 
 @pytest.mark.parametrize("where", ["properties", "tags"])
-def test_best_trial_of_the_service_counts_more(tmp_path: Path, where: str) -> None:
+def test_best_trial_named_by_service_is_used(tmp_path: Path, where: str) -> None:
     service = Service([trial(0), trial(1)], {"s_0": [metric(0.5)], "s_1": [metric(0.1)]}, sweep())
     name = "best_child_run_id" if where == "properties" else "automl_best_child_run_id"
     runs = looked(tmp_path, service, **{where: {name: "s_0"}})
     assert [run.best for run in runs] == [True, False]
 
 
-def test_primary_metric_is_found_in_the_spelling_of_the_service(tmp_path: Path) -> None:
+def test_primary_metric_spelling_of_service_is_matched(tmp_path: Path) -> None:
     job = {"properties": {"jobType": "AutoML", "taskDetails": {"primaryMetric": "AUCWeighted"}}}
     service = Service([trial(0)], {"s_0": [metric(0.2, "log_loss", 9), metric(0.9, "AUC_weighted")]}, job)
     (run,) = looked(tmp_path, service, "automl")
     assert (run.metric, run.value, run.best) == ("AUC_weighted", 0.9, False)
 
 
-def test_step_shows_the_metric_that_was_logged_last(tmp_path: Path) -> None:
+def test_step_shows_last_logged_metric(tmp_path: Path) -> None:
     said = [metric(1, "rows", 3), metric(2, "loss", 5), metric(3, "system/cpu", 9)]
     (run,) = looked(tmp_path, Service([trial(0)], {"s_0": said}), "pipeline")
     assert (run.metric, run.value) == ("loss", 2.0)
 
 
-def test_ended_child_is_asked_for_its_metrics_once(tmp_path: Path) -> None:
+def test_ended_child_metrics_are_read_once(tmp_path: Path) -> None:
     service = Service([trial(0), trial(1, "Running")], {"s_0": [metric(0.5)]}, sweep())
     looked(tmp_path, service, ended=False)
     service.metrics["s_1"] = [metric(0.25)]
@@ -128,7 +126,7 @@ def test_ended_child_is_asked_for_its_metrics_once(tmp_path: Path) -> None:
     assert [run.value for run in runs] == [0.5, 0.25]
 
 
-def test_metrics_that_cannot_be_read_now_are_asked_for_again(tmp_path: Path) -> None:
+def test_child_metrics_after_read_error_are_retried(tmp_path: Path) -> None:
     service = Service([trial(0)], {"s_0": TargetUnreachable("away")}, sweep())
     assert looked(tmp_path, service)[0].metric == ""
     service.metrics["s_0"] = [metric("NaN")]
@@ -137,12 +135,12 @@ def test_metrics_that_cannot_be_read_now_are_asked_for_again(tmp_path: Path) -> 
     )
 
 
-def test_state_the_service_has_and_we_do_not_is_its_own_word(tmp_path: Path) -> None:
+def test_unknown_child_state_is_shown_as_is(tmp_path: Path) -> None:
     (run,) = looked(tmp_path, Service([trial(0, "Bypassed")], {}), "pipeline")
     assert run.state == "bypassed"
 
 
-def test_of_many_trials_the_best_and_the_newest_are_kept(tmp_path: Path) -> None:
+def test_many_trials_keep_best_and_newest(tmp_path: Path) -> None:
     many = [trial(0, createdUtc=f"2026-11-22T10:00:00.{n:07d}", runId=f"s_{n}") for n in range(300)]
     metrics = {f"s_{n}": [metric(1.0)] for n in range(300)}
     runs = looked(tmp_path, Service(many, metrics, sweep()), properties={"best_child_run_id": "s_7"})
@@ -151,7 +149,7 @@ def test_of_many_trials_the_best_and_the_newest_are_kept(tmp_path: Path) -> None
     assert runs[0].id == "s_7" and runs[0].best and runs[-1].id == "s_299"
 
 
-def test_same_answer_is_no_news(tmp_path: Path) -> None:
+def test_unchanged_children_are_not_written(tmp_path: Path) -> None:
     service: Any = Service([trial(0)], {}, sweep())
     looked(tmp_path, service)
     mirror = MirrorFiles(tmp_path)
@@ -163,7 +161,7 @@ def test_same_answer_is_no_news(tmp_path: Path) -> None:
     st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60),
     st.integers(min_value=1, max_value=40),
 )
-def test_most_telling_keeps_order_best_and_live(states: list[tuple[bool, bool]], limit: int) -> None:
+def test_children_selection_keeps_order_best_and_live(states: list[tuple[bool, bool]], limit: int) -> None:
     runs = tuple(
         ChildRun(id=str(i), name=str(i), best=best, ended=1.0 if ended else None)
         for i, (best, ended) in enumerate(states)
@@ -175,7 +173,7 @@ def test_most_telling_keeps_order_best_and_live(states: list[tuple[bool, bool]],
     assert not any(run.ended is None for run in gone) or all(run.best or run.ended is None for run in kept)
 
 
-def test_child_is_found_by_name_id_or_beginning_and_by_nothing_else() -> None:
+def test_child_is_found_by_name_id_or_prefix_only() -> None:
     runs = ChildRuns(runs=(ChildRun(id="a1", name="prep"), ChildRun(id="b2", name="prep"), ChildRun(id="c3", name="x")))
     assert runs.find("x").id == runs.find("c").id == "c3" and runs.find("b2").id == "b2"
     for name in ("prep", "nobody", ""):

@@ -53,7 +53,7 @@ def gone(pid: int) -> bool:
     return True
 
 
-def test_it_starts_at_the_first_request_and_ends_with_close(ask, loop, root):
+def test_service_process_starts_at_first_request_and_ends_with_close(ask, loop, root):
     pid = ask()["pid"]
     assert ask()["pid"] == pid != os.getpid()
     assert ask()["home"] == str(root.path)
@@ -61,7 +61,7 @@ def test_it_starts_at_the_first_request_and_ends_with_close(ask, loop, root):
     assert gone(pid)
 
 
-def test_many_requests_are_under_way_at_once_and_news_come_before_the_end(ask, loop, root):
+def test_concurrent_requests_run_and_progress_comes_first(ask, loop, root):
     news = []
 
     async def all_of():
@@ -83,14 +83,14 @@ def test_many_requests_are_under_way_at_once_and_news_come_before_the_end(ask, l
     assert sorted(news) == sorted(["last", *(f"n{i}" for i in range(12))])
 
 
-def test_an_error_comes_back_as_its_class_with_its_hint(ask):
+def test_request_error_keeps_class_and_hint(ask):
     with pytest.raises(CommandError) as caught:
         ask("workspace.whoami", {"workspace": "nowhere"})
     assert caught.value.message == "No workspace 'nowhere' is connected."
     assert caught.value.hint == "%aml_compute connect"
 
 
-def test_a_bug_is_one_line_without_secrets_and_its_story_is_in_the_log(ask, root):
+def test_request_unexpected_error_is_one_redacted_line(ask, root):
     with pytest.raises(
         AmlTrainError, match=r"LookupError: at https://x/y\?sig=\[redacted\]&se=1 .*azure\.txt"
     ) as caught:
@@ -104,14 +104,14 @@ def test_a_bug_is_one_line_without_secrets_and_its_story_is_in_the_log(ask, root
         ask("no.such")
 
 
-def test_silence_is_not_waited_for_but_news_are(ask):
+def test_request_timeout_is_extended_by_progress(ask):
     ask()
     with pytest.raises(TargetUnreachable, match=r"no answer to process\.ping within 0\.3 s"):
         ask(payload={"wait": 30.0}, timeout=0.3)
     assert ask(timeout=5)["pid"]
 
 
-def test_who_gives_up_a_request_ends_the_operation(ask, loop, root):
+def test_canceled_request_cancels_operation(ask, loop, root):
     async def give_up():
         link = client_of(loop, root)
         task = asyncio.ensure_future(
@@ -129,7 +129,7 @@ def test_who_gives_up_a_request_ends_the_operation(ask, loop, root):
     loop.call(give_up(), DEADLINE)
 
 
-def test_a_process_that_dies_is_told_at_once_and_started_again(ask, loop, root):
+def test_dead_service_process_fails_request_and_restarts(ask, loop, root):
     pid = ask()["pid"]
 
     async def killed():
@@ -143,7 +143,7 @@ def test_a_process_that_dies_is_told_at_once_and_started_again(ask, loop, root):
     assert ask()["pid"] != pid
 
 
-def test_the_process_ends_with_its_kernel(root):
+def test_service_process_ends_with_kernel(root):
     """Its input ends: also in the middle of an operation."""
     import subprocess
 
@@ -167,7 +167,7 @@ def test_the_process_ends_with_its_kernel(root):
     assert gone(pid)
 
 
-def test_a_forked_child_leaves_the_process_to_its_parent(ask, loop, root):
+def test_forked_child_does_not_use_service_process(ask, loop, root):
     pid = ask()["pid"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -182,7 +182,7 @@ def test_a_forked_child_leaves_the_process_to_its_parent(ask, loop, root):
     os.waitpid(child, 0)
 
 
-def test_a_change_of_the_environment_reaches_a_process_that_runs(ask, loop, root, monkeypatch):
+def test_environment_change_reaches_running_process(ask, loop, root, monkeypatch):
     ask()
     monkeypatch.setenv("AZURE_CLIENT_ID", "00000000-0000-4000-8000-000000000001")
     ask()
@@ -196,7 +196,7 @@ def test_a_change_of_the_environment_reaches_a_process_that_runs(ask, loop, root
     assert ask()["pid"]
 
 
-def test_the_kernel_imports_nothing_of_azure(tmp_path):
+def test_kernel_does_not_import_azure(tmp_path):
     import subprocess
 
     code = (
@@ -210,7 +210,7 @@ def test_the_kernel_imports_nothing_of_azure(tmp_path):
     assert done.stdout.strip() == "[]"
 
 
-def test_requests_that_are_given_up_do_not_get_into_one_that_is_being_written(ask, loop, root):
+def test_canceled_request_does_not_corrupt_large_frame(ask, loop, root):
     large = "x" * (4 << 20)  # of which a pipe takes 64 KiB at once
 
     async def given_up(after):

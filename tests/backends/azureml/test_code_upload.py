@@ -9,7 +9,7 @@ from jupyter_amltrain.errors import SubmitError
 from jupyter_amltrain.jobs import snapshot
 
 
-def test_a_tree_has_the_digest_of_its_snapshot(tmp_path):
+def test_code_tree_digest_equals_snapshot_digest(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "train.py").write_text("import deep.one\n")
     (tmp_path / "deep" / "one.py").write_text("1\n")
@@ -22,7 +22,7 @@ def test_a_tree_has_the_digest_of_its_snapshot(tmp_path):
     assert code_upload.snapshot_of(code_upload.tree_of(taken.files)) != taken.digest
 
 
-def test_a_file_that_is_saved_while_it_is_sent_is_not_sent_half(tmp_path):
+def test_file_changed_while_sent_is_refused(tmp_path):
     file = tmp_path / "train.py"
     file.write_text("one\n")
     tree = code_upload.tree_of({"train.py": str(file)})

@@ -33,7 +33,7 @@ def recorded(name: str, at: int) -> dict[str, Any]:
     return found
 
 
-def test_a_cluster_that_is_being_made() -> None:
+def test_cluster_row_while_creating_is_creating() -> None:
     row = compute_state.row(recorded("amlcompute_create.json", 0))
     assert (row["kind"], row["state"], row["size"], row["nodes"], row["max_nodes"]) == (
         "amlcompute", "creating", "STANDARD_DS2_V2", 0, 2,
@@ -42,13 +42,13 @@ def test_a_cluster_that_is_being_made() -> None:
     assert row["settings"]["low_priority"] is False and "ssh_user" not in row["settings"]
 
 
-def test_a_cluster_that_lets_a_machine_go() -> None:
+def test_cluster_row_while_resizing_is_ready() -> None:
     row = compute_state.row(recorded("11b_missing_compute_404_empty_and_resizing.json", 1))
     assert (row["state"], row["nodes"], row["wanted"], row["steady"]) == ("ready", 1, 0, False)
     assert row["detail"] == "Resizing: from 1 to 0 machines." and row["location"] == "eastus2"
 
 
-def test_an_instance() -> None:
+def test_instance_row_has_state_and_size() -> None:
     making = compute_state.row(recorded("06b_compute_instance_2024_bodies.json", 0))
     assert (making["kind"], making["state"]) == ("instance", "creating")
     running = compute_state.row(recorded("06b_compute_instance_2024_bodies.json", 3))
@@ -61,13 +61,13 @@ def test_an_instance() -> None:
     [("Stopped", "stopped", ""), ("Stopping", "stopping", "Stopping"), ("JobRunning", "ready", "Job running"),
      ("SetupFailed", "failed", "Setup failed"), ("Novel", "unknown", "Novel")],
 )  # fmt: skip
-def test_states_of_an_instance(state: str, ours: str, detail: str) -> None:
+def test_instance_state_is_mapped(state: str, ours: str, detail: str) -> None:
     arm = recorded("06b_compute_instance_2024_bodies.json", 3)
     arm["properties"]["properties"]["state"] = state
     assert [compute_state.row(arm)[key] for key in ("state", "detail")] == [ours, detail]
 
 
-def test_failed_provisioning_and_what_we_have_not() -> None:
+def test_compute_row_failed_provisioning_has_detail() -> None:
     arm = recorded("amlcompute_create.json", 0)
     arm["properties"] |= {
         "provisioningState": "Failed",
@@ -95,7 +95,7 @@ def test_cluster_row_with_warning_has_no_error() -> None:
     assert row["detail"].startswith("Warning: ")
 
 
-def test_cluster_row_with_warning_and_error_has_the_error() -> None:
+def test_cluster_row_with_warning_and_error_has_error() -> None:
     arm = recorded("amlcompute_create.json", 0)
     arm["properties"]["provisioningState"] = "Succeeded"
     arm["properties"]["properties"]["errors"] = [WARNING, {"error": {"code": "OutOfCapacity", "message": "None left."}}]
@@ -114,9 +114,7 @@ def test_cluster_row_with_warning_and_error_has_the_error() -> None:
         ("CreateFailed", "Creating", "failed", True),
     ],
 )
-def test_instance_row_with_last_operation_says_whether_it_failed(
-    status: str, state: str, ours: str, failed: bool
-) -> None:
+def test_instance_row_reports_failed_last_operation(status: str, state: str, ours: str, failed: bool) -> None:
     arm = recorded("06b_compute_instance_2024_bodies.json", 3)
     inner = arm["properties"]["properties"]
     inner |= {"state": state, "errors": [{"error": {"code": "AllocationFailed", "message": "None."}}] if failed else []}
@@ -126,7 +124,7 @@ def test_instance_row_with_last_operation_says_whether_it_failed(
     assert ("AllocationFailed" in row["detail"]) is failed
 
 
-def test_schedules_networks_and_durations() -> None:
+def test_schedule_and_duration_texts_are_converted() -> None:
     assert compute_state.cron("18:05") == "5 18 * * *" and compute_state.cron("0 18 * * 1-5") == "0 18 * * 1-5"
     assert [compute_state.seconds(t) for t in ("PT15M", "PT1M40S", "P1DT2H", "", None, "x")] == [
         900, 100, 93600, None, None, None,
@@ -138,7 +136,7 @@ def test_schedules_networks_and_durations() -> None:
     assert compute_state.subnet_id("/a/net", "sub", GROUP) == "/a/net/subnets/sub"
 
 
-def test_differences_are_named() -> None:
+def test_compute_differences_are_named() -> None:
     there = compute_state.row(recorded("amlcompute_create.json", 0))
     wanted = msgspec.to_builtins(
         AmlComputeTarget(name="cpu", size="standard_ds2_v2", max_nodes=2, idle_minutes=100 / 60, region="East US")
@@ -155,7 +153,7 @@ PASTED = json.loads((Path(__file__).parent / "refusals.json").read_text())
 
 
 @pytest.mark.parametrize("at", range(len(PASTED)))
-def test_refusals_in_plain_words(at: int) -> None:
+def test_provisioning_error_is_mapped_to_class(at: int) -> None:
     text, kind, words = (PASTED[at][key] for key in ("text", "error", "words"))
     error = provisioning_errors.plain(["something else", text], "gpu", size="Standard_NC6", region="eastus")
     assert type(error).__name__ == kind and words in str(error), str(error)
@@ -163,7 +161,7 @@ def test_refusals_in_plain_words(at: int) -> None:
     assert provisioning_errors.understood(text)
 
 
-def test_what_nobody_understands_is_passed_on() -> None:
+def test_provisioning_error_unknown_is_passed_on() -> None:
     error = provisioning_errors.plain(["Novel: the moon is full"], "gpu")
     assert (
         type(error) is TargetError
@@ -183,7 +181,7 @@ def say(target: Any, verb: str, running: int = 0, queued: int = 0, **values: Any
     return asks(target, verb, values, running=running, queued=queued, size=size, quotas=QUOTAS, kind="AmlCompute")
 
 
-def test_what_a_cluster_costs_is_said() -> None:
+def test_cluster_create_prompt_names_cost() -> None:
     cluster = AmlComputeTarget(name="gpu", size="Standard_NC6s_v3", max_nodes=4)
     assert say(cluster, "create").startswith(
         "Costs up to 4 x 3.06 = 12.24 USD per hour while machines are on; goes to 0 machines after 15 min idle."
@@ -206,7 +204,7 @@ def test_what_a_cluster_costs_is_said() -> None:
     assert "stopped" not in say(cluster, "delete") and "stay in the workspace" in say(cluster, "delete")
 
 
-def test_what_the_others_cost_is_said() -> None:
+def test_instance_and_serverless_prompts_name_cost() -> None:
     instance = InstanceTarget(name="mine", size="Standard_NC6s_v3", schedule_stop="18:30")
     assert say(instance, "start") == (
         "Costs 3.06 USD per hour from now until it is stopped or has been idle for 60 min"
@@ -223,7 +221,7 @@ def test_what_the_others_cost_is_said() -> None:
     assert say(machine, "create") == "" and "the virtual machine itself is left alone" in say(machine, "delete", 1)
 
 
-def test_rows_of_the_list() -> None:
+def test_compute_list_row_shows_state() -> None:
     cluster = AmlComputeTarget(name="gpu", size="Standard_NC6s_v3", max_nodes=4)
     size = find(SIZES, "Standard_NC6s_v3")
     row = {"state": "ready", "nodes": 2, "max_nodes": 4, "size": "STANDARD_NC6S_V3", "low_priority": False}
@@ -239,7 +237,7 @@ def test_rows_of_the_list() -> None:
     assert (stopped.price, stopped.price_node, stopped.quota) == (0, 3.06, "12 of 24 cores")
 
 
-def test_every_type_of_the_service_that_we_have() -> None:
+def test_compute_type_of_service_is_mapped() -> None:
     for word in ("AmlCompute", "computeinstance", "VirtualMachine", "Kubernetes", "SynapseSpark", "HDInsight"):
         assert kind_of_type(word) is not None
     assert kind_of_type("") is None and kind_of_type("Batch") is None

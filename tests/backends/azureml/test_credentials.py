@@ -60,14 +60,14 @@ def metadata(monkeypatch):
         (None, False),
     ],
 )
-def test_a_managed_identity_is_looked_for_briefly(metadata, monkeypatch, answer, there):
+def test_managed_identity_probe_is_short(metadata, monkeypatch, answer, there):
     # An answer may take as long as a busy machine needs; none at all is waited for briefly.
     monkeypatch.setenv("AMLTRAIN_AZURE_IMDS", "0.3" if answer is None else "60")
     metadata(answer)
     assert auth._managed_identity() is there
 
 
-def test_nobody_is_found_out_soon_and_said_plainly(metadata, monkeypatch):
+def test_no_credential_error_names_connect(metadata, monkeypatch):
     monkeypatch.setenv("AMLTRAIN_AZURE_IMDS", "0.3")
     metadata(None)
     with pytest.raises(AuthenticationError, match=r"^Nobody is signed in to Azure here .*--sign-in device$"):
@@ -75,20 +75,20 @@ def test_nobody_is_found_out_soon_and_said_plainly(metadata, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["SSH_CONNECTION", "JUPYTERHUB_USER", "KUBERNETES_SERVICE_HOST"])
-def test_a_browser_of_another_machine_is_of_no_use(monkeypatch, name):
+def test_browser_on_remote_session_is_unavailable(monkeypatch, name):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv(name, "x")
     assert auth.browser_here() is False
 
 
-def test_without_a_screen_there_is_no_browser(monkeypatch):
+def test_browser_without_display_is_unavailable(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     assert auth.browser_here() is False
 
 
-def test_both_spellings_of_the_sdk_are_read():
+def test_sdk_field_reads_both_spellings():
     class Usage:
         def __init__(self, **fields):
             self.__dict__.update(fields)
@@ -100,7 +100,7 @@ def test_both_spellings_of_the_sdk_are_read():
     assert sdk.field(Usage(), "nothing", 7) == 7
 
 
-def test_az_is_not_started_for_every_request(tmp_path):
+def test_az_cli_token_is_cached(tmp_path):
     program = tmp_path / "az"
     program.write_text(
         "#!/bin/sh\necho x >> " + str(tmp_path / "calls") + "\n"

@@ -47,19 +47,19 @@ def said(spec: JobSpec, conda: str = "") -> tuple[str, ...]:
         ("mine:3", None),
     ],
 )
-def test_the_curated_ones_are_known_by_every_spelling(reference: str, known: str | None) -> None:
+def test_curated_environment_spelling_is_recognized(reference: str, known: str | None) -> None:
     assert environments.find(reference) == (environments.KNOWN[known] if known else None)
 
 
 @pytest.mark.parametrize("name", environments.KNOWN)
-def test_each_can_be_written_as_a_conda_file_of_the_same_packages(name: str) -> None:
+def test_curated_environment_as_conda_file_has_same_packages(name: str) -> None:
     known = environments.KNOWN[name]
     pins = mlflow_pins.pip_pins(environments.conda_of(known))
     assert pins[0].startswith("python==3.") and set(environments.curated_pins_of(known)) <= {*pins}
     assert mlflow_pins.judged(pins, name).logs is True
 
 
-def test_none_of_them_has_both_pytorch_and_scikit_learn() -> None:
+def test_curated_environments_lack_torch_or_sklearn() -> None:
     """If this fails, the default with GPUs has become simpler."""
     assert all(
         environments.lacking(["torch", "sklearn"], environments.curated_pins_of(known))
@@ -70,14 +70,14 @@ def test_none_of_them_has_both_pytorch_and_scikit_learn() -> None:
 # ---- what a script needs
 
 
-def test_what_a_script_imports_is_what_it_cannot_go_without() -> None:
+def test_required_modules_are_unconditional_imports() -> None:
     text = b"import os, numpy as np\nimport sklearn.svm\nfrom PIL import Image\nfrom . import near\nimport helpers\n"
     text += b"try:\n    import cupy\nexcept ImportError:\n    cupy = None\ndef later():\n    import pandas\n"
     assert environments.required_modules(text, ["helpers"]) == ["numpy", "sklearn", "PIL"]
     assert environments.required_modules(b"no python (") == []
 
 
-def test_a_model_of_scikit_learn_needs_skops_unless_it_says_how_it_is_saved() -> None:
+def test_sklearn_model_log_requires_skops_by_default() -> None:
     log = "import mlflow\nmlflow.sklearn.log_model(model, name='m'{})\n"
     assert environments.required_modules(log.format("").encode()) == ["mlflow", "skops"]
     assert environments.required_modules(log.format(", serialization_format='cloudpickle'").encode()) == ["mlflow"]
@@ -95,7 +95,7 @@ def test_a_model_of_scikit_learn_needs_skops_unless_it_says_how_it_is_saved() ->
         (["sklearn"], ["sklearn"], ["sklearn"]),
     ],
 )
-def test_what_packages_do_not_name(modules: list[str], pins: list[str], lacking: list[str]) -> None:
+def test_missing_packages_are_listed(modules: list[str], pins: list[str], lacking: list[str]) -> None:
     assert environments.lacking(modules, pins) == lacking
 
 
@@ -114,13 +114,13 @@ def test_what_packages_do_not_name(modules: list[str], pins: list[str], lacking:
         ("import tensorflow", True, "AzureML-tensorflow-2.16-cuda12@latest"),
     ],
 )
-def test_the_default_has_what_the_cell_imports(text: str, gpus: bool, name: str) -> None:
+def test_default_environment_has_imported_packages(text: str, gpus: bool, name: str) -> None:
     spec = environments.completed(job(text), "", gpus)
     assert spec.environment == Environment(name=name) and said(spec) == ()
 
 
 @pytest.mark.parametrize("gpus", [False, True])
-def test_the_digits_cell_gets_an_environment_that_runs_it(gpus: bool) -> None:
+def test_digits_cell_environment_has_its_packages(gpus: bool) -> None:
     """MLflow of the newest images saves models by skops, which none of the images has."""
     spec = environments.completed(job(digits()), "", gpus)
     check_environment(spec.environment)
@@ -131,7 +131,7 @@ def test_the_digits_cell_gets_an_environment_that_runs_it(gpus: bool) -> None:
     assert environments.completed(spec, "", gpus) == spec  # sent again
 
 
-def test_what_nobody_can_say_takes_what_lacks_least_and_says_so() -> None:
+def test_unknown_import_uses_best_environment_with_note() -> None:
     spec = environments.completed(job("import torch, nobody_has_this\n"), "", True)
     assert spec.environment == Environment(name="AzureML-acpt-pytorch-2.8-cuda12.6@latest")
     (note,) = said(spec)
@@ -140,7 +140,7 @@ def test_what_nobody_can_say_takes_what_lacks_least_and_says_so() -> None:
     )
 
 
-def test_the_line_comes_before_the_target_and_the_target_before_the_choice(tmp_path: Path) -> None:
+def test_environment_precedence_is_line_target_choice(tmp_path: Path) -> None:
     asked = job("import torch", environment=Environment(name="mine:3"))
     assert environments.completed(asked, "other:2", True) == asked
     assert environments.completed(job("import torch"), "other:2", True).environment == Environment(name="other:2")
@@ -154,7 +154,7 @@ def test_the_line_comes_before_the_target_and_the_target_before_the_choice(tmp_p
 # ---- what is said
 
 
-def test_a_conda_file_is_judged(tmp_path: Path) -> None:
+def test_conda_file_lacking_package_has_note(tmp_path: Path) -> None:
     file = tmp_path / "conda.yml"
     file.write_text("dependencies: [python=3.11, pip, {pip: [mlflow==3.17.2, azureml-mlflow==1.60.0.post1]}]")
     spec = job("import mlflow, torch\n", environment=Environment(conda=str(file)))
@@ -169,14 +169,14 @@ def test_a_conda_file_is_judged(tmp_path: Path) -> None:
     assert said(spec) == ()  # who makes the environment says it
 
 
-def test_an_environment_of_the_workspace_is_judged_by_what_the_service_tells() -> None:
+def test_workspace_environment_is_judged_by_its_conda_file() -> None:
     spec = job("import mlflow", environment=Environment(name="mine:3"))
     assert environments.unjudged(environment_body(spec, 0)) and said(spec) == ()
     (line,) = said(spec, json.dumps({"dependencies": ["python=3.8", {"pip": ["mlflow==1.30.1"]}]}))
     assert line.startswith("Environment mine has mlflow==1.30.1: MLflow before 2.0.0 cannot log here.")
 
 
-def test_an_image_is_not_judged() -> None:
+def test_image_environment_is_not_judged() -> None:
     for environment in (
         Environment(image="python:3.11"),
         Environment(build="/x"),
@@ -185,7 +185,7 @@ def test_an_image_is_not_judged() -> None:
         assert said(job("import torch", environment=environment)) == ()
 
 
-def test_modules_that_travel_with_the_script_are_not_asked_for(tmp_path: Path) -> None:
+def test_local_modules_are_not_required(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("x = 1")
     (tmp_path / "train.py").write_text("import mine, numpy\n")
     spec = JobSpec(name="n", script_name="train.py", notebook_dir=str(tmp_path))
@@ -193,7 +193,7 @@ def test_modules_that_travel_with_the_script_are_not_asked_for(tmp_path: Path) -
     assert environments.wanted_of(JobSpec(name="n", script_name="gone.py", notebook_dir=str(tmp_path))).modules == ()
 
 
-def test_a_script_in_a_folder_of_its_source_has_what_lies_beside_it(tmp_path: Path) -> None:
+def test_script_folder_modules_are_not_required(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("import helper, common\n")
     (tmp_path / "src" / "helper.py").write_text("import sklearn\n")
@@ -210,7 +210,7 @@ def test_a_script_in_a_folder_of_its_source_has_what_lies_beside_it(tmp_path: Pa
     assert [pin.partition("==")[0] for pin in pins] == ["numpy", "scikit-learn"]
 
 
-def test_what_its_own_modules_import_counts(tmp_path: Path) -> None:
+def test_imports_of_local_modules_are_required(tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / "__init__.py").write_text("from .layers import Layer\nfrom . import __version__\n")
     (tmp_path / "net" / "layers.py").write_text("import torch\ntry:\n    import cupy\nexcept ImportError:\n    pass\n")
@@ -226,7 +226,7 @@ def test_what_its_own_modules_import_counts(tmp_path: Path) -> None:
     assert line.startswith("The cell with its modules imports torch; AzureML-sklearn-1.5 does not name torch")
 
 
-def test_the_default_of_a_notebook_gives_way_to_the_line(tmp_path: Path) -> None:
+def test_configured_environment_yields_to_flag(tmp_path: Path) -> None:
     from jupyter_amltrain.commands.registry import Defaults
     from jupyter_amltrain.commands.submit import parse_submit
 
@@ -247,5 +247,5 @@ def test_the_default_of_a_notebook_gives_way_to_the_line(tmp_path: Path) -> None
         ("azureml://registries/azureml/environments/x/versions/3", "x"),
     ],
 )
-def test_environment_in_a_sentence_has_its_own_name(name: str, shown: str) -> None:
+def test_environment_label_is_readable(name: str, shown: str) -> None:
     assert environments.shown({"name": name}) == shown

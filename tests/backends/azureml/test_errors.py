@@ -35,13 +35,13 @@ def recorded(name, status):
 # ---- envelopes
 
 
-def test_the_front_end_of_machine_learning_hides_its_code_in_additional_info():
+def test_error_code_in_additional_info_is_read():
     said = azure_errors.read_details(400, {}, recorded("11a_ray_job_unknown_compute_400", 400))
     assert said.codes == ("UserError", "BadArgument", "UnknownTargetType")
     assert (said.code, said.message) == ("UnknownTargetType", "Unknown compute target 'testCompute'.")
 
 
-def test_the_compute_service_fills_with_nulls():
+def test_error_with_null_fields_is_read():
     answer = {
         "error": {"code": "UserError", "severity": None, "message": "No.", "details": [], "innerError": None},
         "correlation": {"operation": "a"},
@@ -51,21 +51,21 @@ def test_the_compute_service_fills_with_nulls():
     assert (said.code, said.message, said.correlation) == ("UserError", "No.", "c")
 
 
-def test_the_gateway_says_code_and_message_only():
+def test_error_of_gateway_is_read():
     said = azure_errors.read_details(
         404, {"x-ms-failure-cause": "gateway"}, body("ResourceNotFound", "The Resource 'w' was not found.")
     )
     assert said.codes == ("ResourceNotFound",)
 
 
-def test_details_are_more_precise_than_what_is_around_them():
+def test_error_detail_code_overrides_outer():
     said = azure_errors.read_details(
         400, {}, body("BadRequest", "Outer", details=[{"code": "ClusterMinNodesExceedCoreQuota", "message": "x"}])
     )
     assert said.code == "ClusterMinNodesExceedCoreQuota" and said.message == "Outer"
 
 
-def test_the_data_plane_writes_in_pascal_case():
+def test_error_in_pascal_case_is_read():
     answer = {"Error": {"Code": "ValidationError", "Message": "Limit=250, Size=699", "Details": [], "InnerError": None}}
     said = azure_errors.read_details(400, {}, json.dumps(answer).encode())
     assert (said.code, said.message) == ("ValidationError", "Limit=250, Size=699")
@@ -74,7 +74,7 @@ def test_the_data_plane_writes_in_pascal_case():
 @pytest.mark.parametrize(
     "empty", [b"", b"  ", b"null", b"[]", b'"text"', b"<html>\n<h1>Bad  gateway</h1></html>", b"\xff\xfe"]
 )
-def test_bodies_that_say_nothing_are_no_fault_of_ours(empty):
+def test_error_with_empty_body_is_mapped(empty):
     error = azure_errors.error_of_answer(404, {}, empty, act="GET computes/x", where="w")
     assert str(error).startswith("Azure in w refuses GET computes/x")
     assert azure_errors.details_of(error).status == 404
@@ -103,7 +103,7 @@ def test_bodies_that_say_nothing_are_no_fault_of_ours(empty):
         (418, {}, b"", errors.TargetError, "status 418 without a reason"),
     ],
 )  # fmt: skip
-def test_a_refusal_is_one_plain_line(status, headers, answer, kind, text):
+def test_error_status_maps_to_class_and_one_line(status, headers, answer, kind, text):
     error = azure_errors.error_of_answer(status, headers, answer, act="PUT x", where="w", user="ada")
     assert type(error) is kind
     assert text in str(error) and "\n" not in str(error) and ".." not in str(error)
@@ -124,7 +124,7 @@ def test_a_refusal_is_one_plain_line(status, headers, answer, kind, text):
         ("AADSTS999999: Something new. Trace ID: 1 Correlation ID: 2", "AADSTS999999: Something new."),
     ],
 )  # fmt: skip
-def test_a_refused_sign_in_is_told_in_plain_words(text, word):
+def test_sign_in_error_is_one_line(text, word):
     error = azure_errors.signin_failed(text, how="az login")
     assert isinstance(error, errors.AuthenticationError)
     assert word in str(error) and "Trace ID" not in str(error) and "\n" not in str(error)
@@ -144,13 +144,13 @@ def test_a_refused_sign_in_is_told_in_plain_words(text, word):
         ("something else", "No answer from Azure: something else"),
     ],
 )  # fmt: skip
-def test_a_broken_way_is_told_in_plain_words(text, word):
+def test_connection_error_is_one_line(text, word):
     error = azure_errors.unreachable(text)
     assert isinstance(error, errors.TargetUnreachable)
     assert word in str(error) and "0x7f" not in str(error)
 
 
-def test_no_secret_comes_through():
+def test_error_text_redacts_secrets():
     answer = body(
         "BadRequest",
         "Cannot read https://x/y?sv=1&sig=S3cr3t%3D&se=2 with Bearer abcdefghijk.lmnop and eyJabcdefghi.abcdef.xyz"
@@ -161,7 +161,7 @@ def test_no_secret_comes_through():
         assert secret not in text
 
 
-def test_a_bug_is_no_refusal():
+def test_unexpected_exception_is_not_mapped():
     assert azure_errors.of_exception(KeyError("x")) is None
     assert azure_errors.details_of(KeyError("x")).status == 0
     missing = azure_errors.of_exception(ModuleNotFoundError("no", name="azure.ai"))

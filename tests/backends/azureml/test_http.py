@@ -103,7 +103,7 @@ def client(edge, tokens=None, **more):
     return azure_http.Rest(edge.url, "/subscriptions/s/w", account, "scope", where="ws", user="ada", **more)
 
 
-def test_a_path_is_below_the_workspace_whole_or_an_address(edge):
+def test_rest_path_is_relative_or_absolute(edge):
     edge.answers = [(200, {"X-A": "1"}, {"a": 1})]
     here = client(edge)
     answer = here.get("computes/x", api="v1", params={"$top": 2})
@@ -122,7 +122,7 @@ def test_a_path_is_below_the_workspace_whole_or_an_address(edge):
     assert edge.seen[0][2]["User-Agent"].startswith("jupyter-amltrain/")
 
 
-def test_pages_end_where_no_link_is(edge):
+def test_rest_pages_end_without_next_link(edge):
     edge.answers = [
         (200, {}, {"value": [1, 2], "nextLink": f"{edge.url}/next?$skipToken=a%2Bb"}),
         (200, {}, {"value": [3]}),
@@ -131,7 +131,7 @@ def test_pages_end_where_no_link_is(edge):
     assert edge.seen[1][1] == "/next?$skipToken=a%2Bb"
 
 
-def test_a_refused_token_is_made_anew_once(edge):
+def test_rest_refused_token_is_renewed_once(edge):
     tokens = Tokens()
     edge.answers = [(401, {"WWW-Authenticate": 'Bearer error="invalid_token"'}, b""), (200, {}, {"ok": True})]
     assert client(edge, tokens, tenant="t-1").get("x").json == {"ok": True}
@@ -139,7 +139,7 @@ def test_a_refused_token_is_made_anew_once(edge):
     assert {tenant for _, _, tenant in tokens.asked} == {"t-1"}
 
 
-def test_a_token_that_stays_refused_is_told(edge):
+def test_rest_token_refused_twice_raises_authentication_error(edge):
     edge.answers = [(401, {}, {"error": {"code": "InvalidAuthenticationToken", "message": "The token is bad."}})]
     with pytest.raises(
         AuthenticationError, match=r"in ws: The token is bad\. Sign in again: %aml_compute connect --name ws"
@@ -148,20 +148,20 @@ def test_a_token_that_stays_refused_is_told(edge):
     assert len(edge.seen) == 2
 
 
-def test_a_credential_without_claims_is_asked_as_ever(edge):
+def test_rest_credential_without_claims_is_used(edge):
     edge.answers = [(401, {}, b""), (200, {}, {})]
     client(edge, Tokens(claims=False)).get("x")
     assert len(edge.seen) == 2
 
 
 @pytest.mark.parametrize("method", ["get", "put", "post", "patch", "delete"])
-def test_too_many_requests_are_tried_again_when_the_service_says(edge, method):
+def test_rest_429_is_retried_after_given_time(edge, method):
     edge.answers = [(429, {"Retry-After": "0.05"}, b""), (429, {}, b""), (200, {}, {})]
     assert getattr(client(edge), method)("x").status == 200
     assert len(edge.seen) == 3
 
 
-def test_a_longer_wait_than_our_patience_is_told_at_once(edge, monkeypatch):
+def test_rest_retry_after_beyond_limit_fails_at_once(edge, monkeypatch):
     monkeypatch.setenv("AMLTRAIN_AZURE_PATIENCE", "5")
     edge.answers = [(429, {"Retry-After": "600"}, b"")]  # longer than a test may take
     with pytest.raises(TargetUnreachable, match="asks to wait 600 s"):
@@ -169,7 +169,7 @@ def test_a_longer_wait_than_our_patience_is_told_at_once(edge, monkeypatch):
     assert len(edge.seen) == 1
 
 
-def test_a_wait_between_tries_ends_when_nobody_wants_it_any_more(edge):
+def test_rest_retry_wait_ends_on_cancel(edge):
     said = []
     call = server.Call(1, said.append)
     edge.answers = [(503, {"Retry-After": "50"}, b""), (200, {}, b"{}")]
@@ -182,19 +182,19 @@ def test_a_wait_between_tries_ends_when_nobody_wants_it_any_more(edge):
     assert len(edge.seen) == 1
 
 
-def test_faults_of_the_service_and_cut_connections_are_tried_again(edge):
+def test_rest_server_error_and_cut_connection_are_retried(edge):
     edge.answers = ["cut", (500, {}, b""), (200, {}, {"a": 1})]
     assert client(edge).get("x").json == {"a": 1}
 
 
-def test_a_service_that_stays_broken_is_told(edge):
+def test_rest_repeated_server_error_fails(edge):
     edge.answers = [(503, {}, {"error": {"code": "ServerBusy", "message": "Busy."}})]
     with pytest.raises(TargetUnreachable, match=r"\(503 ServerBusy\): Busy"):
         client(edge).get("x")
     assert 3 <= len(edge.seen) <= 6
 
 
-def test_a_post_is_not_sent_twice_after_a_cut(edge):
+def test_rest_post_after_cut_is_not_retried(edge):
     """Nobody knows whether the service has begun it."""
     edge.answers = ["cut", (200, {}, {})]
     with pytest.raises(TargetUnreachable, match="was cut"):
@@ -202,7 +202,7 @@ def test_a_post_is_not_sent_twice_after_a_cut(edge):
     assert len(edge.seen) == 1
 
 
-def test_statuses_that_are_no_error(edge):
+def test_rest_accepted_status_is_returned(edge):
     edge.answers = [(404, {}, b"")]
     assert client(edge).get("x", ok=(200, 404)).status == 404
     with pytest.raises(TargetError, match="Azure in ws refuses GET x: there is no such thing"):
@@ -211,7 +211,7 @@ def test_statuses_that_are_no_error(edge):
         client(edge).get("x", act="read the thing")
 
 
-def test_an_untrusted_certificate_is_told(edge, monkeypatch):
+def test_rest_untrusted_certificate_error_names_ca_bundle(edge, monkeypatch):
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     edge.answers = [(200, {}, {})]
@@ -219,7 +219,7 @@ def test_an_untrusted_certificate_is_told(edge, monkeypatch):
         client(edge).get("x")
 
 
-def test_no_connection_and_a_wrong_proxy_are_told(edge, monkeypatch):
+def test_rest_connection_or_proxy_failure_is_reported(edge, monkeypatch):
     free = edge.url
     edge.close()
     with pytest.raises(TargetUnreachable, match="No connection to Azure"):
@@ -230,7 +230,7 @@ def test_no_connection_and_a_wrong_proxy_are_told(edge, monkeypatch):
         azure_http.Rest("https://management.azure.com", "", None).get("/x")
 
 
-def test_blobs_are_read_by_ranges_without_a_token(edge, tmp_path):
+def test_blob_range_read_uses_no_token(edge, tmp_path):
     edge.answers = [(206, {}, b"cd"), (416, {}, b"<x/>"), (201, {}, b""), (404, {}, b"")]
     url = f"{edge.url}/c/log.txt?sv=1&sig=a%2Bb%3D&se=2026-01-01T00%3A00%3A00Z"
     blob = Cloud(tmp_path).blob(url)
@@ -247,12 +247,12 @@ def test_blobs_are_read_by_ranges_without_a_token(edge, tmp_path):
     assert edge.seen[2][2]["x-ms-blob-type"] == "BlockBlob" and edge.seen[2][3] == b"\x00\x01"
 
 
-def test_an_unknown_workspace(tmp_path):
+def test_unknown_workspace_is_refused(tmp_path):
     with pytest.raises(CommandError, match="No workspace 'w' is connected"):
         Cloud(tmp_path).workspace("w")
 
 
-def test_who_a_token_is_for():
+def test_token_identity_is_read():
     import base64
 
     def token(**claims):

@@ -40,7 +40,7 @@ def body(place: job_body.Place = PLACE, **fields: Any) -> dict[str, Any]:
 # ---- the body
 
 
-def test_a_plain_job_says_little() -> None:
+def test_plain_job_body_is_minimal() -> None:
     found = body()
     assert {k: found[k] for k in ("jobType", "displayName", "experimentName", "codeId", "computeId")} == {
         "jobType": "Command",
@@ -53,7 +53,7 @@ def test_a_plain_job_says_little() -> None:
     assert not {"distribution", "limits", "queueSettings", "identity", "services"} & found.keys()
 
 
-def test_a_job_with_everything() -> None:
+def test_full_job_body_has_all_fields() -> None:
     found = body(
         timeout=5400.0,
         env={"A": "1"},
@@ -86,7 +86,7 @@ def test_a_job_with_everything() -> None:
     assert found["queueSettings"] == {"priority": 3} and found["tags"] == {"team": "x"}
 
 
-def test_reference_to_an_input_is_left_to_who_knows_the_path() -> None:
+def test_input_reference_is_resolved_in_job() -> None:
     """The agent, by the job's file; in an image without Python 3.8 the service, which fills in the command."""
     spec = JobSpec(
         name="n",
@@ -101,7 +101,7 @@ def test_reference_to_an_input_is_left_to_who_knows_the_path() -> None:
     assert job_body.command_of(spec).endswith("train.py --data_dir '${{inputs.data}}/a b'")
 
 
-def test_processes() -> None:
+def test_job_body_has_distribution() -> None:
     assert body(resources=Resources(nodes=2))["distribution"] == {
         "distributionType": "PyTorch",
         "processCountPerInstance": 4,
@@ -116,7 +116,7 @@ def test_processes() -> None:
     }
 
 
-def test_serverless_has_no_compute_but_a_size() -> None:
+def test_serverless_job_body_has_instance_type() -> None:
     place = job_body.Place(arm_id=WS, size="Standard_NC6s_v3", tier="spot")
     found = body(place)
     assert "computeId" not in found and found["resources"]["instanceType"] == "Standard_NC6s_v3"
@@ -130,11 +130,11 @@ def test_serverless_has_no_compute_but_a_size() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(1, "PT1S"), (90, "PT1M30S"), (3600, "PT1H"), (90000, "P1DT1H"), (0.2, "PT1S")]
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_duration_is_iso_8601(seconds: float, text: str) -> None:
     assert job_body.duration(seconds) == text
 
 
-def test_the_environment() -> None:
+def test_job_body_has_environment() -> None:
     def of(place: job_body.Place = PLACE, **fields: Any) -> dict[str, str]:
         return environments.environment_body(JobSpec(name="n", environment=Environment(**fields)), place.gpus)
 
@@ -180,7 +180,7 @@ def test_file_in_the_reserved_folder_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == "azure.reserved_folder"
 
 
-def test_the_request_can_be_printed_and_holds_no_secret(tmp_path: Path) -> None:
+def test_dry_run_request_is_json_without_secret(tmp_path: Path) -> None:
     spec = JobSpec(name="n", script="print(1)")
     snapshot = take("script.py", "print(1)", notebook_dir=tmp_path)
     found = job_body.request_of(spec, snapshot, PLACE, "n-22222", {"a": "b"})
@@ -214,7 +214,7 @@ def interpreter(folder: Path, name: str, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_the_agent_is_the_command(tmp_path: Path, bin_folder: Path) -> None:
+def test_job_command_starts_agent(tmp_path: Path, bin_folder: Path) -> None:
     interpreter(
         bin_folder, "python3", 'if [ "$1" = -c ]; then exit 0; fi; echo "$@"; echo "$AML_INPUT_D $AML_OUTPUT_M"'
     )
@@ -224,7 +224,7 @@ def test_the_agent_is_the_command(tmp_path: Path, bin_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_an_image_without_python_runs_the_plain_command(tmp_path: Path, bin_folder: Path, old: bool) -> None:
+def test_job_command_without_python_runs_plain_command(tmp_path: Path, bin_folder: Path, old: bool) -> None:
     if old:  # Python 3.7, say
         interpreter(bin_folder, "python", 'if [ "$1" = -c ]; then exit 1; fi; echo "ran $@"; exit 7')
     done = run_command(JobSpec(name="n", script="1", args=("--a", "b c")), tmp_path, str(bin_folder))
@@ -233,7 +233,7 @@ def test_an_image_without_python_runs_the_plain_command(tmp_path: Path, bin_fold
     assert (lines[1:], done.returncode) == ((["ran -u script.py --a b c"], 7) if old else ([], 127))
 
 
-def test_packs_are_unpacked_without_python_too(tmp_path: Path, bin_folder: Path) -> None:
+def test_job_command_without_python_unpacks_code(tmp_path: Path, bin_folder: Path) -> None:
     from jupyter_amltrain.backends.azureml.service import code_upload
 
     (tmp_path / ".amltrain").mkdir()
@@ -243,7 +243,7 @@ def test_packs_are_unpacked_without_python_too(tmp_path: Path, bin_folder: Path)
     assert (tmp_path / "deep" / "module.py").read_bytes() == b"1"
 
 
-def test_the_jobs_file_is_the_same_for_every_run() -> None:
+def test_job_file_is_equal_for_equal_jobs() -> None:
     spec = JobSpec(name="n", script="1", args=("--x", "1"), out=("acc",), experiment="e", env={"A": "1"})
     found = job_body.job_file(spec)
     assert found == job_body.job_file(JobSpec(name="other", script="2", args=("--x", "1"), out=("acc",)))
@@ -251,7 +251,7 @@ def test_the_jobs_file_is_the_same_for_every_run() -> None:
 
 
 @pytest.mark.parametrize(("run_id", "name"), [("digits-k3f9", "digits-k3f9"), ("a.b c", "a-b-c"), ("--", "run")])
-def test_names(run_id: str, name: str) -> None:
+def test_job_name_is_sanitized(run_id: str, name: str) -> None:
     assert job_body.job_name(run_id) == name and job_body.is_job_name(name)
     assert not job_body.is_job_name("a/b") and len(job_body.tracking_id(name)) == 32
 
@@ -259,14 +259,14 @@ def test_names(run_id: str, name: str) -> None:
 # ---- the spec in the job
 
 
-def test_a_spec_comes_back_whole() -> None:
+def test_job_spec_tags_round_trip_is_equal() -> None:
     spec = JobSpec(name="n", script="print(1)\n" * 500, cell="print(1)\n" * 500, params={"lr": 0.1}, tags={"a": "b"})
     found = job_body.properties_of(spec)
     assert job_body.spec_from(found) == spec and all(len(value) <= 1000 for value in found.values())
     assert job_body.tags_of(spec, "gpu", "1")["amltrain.name"] == "n"
 
 
-def test_a_spec_that_is_too_long_loses_its_text_and_keeps_its_name() -> None:
+def test_job_spec_tags_too_long_drop_script() -> None:
     spec = JobSpec(name="n", script=os.urandom(40_000).hex(), cell=os.urandom(40_000).hex(), project="/p")
     found = job_body.properties_of(spec)
     back = job_body.spec_from(found)
@@ -277,11 +277,11 @@ def test_a_spec_that_is_too_long_loses_its_text_and_keeps_its_name() -> None:
 @pytest.mark.parametrize(
     "found", [{}, {"amltrain.spec.0": "no"}, {"amltrain.spec.0": zlib.compress(b"{").hex()}, {"amltrain.spec.0": "~~~"}]
 )
-def test_what_is_no_spec_of_ours(found: dict[str, str]) -> None:
+def test_job_spec_from_foreign_tags_is_none(found: dict[str, str]) -> None:
     assert job_body.spec_from(found) is None
 
 
-def test_a_recorded_job_of_somebody_else() -> None:
+def test_foreign_job_is_read() -> None:
     job = recorded("07a_job_completed_list_and_get.json")[1]["response"]
     spec = job_body.foreign(job["name"], job["properties"])
     assert (spec.name, spec.experiment, spec.script) == ("commandJob01", "jobexperiment", 'echo "hello powershell 01"')
@@ -319,12 +319,12 @@ def row(status: str, **more: Any) -> dict[str, Any]:
         ("SomethingNew", None),
     ],
 )
-def test_states(word: str, state: RunState | None) -> None:
+def test_job_status_maps_to_state(word: str, state: RunState | None) -> None:
     status = azure_status.status_of(row(word))
     assert (status.state if status else None) is state
 
 
-def test_a_cancel_that_is_under_way() -> None:
+def test_cancel_requested_job_is_running() -> None:
     status = azure_status.status_of(row("CancelRequested", started=110.0))
     assert status is not None and status.state is RunState.RUNNING and status.cancel_requested
 
@@ -337,12 +337,12 @@ def test_a_cancel_that_is_under_way() -> None:
         ({}, "waits for a machine"),
     ],
 )
-def test_why_it_waits(nodes: dict[str, Any], words: str) -> None:
+def test_queued_job_detail_names_reason(nodes: dict[str, Any], words: str) -> None:
     status = azure_status.status_of(row("Queued", nodes=nodes))
     assert status is not None and words in status.detail
 
 
-def test_a_second_attempt_says_so() -> None:
+def test_second_attempt_is_in_detail() -> None:
     status = azure_status.status_of(row("Queued", attempt=2, started=110.0))
     assert status is not None and "attempt 2" in status.detail
 
@@ -362,13 +362,13 @@ def test_a_second_attempt_says_so() -> None:
         ({}, "service", None, "no reason"),
     ],
 )
-def test_why_it_failed(more: dict[str, Any], reason: str, code: int | None, words: str) -> None:
+def test_failed_job_detail_names_cause(more: dict[str, Any], reason: str, code: int | None, words: str) -> None:
     status = azure_status.status_of(row("Failed", ended=130.0, **more))
     assert status is not None and (status.state, status.reason, status.exit_code) == (RunState.FAILED, reason, code)
     assert words in status.detail
 
 
-def test_a_job_that_was_cancelled_by_its_limit_failed() -> None:
+def test_job_canceled_by_limit_is_failed() -> None:
     status = azure_status.status_of(row("Canceled", started=110.0, ended=120.0, why="Job has timed out"))
     assert status is not None and (status.state, status.reason) == (RunState.FAILED, "timeout")
     status = azure_status.status_of(row("Canceled", started=110.0, ended=120.0))
@@ -379,7 +379,7 @@ def test_a_job_that_was_cancelled_by_its_limit_failed() -> None:
     ("more", "flag"),
     [({"tier": "spot"}, "--tier spot"), ({"resources": Resources(instance_type="X")}, "--instance-type X")],
 )
-def test_tier_and_size_of_machine_are_refused_where_the_compute_has_them(more: dict[str, Any], flag: str) -> None:
+def test_tier_and_instance_type_on_cluster_are_refused(more: dict[str, Any], flag: str) -> None:
     spec = JobSpec(name="a", script="print(1)\n", **more)
     with pytest.raises(SpecError, match=flag):
         job_body.check(spec, job_body.Place(arm_id=WS, compute="cpu", own_machines=True))
@@ -399,7 +399,7 @@ def test_tier_and_size_of_machine_are_refused_where_the_compute_has_them(more: d
         ("Failed", {"limit": 10.0, "error": "process exited with status code 3"}, "exit"),
     ],
 )
-def test_run_end_without_files_is_a_time_limit_by_duration_or_exit_code(
+def test_run_end_without_files_is_timeout_by_duration_or_exit_code(
     status: str, more: dict[str, Any], reason: str
 ) -> None:
     found = azure_status.status_of(row(status, started=110.0, ended=120.0, **more))
@@ -407,7 +407,7 @@ def test_run_end_without_files_is_a_time_limit_by_duration_or_exit_code(
     assert found.state is (RunState.CANCELED if reason == "canceled" else RunState.FAILED)
 
 
-def test_what_only_the_agent_knows() -> None:
+def test_agent_status_adds_reason_and_exit_code() -> None:
     agent = {"reason": "gpu-unused", "exit_code": -15, "detail": "stopped: not used", "devices": ["GPU-1"]}
     status = azure_status.status_of(
         row("Failed", started=110.0, ended=120.0), {**agent, "truth": {"verdict": "not used"}}
@@ -416,7 +416,7 @@ def test_what_only_the_agent_knows() -> None:
     assert status.truth == {"verdict": "not used"} and status.detail == "stopped: not used"
 
 
-def test_a_recorded_failure_of_a_pipelines_child() -> None:
+def test_pipeline_child_failure_is_read() -> None:
     child = recorded("02_pipeline_two_steps_failed_children.json")[-1]["response"]["value"][0]
     status = azure_status.status_of(history.row("n", child))
     assert status is not None and status.state is RunState.FAILED and "Permission denied" in status.detail
@@ -435,11 +435,11 @@ def test_a_recorded_failure_of_a_pipelines_child() -> None:
         (None, None),
     ],
 )
-def test_times(text: str | None, seconds: float | None) -> None:
+def test_service_time_is_parsed(text: str | None, seconds: float | None) -> None:
     assert history.unix(text) == seconds
 
 
-def test_input_that_cannot_be_read_is_named_whole_however_long_the_answer() -> None:
+def test_unreadable_input_error_names_whole_address() -> None:
     place = f"/subscriptions/{'0' * 36}/resourceGroups/{'g' * 80}/providers/Microsoft.MachineLearningServices"
     error = (
         f"ScriptExecution.StreamAccess.NotFound\nNative Error: {'error in streaming ' * 20}\nError Message:"

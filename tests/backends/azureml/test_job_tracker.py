@@ -61,7 +61,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return made
 
 
-def test_a_workspace_that_is_gone_for_long_has_no_jobs_any_more(clock: SimpleNamespace) -> None:
+def test_workspace_missing_for_long_has_no_jobs(clock: SimpleNamespace) -> None:
     backend, gone = Jobs(), WorkspaceGone("There is no workspace 'w'.")
     assert backend.look({"a": ROW}) == {"a": ROW}
     for _ in range(6):
@@ -75,7 +75,7 @@ def test_a_workspace_that_is_gone_for_long_has_no_jobs_any_more(clock: SimpleNam
     assert backend.look(gone) is gone
 
 
-def test_one_answer_after_a_long_time_is_no_proof(clock: SimpleNamespace) -> None:
+def test_workspace_missing_once_after_sleep_is_not_gone(clock: SimpleNamespace) -> None:
     backend, gone = Jobs(), WorkspaceGone("There is no workspace 'w'.")
     assert backend.look(gone) is gone
     clock.now += 1000.0  # the computer slept
@@ -86,7 +86,7 @@ def test_one_answer_after_a_long_time_is_no_proof(clock: SimpleNamespace) -> Non
     assert backend.look(gone) == {}
 
 
-def test_a_job_that_is_not_there_for_a_moment_is_as_it_was(clock: SimpleNamespace) -> None:
+def test_job_missing_briefly_keeps_last_row(clock: SimpleNamespace) -> None:
     backend = Jobs()
     assert backend.look({"a": ROW}) == {"a": ROW}
     clock.now += 6.0
@@ -124,7 +124,7 @@ class OnInstance(Jobs):
     [({"state": "stopped"}, "start mine"), ({"state": "starting"}, "starting"), (None, "deleted"),
      ({"state": "ready"}, ""), (TargetUnreachable("no way"), "")],
 )  # fmt: skip
-def test_job_queued_on_an_instance_says_what_state_that_is_in(clock: SimpleNamespace, compute: Any, word: str) -> None:
+def test_queued_job_on_instance_names_instance_state(clock: SimpleNamespace, compute: Any, word: str) -> None:
     backend = OnInstance()
     backend.compute = compute
     queued = {"name": "a", "status": "Queued"}
@@ -156,19 +156,19 @@ class Service:
 
 
 @pytest.mark.parametrize("status", [403, 404, 410])
-def test_whatever_run_history_says_of_a_workspace_that_is_gone(status: int) -> None:
+def test_poll_of_deleted_workspace_raises_workspace_gone(status: int) -> None:
     call: Any = SimpleNamespace(cloud=SimpleNamespace(workspace=lambda name: Service(status, (404, WORKSPACE))))
     with pytest.raises(WorkspaceGone, match=r"no workspace 'w' at Azure .* %aml_compute disconnect lab forgets it"):
         jobs.poll(call, workspace="lab", names=["a"])
 
 
-def test_what_run_history_refuses_of_a_workspace_that_is_there() -> None:
+def test_poll_of_forbidden_workspace_raises_authentication_error() -> None:
     call: Any = SimpleNamespace(cloud=SimpleNamespace(workspace=lambda name: Service(403, (404, b""))))
     with pytest.raises(AuthenticationError):
         jobs.poll(call, workspace="lab", names=["a"])
 
 
-def test_a_group_that_is_gone_takes_its_workspaces_with_it() -> None:
+def test_missing_resource_group_is_workspace_gone() -> None:
     body = b'{"error": {"code": "ResourceGroupNotFound", "message": "Resource group \'g\' could not be found."}}'
     assert errors.no_workspace(404, body) and not errors.no_workspace(403, body)
     error = errors.error_of_answer(404, {}, body, where="lab")
@@ -210,7 +210,7 @@ def history(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return History(request.node.name)
 
 
-def test_poll_of_waiting_run_reads_the_reason_from_its_record(history: History) -> None:
+def test_poll_of_waiting_run_reads_reason(history: History) -> None:
     history.reasons = {"queueingInfo": {"code": "Queued", "message": "no quota is left"}}
     row, asked = history.polled()
     assert row["why"] == "no quota is left" and asked == ["details", history.run]
@@ -222,7 +222,7 @@ def test_poll_of_waiting_run_reads_the_reason_from_its_record(history: History) 
     assert history.polled()[1] == ["details"]
 
 
-def test_poll_of_run_canceled_at_its_limit_says_time_limit(history: History) -> None:
+def test_poll_of_run_canceled_at_limit_is_timeout(history: History) -> None:
     history.status, history.reasons = "Canceled", {"cancelationReason": "exceeded its maximum run duration"}
     status = azure_status.status_of(history.polled()[0])
     assert status is not None and status.reason == "timeout"
@@ -239,14 +239,14 @@ _ID = "/subscriptions/s/resourceGroups/g/providers/Microsoft.MachineLearningServ
     ("message", "gone"),
     [(_PARENT, True), (_BY_PATH.format(_ID), True), (_BY_PATH.format(f"{_ID}/codes/c"), False)],
 )
-def test_missing_parent_of_a_request_is_the_workspace_or_something_in_it(message: str, gone: bool) -> None:
+def test_missing_parent_resource_is_classified(message: str, gone: bool) -> None:
     body = json.dumps({"error": {"code": "ParentResourceNotFound", "message": message}}).encode()
     assert errors.no_workspace(404, body) is gone
     error = errors.error_of_answer(404, {}, body, where="lab")
     assert isinstance(error, WorkspaceGone) is gone and "\n" not in str(error)
 
 
-def test_cancel_in_a_workspace_that_is_gone_fails() -> None:
+def test_cancel_in_deleted_workspace_fails() -> None:
     body = json.dumps({"error": {"code": "ParentResourceNotFound", "message": _PARENT}}).encode()
     service = Service(404, (404, body))
     service.arm.post = lambda path, ok=(), **_: service._arm(404, body)
@@ -255,7 +255,7 @@ def test_cancel_in_a_workspace_that_is_gone_fails() -> None:
         jobs.cancel(call, workspace="lab", name="a")
 
 
-def test_preempted_job_that_is_not_queued_again_failed_by_preemption() -> None:
+def test_preempted_job_without_retry_is_failed() -> None:
     error = "PreemptionError: Nodes of this job got pre-empted. Check if the run has failed or restarted"
     status = azure_status.status_of({"name": "a", "status": "Failed", "error": error, "created": 1.0, "started": 2.0})
     assert status is not None and (status.state.value, status.reason) == ("failed", "preempted")

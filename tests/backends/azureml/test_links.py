@@ -23,7 +23,7 @@ from jupyter_amltrain.backends.azureml.service import links
         (None, ""),
     ],
 )
-def test_addresses_are_plain(told: str | None, shown: str) -> None:
+def test_link_address_is_normalized(told: str | None, shown: str) -> None:
     assert links.plain(told) == shown
 
 
@@ -42,7 +42,7 @@ def test_addresses_are_plain(told: str | None, shown: str) -> None:
         (None, ""),
     ],
 )
-def test_kinds_in_every_spelling(spelled: str | None, kind: str) -> None:
+def test_link_kind_spelling_is_normalized(spelled: str | None, kind: str) -> None:
     assert links._kind(spelled) == kind
 
 
@@ -55,7 +55,7 @@ def test_kinds_in_every_spelling(spelled: str | None, kind: str) -> None:
         ("The port is taken.", "not open: The port is taken."),
     ],
 )
-def test_service_that_failed_says_the_message_of_its_error(error: Any, hint: str) -> None:
+def test_failed_link_hint_has_service_message(error: Any, hint: str) -> None:
     place: Any = SimpleNamespace(resource_group="g", workspace="w")
     told = {"type": "JupyterLab", "error": error, "endpoint": None}
     assert links._door(place, "job", "lab", told, "")["hint"] == hint

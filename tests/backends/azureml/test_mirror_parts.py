@@ -33,13 +33,13 @@ P0, P1 = "user_logs/std_log_process_0.txt", "user_logs/std_log_process_01.txt"
 BUILD = "azureml-logs/20_image_build_log.txt"
 
 
-def test_one_process_is_copied_byte_by_byte(tmp_path: Path) -> None:
+def test_single_process_log_is_copied_exactly(tmp_path: Path) -> None:
     take(tmp_path, **{STD: b"half a li"})
     take(tmp_path, **{STD: b"ne\r50 %\n"})
     assert (tmp_path / logs.MERGED).read_bytes() == b"half a line\r50 %\n"
 
 
-def test_lines_of_many_processes_are_whole_and_say_whose_they_are(tmp_path: Path) -> None:
+def test_multi_process_log_lines_have_rank_labels(tmp_path: Path) -> None:
     take(tmp_path, **{P0: b"a\nb", P1: b"x\n"})
     take(tmp_path, **{P0: b"c\n", P1: b"no end"})
     take(tmp_path, ended=True, **{P0: b"", P1: b""})
@@ -48,7 +48,7 @@ def test_lines_of_many_processes_are_whole_and_say_whose_they_are(tmp_path: Path
     assert (tmp_path / "log/process-1.txt").read_text() == "x\nno end"
 
 
-def test_the_images_build_comes_first_and_is_marked(tmp_path: Path) -> None:
+def test_image_build_log_comes_first(tmp_path: Path) -> None:
     take(tmp_path, **{BUILD: b"Step 1\nStep"})
     take(tmp_path, **{BUILD: b" 2", STD: b"hello\n"})
     take(tmp_path, **{BUILD: b"late\n", STD: b"bye\n"})
@@ -62,7 +62,7 @@ def test_the_images_build_comes_first_and_is_marked(tmp_path: Path) -> None:
     ]
 
 
-def test_a_job_that_starts_again_is_marked_once(tmp_path: Path) -> None:
+def test_restarted_job_is_marked_once_in_log(tmp_path: Path) -> None:
     take(tmp_path, **{STD: b"first, cut o"})
     take(tmp_path, attempt=2, **{STD: FileDelta(b"again\n", restarted=True)})
     take(tmp_path, attempt=2, **{STD: b"ends\n"})
@@ -70,7 +70,7 @@ def test_a_job_that_starts_again_is_marked_once(tmp_path: Path) -> None:
     assert lines[0] == "first, cut o" and "attempt 2" in lines[1] and lines[2:] == ["again", "ends"]
 
 
-def test_what_the_service_keeps_of_an_attempt(tmp_path: Path) -> None:
+def test_retry_logs_of_attempt_are_used(tmp_path: Path) -> None:
     names = ["retry_001/user_logs/std_log.txt", STD]
     assert logs.retried(names) == {1: {STD: names[0]}} and logs.wanted(names) == [STD]
     take(tmp_path, **{STD: b"live\n"})
@@ -94,11 +94,11 @@ def test_what_the_service_keeps_of_an_attempt(tmp_path: Path) -> None:
         ("user_logs/mine.txt", "[mine.txt] "),
     ],
 )
-def test_labels(name: str, label: str) -> None:
+def test_log_label_names_rank(name: str, label: str) -> None:
     assert logs.label(name) == label
 
 
-def test_what_was_appended_and_not_saved_is_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_unsaved_log_append_is_repeated(tmp_path: Path) -> None:
     take(tmp_path, **{STD: b"saved\n"})
     mirror = MirrorFiles(tmp_path)
     logs.take(mirror, {STD: FileDelta(b"lost with the process\n")}, attempt=1, ended=False)
@@ -106,7 +106,7 @@ def test_what_was_appended_and_not_saved_is_as_if_it_had_not_been(tmp_path: Path
     assert text(tmp_path) == "saved\nlost with the process\n"
 
 
-def test_how_far_a_file_was_read() -> None:
+def test_read_offset_and_tail_advance() -> None:
     known: dict[str, Any] = {"offset": 0, "tail": ""}
     advance(known, b"x" * 40, False)
     assert known["offset"] == 40 and len(bytes.fromhex(known["tail"])) == 32
@@ -138,7 +138,7 @@ def numbers(folder: Path) -> list[tuple[int, float]]:
     return [(row[0], row[1]) for row in found if isinstance(row, list)]
 
 
-def test_ticks_go_on_over_a_restart(tmp_path: Path) -> None:
+def test_telemetry_after_restart_continues(tmp_path: Path) -> None:
     mirror = MirrorFiles(tmp_path)
     metrics.take_ticks(mirror, 0, lines(HEADER, tick(0, 10), tick(1, 11)), False)
     metrics.take_ticks(mirror, 0, lines(HEADER, tick(0, 20), {"seq": 1, "note": "x"}, tick(1, 21)), True)
@@ -148,7 +148,7 @@ def test_ticks_go_on_over_a_restart(tmp_path: Path) -> None:
     assert node.feed((tmp_path / "telemetry/node-0.jsonl").read_bytes()) == 5 and node.seq == 4
 
 
-def test_what_mlflow_told_is_not_told_again_by_the_file(tmp_path: Path) -> None:
+def test_telemetry_from_mlflow_is_not_doubled_by_file(tmp_path: Path) -> None:
     mirror = MirrorFiles(tmp_path)
     header = {**HEADER, "gpus": []}
     metrics.add_ticks(mirror, 0, header, [[10.0, *tick(0, 0)[2:]], [20.0, *tick(0, 0)[2:]]])
@@ -171,13 +171,13 @@ def journal(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / metrics.JOURNAL).read_bytes().splitlines()]
 
 
-def test_a_journal_is_copied_as_it_is(tmp_path: Path) -> None:
+def test_metric_journal_is_copied_exactly(tmp_path: Path) -> None:
     data = lines(INIT, record(2, "loss", 0))
     metrics.take_journal(MirrorFiles(tmp_path), data, False)
     assert journal(tmp_path) == [INIT, record(2, "loss", 0)]
 
 
-def test_points_that_mlflow_told_come_once(tmp_path: Path) -> None:
+def test_metric_points_from_mlflow_are_not_doubled(tmp_path: Path) -> None:
     mirror = MirrorFiles(tmp_path)
     points = [{"key": "loss", "value": float(i), "timestamp": i, "step": i} for i in range(2)]
     told = {"t": 1, "op": "runs/log-batch", "b": {"run_id": "r", "metrics": points}}
@@ -195,9 +195,7 @@ def test_points_that_mlflow_told_come_once(tmp_path: Path) -> None:
     ]
 
 
-def test_answer_of_mlflow_that_comes_after_the_journal_adds_no_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_mlflow_answer_adds_no_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = [{"key": "loss", "value": 1.0, "timestamp": 1000 + i, "step": i} for i in range(2)]
     asked: Future[metrics.Fetched] = Future()
     asked.set_result(metrics.Fetched({"loss": points}, [{"key": "lr", "value": "1"}], True))
@@ -211,7 +209,7 @@ def test_answer_of_mlflow_that_comes_after_the_journal_adds_no_point(
     assert [r["b"]["step"] for r in journal(tmp_path)] == [0, 1]
 
 
-def test_a_journal_that_begins_anew_goes_on(tmp_path: Path) -> None:
+def test_restarted_metric_journal_continues(tmp_path: Path) -> None:
     mirror = MirrorFiles(tmp_path)
     metrics.take_journal(mirror, lines(INIT, record(2, "loss", 0)), False)
     metrics.take_journal(mirror, lines(INIT, record(2, "loss", 0), record(3, "loss", 1)), True)
@@ -223,7 +221,7 @@ def test_a_journal_that_begins_anew_goes_on(tmp_path: Path) -> None:
     ]
 
 
-def test_system_metrics_become_ticks() -> None:
+def test_system_metrics_become_telemetry() -> None:
     def series(*pairs: tuple[int, float]) -> list[dict[str, Any]]:
         return [{"timestamp": t, "value": v, "step": i} for i, (t, v) in enumerate(pairs)]
 

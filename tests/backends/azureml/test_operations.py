@@ -42,19 +42,19 @@ def pipe(tmp_path):
     assert not pipe.thread.is_alive()
 
 
-def test_answers_come_in_any_order(pipe):
+def test_service_answers_in_completion_order(pipe):
     pipe.send(id=1, op="process.ping", payload={"wait": 0.5})
     pipe.send(id=2, op="process.ping", payload={})
     assert [pipe.read()["id"], pipe.read()["id"]] == [2, 1]
 
 
-def test_progress_is_told_once_and_before_the_answer(pipe):
+def test_service_progress_precedes_answer(pipe):
     pipe.send(id=7, op="process.ping", payload={"say": "half-way"})
     assert pipe.read() == {"id": 7, "event": {"kind": "progress", "text": "half-way"}}
     assert pipe.read()["result"]["pid"] == os.getpid()
 
 
-def test_a_cancelled_operation_ends_at_once(pipe):
+def test_service_canceled_operation_ends(pipe):
     pipe.send(id=1, op="process.ping", payload={"wait": 3600.0, "say": "x"})
     pipe.read()
     pipe.send(cancel=1)
@@ -67,7 +67,7 @@ def test_a_cancelled_operation_ends_at_once(pipe):
     assert pipe.read()["id"] == 2
 
 
-def test_the_environment_is_brought_up_to_date(pipe, monkeypatch):
+def test_service_environment_is_updated(pipe, monkeypatch):
     monkeypatch.setenv("AMLTRAIN_AZURE_A", "1")
     monkeypatch.delenv("AMLTRAIN_AZURE_B", raising=False)
     pipe.send(environ={"AMLTRAIN_AZURE_A": None, "AMLTRAIN_AZURE_B": "2"})
@@ -77,14 +77,14 @@ def test_the_environment_is_brought_up_to_date(pipe, monkeypatch):
     del os.environ["AMLTRAIN_AZURE_B"]
 
 
-def test_wrong_payloads_are_answered(pipe):
+def test_service_invalid_payload_is_answered_with_error(pipe):
     pipe.send(id=1, op="process.ping", payload={"nonsense": 1})
     assert pipe.read()["error"]["type"] == "TypeError"
     pipe.send(id=2, op="nothing", payload={})
     assert "unknown operation" in pipe.read()["error"]["message"]
 
 
-def test_the_log_holds_no_secret(tmp_path, caplog):
+def test_service_log_redacts_secrets(tmp_path, caplog):
     with (tmp_path / "log.txt").open("w") as file:
         root, before = logging.getLogger(), logging.getLogger().handlers[:]
         try:
@@ -105,7 +105,7 @@ def test_the_log_holds_no_secret(tmp_path, caplog):
     assert "sv=1&sig=[redacted]&se=2" in text and "Bearer [redacted]" in text
 
 
-def test_every_operation_is_named_module_and_function():
+def test_service_operations_name_module_and_function():
     assert all(target.count(":") == 1 for target in operations.OPERATIONS.values())
     assert len(operations.OPERATIONS) >= 28
 

@@ -8,7 +8,7 @@ from jupyter_amltrain.backends.azureml.polling import LOG_POLL_FACTOR, MIN_LOG_P
 
 
 @pytest.mark.parametrize("poll", [0.05, 1.0, 10.0])
-def test_a_log_is_looked_at_soon_while_lines_come_and_then_seldom(monkeypatch: pytest.MonkeyPatch, poll: float) -> None:
+def test_log_poll_interval_grows_without_lines(monkeypatch: pytest.MonkeyPatch, poll: float) -> None:
     monkeypatch.setenv("AMLTRAIN_AZURE_POLL", str(poll))
     log = LogPollInterval()
     assert log.due() == 0.0

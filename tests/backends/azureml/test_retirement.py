@@ -44,12 +44,12 @@ TODAY = datetime.date(2026, 11, 22)
         ("nonsense", None),
     ],
 )
-def test_retirement_date_is_of_the_series(size: str, day: str | None) -> None:
+def test_retirement_date_follows_series(size: str, day: str | None) -> None:
     found = retirement_date(size)
     assert (found.isoformat() if found else None) == day
 
 
-def test_warning_begins_a_year_before_and_changes_on_the_day() -> None:
+def test_retirement_warning_starts_one_year_before() -> None:
     size, day = "Standard_NV12s_v3", datetime.date(2026, 9, 30)
     assert retirement_text(size, day - datetime.timedelta(days=366)) == retirement_warning("Standard_D2_v3", day) == ""
     before, after = (retirement_text(size, day - datetime.timedelta(days=n)) for n in (1, 0))
@@ -61,7 +61,7 @@ ROWS = [{"name": name, "family": "f", "cpus": 6, "gpus": 1} for name in ("Standa
 SIZES = sizes_of(ROWS)
 
 
-def test_sizes_marks_retired_ones_and_warns() -> None:
+def test_sizes_table_marks_retired_sizes() -> None:
     text = sizes_text(SIZES, Quotas())
     assert "retired 2025-09-30" in next(line for line in text.splitlines() if "NC6s_v3" in line)
     assert "retired" not in next(line for line in text.splitlines() if "T4_v3" in line) and "Warning" in text
@@ -69,7 +69,7 @@ def test_sizes_marks_retired_ones_and_warns() -> None:
 
 
 @pytest.mark.parametrize("kind", [AmlComputeTarget, ServerlessTarget, InstanceTarget])
-def test_create_of_a_retired_size_warns(kind: type[AzureTarget]) -> None:
+def test_create_of_retired_size_warns(kind: type[AzureTarget]) -> None:
     def said(size: str) -> str:
         target = kind(name="gpu", size=size)  # type: ignore[call-arg]
         found = find(SIZES, size)
@@ -79,7 +79,7 @@ def test_create_of_a_retired_size_warns(kind: type[AzureTarget]) -> None:
     assert "Warning" not in said("Standard_NC4as_T4_v3")
 
 
-def test_no_retired_size_is_recommended_in_docs_notebooks_or_hints() -> None:
+def test_docs_and_hints_recommend_no_retired_size() -> None:
     """In what a person copies; a table of sizes in a saved output shows what the service lists."""
     import json
 

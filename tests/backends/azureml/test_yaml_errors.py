@@ -40,18 +40,18 @@ def told(error: Exception, text: str) -> str:
     return str(yaml_errors.of_exception(error, text, "job.yml", "/home"))
 
 
-def test_what_is_wrapped_in_a_page_of_advice() -> None:
+def test_yaml_schema_error_is_extracted_from_advice() -> None:
     said = told(Exception(WRAPPED), "command: a\nfoo: 1\n")
     assert said == "job.yml line 2, foo: the schema of type: command has no such key."
 
 
-def test_a_slip_of_the_pen_is_named_before_what_is_missing_by_it() -> None:
+def test_yaml_typo_is_reported_before_missing_key() -> None:
     error = ValidationError({"environment": MISSING, "enviroment": UNKNOWN})
     said = told(error, "command: a\nenviroment: b\n")
     assert said.startswith("job.yml line 2, enviroment: ") and said.endswith("Did you mean environment?")
 
 
-def test_of_alternatives_the_one_that_was_meant() -> None:
+def test_yaml_union_error_names_intended_alternative() -> None:
     sets = [{"type": [f"Value 'foo' passed is not in set ['{kind}']"]} for kind in ("pytorch", "mpi")]
     text = "command: a\ndistribution:\n  type: foo\n"
     said = told(ValidationError({"distribution": sets}), text)
@@ -71,7 +71,7 @@ def test_of_alternatives_the_one_that_was_meant() -> None:
     assert said == "job.yml line 5, jobs.a.resources.instance_count: Not a valid integer."
 
 
-def test_an_error_of_one_field_or_of_a_sentence() -> None:
+def test_yaml_error_of_field_or_sentence_is_read() -> None:
     error = ValidationError(
         ["Value passed is not a data binding string: x", "Value 'x' passed is not in set ['a', 'b']"], "instance_type"
     )
@@ -86,7 +86,7 @@ def test_an_error_of_one_field_or_of_a_sentence() -> None:
     assert "\n" not in told(Exception("a\n\nb" * 500), "command: a\n")
 
 
-def test_local_refusal_of_the_sdk_is_one_of_the_file() -> None:
+def test_sdk_validation_error_is_file_error() -> None:
     class MlException(AzureError):
         """As the SDK's own: every exception of azure-core is one of these."""
 
@@ -103,12 +103,12 @@ def test_local_refusal_of_the_sdk_is_one_of_the_file() -> None:
 
 @pytest.mark.parametrize("kind", ["hdinsight", "databricks", "datalake", "vm"])
 @pytest.mark.parametrize("job_type", ["command", "spark", "sweep", "pipeline", "automl", "import"])
-def test_computes_that_train_nothing_refuse_every_file(kind: str, job_type: str) -> None:
+def test_attached_compute_without_jobs_refuses_yaml(kind: str, job_type: str) -> None:
     sentence = job_support.unsupported_type_reason(kind, job_type)
     assert sentence and "\n" not in sentence
 
 
-def test_who_runs_which_file() -> None:
+def test_yaml_job_type_support_follows_kind() -> None:
     assert job_support.unsupported_type_reason("local", "command") is None
     for job_type in ("spark", "sweep", "pipeline", "automl", "import"):
         sentence = job_support.unsupported_type_reason("local", job_type)
