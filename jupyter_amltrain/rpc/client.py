@@ -316,7 +316,7 @@ class RpcClient:
             self._start(loop)
         self._closed = True
         busy = bool(self._pending)
-        self._fail_pending(RpcClosed())
+        self._fail_pending(RpcEnded(None))  # what was sent may still happen
         process, writer = self._release()
         if process is None or writer is None:
             return

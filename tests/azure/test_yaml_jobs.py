@@ -231,4 +231,4 @@ def test_printed_yaml_is_read_by_sdk(api: Any, folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", read], input=text, capture_output=True, text=True, timeout=DEADLINE)
     assert done.stdout.split() == ["2", "2", "cpu", "['jupyterlab',", "'tensorboard']"], done.stderr
-    assert io.StringIO(text).readline().startswith("# Send it by: az ml job create")
+    assert io.StringIO(text).readline().startswith("# Send it with: az ml job create")
