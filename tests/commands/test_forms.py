@@ -104,7 +104,7 @@ def test_lines_are_counted_as_a_person_sees_them() -> None:
 
 def test_a_broken_line_says_so() -> None:
     assert "No closing quotation" in compose('%%aml_submit --name "x', None, cell="pass").errors[""]
-    assert "not a line that submits" in compose("%%bash", {}, cell="pass").errors[""]
+    assert "submit line" in compose("%%bash", {}, cell="pass").errors[""]
 
 
 @given(st.lists(TEXT, max_size=5))
