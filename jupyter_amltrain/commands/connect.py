@@ -323,7 +323,7 @@ def compose(values: Mapping[str, Any], known: Sequence[str], folder: Path | None
     words = [MAGIC]
     for name, text in texts.items():
         try:
-            words.append(magic_line.flagged(actions[name].option_strings[-1], text))
+            words.append(magic_line.flag_with_value(actions[name].option_strings[-1], text))
         except CommandError as error:
             errors[name] = str(error)
     line = ConnectLine(" ".join(words), errors)

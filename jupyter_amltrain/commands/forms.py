@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.commands import magic_line
-from jupyter_amltrain.commands.magic_line import flagged, quote, words
+from jupyter_amltrain.commands.magic_line import flag_with_value, quote, words
 from jupyter_amltrain.commands.parser import HelpRequested, Parser, field_of, read_value
 from jupyter_amltrain.commands.registry import Defaults, parser_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError
@@ -289,7 +289,7 @@ def _requested(action: argparse.Action, name: str, value: Any) -> list[_Item]:
     texts = [text for part in parts if (text := _text(part))]
     if not is_list(action) and len(texts) > 1:
         raise CommandError(f"{flag}: expected one value.", code="flag.value", field=field_of(action))
-    return [_Item(flagged(flag, text), name, text) for text in texts]
+    return [_Item(flag_with_value(flag, text), name, text) for text in texts]
 
 
 def _text(value: Any) -> str:

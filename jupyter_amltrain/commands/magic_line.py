@@ -120,7 +120,7 @@ def _closed(text: str) -> bool:
         return False
 
 
-def flagged(flag: str, text: str) -> str:
+def flag_with_value(flag: str, text: str) -> str:
     """Return a flag and its value as words of a line."""
     if "\n" in text or "\r" in text:
         raise CommandError(

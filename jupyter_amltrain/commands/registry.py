@@ -127,7 +127,7 @@ class Examples:
     magic: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()
 
-    def of(self, prog: str) -> tuple[str, ...]:
+    def for_prog(self, prog: str) -> tuple[str, ...]:
         """Return the examples for the front end of `prog`."""
         return self.magic if prog.startswith("%") else self.shell
 
@@ -227,12 +227,12 @@ def parser_of(name: str, prog: str) -> Parser:
     """Return the parser of a noun; `prog` is the command as typed."""
     noun = NOUNS[name]
     commands = [command for command in noun.commands if command.on(prog)]
-    examples = [line for command in commands for line in command.examples.of(prog)]
+    examples = [line for command in commands for line in command.examples.for_prog(prog)]
     parser = Parser(prog=prog, description=noun.summary, examples=examples)
     for command in commands:
         verb = parser
         if command.verb:
-            verb = parser.verb(command.verb, command.summary, command.examples.of(prog))
+            verb = parser.verb(command.verb, command.summary, command.examples.for_prog(prog))
         command.flags(verb)
         if command.json and not verb.magic:
             verb.add_argument("--json", action="store_true", help="print JSON")

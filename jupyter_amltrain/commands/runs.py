@@ -544,14 +544,16 @@ def delete(names: Sequence[str], force: bool, without_mlflow: bool = False, prog
     runs = [api.attach(name) for name in names]
     for run in runs:
         if not run.status.state.terminal:
-            raise not_ended(run.run, prog)
+            raise not_ended_error(run.run, prog)
     handles = " ".join(run.handle for run in runs)
     if not force:
         unrecorded = {run.handle: reason for run in runs if (reason := run.unrecorded())}
         sizes = [(run.run, run.record().log.bytes if i < MAX_NAMED else 0) for i, run in enumerate(runs)]
         flags = "--force --without-mlflow" if unrecorded else "--force"
         raise CommandError(
-            lost_text(sizes, unrecorded), hint=f"To delete: {prog} delete {flags} {handles}", code="confirm.delete"
+            deletion_warning(sizes, unrecorded),
+            hint=f"To delete: {prog} delete {flags} {handles}",
+            code="confirm.delete",
         )
     lines = list[str]()
     for run in runs:
@@ -567,7 +569,7 @@ def delete(names: Sequence[str], force: bool, without_mlflow: bool = False, prog
     return lines
 
 
-def not_ended(run: Run, prog: str = "%aml_runs") -> CommandError:
+def not_ended_error(run: Run, prog: str = "%aml_runs") -> CommandError:
     """Return the error for deleting a live run."""
     return CommandError(
         f"{run.handle} is {run.status.state.value}: only ended runs can be deleted.",
@@ -576,7 +578,7 @@ def not_ended(run: Run, prog: str = "%aml_runs") -> CommandError:
     )
 
 
-def lost_text(runs: Sequence[tuple[Run, int]], unrecorded: Mapping[RunHandle, str] | None = None) -> str:
+def deletion_warning(runs: Sequence[tuple[Run, int]], unrecorded: Mapping[RunHandle, str] | None = None) -> str:
     """Return a message about the data that deleting runs would lose.
 
     Parameters

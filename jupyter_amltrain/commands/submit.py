@@ -82,7 +82,7 @@ class Submission:
     compute: str = ""
 
     @property
-    def place(self) -> str | None:
+    def target_name(self) -> str | None:
         """Name of the target; for a YAML job without one the target of the compute that the file names."""
         if self.target or not self.compute:
             return self.target
@@ -240,16 +240,16 @@ def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> Tra
     from jupyter_amltrain import api
 
     if submission.spec.secrets:  # so that nobody has to set a variable for a job that is rejected
-        api.check_spec(submission.spec, target=submission.place)
+        api.check_spec(submission.spec, target=submission.target_name)
     secrets = {name: secret(name, environ) for name in submission.spec.secrets}
-    return api.submit_spec(submission.spec, target=submission.place, secrets=secrets)
+    return api.submit_spec(submission.spec, target=submission.target_name, secrets=secrets)
 
 
 def plan_text(submission: Submission) -> str:
     """Return the exact request as indented JSON, or the job as YAML; sends nothing and reads no secret."""
     from jupyter_amltrain import api
 
-    plan = api.plan_spec(submission.spec, target=submission.place)
+    plan = api.plan_spec(submission.spec, target=submission.target_name)
     if submission.as_yaml:
         return yaml_text(plan).rstrip()
     return json.dumps(plan.request, indent=2, ensure_ascii=False)

@@ -101,7 +101,7 @@ class FrontendClient:
     def __init__(self, comm: str, send: Send, on_lost: Callable[[FrontendClient], None] = lambda client: None) -> None:
         self.comm = comm
         self._send, self._on_lost = send, on_lost
-        self.wants = Subscribe(comm=comm, shown="")
+        self.subscription = Subscribe(comm=comm, shown="")
         self.seq = 0  #: number of the next event
         self.pending = False
         self.rows: dict[str, RunRow] = {}
@@ -117,16 +117,16 @@ class FrontendClient:
     @property
     def listens(self) -> bool:
         """Whether events may be sent now."""
-        return bool(self.wants.shown) and not self.pending
+        return bool(self.subscription.shown) and not self.pending
 
     @property
     def is_shown(self) -> bool:
         """Whether its panel is shown."""
-        return self.wants.shown == "panel"
+        return self.subscription.shown == "panel"
 
-    def update(self, wants: Subscribe) -> None:
+    def update(self, subscription: Subscribe) -> None:
         """Replace the subscription."""
-        self.wants, self.heard_at, self._renewals = wants, time.monotonic(), 0
+        self.subscription, self.heard_at, self._renewals = subscription, time.monotonic(), 0
 
     def lag(self, seq: int) -> float:
         """Return seconds since the first event that a client with `seq` lacks; below 0 if it has all."""

@@ -91,38 +91,38 @@ class EventPublisher:
     # ---- requests
 
     @op("events")
-    async def subscribe(self, wants: Subscribe) -> EventsReply:
+    async def subscribe(self, request: Subscribe) -> EventsReply:
         """Set what a client receives from now on."""
-        if not wants.comm or len(wants.comm) > MAX_COMM_LENGTH or not wants.comm.isprintable():
+        if not request.comm or len(request.comm) > MAX_COMM_LENGTH or not request.comm.isprintable():
             raise CommandError(
-                f"Cannot subscribe: {wants.comm[:80]!r} is not the id of a comm.",
+                f"Cannot subscribe: {request.comm[:80]!r} is not the id of a comm.",
                 hint="Reload the page.",
                 code="comm.invalid",
                 field="comm",
             )
-        if self._closed or not wants.shown:
-            self._forget(wants.comm)
+        if self._closed or not request.shown:
+            self._forget(request.comm)
             return EventsReply(snapshot=False)
         self._start()
-        client = self._clients.get(wants.comm)
-        snapshot = client is None or (wants.shown == "panel" and not client.is_shown)
+        client = self._clients.get(request.comm)
+        snapshot = client is None or (request.shown == "panel" and not client.is_shown)
         if client is None:
-            client = self._add(wants.comm)
-        client.update(wants)
-        if not snapshot and not client.pending and (lag := client.lag(wants.seq)) >= 0:
-            if lag > clients.DELIVERY_TIMEOUT_S or wants.seq < 0:
+            client = self._add(request.comm)
+        client.update(request)
+        if not snapshot and not client.pending and (lag := client.lag(request.seq)) >= 0:
+            if lag > clients.DELIVERY_TIMEOUT_S or request.seq < 0:
                 snapshot = True
             else:  # the event may be in transit: renew when it has arrived or was lost
                 delay = 1.2 * clients.DELIVERY_TIMEOUT_S
                 asyncio.get_running_loop().call_later(delay, self._request_renewal, client)
         if snapshot and not client.pending:
             client.pending = True
-            self._controller.loop.start(self._snapshot(client), f"snapshot for {wants.comm}")
+            self._controller.loop.start(self._snapshot(client), f"snapshot for {request.comm}")
         self._interest.update()
-        self._details.request(wants.details)
+        self._details.request(request.details)
         if client.is_shown:
             self._start_beats()
-        reason = await self._gpus.follow(client, wants.gpus if client.is_shown else "")
+        reason = await self._gpus.follow(client, request.gpus if client.is_shown else "")
         await self._meters.update(client)
         return EventsReply(snapshot=snapshot, reason=reason)
 
@@ -285,7 +285,7 @@ class EventPublisher:
         client = self._clients.pop(comm, None)
         if client is None:
             return
-        client.wants = Subscribe(comm=comm, shown="")
+        client.subscription = Subscribe(comm=comm, shown="")
         if client.timer is not None:
             client.timer.cancel()
         self._gpus.forget(client)

@@ -288,7 +288,7 @@ class GpuMeters:
         """Start or stop a client's meter, according to its latest request."""
         task = self._all.get(client)
         running = task is not None and not task.done()
-        if not client.wants.meter:
+        if not client.subscription.meter:
             self.forget(client)
         elif not running:
             self._all[client] = self._runs.loop.start(self._measure(client), f"meter of {client.comm}")
@@ -298,7 +298,7 @@ class GpuMeters:
         last: tuple[str, int, float | None] | None = None
         failed = 0.0  # monotonic seconds when the target last could not be sampled
         try:
-            while client.wants.meter:
+            while client.subscription.meter:
                 source_now = f"{TARGET_PREFIX}{self._current()}" if self._current() else ""
                 if source_now != source or (failed and time.monotonic() - failed > METER_RETRY_S):
                     if source:
@@ -312,7 +312,7 @@ class GpuMeters:
                 if source and client.listens and (util is not None or reading != last):
                     last = reading
                     client.send(Meter, target=reading[0], gpus=gpus, util=util)
-                await asyncio.sleep(max(METER_INTERVAL_S, client.wants.meter) if gpus else METER_INTERVAL_S)
+                await asyncio.sleep(max(METER_INTERVAL_S, client.subscription.meter) if gpus else METER_INTERVAL_S)
         finally:
             if source:
                 self._streams.stop_sampling(source)

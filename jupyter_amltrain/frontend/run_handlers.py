@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.commands.runs import MAX_NAMED, lost_text, not_ended, resubmit
+from jupyter_amltrain.commands.runs import MAX_NAMED, deletion_warning, not_ended_error, resubmit
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
 from jupyter_amltrain.kernel.observers import Picture
@@ -252,14 +252,14 @@ class RunHandlers:
             try:
                 run = controller.entry(await controller.find(name)).run
                 if not run.status.state.terminal:
-                    raise not_ended(run)
+                    raise not_ended_error(run)
                 runs.append(run)
             except AmlTrainError as error:
                 errors[name] = str(error)
         if not request.confirmed:
             sizes = [(run, await self._log_size(run) if i < MAX_NAMED else 0) for i, run in enumerate(runs)]
             unrecorded = await self._unrecorded(runs)
-            ask = lost_text(sizes, unrecorded) if sizes else ""
+            ask = deletion_warning(sizes, unrecorded) if sizes else ""
             return DeleteReply(ask=ask, unrecorded=tuple(unrecorded), errors=errors)
         replied = asyncio.Event()
         deletion = self._delete_all(runs, errors, replied, frozenset(request.unrecorded))

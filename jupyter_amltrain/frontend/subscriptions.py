@@ -55,7 +55,7 @@ class StreamInterest:
         """View the runs that clients follow, and the newest live runs while a panel is shown."""
         self._due = False
         store, clients = self._runs.store, list(self._clients())
-        requested = {handle for client in clients if client.wants.shown for handle in client.wants.looks}
+        requested = {handle for client in clients if client.subscription.shown for handle in client.subscription.looks}
         if any(client.is_shown for client in clients):
             live = [entry.run for entry in store.live() if entry.run.handle in self._live]
             live.sort(key=lambda run: run.created)
