@@ -111,16 +111,16 @@ COMMANDS = (
 )
 
 
-# ---- what they print
+# ---- output
 
 
 def gpu_memory(text: str) -> float:
-    """``24GB`` -> bytes; 0 for nothing. GB and GiB are the same here, as in the makers' tables.
+    """Return the bytes of ``24GB``; 0 for an empty text. GB means GiB, as in vendors' tables.
 
     Raises
     ------
     CommandError
-        It is not an amount.
+        `text` is not an amount of memory.
     """
     if not text:
         return 0.0
@@ -136,7 +136,7 @@ def gpu_memory(text: str) -> float:
 
 
 def sizes_text(sizes: Sequence[Size], quotas: Quotas) -> str:
-    """The table of ``compute sizes``."""
+    """Return the table of ``compute sizes``."""
     from jupyter_amltrain.backends.azureml.catalog import gpu_table, retirement_text
     from jupyter_amltrain.backends.azureml.cost_prompts import gpu_text
 
@@ -206,7 +206,7 @@ def _size_rows(sizes: Sequence[Size], quotas: Quotas) -> list[dict[str, Any]]:
 
 
 def quota_text(quotas: Quotas, *, everything: bool = False) -> str:
-    """The table of ``compute quota``: what dedicated and low-priority machines may have."""
+    """Return the table of ``compute quota``: cores for dedicated and low-priority machines."""
     from jupyter_amltrain.backends.azureml.catalog import MORE
 
     rows = [row for row in quotas.rows if row.family != "clusters"]
@@ -225,9 +225,9 @@ def quota_text(quotas: Quotas, *, everything: bool = False) -> str:
     notes = []
     if clusters is not None:
         notes.append(f"Computes: {clusters.used} of {clusters.limit}.")
-    if left_out := len(rows) - len(shown):
-        noun, verb = ("family", "is") if left_out == 1 else ("families", "are")
-        notes.append(f"{left_out} {noun} with no quota {verb} hidden (show with --all).")
+    if hidden := len(rows) - len(shown):
+        noun, verb = ("family", "is") if hidden == 1 else ("families", "are")
+        notes.append(f"{hidden} {noun} with no quota {verb} hidden (show with --all).")
     notes.append(f"More: {MORE}")
     return f"{table(['cores of', 'machines', 'used', 'limit', 'free'], lines)}\n\n{' '.join(notes)}"
 
@@ -239,10 +239,10 @@ def _quota_rows(quotas: Quotas) -> list[dict[str, Any]]:
 
 
 def support() -> tuple[str, Any]:
-    """The table of ``compute support``, and the same as JSON."""
-    from jupyter_amltrain.backends.job_support import table as known
+    """Return the table of ``compute support`` as text and as JSON."""
+    from jupyter_amltrain.backends.job_support import table as table_of_support
 
-    support_table = known()
+    support_table = table_of_support()
     columns = ["gpu", "tuning", "automl", "pipelines", "command", "sweep", "automl_now", "pipeline_now", "spark"]
     head = ["kind", "GPU", "tuning", "AutoML", "pipelines", "| v2: job", "sweep", "AutoML", "pipeline", "Spark"]
     lines = [
@@ -255,7 +255,7 @@ def support() -> tuple[str, Any]:
 
 
 def billing_text(billing: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """A table of everything that costs money; rows by workspace."""
+    """Return the table of everything that costs money; `billing` has rows by workspace."""
     rows = [(workspace, row) for workspace, items in billing.items() for row in items]
     names = ", ".join(billing)
     if not rows:
@@ -271,22 +271,23 @@ def billing_text(billing: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             str(row["kind"]),
             f"{row['nodes']} x {row['size'] or 'unknown size'}{' low-priority' if row['low_priority'] else ''}",
             "unknown" if row["price"] is None else f"{row['price']:.2f} {row['currency']}",
-            _end(row),
+            _stop_command(row),
         ]
         for workspace, row in rows
     ]
     head = [*(["workspace"] if len(billing) > 1 else []), "name", "kind", "machines", "per hour", "stop it with"]
-    known = [row for _, row in rows if row["price"] is not None]
-    total = sum(row["price"] for row in known)
-    currency = next((row["currency"] for row in known if row["currency"]), "")
-    unknown = len(rows) - len(known)
-    least = "at least " if unknown else ""
-    more = f" (the price of {unknown} of {len(rows)} is unknown)" if unknown else ""
-    total_text = f"Together {least}{total:.2f} {currency} per hour{more}." if known else _NO_TOTAL
+    priced = [row for _, row in rows if row["price"] is not None]
+    total = sum(row["price"] for row in priced)
+    currency = next((row["currency"] for row in priced if row["currency"]), "")
+    unknown = len(rows) - len(priced)
+    at_least = "at least " if unknown else ""
+    remark = f" (the price of {unknown} of {len(rows)} is unknown)" if unknown else ""
+    total_text = f"Together {at_least}{total:.2f} {currency} per hour{remark}." if priced else _NO_TOTAL
     return f"{table(head, lines, whole_end=True)}\n\n{total_text} {_NOT_INCLUDED}"
 
 
-def _end(row: Mapping[str, Any]) -> str:
+def _stop_command(row: Mapping[str, Any]) -> str:
+    """Return how to stop what a row bills."""
     name = row["name"]
     if row["kind"] == "instance":
         return f"%aml_compute stop {name}"

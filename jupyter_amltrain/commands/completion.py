@@ -1,7 +1,7 @@
-"""What may come at the end of a command's unfinished line, for Tab; no IPython here.
+"""Tab completion of a command's unfinished line; independent of IPython.
 
 Flags, verbs and their order come from the registry's parsers, and names (targets, runs, GPUs) from files of this
-machine and from the process' controller if there is one: completion makes no network calls.
+machine and from the process' controller, if it exists: completion makes no network calls.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import NamedTuple
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import parser_of
 
-#: A read of the names ends after this time; pressing Tab must feel like typing (seconds).
+#: Maximum wait for a read of the names: Tab must respond as fast as typing (seconds).
 READ_TIMEOUT_S = 0.15
-#: Names of one kind that are offered.
+#: Maximum number of names of one kind that are offered.
 MAX_NAMES = 200
 _ENDED = frozenset({"completed", "failed", "canceled", "lost"})
 _WORD = re.compile(r"""(?:\\.|"[^"]*"?|'[^']*'?|[^\s"'\\])+""")
@@ -31,36 +31,36 @@ _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)[ \t]*(?::[^=\n]*)?=[^=]", re.MULTILINE)
 
 
 class Offer(NamedTuple):
-    """One continuation: the text that replaces the fragment, and what it is."""
+    """One completion: the text that replaces the fragment, and its kind."""
 
     text: str
     kind: str
 
 
 class Offers(NamedTuple):
-    """Continuations in the order to show them, and the end of the line that they replace."""
+    """Completions in display order, and the end of the line that they replace."""
 
     fragment: str
     offers: list[Offer]
 
 
 def complete(command: str, line: str, names: CompletionNames, cell: str = "", prog: str = "") -> Offers:
-    """What may come at the end of `line`.
+    """Return the completions at the end of `line`.
 
     Parameters
     ----------
     command
         A noun of :data:`~jupyter_amltrain.commands.registry.NOUNS`.
     line
-        What stands between the command's name and the cursor.
+        The text between the command's name and the cursor.
     names
-        Refreshed (:meth:`CompletionNames.refresh`) only when a name is wanted.
+        Refreshed (:meth:`CompletionNames.refresh`) only when a name is needed.
     cell
         The body of the cell below; its variables are offered for ``--out``.
     """
     words, fragment = _split(line)
     if "--" in words:
-        return Offers(fragment, [])  # the script's own
+        return Offers(fragment, [])  # the script's own arguments
     parser = parser_of(command, prog or f"%aml_{command}")
     if parser.verbs:
         if not words and not fragment.startswith("-"):
@@ -73,10 +73,10 @@ def complete(command: str, line: str, names: CompletionNames, cell: str = "", pr
 
 
 def _split(line: str) -> tuple[list[str], str]:
-    """Whole words of a line, and the word at its end as it is written (perhaps empty)."""
-    found = list(_WORD.finditer(line))
-    fragment = found.pop()[0] if found and found[-1].end() == len(line) else ""
-    return [_plain(match[0]) for match in found], fragment
+    """Return the complete words of a line, and the unfinished word at its end as typed (may be empty)."""
+    matches = list(_WORD.finditer(line))
+    fragment = matches.pop()[0] if matches and matches[-1].end() == len(line) else ""
+    return [_plain(match[0]) for match in matches], fragment
 
 
 def _plain(word: str) -> str:
@@ -88,7 +88,7 @@ def _matching(fragment: str, offers: Iterable[Offer]) -> Offers:
 
 
 class _Line:
-    """The words before the cursor, as one parser understands them."""
+    """The words before the cursor, as the parser of one command reads them."""
 
     def __init__(self, parser: Parser, words: Sequence[str], names: CompletionNames, cell: str) -> None:
         self.names, self.cell = names, cell
@@ -99,10 +99,10 @@ class _Line:
             self.flags.update(dict.fromkeys(action.option_strings, action))
             if not action.option_strings:
                 self.arguments.append(action)
-        self.used: list[argparse.Action] = []  #: flags that have been given
-        self.arguments_given: list[str] = []  #: words that are no flags and no flag's value
+        self.used: list[argparse.Action] = []  #: flags before the cursor
+        self.positionals: list[str] = []  #: words that are neither flags nor values of flags
         self.values: list[str] = []  #: values of flags
-        self.pending: argparse.Action | None = None  #: the flag whose value comes next
+        self.pending: argparse.Action | None = None  #: the flag whose value is next
         for word in words:
             self._take(word)
 
@@ -115,7 +115,7 @@ class _Line:
         action = self.flags.get(name)
         if action is None:
             if not word.startswith("-"):
-                self.arguments_given.append(word)
+                self.positionals.append(word)
             return
         self.used.append(action)
         if equals:
@@ -136,7 +136,7 @@ class _Line:
         offers = self._value(argument, fragment) if argument is not None else Offers(fragment, [])
         if offers.offers or fragment:
             return offers
-        # Nothing has been typed and no name is needed: then the flags are what one looks for.
+        # Nothing is typed and no argument is needed: offer the flags.
         return Offers(fragment, [flag for flag in self._flags() if flag.text != "--help"])
 
     def _flags(self) -> Iterable[Offer]:
@@ -145,9 +145,9 @@ class _Line:
         return (Offer(flag, "flag") for flag in sorted(flags, key="--help".__eq__))
 
     def _argument(self) -> argparse.Action | None:
-        """The argument without a flag that comes next."""
-        if len(self.arguments_given) < len(self.arguments):
-            return self.arguments[len(self.arguments_given)]
+        """Return the next positional argument."""
+        if len(self.positionals) < len(self.arguments):
+            return self.arguments[len(self.positionals)]
         last = self.arguments[-1] if self.arguments else None
         return last if last is not None and last.nargs == "+" else None
 
@@ -155,10 +155,10 @@ class _Line:
         if offers := getattr(action, "offers", ()):
             return _matching(fragment, [Offer(choice, "value") for choice in offers])
         if action.dest in ("script", "source", "file", "to"):
-            endings = {"script": (".py",), "file": (".csv", ".parquet", ".png")}.get(action.dest, ())
-            return Offers(fragment, list(_paths(fragment, endings)))
+            suffixes = {"script": (".py",), "file": (".csv", ".parquet", ".png")}.get(action.dest, ())
+            return Offers(fragment, list(_paths(fragment, suffixes)))
         if action.dest in ("env", "input"):
-            # A path may follow the name of an input; the other words are a service's own.
+            # A path may follow the name of an input; only a service knows the other values.
             name, equals, path = fragment.partition("=") if action.dest == "input" else ("", "", fragment)
             if action.dest == "input" and not equals:
                 return Offers(fragment, [])
@@ -166,14 +166,14 @@ class _Line:
         if action.dest == "gpus":
             return self._gpus(action, fragment)
         if action.dest == "out":
-            # Names with commas: the one at the end is being typed.
-            done, _, typed = fragment.rpartition(",")
-            taken = {*done.split(","), *(name for value in self.values for name in value.split(","))}
-            names = dict.fromkeys(n for n in _ASSIGNED.findall(self.cell) if n not in taken)
+            # Names separated by commas: the last one is being typed.
+            complete, _, typed = fragment.rpartition(",")
+            used = {*complete.split(","), *(name for value in self.values for name in value.split(","))}
+            names = dict.fromkeys(n for n in _ASSIGNED.findall(self.cell) if n not in used)
             return _matching(typed, [Offer(name, "variable") for name in reversed(names)])
         if action.dest == "target":
             targets = self.names.refresh().targets()
-            if self.verb in ("start", "stop", "scale", "delete"):  # this machine stays as it is
+            if self.verb in ("start", "stop", "scale", "delete"):  # not for this machine
                 targets.remove("local")
             return _matching(fragment, [Offer(name, "target") for name in targets])
         if action.dest == "run":
@@ -184,69 +184,69 @@ class _Line:
 
     def _runs(self, fragment: str) -> Offers:
         ended = {"cancel": False, "delete": True}.get(self.verb)
-        handles = [h for h in self.names.refresh().runs(ended=ended) if h not in self.arguments_given]
-        last = [] if ended is not None or self.arguments_given else ["last"]
-        found = _matching(fragment, [Offer(name, "run") for name in [*handles[:1], *last, *handles[1:]]])
-        if found.offers or "/" in fragment:
-            return found
+        handles = [h for h in self.names.refresh().runs(ended=ended) if h not in self.positionals]
+        last = [] if ended is not None or self.positionals else ["last"]
+        offers = _matching(fragment, [Offer(name, "run") for name in [*handles[:1], *last, *handles[1:]]])
+        if offers.offers or "/" in fragment:
+            return offers
         return _matching(fragment, [Offer(handle.partition("/")[2], "run") for handle in handles])
 
     def _gpus(self, action: argparse.Action, fragment: str) -> Offers:
         gpus = self.names.gpus()
-        if action.metavar == "N":  # how many, not which
+        if action.metavar == "N":  # a number of GPUs, not their indices
             return _matching(fragment, [Offer(str(n), "value") for n in range(max(len(gpus), 1) + 1)])
-        done, _, typed = fragment.rpartition(",")
-        return _matching(typed, [Offer(str(n), "GPU") for n in gpus if str(n) not in done.split(",")])
+        complete, _, typed = fragment.rpartition(",")
+        return _matching(typed, [Offer(str(n), "GPU") for n in gpus if str(n) not in complete.split(",")])
 
 
-def _paths(fragment: str, endings: Sequence[str]) -> Iterable[Offer]:
-    """Folders, and files with one of `endings` (none: folders only), as they are to be typed."""
-    opened = fragment[:1] if fragment[:1] in ("'", '"') else ""
-    written = fragment.removeprefix(opened)
-    folder, slash, begun = (written if opened else _plain(written)).rpartition("/")
-    typed = written[: written.rfind("/") + 1] if slash else ""
-    place = os.path.expanduser(folder + slash) if slash else "."
+def _paths(fragment: str, suffixes: Sequence[str]) -> Iterable[Offer]:
+    """Yield folders, and files with one of `suffixes` (none: folders only), quoted as the line needs them."""
+    quote = fragment[:1] if fragment[:1] in ("'", '"') else ""
+    text = fragment.removeprefix(quote)
+    folder, slash, prefix = (text if quote else _plain(text)).rpartition("/")
+    typed = text[: text.rfind("/") + 1] if slash else ""
+    directory = os.path.expanduser(folder + slash) if slash else "."
     try:
-        with os.scandir(place) as entries:
-            found = sorted((not e.is_dir(), e.name) for e in entries if e.name.startswith(begun))
+        with os.scandir(directory) as entries:
+            names = sorted((not e.is_dir(), e.name) for e in entries if e.name.startswith(prefix))
     except OSError:
         return
-    for is_file, name in found[:500]:
-        if name.startswith(".") and not begun.startswith("."):
+    for is_file, name in names[:500]:
+        if name.startswith(".") and not prefix.startswith("."):
             continue
-        if is_file and not name.endswith(tuple(endings)):
+        if is_file and not name.endswith(tuple(suffixes)):
             continue
-        shown = name if opened else re.sub(r"""([\s"'\\$(){}\[\]])""", r"\\\1", name)
-        yield Offer(opened + typed + shown + ("" if is_file else "/"), "path")
+        escaped = name if quote else re.sub(r"""([\s"'\\$(){}\[\]])""", r"\\\1", name)
+        yield Offer(quote + typed + escaped + ("" if is_file else "/"), "path")
 
 
 class CompletionNames:
-    """Names of targets, runs and GPUs, the newest run first; filled by one reader thread.
+    """Names of targets, runs (newest first) and GPUs; read by one background thread.
 
-    Nothing here makes a controller, starts a process or talks to a target.
+    Never creates a controller, starts a process or contacts a target.
     """
 
     def __init__(self) -> None:
         self._targets: list[str] = ["local"]
-        self._runs: dict[str, tuple[float, str]] = {}  # handle -> unix seconds of its submit, state or ""
+        self._runs: dict[str, tuple[float, str]] = {}  # handle -> (unix seconds of the submission, state or "")
         self._reader: threading.Thread | None = None
 
     def targets(self) -> list[str]:
-        """Names of compute targets, ``local`` first."""
+        """Return the names of compute targets, ``local`` first."""
         return list(self._targets)
 
     def runs(self, *, ended: bool | None = None) -> list[str]:
-        """Handles, newest first; `ended` leaves out those whose state is known to differ."""
+        """Return handles, newest first; `ended` leaves out those whose known state differs."""
         rows = sorted(self._runs.items(), key=lambda row: row[1][0], reverse=True)
         return [h for h, (_, state) in rows if ended is None or not state or (state in _ENDED) is ended][:MAX_NAMES]
 
     def gpus(self) -> list[int]:
-        """GPUs of this machine, by their device files, without the driver."""
+        """Return the GPUs of this machine, from their device files, without the driver."""
         names = [os.path.basename(path) for path in glob.glob("/dev/nvidia[0-9]*")]
         return sorted(int(name[6:]) for name in names if re.fullmatch(r"nvidia\d+", name))
 
     def refresh(self, deadline: float = READ_TIMEOUT_S) -> CompletionNames:
-        """Read the names again, for `deadline` seconds at most; a slower read is used the next time."""
+        """Read the names again, waiting at most `deadline` seconds; the result of a slower read is used next time."""
         reader = self._reader
         if reader is None or not reader.is_alive():
             reader = self._reader = threading.Thread(target=self._read, name="amltrain-completion", daemon=True)
@@ -256,7 +256,7 @@ class CompletionNames:
 
     def _read(self) -> None:
         runs: dict[str, tuple[float, str]] = {}
-        # A torn file or another user's folder: only its own names are missing.
+        # A damaged file or another user's folder: only its names are missing.
         with contextlib.suppress(Exception):
             from jupyter_amltrain.state_dir import default_path
 
@@ -269,21 +269,21 @@ class CompletionNames:
 
 def _targets(home: Path) -> list[str]:
     try:
-        named = json.loads((home / "targets.json").read_bytes())["targets"]
-        return ["local", *(name for name in dict(named) if name != "local")]
+        targets = json.loads((home / "targets.json").read_bytes())["targets"]
+        return ["local", *(name for name in dict(targets) if name != "local")]
     except (OSError, ValueError, TypeError, KeyError):
         return ["local"]
 
 
 def _on_disk(home: Path) -> dict[str, tuple[float, str]]:
-    """Runs of this machine's target, by their folders."""
+    """Return the runs of the target ``local``, from their folders."""
     rows: list[tuple[float, str]] = []
     with contextlib.suppress(FileNotFoundError), os.scandir(home / "runs") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
                 rows.append((os.stat(os.path.join(entry.path, "job.json")).st_mtime, entry.name))
     rows.sort(reverse=True)
-    return {f"local/{name}": (made, _state(home / "runs" / name)) for made, name in rows[:MAX_NAMES]}
+    return {f"local/{name}": (created, _state(home / "runs" / name)) for created, name in rows[:MAX_NAMES]}
 
 
 def _state(folder: Path) -> str:
@@ -294,14 +294,14 @@ def _state(folder: Path) -> str:
 
 
 def _of_controller() -> dict[str, tuple[float, str]]:
-    """Runs that the process' controller knows, on any target; none is created for that."""
+    """Return the runs of the process' controller, on any target; does not create a controller."""
     session = sys.modules.get("jupyter_amltrain.kernel.session")
     controller = None if session is None else session.existing()
     if controller is None:
         return {}
 
     async def read() -> dict[str, tuple[float, str]]:
-        # A past run that was not read yet has ended.
+        # A past run that has not been read yet has ended.
         return {
             entry.handle: (entry.created, "completed" if entry.unread else entry.run.status.state.value)
             for entry in controller.store.entries()

@@ -1,4 +1,4 @@
-"""``compute``: the targets where runs can run; list, check, choose, create, change and delete them."""
+"""``compute``: list, check, choose, create, change and delete the targets where jobs run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from jupyter_amltrain.text import ago, bytes_text, pairs, table, tilde
 if TYPE_CHECKING:
     from jupyter_amltrain.schema.target import TargetInfo
 
-#: What stands before a field's name in a parsed line.
+#: Prefix of a field's name in the parsed arguments.
 VALUE = "value_"
-#: A list does not wait longer for a service that does not answer (seconds).
+#: Maximum wait of ``list`` for a service that does not respond (seconds).
 LIST_TIMEOUT_S = 1.5
 #: A shorter name of ``--min-nodes``.
 _NODES = Field(name="nodes", flag="--nodes", kind="int")
@@ -78,14 +78,14 @@ def _edit(args: argparse.Namespace, context: Context) -> Result:
 
 
 def _operation_flags(parser: Parser) -> None:
-    """Flags of what takes a while, and may cost or lose something."""
+    """Add the flags of operations that take time, and may cost money or lose data."""
     parser.flag("-y", "--yes", action="store_true", help="agree to what it costs or loses")
     text = "wait until it is done; an error if it fails"
     parser.flag("--wait", action="store_true", help=text if parser.magic else "accepted: a terminal always waits")
 
 
-def _made_flags(verb: str) -> Callable[[Parser], None]:
-    """Flags of ``create`` and ``attach``: the fields of the kinds that they make."""
+def _creation_flags(verb: str) -> Callable[[Parser], None]:
+    """Return a function that adds the flags of ``create`` or ``attach``: the fields of the kinds of targets."""
 
     def add(parser: Parser) -> None:
         kinds = [kind for kind in forms() if kind.verb == verb]
@@ -98,7 +98,7 @@ def _made_flags(verb: str) -> Callable[[Parser], None]:
     return add
 
 
-def _changed_flags(parser: Parser) -> None:
+def _change_flags(parser: Parser) -> None:
     _target(parser)
     _operation_flags(parser)
 
@@ -116,7 +116,7 @@ def _scale_flags(parser: Parser) -> None:
 
 def _operate(args: argparse.Namespace, context: Context) -> Result:
     """Create, attach, start, stop, restart, scale or delete."""
-    wait = args.wait or not context.magic  # this process carries it out, so a shell waits
+    wait = args.wait or not context.magic  # this process runs the operation, so a shell waits
     try:
         text = run(args, wait=wait, write=context.notify)
     except KeyboardInterrupt:
@@ -172,16 +172,16 @@ COMMANDS = (
     _operation(
         "create",
         "Create a target.",
-        _made_flags("create"),
+        _creation_flags("create"),
         Examples(
             ("%aml_compute create lab --kind fake --size gpu-v100 --max-nodes 4 --yes",),
             ("amltrain compute create lab --kind fake --size gpu-v100 --yes",),
         ),
     ),
-    _operation("attach", "Use an existing machine as a target.", _made_flags("attach")),
-    _operation("start", "Start the machine of a target.", _changed_flags),
-    _operation("stop", "Stop the machine of a target; the runs on it end.", _changed_flags),
-    _operation("restart", "Restart the machine of a target; the runs on it end.", _changed_flags),
+    _operation("attach", "Use an existing machine as a target.", _creation_flags("attach")),
+    _operation("start", "Start the machine of a target.", _change_flags),
+    _operation("stop", "Stop the machine of a target; the runs on it end.", _change_flags),
+    _operation("restart", "Restart the machine of a target; the runs on it end.", _change_flags),
     _operation(
         "scale",
         "Change the nodes and the idle time of a cluster.",
@@ -191,7 +191,7 @@ COMMANDS = (
     _operation(
         "delete",
         "Delete a target with its machines.",
-        _changed_flags,
+        _change_flags,
         Examples(("%aml_compute delete lab",)),
     ),
     *connect.COMMANDS,
@@ -203,76 +203,76 @@ COMMANDS = (
 
 
 def _add_fields(parser: Parser, kinds: Sequence[TargetKind]) -> None:
-    """A flag for each field of any kind; whether the kind at hand has it is checked with the values."""
+    """Add a flag for each field of any kind; whether the chosen kind has the field is checked with the values."""
     known = {flag for action in parser._actions for flag in action.option_strings}
     by_flag: dict[str, list[tuple[str, Field]]] = {}
     for kind in kinds:
         for field in kind.fields:
             if field.flag and field.flag not in known:
                 by_flag.setdefault(field.flag, []).append((kind.kind, field))
-    for of in by_flag.values():
-        _add_field(parser, *_merged(of, len(kinds)))
+    for fields in by_flag.values():
+        _add_field(parser, *_merged(fields, len(kinds)))
 
 
-def _merged(of: Sequence[tuple[str, Field]], kinds: int) -> tuple[Field, str]:
-    """One flag for the fields of that name of several kinds, and its help, which says which have it."""
-    first = of[0][1]
+def _merged(fields: Sequence[tuple[str, Field]], kinds: int) -> tuple[Field, str]:
+    """Merge fields of one name of several kinds into one flag; its help names the kinds that have the field."""
+    first = fields[0][1]
     texts: dict[str, list[str]] = {}
-    for kind, field in of:
+    for kind, field in fields:
         texts.setdefault(_field_help(field), []).append(kind)
-    if len(of) == kinds and len(texts) == 1:
+    if len(fields) == kinds and len(texts) == 1:
         return first, _field_help(first)
-    choices = tuple(dict.fromkeys(choice for _, field in of for choice in field.choices))
+    choices = tuple(dict.fromkeys(choice for _, field in fields for choice in field.choices))
     text = "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
     return msgspec.structs.replace(first, choices=choices), text
 
 
 def _field_help(field: Field) -> str:
-    """The help of one kind's field, with its choices and default."""
+    """Return the help of one kind's field, with its choices and default."""
     choices = [choice for choice in field.choices if choice]
     text = field.help + (f" ({', '.join(choices)})" if choices else "")
     if field.kind != "bool" and field.default not in (None, "", (), []):
-        shown = field.default
-        text += f", default {f'{shown:g}' if isinstance(shown, float) else shown}"
+        default = field.default
+        text += f", default {f'{default:g}' if isinstance(default, float) else default}"
     return text
 
 
 def _add_field(parser: Parser, field: Field, text: str = "") -> None:
     text = text or _field_help(field)
-    rest: dict[str, Any] = {"dest": VALUE + field.name, "default": argparse.SUPPRESS}
+    options: dict[str, Any] = {"dest": VALUE + field.name, "default": argparse.SUPPRESS}
     flag = field.flag
     if field.kind == "bool":
-        rest |= {"action": "store_const", "const": not field.default}
+        options |= {"action": "store_const", "const": not field.default}
         if field.default:
             flag, text = f"--no-{flag[2:]}", f"not: {text}"
     else:
-        rest["metavar"] = field.metavar or field.name.upper()
+        options["metavar"] = field.metavar or field.name.upper()
         if field.kind == "list":
-            rest["action"] = "append"
+            options["action"] = "append"
     offers = [choice for choice in field.choices if choice]
-    parser.flag(flag, help=text.replace("%", "%%"), field=field.name, offers=offers, **rest)
+    parser.flag(flag, help=text.replace("%", "%%"), field=field.name, offers=offers, **options)
 
 
 def fields_for(verb: str, kind: str) -> tuple[Field, ...]:
-    """The fields that a verb takes."""
+    """Return the fields that a verb takes."""
     if verb == "scale":
         return (*SCALE_FIELDS, _NODES)
     return next((form.fields for form in forms() if form.kind == kind and form.verb == verb), ())
 
 
 def line_of(verb: str, target: str, kind: str = "", values: Mapping[str, Any] | None = None) -> str:
-    """The magic's line that does what a form or a click does; values that equal the default are left out.
+    """Return the magic line that does the same as a form or a click; values equal to the default are left out.
 
-    Empty for what no line does.
+    Empty for an action without such a line.
     """
     if verb == "dismiss":
         return ""
-    given = dict(values or {})
-    words = ["%aml_compute", verb, target or str(given.get(NAME.name) or "")]
+    field_values = dict(values or {})
+    words = ["%aml_compute", verb, target or str(field_values.get(NAME.name) or "")]
     if kind:
         words += ["--kind", kind]
     for field in fields_for(verb, kind):
-        value = given.get(field.name)
+        value = field_values.get(field.name)
         if not field.flag or value is None or value == "" or _same(value, field.default):
             continue
         if field.kind == "bool":
@@ -287,11 +287,11 @@ def _same(value: object, default: object) -> bool:
     return value == default and isinstance(value, bool) == isinstance(default, bool)
 
 
-# ---- what they do
+# ---- operations
 
 
 def listing() -> list[dict[str, Any]]:
-    """Every target as a JSON-able row; one that does not answer in time is listed with its last known state."""
+    """Return every target as a JSON-serializable row; one that does not respond in time has its last known state."""
     from jupyter_amltrain import api
 
     rows = []
@@ -303,10 +303,10 @@ def listing() -> list[dict[str, Any]]:
 
 
 def listing_text(rows: list[dict[str, Any]]) -> str:
-    """The table of ``compute list``."""
+    """Return the table of ``compute list``."""
     lines = []
     for row in rows:
-        nodes, most = row["nodes"], row["max_nodes"]
+        nodes, max_nodes = row["nodes"], row["max_nodes"]
         name = row["gpu_name"] or "GPU"
         lines.append(
             [
@@ -315,7 +315,7 @@ def listing_text(rows: list[dict[str, Any]]) -> str:
                 row["kind"],
                 row["state"],
                 row["size"],
-                "" if nodes is None else f"{nodes} of {most}",
+                "" if nodes is None else f"{nodes} of {max_nodes}",
                 "" if row["cpus"] is None else str(row["cpus"]),
                 "" if row["memory"] is None else bytes_text(row["memory"]),
                 "" if row["gpus"] is None else row["gpus_text"] or f"{row['gpus']} x {name}" if row["gpus"] else "none",
@@ -324,9 +324,9 @@ def listing_text(rows: list[dict[str, Any]]) -> str:
             ]
         )
     head = ["", "target", "kind", "state", "size", "nodes", "CPUs", "memory", "GPUs", "price", "now"]
-    # Empty columns are left out.
+    # Omit empty columns.
     used = [i for i in range(len(head)) if not i or any(line[i] for line in lines)]
-    # The last column holds errors with what to do: it is not cut.
+    # The last column has errors with their remedy: do not truncate it.
     return table([head[i] for i in used], [[line[i] for i in used] for line in lines], whole_end=True)
 
 
@@ -335,11 +335,11 @@ def _price(row: dict[str, Any]) -> str:
 
 
 def _now(row: dict[str, Any]) -> str:
-    work = row["work"] or {}
-    if work.get("error"):
-        return f"{work['verb']} failed {ago(work['since'])}: {work['error']}"
-    if work:
-        return str(work["detail"] or f"{work['verb']} in progress")
+    operation = row["work"] or {}
+    if operation.get("error"):
+        return f"{operation['verb']} failed {ago(operation['since'])}: {operation['error']}"
+    if operation:
+        return str(operation["detail"] or f"{operation['verb']} in progress")
     if row["state"] in ("unreachable", "failed"):
         return str(row["detail"])
     if row["state"] == "unknown":
@@ -349,20 +349,20 @@ def _now(row: dict[str, Any]) -> str:
 
 
 def show(name: str | None = None) -> TargetInfo:
-    """Ask one target; default the one in use."""
+    """Check one target; default the one in use."""
     from jupyter_amltrain import api
 
     return api.compute(name)
 
 
 def driver_text(gpus: Sequence[Mapping[str, Any]]) -> str:
-    """``580.65.06, CUDA 13.0 at most``; empty where it is unknown."""
+    """Return ``580.65.06, CUDA 13.0 at most``; empty if it is unknown."""
     driver, cuda = (next((str(gpu[key]) for gpu in gpus if gpu.get(key)), "") for key in ("driver", "cuda"))
     return ", ".join(filter(None, (driver, cuda and f"CUDA {cuda} at most")))
 
 
 def show_text(info: TargetInfo) -> str:
-    """All that a check has returned."""
+    """Return the result of a check, as text."""
     facts = [
         ("target", f"{info.target} ({info.kind})"),
         ("state", "reachable" if info.reachable else "not reachable"),
@@ -395,7 +395,7 @@ def show_text(info: TargetInfo) -> str:
     return lines
 
 
-#: What may end, as a condition.
+#: Events that may end a run, as conditions.
 _ENDS = {
     "kernel": "If the kernel stops",
     "server": "If Jupyter stops",
@@ -405,22 +405,22 @@ _ENDS = {
 
 
 def _survival_rows(survives: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """``If the kernel stops: yes (...)``."""
+    """Return rows such as ``If the kernel stops: yes (...)``."""
     rows = []
     for event, row in survives.items():
-        why = f" ({row['why']})" if row.get("why") else ""
-        rows.append((f"{_ENDS.get(event, f'After the end of: {event}')}:", f"{row.get('answer', 'unknown')}{why}"))
+        reason = f" ({row['why']})" if row.get("why") else ""
+        rows.append((f"{_ENDS.get(event, f'After the end of: {event}')}:", f"{row.get('answer', 'unknown')}{reason}"))
     return rows
 
 
 def _slots_text(slots: Mapping[str, int]) -> str:
-    """``1 free of 2, 1 lost``."""
+    """Return ``1 free of 2, 1 lost``."""
     lost = f", {slots['lost']} lost" if slots.get("lost") else ""
     return f"{slots['free']} free of {slots['total']}{lost}"
 
 
 def edit(name: str, share_gpus: str | None) -> str:
-    """Change settings of a target, which apply at once, also to runs that wait there; returns one sentence."""
+    """Change settings of a target; they apply at once, also to queued runs. Return one sentence."""
     from jupyter_amltrain import api
 
     if share_gpus is None:
@@ -444,36 +444,36 @@ def use(name: str) -> str:
 
 
 def run(args: argparse.Namespace, *, wait: bool, write: Callable[[str], Any]) -> str:
-    """Create, start, stop, scale or delete a target as a parsed line says; returns one sentence.
+    """Create, start, stop, scale or delete a target according to parsed arguments; return one sentence.
 
     Parameters
     ----------
     write
-        Takes lines about the progress while it is waited for.
+        Takes lines about the progress while the call waits.
 
     Raises
     ------
     CommandError
-        A value is wrong: `details` has every field with its error.
+        A value is invalid: `details` has every field with its error.
     ConfirmationNeeded
-        ``--yes`` is missing: names what it costs or loses, and what to type.
+        ``--yes`` is missing: names the cost or the loss, and the line to type.
     """
     from jupyter_amltrain import api
 
     verb, kind, name = args.verb, getattr(args, "kind", ""), _name_of(args)
     values = {key[len(VALUE) :]: value for key, value in vars(args).items() if key.startswith(VALUE)}
-    done = api.act(verb, name, kind=kind, values=values, confirmed=args.yes)
-    if done.errors:
-        raise _values_error(verb, kind, values, done.errors)
-    if done.ask:
+    result = api.act(verb, name, kind=kind, values=values, confirmed=args.yes)
+    if result.errors:
+        raise _values_error(verb, kind, values, result.errors)
+    if result.ask:
         line = line_of(verb, name, kind, values)
         raise ConfirmationNeeded(
-            done.ask,
+            result.ask,
             hint=f"To go ahead, type: {line} --yes{' --wait' if getattr(args, 'wait', False) else ''}",
             code=f"confirm.{verb}",
         )
-    if not done.begun:
-        return done.said
+    if not result.begun:
+        return result.said
     if not wait:
         progress = "To see the progress: %aml_compute list. To wait for the end, add --wait."
         return f"{name} is being {PARTICIPLES[verb]}. {progress}"
@@ -485,7 +485,7 @@ def _name_of(args: argparse.Namespace) -> str:
 
 
 def _values_error(verb: str, kind: str, values: Mapping[str, Any], errors: Mapping[str, str]) -> CommandError:
-    """One error for all fields that are wrong; a missing one says what it is."""
+    """Return one error about all invalid fields; for a missing field it has the field's help."""
     fields = {field.name: field for field in fields_for(verb, kind)}
     flags = {name: field.flag for name, field in fields.items()} | {"kind": "--kind", "name": "NAME"}
     missing = {name for name, field in fields.items() if field.required and name != NAME.name and not values.get(name)}
@@ -499,7 +499,7 @@ def _values_error(verb: str, kind: str, values: Mapping[str, Any], errors: Mappi
 
 
 def abandoned_text(args: argparse.Namespace) -> str:
-    """What happens to an operation that a process no longer waits for, because it ends now."""
+    """Return what happens to an operation when the process that waits for it ends."""
     from jupyter_amltrain import api
     from jupyter_amltrain.backends.azureml.cost_prompts import ASKING
     from jupyter_amltrain.schema.azure_target import AzureTarget
@@ -520,7 +520,7 @@ def abandoned_text(args: argparse.Namespace) -> str:
 
 
 def wait_for(name: str, write: Callable[[str], Any]) -> str:
-    """Wait for the end of a target's operation; returns its result in one sentence."""
+    """Wait for the end of a target's operation; return its result in one sentence."""
     from jupyter_amltrain import api
 
     shown = ""

@@ -1,4 +1,4 @@
-"""``compute connect|workspaces|disconnect``: Azure ML workspaces, and the form that writes the line."""
+"""``compute connect|workspaces|disconnect``: Azure ML workspaces, and the form that writes a connect line."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 
-#: How many folders upward a configuration is looked for; the SDK's number.
+#: Maximum number of folders, upward, that are searched for a configuration; the same as in the SDK.
 MAX_LEVELS = 20
-#: Parts of a workspace's address, and their names in a configuration.
+#: Parts of a workspace's address, and their keys in a configuration.
 KEYS = {"subscription": "subscription_id", "resource_group": "resource_group", "workspace": "workspace_name"}
-#: The head of the line that a form writes.
+#: The magic at the start of the line that a form writes.
 MAGIC = "%aml_compute connect"
-#: Fields that a form shows only when asked to.
+#: Fields that a form hides at first.
 _ADVANCED = ("tenant",)
 _METHODS = ("auto", "browser", "device")
 
@@ -54,7 +54,7 @@ def _connect_flags(parser: Parser) -> None:
         offers=_METHODS,
         help="auto: environment, managed identity, az login, else a person; browser; device: a code",
     )
-    parser.flag("--name", metavar="NAME", default="", help="its name here; default its own name")
+    parser.flag("--name", metavar="NAME", default="", help="name of the workspace here; default its own name")
 
 
 def _connect(args: argparse.Namespace, context: Context) -> Result:
@@ -78,7 +78,7 @@ def _workspaces(args: argparse.Namespace, context: Context) -> Result:
 
 def _disconnect_flags(parser: Parser) -> None:
     parser.flag("workspace", metavar="NAME", help="name of the workspace")
-    parser.flag("-y", "--yes", action="store_true", help="even while runs continue there")
+    parser.flag("-y", "--yes", action="store_true", help="also while runs continue there")
 
 
 def _disconnect(args: argparse.Namespace, context: Context) -> Result:
@@ -112,23 +112,23 @@ COMMANDS = (
 )
 
 
-# ---- what they do
+# ---- operations
 
 
 def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequence[str] | None = None) -> WorkspaceRef:
-    """The workspace to connect: what was typed, else a ``config.json``, else a connected workspace.
+    """Return the workspace to connect: from the flags, else from a ``config.json``, else a connected workspace.
 
     Parameters
     ----------
     folder
-        Where a ``config.json`` is looked for, and upward; default the working folder.
+        Folder where the search for a ``config.json`` starts, upward; default the working folder.
     names
-        The connected workspaces, where they have been read.
+        Names of the connected workspaces if they are known already.
 
     Raises
     ------
     CommandError
-        Something is missing, or the file cannot be used.
+        A flag is missing, or the file cannot be used.
     """
     from jupyter_amltrain.kernel.workspaces import WorkspaceRef
 
@@ -145,11 +145,11 @@ def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequen
             code="connect.incomplete",
             field=missing[0],
         )
-    if not args.config and args.name and args.name in (names := _known(names)):
+    if not args.config and args.name and args.name in (names := _connected_names(names)):
         return WorkspaceRef(**rest)
     path = config_of(args, folder)
     if path is None:
-        if _known(names):
+        if _connected_names(names):
             return WorkspaceRef(**rest)
         raise CommandError(
             f"No config.json in {folder or Path(working_folder())} or above it.",
@@ -163,31 +163,31 @@ def place_of(args: argparse.Namespace, folder: Path | None = None, names: Sequen
     return WorkspaceRef(**{**configured, **typed})
 
 
-def _known(names: Sequence[str] | None) -> Sequence[str]:
+def _connected_names(names: Sequence[str] | None) -> Sequence[str]:
     if names is not None:
         return names
     from jupyter_amltrain import api
 
-    return [one.name for one in api.workspaces()[0]]
+    return [facts.name for facts in api.workspaces()[0]]
 
 
 def config_of(args: argparse.Namespace, folder: Path | None = None) -> Path | None:
-    """The configuration that was named, else the nearest one."""
+    """Return the path of ``--config``, else the nearest configuration."""
     return Path(args.config).expanduser() if args.config else find(folder or Path(working_folder()))
 
 
 def find(folder: Path) -> Path | None:
-    """The nearest ``config.json`` or ``.azureml/config.json`` upward; ``MLClient.from_config`` looks the same way."""
+    """Return the nearest ``config.json`` or ``.azureml/config.json`` upward, as ``MLClient.from_config`` finds it."""
     folder = folder.absolute()
-    for here in (folder, *list(folder.parents)[: MAX_LEVELS - 1]):
-        for path in (here / "config.json", here / ".azureml" / "config.json"):
+    for parent in (folder, *list(folder.parents)[: MAX_LEVELS - 1]):
+        for path in (parent / "config.json", parent / ".azureml" / "config.json"):
             if path.is_file() and (path.parent.name == ".azureml" or _is_of_workspace(path)):
                 return path
     return None
 
 
 def _is_of_workspace(path: Path) -> bool:
-    """Whether a config.json is of a workspace; many programs have one."""
+    """Whether a config.json describes a workspace; other programs have files of that name too."""
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError):
@@ -196,12 +196,12 @@ def _is_of_workspace(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, str]:
-    """The workspace that a ``config.json`` names.
+    """Return the parts of the workspace that a ``config.json`` names.
 
     Raises
     ------
     CommandError
-        It cannot be read, is not JSON, or lacks keys, which are named.
+        The file cannot be read, is not JSON, or lacks keys, which the message names.
     """
     try:
         value = json.loads(path.read_text("utf-8-sig"))
@@ -212,7 +212,7 @@ def read(path: Path) -> dict[str, str]:
     if not isinstance(value, dict):
         raise _config_error(f"{path} is not a JSON object.")
     scope = str(value.get("Scope") or "").strip("/").split("/")
-    if len(scope) >= 8 and scope[0].lower() == "subscriptions":  # an older form
+    if len(scope) >= 8 and scope[0].lower() == "subscriptions":  # an older format
         return {"subscription": scope[1], "resource_group": scope[3], "workspace": scope[7]}
     missing = [key for key in KEYS.values() if not isinstance(value.get(key), str) or not value[key].strip()]
     if missing:
@@ -221,7 +221,7 @@ def read(path: Path) -> dict[str, str]:
     if placeholder:
         message = f"{path} still has a placeholder in {placeholder[0]}: {value[placeholder[0]]}."
         raise _config_error(message, "Fill it in.")
-    parts = {ours: value[theirs].strip() for ours, theirs in KEYS.items()}
+    parts = {part: value[key].strip() for part, key in KEYS.items()}
     return {**parts, "tenant": str(value.get("tenant_id") or "")}
 
 
@@ -232,7 +232,7 @@ def _config_error(
 
 
 def listing() -> list[dict[str, Any]]:
-    """The connected workspaces as JSON-able rows."""
+    """Return the connected workspaces as JSON-serializable rows."""
     import msgspec
 
     from jupyter_amltrain import api
@@ -243,7 +243,7 @@ def listing() -> list[dict[str, Any]]:
 
 
 def listing_text(rows: list[dict[str, Any]]) -> str:
-    """The table of ``compute workspaces``."""
+    """Return the table of ``compute workspaces``."""
     if not rows:
         return "No Azure ML workspace is connected. Connect one: %aml_compute connect --config config.json"
     head = ["", "name", "location", "resource group", "subscription", "as", "targets"]
@@ -265,7 +265,7 @@ def listing_text(rows: list[dict[str, Any]]) -> str:
 
 
 def sign_in_html(event: dict[str, Any]) -> str:
-    """A sign-in as a link to click and a code to copy."""
+    """Return a sign-in as a link to click and a code to copy."""
     from html import escape
 
     text, url, code = (str(event.get(key) or "") for key in ("text", "url", "code"))
@@ -283,11 +283,11 @@ def sign_in_html(event: dict[str, Any]) -> str:
 
 @dataclasses.dataclass
 class ConnectLine:
-    """A line, its errors by field (``""``: the whole line), what it would connect, and a note about that."""
+    """A connect line, its errors by field (``""``: the whole line), the workspace it would connect, and a note."""
 
     line: str
     errors: dict[str, str]
-    place: WorkspaceRef | None = None  #: none while something is wrong, or when only IPython knows the values
+    place: WorkspaceRef | None = None  #: ``None`` if there are errors, or if only IPython knows the values
     note: str = ""
 
 
@@ -298,24 +298,24 @@ def _parser() -> Parser:
 
 @functools.lru_cache(maxsize=1)
 def connect_fields() -> tuple[Field, ...]:
-    """What can be given to a connect, in the order of its help."""
+    """Return the fields of a connect form, in the order of the help."""
     shown = [name for name in actions_of(_parser()) if name not in _ADVANCED]
     fields = (form_field(name, action, shown) for name, action in actions_of(_parser()).items())
-    # `S` and `G` stand for nothing in a form.
+    # The placeholders `S` and `G` mean nothing in a form.
     return tuple(replace(field, metavar="" if len(field.metavar) == 1 else field.metavar) for field in fields)
 
 
 def compose(values: Mapping[str, Any], known: Sequence[str], folder: Path | None = None) -> ConnectLine:
-    """Write the line that says what `values` do, and check it as the magic would.
+    """Write the line for the values of a form, and check it as the magic would.
 
     Parameters
     ----------
     values
-        By name of a field; a field without a value is left out of the line.
+        By name of a field; fields without a value are left out of the line.
     known
         Names of the connected workspaces.
     folder
-        Where a ``config.json`` is looked for; default the kernel's folder.
+        Folder where the search for a ``config.json`` starts; default the kernel's folder.
     """
     actions = actions_of(_parser())
     errors = {name: f"connect has no field {name!r}." for name in values if name not in actions}
@@ -323,7 +323,7 @@ def compose(values: Mapping[str, Any], known: Sequence[str], folder: Path | None
     words = [MAGIC]
     for name, text in texts.items():
         try:
-            words.append(magic_line.flagged(actions[name].option_strings[-1], text))
+            words.append(magic_line.flag_with_value(actions[name].option_strings[-1], text))
         except CommandError as error:
             errors[name] = str(error)
     line = ConnectLine(" ".join(words), errors)

@@ -1,6 +1,6 @@
-"""Forms as data, made of the parsers, and the line that a form writes, so that form and flags cannot differ.
+"""Forms as data, derived from the parsers, so that forms and flags cannot differ; and the lines that forms write.
 
-What a person typed stays as it is where the form says the same, quotes and ``$names`` included. A line is
+A form keeps the text that a user typed, with its quotes and ``$names``, where the values are the same. A line is
 checked, never run.
 """
 
@@ -16,18 +16,18 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.commands import magic_line
-from jupyter_amltrain.commands.magic_line import flagged, quote, words
+from jupyter_amltrain.commands.magic_line import flag_with_value, quote, words
 from jupyter_amltrain.commands.parser import HelpRequested, Parser, field_of, read_value
 from jupyter_amltrain.commands.registry import Defaults, parser_of
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.schema.fields import Field
 
-#: Fields that a form shows at once, in this order; the others when they are asked for.
+#: Fields that a form shows at first, in this order; the others are advanced fields.
 SHOWN = ("target", "param", "gpus")
-#: The first of the others: the most used.
+#: The advanced fields that are listed first, because they are used most.
 _NEXT = ("name", "out", "timeout", "require-gpu", "wait")
-#: Not fields: help, the script itself, and flags that make another command of it.
+#: Not fields: the help, the script, and flags that change what the command does.
 _NO_FIELDS = ("help", "script", "dry_run")
 _MAGIC = re.compile(r"^(?P<before>\s*(?:[\w,\s.\[\]'\"]+=\s*)?)(?P<magic>%{1,2}aml_submit)(?:\s+|$)(?P<rest>.*)$", re.S)
 
@@ -36,7 +36,7 @@ _MAGIC = re.compile(r"^(?P<before>\s*(?:[\w,\s.\[\]'\"]+=\s*)?)(?P<magic>%{1,2}a
 
 
 def field_name(action: argparse.Action) -> str:
-    """Name of the form's field for an action of a parser; empty for none."""
+    """Return the name of the form's field for an action of a parser; empty if there is none."""
     if action.dest in _NO_FIELDS or not action.option_strings:
         return ""
     return action.option_strings[-1].lstrip("-")
@@ -44,22 +44,22 @@ def field_name(action: argparse.Action) -> str:
 
 @functools.lru_cache(maxsize=1)
 def submit_actions() -> dict[str, argparse.Action]:
-    """Actions of the submit parser by name of their field."""
+    """Return the actions of the submit parser by field name."""
     return actions_of(parser_of("submit", "%aml_submit"))
 
 
 def actions_of(parser: Parser) -> dict[str, argparse.Action]:
-    """Actions of a parser by name of their field, in the order of its help."""
+    """Return the actions of a parser by field name, in the order of the help."""
     return {name: action for action in parser._actions if (name := field_name(action))}
 
 
 def submit_fields(defaults: Defaults | None = None) -> tuple[Field, ...]:
-    """What can be given to a submit: first what a form shows, then the rest in the order of the help.
+    """Return the fields of a submit form: first those shown at first, then the others in the order of the help.
 
     Parameters
     ----------
     defaults
-        What a submit takes where nothing is given.
+        Values of fields that the line does not set.
     """
     values = dataclasses.asdict(defaults) if defaults is not None else {}
     values["timeout"] = flag_types.duration_text(values["timeout"]) if values.get("timeout") else None
@@ -78,12 +78,12 @@ def _fields() -> tuple[Field, ...]:
 
 
 def form_field(name: str, action: argparse.Action, shown: Collection[str]) -> Field:
-    """A flag as a field of a form.
+    """Return a flag as a field of a form.
 
     Parameters
     ----------
     shown
-        Names of the fields that the form shows at once.
+        Names of the fields that the form shows at first.
     """
     kind, reader = "text", action.type
     choices = reader.choices if isinstance(reader, flag_types.OneOf) else tuple(action.choices or ())
@@ -110,7 +110,7 @@ def form_field(name: str, action: argparse.Action, shown: Collection[str]) -> Fi
 
 
 def is_list(action: argparse.Action) -> bool:
-    """Whether a flag may be given several times."""
+    """Whether a flag may be repeated."""
     return isinstance(action.default, list)
 
 
@@ -119,12 +119,12 @@ def is_list(action: argparse.Action) -> bool:
 
 @dataclasses.dataclass
 class SubmitLine:
-    """A line, its values by field, and its errors by field (``""``: the line or the code below).
+    """A submit line, its values by field, and its errors by field (``""``: the line or the code below it).
 
     Attributes
     ----------
     notes
-        Remarks that prevent nothing, one sentence each.
+        Remarks that do not prevent a submit, one sentence each.
     """
 
     line: str
@@ -135,10 +135,10 @@ class SubmitLine:
 
 @dataclasses.dataclass
 class _Item:
-    """One flag with its value, or one other word: as written, and what it stands for."""
+    """One flag with its value, or one other word: the text as written, and its meaning."""
 
     raw: str
-    name: str = ""  #: of a field; empty for what no field names
+    name: str = ""  #: name of the field; empty for other words
     text: str = ""
 
 
@@ -150,20 +150,20 @@ def compose(
     script: str = "",
     defaults: Defaults | None = None,
 ) -> SubmitLine:
-    """Write a line that says what `values` do, or only read `old`.
+    """Write the submit line for the values of a form, or only read `old`.
 
     Parameters
     ----------
     old
         The existing line; empty for none.
     values
-        By name of a field; a field without a value is left out of the line. ``None`` leaves the line as it is.
+        By name of a field; fields without a value are left out of the line. ``None`` leaves the line unchanged.
     cell
-        Code below the line; ``None`` for the form with a script.
+        Code below the line; ``None`` for the line form, with a script.
     script
-        The script of that form; empty keeps the old line's.
+        The script of the line form; empty keeps the one of the old line.
     defaults
-        What a submit takes where the line says nothing.
+        Values of flags that the line does not set.
     """
     magic = "%%aml_submit" if cell is not None else "%aml_submit"
     errors: dict[str, str] = {}
@@ -176,7 +176,7 @@ def compose(
             errors[""] = str(error)
     before = "" if cell is not None else before
     if values is not None:
-        items = _written(items, values, errors)
+        items = _with_values(items, values, errors)
     if cell is None and script:
         items = _with_script(items, script)
     line = before + " ".join([magic, *(item.raw for item in items), *([rest] if rest else [])])
@@ -185,9 +185,9 @@ def compose(
     line_values = _values(items, errors)
     notes: tuple[str, ...] = ()
     if not errors:
-        # Without a line of its own the cell begins one line higher than it will.
-        found, notes = _checked(items, rest, cell, magic, defaults, first_line=2 if old.strip() else 1)
-        errors |= found
+        # Without a magic line the code starts one line higher than it will after the line is written.
+        check_errors, notes = _checked(items, rest, cell, magic, defaults, first_line=2 if old.strip() else 1)
+        errors |= check_errors
     return SubmitLine(line, line_values, errors, notes)
 
 
@@ -195,11 +195,13 @@ def compose(
 
 
 def _read(line: str) -> tuple[str, list[_Item], str]:
-    """What stands before the magic, its items, and what follows ``--`` (with it)."""
+    """Return the text before the magic, its items, and the text from ``--`` on."""
     match = _MAGIC.match(line.strip())
     if match is None:
         raise CommandError(
-            f"{line.strip()[:80]!r} is not a line that submits.", hint="Write: %%aml_submit", code="submit.no_line"
+            f"{line.strip()[:80]!r} is not a submit line.",
+            hint="Start the line with %%aml_submit",
+            code="submit.no_line",
         )
     parts = words(match["rest"].rstrip().removesuffix(";"))
     rest = ""
@@ -231,15 +233,15 @@ def _items(parts: Sequence[str]) -> list[_Item]:
 
 
 def _word(raw: str) -> str:
-    tokens = magic_line.split(f"{raw} ;")  # its own semicolon does not end the line here
+    tokens = magic_line.split(f"{raw} ;")  # keeps a semicolon of the word itself
     return tokens[0] if tokens else ""
 
 
 # ---- writing
 
 
-def _written(items: list[_Item], values: Mapping[str, Any], errors: dict[str, str]) -> list[_Item]:
-    """`items` with what `values` say in place of what they said."""
+def _with_values(items: list[_Item], values: Mapping[str, Any], errors: dict[str, str]) -> list[_Item]:
+    """Return `items` with the values of their fields replaced by `values`."""
     actions = submit_actions()
     for name in values:
         if name not in actions:
@@ -255,23 +257,23 @@ def _written(items: list[_Item], values: Mapping[str, Any], errors: dict[str, st
     for item in items:
         existing.setdefault((item.name, item.text), []).append(item)
     result: list[_Item] = []
-    placed: set[str] = set()
+    added: set[str] = set()
 
-    def place(name: str) -> None:
-        if name in placed:
+    def add(name: str) -> None:
+        if name in added:
             return
-        placed.add(name)
+        added.add(name)
         for item in requested[name]:
             same = existing.get((name, item.text))
             result.append(same.pop(0) if same else item)
 
     for item in items:
         if item.name:
-            place(item.name)
+            add(item.name)
         else:
             result.append(item)
     for name in actions:
-        place(name)
+        add(name)
     return result
 
 
@@ -283,11 +285,11 @@ def _requested(action: argparse.Action, name: str, value: Any) -> list[_Item]:
         return [_Item(flag, name)]
     if isinstance(value, Mapping):
         value = [f"{key}={flag_types.parameter_text(part)}" for key, part in value.items()]
-    several = list(value) if isinstance(value, list | tuple) else [value]
-    texts = [text for one in several if (text := _text(one))]
+    parts = list(value) if isinstance(value, list | tuple) else [value]
+    texts = [text for part in parts if (text := _text(part))]
     if not is_list(action) and len(texts) > 1:
         raise CommandError(f"{flag}: expected one value.", code="flag.value", field=field_of(action))
-    return [_Item(flagged(flag, text), name, text) for text in texts]
+    return [_Item(flag_with_value(flag, text), name, text) for text in texts]
 
 
 def _text(value: Any) -> str:
@@ -306,7 +308,7 @@ def _with_script(items: list[_Item], script: str) -> list[_Item]:
 
 
 def _values(items: Sequence[_Item], errors: dict[str, str]) -> dict[str, Any]:
-    """What the line says, by field; errors of single values go into `errors`."""
+    """Return the values of a line by field; adds errors of single values to `errors`."""
     values: dict[str, Any] = {}
     for item in items:
         if not item.name:
@@ -316,7 +318,7 @@ def _values(items: Sequence[_Item], errors: dict[str, str]) -> dict[str, Any]:
             values[item.name] = True
             continue
         value: Any = item.text
-        if not magic_line.unexpanded([item.text]):  # only IPython knows the values of names
+        if not magic_line.unexpanded([item.text]):  # only IPython knows the values of ``$names``
             try:
                 value = read_value(action, item.text)
             except CommandError as error:
@@ -331,7 +333,7 @@ def _values(items: Sequence[_Item], errors: dict[str, str]) -> dict[str, Any]:
 def _checked(
     items: Sequence[_Item], rest: str, cell: str | None, magic: str, defaults: Defaults | None, *, first_line: int
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What the magic would report of the line and the code: errors by field, and notes."""
+    """Return what the magic would report about the line and the code: errors by field, and notes."""
     from jupyter_amltrain.commands import submit
 
     tokens: list[str] = []
@@ -350,6 +352,6 @@ def _checked(
 
 
 def _form_name(field: str) -> str:
-    """The form's name for the field of an error; empty for what no field of the form is."""
+    """Return the form's name for the field of an error; empty if the form has no such field."""
     names = {field_of(action): name for name, action in submit_actions().items()}
     return names.get(field, "")

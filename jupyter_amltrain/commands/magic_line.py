@@ -1,4 +1,4 @@
-"""The line of a magic: split into words, checked for what IPython left in it, and written."""
+"""Lines of magics: split into words, check that IPython expanded all variables, and quote values."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Container, Iterable
 
 from jupyter_amltrain.errors import CommandError
 
-#: Text that is one word in a line without quotes.
+#: Text that needs no quotes to be one word of a line.
 _PLAIN = re.compile(r"[\w@%+=:,./~^-]+")
 _EXPANDABLE = re.compile(r"\$(?P<dollar>[A-Za-z_]\w*)|\{(?P<brace>[A-Za-z_]\w*)\}")
 
 
 def split(line: str) -> list[str]:
-    """The words of a magic's line, as a shell would find them, but brackets hold together.
+    """Return the words of a magic's line, split as in a shell, except that brackets keep words together.
 
-    A semicolon at the end is not a word: it tells IPython not to show the value.
+    A semicolon at the end is dropped: it tells IPython not to show the value.
 
     IPython writes a list for ``$layers`` as ``[64, 32]`` and a mapping for ``$opt`` with
     its quotes, so both are one word without further quoting.
@@ -24,7 +24,7 @@ def split(line: str) -> list[str]:
     Raises
     ------
     CommandError
-        A quotation is not closed.
+        A quotation mark is not closed.
     """
     try:
         return shlex.split(_quoted_groups(line.rstrip().removesuffix(";")))
@@ -37,13 +37,13 @@ def split(line: str) -> list[str]:
 
 
 def _quoted_groups(line: str) -> str:
-    """`line` with every ``[...]``, ``{...}``, ``(...)`` outside quotes put in quotes."""
+    """Return `line` with quotes around every ``[...]``, ``{...}``, ``(...)`` outside quotes."""
     parts: list[str] = []
     quote, depth, start, i = "", 0, 0, 0
     while i < len(line):
         char = line[i]
         if char == "\\" and (depth or quote != "'"):
-            i += 1  # the next character has no meaning; in brackets Python's rules hold
+            i += 1  # the next character is escaped; in brackets Python's rules apply
         elif quote:
             quote = "" if char == quote else quote
         elif char in "'\"":
@@ -59,17 +59,17 @@ def _quoted_groups(line: str) -> str:
                 parts.append(shlex.quote(line[start : i + 1]))
                 start = i + 1
         i += 1
-    # Not closed: these are not brackets of a value, and only a shell's rules apply.
+    # Unbalanced brackets are not those of a value: only a shell's rules apply.
     return line if depth else "".join(parts) + line[start:]
 
 
 def unexpanded(tokens: Iterable[str]) -> list[tuple[str, str]]:
-    """``$name`` and ``{name}`` that IPython did not expand: ``(as written, name)``."""
+    """Return the ``$name`` and ``{name}`` that IPython did not expand, as ``(text, name)``."""
     return [(match[0], match["dollar"] or match["brace"]) for token in tokens for match in _EXPANDABLE.finditer(token)]
 
 
 def check_expanded(tokens: Iterable[str], known: Container[str]) -> None:
-    """Raise where IPython left something unexpanded, which it does silently.
+    """Raise if IPython left a variable unexpanded, which it does silently.
 
     Parameters
     ----------
@@ -79,27 +79,27 @@ def check_expanded(tokens: Iterable[str], known: Container[str]) -> None:
     names = unexpanded(tokens)
     if not names:
         return
-    written, name = next(((w, n) for w, n in names if n not in known), names[0])
+    text, name = next(((text, name) for text, name in names if name not in known), names[0])
     if name not in known:
         raise CommandError(
-            f"{written}: the notebook has no variable {name}.",
+            f"{text}: the notebook has no variable {name}.",
             hint=f"Set it in a cell: {name} = ...",
             code="line.unknown_variable",
         )
     raise CommandError(
-        f"IPython did not expand {written}: other braces in the line prevent it, or it was written as $$.",
+        f"IPython did not expand {text}: other braces in the line prevent it, or it was written as $$.",
         hint="Put such values into variables, or call jupyter_amltrain.submit().",
         code="line.not_expanded",
     )
 
 
 def words(text: str) -> list[str]:
-    """The words of a line as they are written; :func:`split` of each is the word itself.
+    """Return the words of a line as written, with quotes; :func:`split` of each returns the word itself.
 
     Raises
     ------
     CommandError
-        A quotation is not closed.
+        A quotation mark is not closed.
     """
     split(text)  # raises
     parts: list[str] = []
@@ -120,8 +120,8 @@ def _closed(text: str) -> bool:
         return False
 
 
-def flagged(flag: str, text: str) -> str:
-    """A flag with its value, as words of a line."""
+def flag_with_value(flag: str, text: str) -> str:
+    """Return a flag and its value as words of a line."""
     if "\n" in text or "\r" in text:
         raise CommandError(
             f"{flag}: a line cannot hold a line break.", hint="Write it into the code below.", code="line.line_break"
@@ -132,7 +132,7 @@ def flagged(flag: str, text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """`text` as one word of a line; double quotes where they do, because ``$names`` are often in them."""
+    """Return `text` as one word of a line; prefers double quotes, in which IPython users often write ``$names``."""
     if _PLAIN.fullmatch(text):
         return text
     for quoted in (f'"{text}"', shlex.quote(text)):

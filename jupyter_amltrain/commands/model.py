@@ -1,4 +1,4 @@
-"""``model``: register what a run left as a model, list models, and copy one out."""
+"""``model``: register files of a run as a model, list models, and download one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from jupyter_amltrain.kernel.models import Fetched, ModelRow
 
-_WORKSPACE = "its registry: a connected workspace, or local; default where the target in use is"
+_WORKSPACE = "registry: a connected workspace, or local; default that of the target in use"
 
 
 def _list_flags(parser: Parser) -> None:
@@ -32,18 +32,21 @@ def _list(args: argparse.Namespace, context: Context) -> Result:
 
 
 def _register_flags(parser: Parser) -> None:
-    parser.flag("name", help="the model's name; a further version where there is one")
-    parser.flag("--run", metavar="HANDLE", default="last", help="handle, run id or its beginning; default last")
+    parser.flag("name", help="name of the model; adds a version if the model exists")
+    parser.flag("--run", metavar="HANDLE", default="last", help="handle, run id or prefix; default last")
     parser.flag(
-        "--path", metavar="PATH", default="", help="within the run: outputs/model; default the only model that it left"
+        "--path",
+        metavar="PATH",
+        default="",
+        help="path in the run, e.g. outputs/model; default the only model of the run",
     )
     parser.flag(
         "--type",
         metavar=flag_types.model_type.metavar,
         type=flag_types.model_type,
-        help="default mlflow_model where there is an MLmodel file",
+        help="default mlflow_model if there is an MLmodel file",
     )
-    parser.flag("--description", metavar="TEXT", default="", help="a sentence about it")
+    parser.flag("--description", metavar="TEXT", default="", help="description of the version")
     parser.flag("--tag", metavar="K=V", type=flag_types.tag, repeated=True, help="tag of the version")
 
 
@@ -64,7 +67,9 @@ def _register(args: argparse.Namespace, context: Context) -> Result:
 
 def _download_flags(parser: Parser) -> None:
     parser.flag("model", help="NAME or NAME:VERSION; default the newest version")
-    parser.flag("--to", metavar="FOLDER", default="", help="new or empty; default NAME-VERSION here")
+    parser.flag(
+        "--to", metavar="FOLDER", default="", help="new or empty folder; default NAME-VERSION in the working folder"
+    )
     parser.flag("--workspace", metavar="NAME", default="", help=_WORKSPACE)
 
 
@@ -88,7 +93,7 @@ COMMANDS = (
     ),
     Command(
         verb="register",
-        summary="Make a version of a model of files that a run left.",
+        summary="Register files of a run as a version of a model.",
         run=_register,
         flags=_register_flags,
         json=True,
@@ -102,7 +107,7 @@ COMMANDS = (
     ),
     Command(
         verb="download",
-        summary="Copy the files of a model into a new folder.",
+        summary="Download the files of a model into a new folder.",
         run=_download,
         flags=_download_flags,
         json=True,
@@ -114,7 +119,7 @@ COMMANDS = (
 
 
 def listing_text(rows: Sequence[ModelRow], prog: str = "%aml_model") -> str:
-    """The models as a table."""
+    """Return the table of models."""
     if not rows:
         return f"No models yet. Register one from a run: {prog} register NAME"
     now = time.time()
@@ -128,7 +133,7 @@ def listing_text(rows: Sequence[ModelRow], prog: str = "%aml_model") -> str:
 
 
 def registered_text(row: ModelRow, prog: str = "%aml_model") -> str:
-    """One sentence about a new version."""
+    """Return one sentence about a new version."""
     kind = " as an MLflow model" if row.type == "mlflow_model" else ""
     model = f"{row.name}:{row.version}"
     where = f" --workspace {quote(row.workspace)}" if row.workspace else ""
@@ -136,7 +141,7 @@ def registered_text(row: ModelRow, prog: str = "%aml_model") -> str:
 
 
 def downloaded_text(copy: Fetched) -> str:
-    """One sentence about a copied model."""
+    """Return one sentence about a downloaded model."""
     size = f"{copy.bytes / 1e6:.1f} MB" if copy.bytes >= 1e5 else f"{copy.bytes / 1e3:.1f} kB"
     files = "1 file" if copy.files == 1 else f"{copy.files} files"
     return f"Downloaded {copy.name}:{copy.version} to {tilde(copy.folder)} ({files}, {size})."

@@ -1,4 +1,4 @@
-"""``monitor``: what a target's GPUs and host do now, as charts or as a table."""
+"""``monitor``: current use of a target's GPUs and host, as charts or as a table."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def _flags(parser: Parser) -> None:
     if parser.magic:
         parser.flag(
             "--window", metavar="TIME|all", type=flag_types.window, default=600.0,
-            help="how much the charts show; default 10m", samples=("10m", "1h", "all"),
+            help="time range of the charts; default 10m", samples=("10m", "1h", "all"),
         )  # fmt: skip
     parser.flag(
         "--rate", metavar="HZ", type=flag_types.rate, default=1.0, samples=("0.5", "1", "2"),
         help="samples per second, 0.1 to 10; default 1",
     )  # fmt: skip
     if not parser.magic:
-        parser.flag("--once", action="store_true", help="print one table and end")
-        parser.flag("--json", action="store_true", help="print JSON, one line for each sample")
+        parser.flag("--once", action="store_true", help="print one table and exit")
+        parser.flag("--json", action="store_true", help="print JSON, one line per sample")
 
 
 def _run(args: argparse.Namespace, context: Context) -> Result:
@@ -47,7 +47,7 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
             return Result(snapshot_text(view.snapshot()))
         rewrite = context.interactive and not args.json
         period = max(1.0, 1 / args.rate)
-        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the command
             repeat(view, context.write, period=period, as_json=args.json, rewrite=rewrite, once=args.once)
     finally:
         view.stop()
@@ -56,7 +56,7 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
 
 COMMANDS = (
     Command(
-        summary="Watch a target.",
+        summary="Watch the GPUs and host of a target.",
         run=_run,
         flags=_flags,
         examples=Examples(
@@ -68,7 +68,7 @@ COMMANDS = (
 
 
 def snapshot_text(snapshot: Mapping[str, Any]) -> str:
-    """One sample as a table of GPUs and a line about the host.
+    """Return one sample as a table of GPUs and a line about the host.
 
     Parameters
     ----------
@@ -137,19 +137,19 @@ def repeat(
     Parameters
     ----------
     view
-        What ``api.monitor`` returned.
+        The view that ``api.monitor`` returned.
     period
-        Seconds from one to the next.
+        Seconds between two samples.
     rewrite
-        Write each over the one before, as a terminal can.
+        Overwrite the previous sample, with the escape sequences of a terminal.
     once
-        Write one only.
+        Write one sample only.
     """
     lines, due = 0, time.monotonic()
     while True:
         snapshot = view.snapshot()
         text = json.dumps(snapshot) if as_json else snapshot_text(snapshot)
-        # Up to the first line of the last table, and wipe what is below.
+        # Move up to the first line of the last table, and clear everything below.
         write((f"\x1b[{lines}A\x1b[J" if rewrite and lines else "") + text + "\n")
         lines = text.count("\n") + 1
         if once:

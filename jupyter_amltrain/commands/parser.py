@@ -1,4 +1,4 @@
-"""The parser of a command's words: help that begins with examples, errors that name close matches."""
+"""Argument parser of commands: help starts with examples, and errors name close matches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_VALUE = "expected one argument"
 
 
 class HelpRequested(Exception):
-    """``--help`` was given; carries the text to print."""
+    """Raised for ``--help``; carries the text to print."""
 
 
 class _Help(argparse.Action):
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, prog: str, description: str, examples: Sequence[str] = (), **rest: Any) -> None:
         rest.pop("formatter_class", None)
         if examples:
-            # IPython shows it as the docstring: the sentence first, then what to copy.
+            # IPython shows the description as the docstring: first the sentence, then lines to copy.
             description += "\n\nExamples::\n\n" + "\n".join(f"    {line}" for line in examples)
         super().__init__(
             prog=prog,
@@ -40,12 +40,12 @@ class Parser(argparse.ArgumentParser):
             **rest,
         )
         self.verbs: dict[str, Parser] = {}
-        self.takes_rest = False  #: words after ``--`` are not parsed: ``rest`` of the result
+        self.takes_rest = False  #: words after ``--`` are not parsed but returned as ``rest``
         self.add_argument("-h", "--help", nargs=0, action=_Help, help="show this text")
 
     @property
     def magic(self) -> bool:
-        """Whether it parses the line of a magic, not of a shell."""
+        """Whether it parses the line of a magic, as opposed to a shell."""
         return self.prog.startswith("%")
 
     def flag(
@@ -62,13 +62,13 @@ class Parser(argparse.ArgumentParser):
         Parameters
         ----------
         field
-            What an error about its value calls it, where that is not its name: a field of a Struct.
+            Field of an error about its value, if that is not its name: a field of a Struct.
         repeated
-            It may be given any number of times; its values are a list.
+            The flag may be repeated; its values are a list.
         offers
-            The values that there are, for the completion.
+            All values, for Tab completion.
         samples
-            Examples of a value, for the completion.
+            Examples of a value, for Tab completion.
         """
         if repeated:
             rest = {"action": "append", "default": [], **rest}
@@ -85,13 +85,13 @@ class Parser(argparse.ArgumentParser):
         return parser
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse complains of: a missing value, a flag given wrongly."""
+        """Raise an error of argparse, such as a missing value, as a :class:`CommandError`."""
         field = ""
         for action in self._actions:
             if action.option_strings and message.startswith(f"argument {'/'.join(action.option_strings)}: "):
                 field = field_of(action)
                 if message.endswith(f": {_NO_VALUE}"):
-                    message = f"argument {action.option_strings[-1]}: {_NO_VALUE}, {action.metavar or 'a text'}"
+                    message = f"argument {action.option_strings[-1]}: {_NO_VALUE}, {action.metavar or 'a value'}"
         raise CommandError(
             f"{self.prog}: {message[:1].lower()}{message[1:]}.",
             hint=f"See: {self.help_call}",
@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def help_call(self) -> str:
-        """What to type for help."""
+        """Command that shows the help."""
         magic = self.magic and " " not in self.prog
         return f"{self.prog.replace('%%', '%')}?" if magic else f"{self.prog} --help"
 
@@ -114,7 +114,7 @@ class Parser(argparse.ArgumentParser):
         Raises
         ------
         CommandError
-            Something is unknown or missing; close matches are named.
+            A word is unknown or missing; the message names close matches.
         HelpRequested
             ``--help`` is among them.
         """
@@ -137,7 +137,7 @@ class Parser(argparse.ArgumentParser):
         # Flags alone (or nothing) belong to the first verb, "list".
         verb = tokens.pop(0) if tokens and not tokens[0].startswith("-") else next(iter(self.verbs))
         if verb not in self.verbs:
-            hint = did_you_mean(_near(verb, self.verbs), f"Commands: {', '.join(self.verbs)}.")
+            hint = did_you_mean(_close(verb, self.verbs), f"Commands: {', '.join(self.verbs)}.")
             if "show" in self.verbs and ("/" in verb or verb[-1:].isdigit()):
                 hint = f"Did you mean: {self.prog} show {verb}"
             raise CommandError(f"{self.prog}: unknown command {verb!r}.", hint=hint, code="command.unknown")
@@ -154,15 +154,15 @@ class Parser(argparse.ArgumentParser):
             )
         flag = token.partition("=")[0]
         flags = [name for action in self._actions for name in action.option_strings]
-        hint = did_you_mean(_near(flag, flags), f"See: {self.help_call}")
+        hint = did_you_mean(_close(flag, flags), f"See: {self.help_call}")
         raise CommandError(f"{self.prog}: unknown flag {flag}.", hint=hint, code="command.unknown_flag")
 
     def format_help(self) -> str:
-        """The sentence and examples first; usage and flags after."""
+        """Return the help: first the sentence and examples, then usage and flags."""
         text = super().format_help()
         usage, _, rest = text.partition("\n\n")
         sentence, _, flags = rest.partition("\noptions:")
-        if not flags:  # Python with another word there
+        if not flags:  # a version of Python with another heading
             return text
         positional = ""
         if "\npositional arguments:" in sentence:
@@ -176,24 +176,24 @@ class Parser(argparse.ArgumentParser):
             ]
             flags = "\n" + "\n".join(verbs) + f"\n\nHelp on a command: {self.prog} <command> --help\n"
             usage = f"usage: {self.prog} [{'|'.join(self.verbs)}] ..."
-            if len(usage) > 96:  # they stand below
+            if len(usage) > 96:  # the verbs are listed below
                 usage = f"usage: {self.prog} [command] ..."
             return f"{sentence.strip()}\n\n{usage}\n\ncommands:{flags}"
         return f"{sentence.strip()}\n\n{usage}\n\n{positional}options:{flags}"
 
 
 def flag_name(action: argparse.Action) -> str:
-    """``--gpus``, or the name of an argument that has no flag."""
+    """Return the flag, such as ``--gpus``, or the name of a positional argument."""
     return action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
 
 
 def field_of(action: argparse.Action) -> str:
-    """What an error about the value of `action` has as its field."""
+    """Return the field of an error about the value of `action`."""
     return getattr(action, "field", "") or flag_name(action).lstrip("-")
 
 
 def read_value(action: argparse.Action, text: str) -> Any:
-    """The value that `text` stands for after a flag; an error names the flag and its field."""
+    """Return the value of a flag from its text; an error names the flag and its field."""
     try:
         return action.type(text) if callable(action.type) else text
     except CommandError as error:
@@ -208,11 +208,11 @@ def read_value(action: argparse.Action, text: str) -> Any:
         ) from None
 
 
-def _near(word: str, words: Iterable[str]) -> list[str]:
+def _close(word: str, words: Iterable[str]) -> list[str]:
     words = list(words)
-    near = close_matches(word, words, 2, 0.6)
-    if not near:  # --target-name, --timeout-seconds
+    matches = close_matches(word, words, 2, 0.6)
+    if not matches:  # --target-name, --timeout-seconds
         stem = word.lstrip("-").partition("-")[0].partition("_")[0]
         return [w for w in words if stem and w.lstrip("-") and w.lstrip("-") == stem]
     stem = word.replace("_", "-")
-    return [w for w in near if stem.startswith(f"{w}-")] or near
+    return [w for w in matches if stem.startswith(f"{w}-")] or matches

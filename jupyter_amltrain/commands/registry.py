@@ -1,8 +1,8 @@
-"""Every command: nouns (``runs``) with their verbs (``logs``), for the magics, the command line, Tab and the panel.
+"""Registry of commands: nouns (``runs``) with their verbs (``logs``), for magics, command line, Tab and panel.
 
-A noun is a row of :data:`NOUNS` and a module of this package that has ``COMMANDS``; a verb is one
-:class:`Command` in it. Nothing else lists them. Importing this module imports none of theirs, because
-``%load_ext`` does.
+A noun is a row of :data:`NOUNS` and a module of this package with ``COMMANDS``; a verb is one
+:class:`Command` in it. There is no other list of commands. ``%load_ext`` imports this module, so it does not
+import the modules of the nouns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-    """What a submit takes where its line says nothing; empty for no default."""
+    """Values of flags that a submit line does not set; empty for no default."""
 
     target: str = ""
     experiment: str = ""
@@ -37,26 +37,26 @@ class Defaults:
 
 @dataclasses.dataclass
 class Result:
-    """What a command answers.
+    """Result of a command.
 
     Attributes
     ----------
     text
-        For people.
+        The result for people.
     data
-        The same for programs (``--json``): what msgspec can encode.
+        The result for programs (``--json``): any value that msgspec can encode.
     html
-        The same for a notebook's cell.
+        The result for the output of a notebook cell.
     value
-        What the magic shows and returns: a run, or a view with a ``show`` method.
+        The value that the magic shows and returns: a run, or a view with a ``show`` method.
     notice
-        A remark that is no part of the answer.
+        A remark that is not part of the result.
     verbatim
-        `text` is a program's output: printed as it is.
+        `text` is the output of a program: print it unchanged.
     shown
-        `value` is on the screen already.
+        `value` has been displayed already.
     exit_code
-        Of the command line.
+        Exit code of the command line.
     """
 
     text: str = ""
@@ -69,37 +69,37 @@ class Result:
     exit_code: int = 0
 
 
-def _no_run_shown(run: TrackedRun, submission: Any) -> Result:
+def _handle_only(run: TrackedRun, submission: Any) -> Result:
     return Result(run.handle, {"handle": run.handle}, value=run)
 
 
 @dataclasses.dataclass
 class Context:
-    """Where a command is typed, and what that place offers.
+    """Where a command runs (magic or command line), and the capabilities of that front end.
 
     Attributes
     ----------
     prog
-        The command as it is typed: ``%aml_runs``, ``%%aml_submit``, ``amltrain runs``.
+        The command as typed: ``%aml_runs``, ``%%aml_submit``, ``amltrain runs``.
     cell
-        Text of the cell below the line; ``None`` without one.
+        Text of the cell below the line; ``None`` for a line.
     write
-        Takes output while it comes.
+        Writes output as it arrives.
     notify
-        Takes lines about the progress.
+        Shows lines about the progress.
     rewrite_line
-        Rewrites one line of an interactive terminal; ``None`` without one.
+        Rewrites one line of an interactive terminal; ``None`` if there is no terminal.
     sign_in
-        Takes ``{"kind": "progress" | "sign-in", "text", "url", "code"}``; a sign-in without text has ended.
+        Takes ``{"kind": "progress" | "sign-in", "text", "url", "code"}``; a sign-in with an empty text has ended.
     submitted
-        What follows a submit here: show the run, wait for it, take its values. Takes the run and the
-        :class:`~jupyter_amltrain.commands.submit.Submission`.
+        Called after a submit with the run and the :class:`~jupyter_amltrain.commands.submit.Submission`: shows the
+        run, waits for it, assigns its values.
     charts
-        Whether a page shows charts and links here.
+        Whether charts and links can be shown.
     interactive
-        Whether output can be written over with escape sequences.
+        Whether escape sequences can overwrite output.
     log_lines
-        Lines of a log to print when none are asked for; 0 for all.
+        Number of log lines to print without ``--tail``; 0 for all.
     """
 
     prog: str
@@ -109,26 +109,26 @@ class Context:
     notify: Callable[[str], Any] = print
     rewrite_line: Callable[[str], Any] | None = None
     sign_in: Callable[[dict[str, Any]], None] = lambda _: None
-    submitted: Callable[[TrackedRun, Any], Result] = _no_run_shown
+    submitted: Callable[[TrackedRun, Any], Result] = _handle_only
     charts: bool = False
     interactive: bool = False
     log_lines: int = 0
 
     @property
     def magic(self) -> bool:
-        """Whether it is a magic's line, not a shell's."""
+        """Whether the command is a magic, as opposed to a shell command."""
         return self.prog.startswith("%")
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Lines to copy at the head of the help, whole as they are typed into a cell and into a shell."""
+    """Example lines at the start of the help, for a cell and for a shell."""
 
     magic: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()
 
-    def of(self, prog: str) -> tuple[str, ...]:
-        """Those for the place of `prog`."""
+    def for_prog(self, prog: str) -> tuple[str, ...]:
+        """Return the examples for the front end of `prog`."""
         return self.magic if prog.startswith("%") else self.shell
 
 
@@ -143,17 +143,17 @@ class Command:
     Attributes
     ----------
     verb
-        Empty where the noun alone is the command.
+        Name of the verb; empty if the noun alone is the command.
     summary
         One sentence.
     run
-        Carries out a parsed line; raises :class:`~jupyter_amltrain.errors.AmlTrainError`.
+        Runs the command with its parsed arguments; raises :class:`~jupyter_amltrain.errors.AmlTrainError`.
     flags
-        Adds flags and arguments to its parser, whose :attr:`Parser.magic` says for which place.
+        Adds flags and arguments to its parser; :attr:`Parser.magic` says for which front end.
     json
         Whether the command line offers ``--json``.
     magic, shell
-        Where it can be typed.
+        Whether the command is available as a magic, and in a shell.
     """
 
     verb: str = ""
@@ -166,7 +166,7 @@ class Command:
     shell: bool = True
 
     def on(self, prog: str) -> bool:
-        """Whether it can be typed in the place of `prog`."""
+        """Whether the command is available in the front end of `prog`."""
         return self.magic if prog.startswith("%") else self.shell
 
 
@@ -179,7 +179,7 @@ class Noun:
     summary
         One sentence.
     takes_cell
-        Whether the magic is also a cell's: ``%%aml_<name>``.
+        Whether the magic is also a cell magic: ``%%aml_<name>``.
     """
 
     name: str
@@ -188,7 +188,7 @@ class Noun:
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """Its commands, the one that flags alone belong to first; imports their module."""
+        """Commands of the noun, the default one first; imports their module."""
         module = importlib.import_module(f"jupyter_amltrain.commands.{self.name}")
         commands: tuple[Command, ...] = module.COMMANDS
         return commands
@@ -200,39 +200,39 @@ NOUNS: Mapping[str, Noun] = {
     for noun in (
         Noun("submit", "Run this cell (or a script) as a supervised, tracked run, and return at once.", True),
         Noun("runs", "List, follow, attach and cancel runs, from any notebook."),
-        Noun("compute", "List, check, choose, create and delete the places where runs can run."),
+        Noun("compute", "List, check, choose, create and delete compute targets."),
         Noun("monitor", "Watch the GPUs, processors and memory of a target, without a run."),
-        Noun("model", "Register what a run left as a model, list models, and copy one out."),
+        Noun("model", "Register files of a run as a model, list models, and download one."),
     )
 }
 
 
 def noun_of(name: str) -> Noun:
-    """The noun of that name.
+    """Return the noun of that name.
 
     Raises
     ------
     CommandError
-        There is none; close matches are named.
+        There is no such noun; the message names close matches.
     """
     if name not in NOUNS:
-        near = close_matches(name, NOUNS, 1)
-        hint = did_you_mean(near, f"Commands: {', '.join(NOUNS)}.", prefix="amltrain ")
+        matches = close_matches(name, NOUNS, 1)
+        hint = did_you_mean(matches, f"Commands: {', '.join(NOUNS)}.", prefix="amltrain ")
         raise CommandError(f"unknown command {name!r}.", hint=hint, code="command.unknown")
     return NOUNS[name]
 
 
 @functools.lru_cache(maxsize=32)
 def parser_of(name: str, prog: str) -> Parser:
-    """The parser of a noun, as it is typed after `prog`."""
+    """Return the parser of a noun; `prog` is the command as typed."""
     noun = NOUNS[name]
     commands = [command for command in noun.commands if command.on(prog)]
-    shown = [line for command in commands for line in command.examples.of(prog)]
-    parser = Parser(prog=prog, description=noun.summary, examples=shown)
+    examples = [line for command in commands for line in command.examples.for_prog(prog)]
+    parser = Parser(prog=prog, description=noun.summary, examples=examples)
     for command in commands:
         verb = parser
         if command.verb:
-            verb = parser.verb(command.verb, command.summary, command.examples.of(prog))
+            verb = parser.verb(command.verb, command.summary, command.examples.for_prog(prog))
         command.flags(verb)
         if command.json and not verb.magic:
             verb.add_argument("--json", action="store_true", help="print JSON")
@@ -240,24 +240,24 @@ def parser_of(name: str, prog: str) -> Parser:
 
 
 def run(name: str, words: Sequence[str], context: Context) -> Result:
-    """Carry out the words of a line.
+    """Parse the words of a line and run the command.
 
     Raises
     ------
     AmlTrainError
-        It cannot be done; a :class:`CommandError` where the line is wrong.
+        The command failed; :class:`CommandError` if the line is invalid.
     HelpRequested
-        It asks for help.
+        The line has ``--help``.
     """
     args = parser_of(name, context.prog).parse(words)
     command = next(command for command in NOUNS[name].commands if command.verb == args.verb)
     return command.run(args, context)
 
 
-#: In sentences from below, and from agents of other versions, a command is written as its magic.
+#: Messages of other layers, and of agents of other versions, name commands as magics.
 _COMMAND = re.compile(rf"(?<!%)%(?:aml_({'|'.join(NOUNS)})|pip)\b")
 
 
 def shell_text(text: str) -> str:
-    """`text` with the commands that it names as one types them in a shell; a cell's magic has no counterpart there."""
+    """Return `text` with magics replaced by shell commands; cell magics have no such counterpart and stay."""
     return _COMMAND.sub(lambda match: f"amltrain {match[1]}" if match[1] else "pip", text)

@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
     from jupyter_amltrain.run import TrackedRun
 
-#: A log up to this size is printed whole; of a larger one the head and the end (bytes).
+#: Maximum size of a log that is printed whole; of a larger log the start and the end are printed (bytes).
 MAX_LOG_BYTES = 200_000
 _LOG_HEAD_BYTES = 20_000
 #: Pause between two reads of a followed log (seconds).
 _FOLLOW_INTERVAL_S = 0.25
-#: Bytes of a followed log that are read again before what is new: they differ where the job has rewritten it.
+#: Bytes of a followed log that are read again before the new ones: a difference shows that the job rewrote the log.
 _OVERLAP_BYTES = 64
-#: Bytes of a log that are read at once.
+#: Bytes of a log that are read in one call.
 _BLOCK_BYTES = 1 << 20
-#: Runs that a question about several of them names.
+#: Maximum number of runs that a confirmation names.
 MAX_NAMED = 5
-#: A wait in a terminal prints nothing for this time (seconds).
+#: Time for which a wait in a terminal prints nothing (seconds).
 _QUIET_S = 2.0
-#: Longest wait for MLflow's record of an ended run (seconds).
+#: Maximum wait for MLflow's record of an ended run (seconds).
 _RECORD_TIMEOUT_S = 120.0
-#: What the name of a file of telemetry ends in.
+#: Supported suffixes of exported telemetry.
 EXPORT_SUFFIXES = (".csv", ".parquet", ".png")
-_RUN = "handle, run id or its beginning"
+_RUN = "handle, run id or prefix"
 
 
 # ---- the commands
@@ -62,7 +62,7 @@ def _shown_flags(parser: Parser) -> None:
 
 
 def _json_flag(parser: Parser) -> None:
-    """``--json`` of the verbs whose magic shows the run itself."""
+    """Add ``--json`` of verbs whose magic shows the run itself."""
     if not parser.magic:
         parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -70,7 +70,7 @@ def _json_flag(parser: Parser) -> None:
 def _list_flags(parser: Parser) -> None:
     parser.flag("--target", metavar="NAME", help="only runs of this target")
     parser.flag(
-        "-n", "--limit", metavar="N", type=flag_types.count, default=20, help="how many; 0 for all",
+        "-n", "--limit", metavar="N", type=flag_types.count, default=20, help="maximum number; 0 for all",
         samples=("20", "100", "0"),
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ def _list(args: argparse.Namespace, context: Context) -> Result:
 
 
 def _attached(name: str, context: Context, *, as_json: bool = False) -> Result:
-    """A run as the magic shows it and as the command line prints it."""
+    """Return a run, as the magic shows it or as the command line prints it."""
     from jupyter_amltrain import api
 
     run = api.attach(name)
@@ -168,10 +168,10 @@ def _dashboard_flags(parser: Parser) -> None:
 
 
 def window_flag(parser: Parser) -> None:
-    """``--window`` of what shows charts."""
+    """Add ``--window``, the time range of charts."""
     parser.flag(
         "--window", metavar="TIME|all", type=flag_types.window, default=600.0,
-        help="how much the charts show; default 10m", samples=("10m", "1h", "all"),
+        help="time range of the charts; default 10m", samples=("10m", "1h", "all"),
     )  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def _export(args: argparse.Namespace, context: Context) -> Result:
 
 def _delete_flags(parser: Parser) -> None:
     _cancel_flags(parser)
-    parser.flag("-f", "--force", "-y", "--yes", action="store_true", help="really remove")
+    parser.flag("-f", "--force", "-y", "--yes", action="store_true", help="delete without asking")
     parser.flag("--without-mlflow", action="store_true", help="also a run that could not be written to MLflow's store")
 
 
@@ -205,7 +205,7 @@ def _delete(args: argparse.Namespace, context: Context) -> Result:
 
 def _ui(args: argparse.Namespace, context: Context) -> Result:
     if not context.magic:
-        notice = "MLflow's page ends with this shell, or after 30 minutes without use."
+        notice = "MLflow's server stops with this shell, or after 30 minutes without use."
         return Result(ui_text(ui(keep=True)), notice=notice)
     from html import escape
 
@@ -258,7 +258,7 @@ COMMANDS = (
         run=_dashboard,
         flags=_dashboard_flags,
         examples=Examples(("%aml_runs dashboard last --window 30m",)),
-        shell=False,  # its charts need a page
+        shell=False,  # charts need a browser
     ),
     Command(
         verb="export",
@@ -277,11 +277,11 @@ COMMANDS = (
 )
 
 
-# ---- what they do
+# ---- operations
 
 
 def listing(target: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
-    """The newest runs as JSON-able rows; `limit` 0 for all."""
+    """Return the newest runs as JSON-serializable rows; `limit` 0 for all."""
     from jupyter_amltrain.kernel.session import controller
     from jupyter_amltrain.run import ANSWER
 
@@ -298,7 +298,7 @@ def _row(run: Run) -> dict[str, Any]:
         "reachable": run.reachable,
         "cancel_requested": run.cancel_requested,
         "created": run.created,
-        "seconds": _ran(run, time.time()),
+        "seconds": _run_seconds(run, time.time()),
         "experiment": run.spec.experiment,
         "params": run.spec.params,
         "outputs": run.outputs,
@@ -306,17 +306,17 @@ def _row(run: Run) -> dict[str, Any]:
     }
 
 
-def _ran(run: Run, now: float) -> float | None:
-    """Seconds that the script has run, a phase that still lasts included; ``None`` before it begins."""
-    spent = [p.seconds for p in run.status.phases if p.name == "running" and p.seconds is not None]
+def _run_seconds(run: Run, now: float) -> float | None:
+    """Return the seconds that the script has run, including a current phase; ``None`` before it starts."""
+    seconds = [p.seconds for p in run.status.phases if p.name == "running" and p.seconds is not None]
     if run.status.state is RunState.RUNNING:
-        # The target's clock may differ from ours.
-        spent += [max(now - p.start, 0.0) for p in run.status.phases if p.name == "running" and p.end is None]
-    return sum(spent) if spent else None
+        # The target's clock may differ from the kernel's.
+        seconds += [max(now - p.start, 0.0) for p in run.status.phases if p.name == "running" and p.end is None]
+    return sum(seconds) if seconds else None
 
 
 def listing_text(rows: Sequence[dict[str, Any]]) -> str:
-    """The table of ``runs list``."""
+    """Return the table of ``runs list``."""
     if not rows:
         return "No runs yet. Start a cell with %%aml_submit, or type: amltrain submit train.py"
     lines = []
@@ -328,9 +328,9 @@ def listing_text(rows: Sequence[dict[str, Any]]) -> str:
             state += " (cancel requested)"
         if not row["reachable"]:
             state += " (target not responding)"
-        took = "" if row["seconds"] is None else seconds_text(row["seconds"])
+        duration = "" if row["seconds"] is None else seconds_text(row["seconds"])
         values = ", ".join(f"{k}={_short(v)}" for k, v in {**row["params"], **row["outputs"]}.items())
-        lines.append([row["handle"], state, ago(row["created"]), took, row["experiment"], values])
+        lines.append([row["handle"], state, ago(row["created"]), duration, row["experiment"], values])
     return table(["run", "state", "submitted", "ran", "experiment", "params and outputs"], lines)
 
 
@@ -339,11 +339,11 @@ def _short(value: Any) -> str:
 
 
 def show_text(run: TrackedRun) -> str:
-    """All details of one run."""
+    """Return all details of one run as text."""
     from jupyter_amltrain.output.text_view import record_text
 
     record = run.record()
-    spec, status, known = run.spec, run.run.status, run.run
+    spec, status, state = run.spec, run.run.status, run.run
     facts = [
         ("name", spec.name),
         ("experiment", spec.experiment),
@@ -355,14 +355,14 @@ def show_text(run: TrackedRun) -> str:
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("devices", ", ".join(status.devices)),
         ("GPU sharing", "allowed (--share-gpus)" if spec.share_gpus else ""),
-        ("folder", tilde(known.folder)),
-        ("MLflow", f"run {known.tracking_id} ({known.tracking})" if known.tracking_id else ""),
+        ("folder", tilde(state.folder)),
+        ("MLflow", f"run {state.tracking_id} ({state.tracking})" if state.tracking_id else ""),
     ]
     return f"{record_text(record, child_rows=MAX_CHILDREN)}\n\n{pairs(facts)}"
 
 
 def log_text(run: TrackedRun, tail: int | None = None) -> str:
-    """The log as a terminal would show it; of a long one the head, the end and its path."""
+    """Return the log as a terminal would show it; of a long log the start, the end and the path."""
     from jupyter_amltrain.kernel.streams import collapse
 
     if tail is not None:
@@ -378,36 +378,36 @@ def log_text(run: TrackedRun, tail: int | None = None) -> str:
 
 
 def child_log_text(run: TrackedRun, step: str, tail: int | None = None) -> str:
-    """The log of a step or trial as a terminal would show it."""
+    """Return the log of a step or trial as a terminal would show it."""
     from jupyter_amltrain.kernel.streams import collapse
 
     return collapse(run.logs(tail, step)) if tail != 0 else ""
 
 
 def follow_child(run: TrackedRun, step: str, write: Callable[[str], Any], tail: int | None = None) -> None:
-    """Write the log of a step or trial as it grows until that has ended."""
-    known = 0
+    """Write the log of a step or trial as it grows, until the step or trial has ended."""
+    written = 0
     while True:
-        done = run.child(step).ended is not None or run.status.state.terminal  # asked first, as of a run
+        done = run.child(step).ended is not None or run.status.state.terminal  # before the read, as in `follow`
         text = run.logs(step=step)
-        if not known and tail is not None:
-            known = len(text) - len("\n".join(text.splitlines()[-tail:])) if tail else len(text)
-        write(text[known:])
-        known = max(known, len(text))
+        if not written and tail is not None:
+            written = len(text) - len("\n".join(text.splitlines()[-tail:])) if tail else len(text)
+        write(text[written:])
+        written = max(written, len(text))
         if done:
             return
         time.sleep(_FOLLOW_INTERVAL_S)
 
 
 def no_log_text(run: TrackedRun) -> str:
-    """What is printed in the place of a log without a line."""
+    """Return the message that is printed instead of an empty log."""
     ended = run.run.status.state.terminal
     state = "wrote no log" if ended else "has no log yet"
     return f"{run.handle} {state}. To see its state: %aml_runs show {run.handle}"
 
 
 def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None) -> None:
-    """Write the log as it grows until the run has ended; never raises for how it ended."""
+    """Write the log as it grows, until the run has ended; does not raise if the run failed."""
     from jupyter_amltrain.kernel.streams import LOG_RESTARTED
 
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -418,7 +418,7 @@ def follow(run: TrackedRun, write: Callable[[str], Any], tail: int | None = None
         if text:
             write(text + "\n")
     while True:
-        done = run.status.state.terminal  # asked first: what comes after is all there is
+        done = run.status.state.terminal  # before the read: then this read gets the whole rest
         while True:
             with contextlib.suppress(TargetError):
                 data, end = run.read_log(offset - len(last), _BLOCK_BYTES)
@@ -448,12 +448,12 @@ def wait(run: TrackedRun, timeout: float | None = None, line: Callable[[str], An
     timeout
         Seconds; ``None`` for no limit.
     line
-        Rewrites the status line of a terminal; called with an empty text at the end.
+        Rewrites the status line of a terminal; called with an empty text when the wait ends.
 
     Raises
     ------
     RunError
-        It did not complete, or the wait was interrupted or took too long.
+        The run did not complete, or the wait was interrupted or timed out.
     """
     with interruptible(run):
         try:
@@ -468,12 +468,12 @@ def wait(run: TrackedRun, timeout: float | None = None, line: Callable[[str], An
 
 @contextlib.contextmanager
 def interruptible(run: TrackedRun) -> Iterator[None]:
-    """An interrupt in here ends the wait, never the run.
+    """Context in which an interrupt ends the wait but never the run.
 
     Raises
     ------
     RunError
-        For an interrupt: an error, so that "Run All" stops here.
+        After an interrupt; an error, so that "Run All" stops.
     """
     try:
         yield
@@ -487,7 +487,7 @@ def _wait_with_line(run: TrackedRun, timeout: float | None, line: Callable[[str]
     from jupyter_amltrain.output.text_view import state_line
 
     start = time.monotonic()
-    silence = _QUIET_S  # nothing for quick things
+    silence = _QUIET_S  # print nothing for short waits
     try:
         while True:
             spent = time.monotonic() - start
@@ -505,16 +505,16 @@ def _wait_with_line(run: TrackedRun, timeout: float | None, line: Callable[[str]
 
 
 def continue_hint(run: TrackedRun) -> str:
-    """What to type for a run that continues."""
+    """Return the commands for a run that continues."""
     return f"To stop it: %aml_runs cancel {run.handle}. To wait again: %aml_runs wait {run.handle}."
 
 
 def cancel(names: Sequence[str]) -> list[str]:
-    """Cancel runs; returns one sentence for each."""
+    """Cancel runs; return one sentence for each."""
     from jupyter_amltrain import api
 
     lines = []
-    for run in [api.attach(name) for name in names]:  # all are resolved before one is touched
+    for run in [api.attach(name) for name in names]:  # resolve all before canceling any
         state = run.status.state
         if state.terminal and not run.run.damaged:
             lines.append(f"{run.handle} has already ended ({state.value}).")
@@ -525,50 +525,52 @@ def cancel(names: Sequence[str]) -> list[str]:
 
 
 def delete(names: Sequence[str], force: bool, without_mlflow: bool = False, prog: str = "%aml_runs") -> list[str]:
-    """Remove ended runs.
+    """Delete ended runs; return one sentence for each.
 
     Parameters
     ----------
     without_mlflow
-        Also runs that MLflow has no record of, because it could not be written.
+        Also delete runs without a record in MLflow, because it could not be written.
 
     Raises
     ------
     CommandError
-        Without `force` (names what would be lost), or a run has not ended.
+        `force` is not set (the message names what would be lost), or a run has not ended.
     UnrecordedRun
-        What a run logged would be lost.
+        Data that a run logged would be lost.
     """
     from jupyter_amltrain import api
 
     runs = [api.attach(name) for name in names]
     for run in runs:
         if not run.status.state.terminal:
-            raise not_ended(run.run, prog)
+            raise not_ended_error(run.run, prog)
     handles = " ".join(run.handle for run in runs)
     if not force:
-        unrecorded = {run.handle: why for run in runs if (why := run.unrecorded())}
+        unrecorded = {run.handle: reason for run in runs if (reason := run.unrecorded())}
         sizes = [(run.run, run.record().log.bytes if i < MAX_NAMED else 0) for i, run in enumerate(runs)]
         flags = "--force --without-mlflow" if unrecorded else "--force"
         raise CommandError(
-            lost_text(sizes, unrecorded), hint=f"To delete: {prog} delete {flags} {handles}", code="confirm.delete"
+            deletion_warning(sizes, unrecorded),
+            hint=f"To delete: {prog} delete {flags} {handles}",
+            code="confirm.delete",
         )
     lines = list[str]()
     for run in runs:
         try:
             run.delete(without_mlflow=without_mlflow)
         except UnrecordedRun as error:
-            done = " ".join(lines)
+            deleted = " ".join(lines)
             raise UnrecordedRun(
-                f"{done} {error.message}".strip(),
+                f"{deleted} {error.message}".strip(),
                 hint=f"To delete it anyway: {prog} delete --force --without-mlflow {run.handle}",
             ) from error
         lines.append(f"{run.handle} deleted.")
     return lines
 
 
-def not_ended(run: Run, prog: str = "%aml_runs") -> CommandError:
-    """The error for a live run that is to be deleted."""
+def not_ended_error(run: Run, prog: str = "%aml_runs") -> CommandError:
+    """Return the error for deleting a live run."""
     return CommandError(
         f"{run.handle} is {run.status.state.value}: only ended runs can be deleted.",
         hint=f"Cancel it first: {prog} cancel {run.handle}",
@@ -576,15 +578,15 @@ def not_ended(run: Run, prog: str = "%aml_runs") -> CommandError:
     )
 
 
-def lost_text(runs: Sequence[tuple[Run, int]], unrecorded: Mapping[RunHandle, str] | None = None) -> str:
-    """What deleting runs would lose.
+def deletion_warning(runs: Sequence[tuple[Run, int]], unrecorded: Mapping[RunHandle, str] | None = None) -> str:
+    """Return a message about the data that deleting runs would lose.
 
     Parameters
     ----------
     runs
-        Each with the bytes of its log; only of the first :data:`MAX_NAMED` they are shown.
+        Runs, each with the bytes of its log; the message names the first :data:`MAX_NAMED`.
     unrecorded
-        Those that MLflow has no record of, and why.
+        Runs without a record in MLflow, and the reason.
     """
     lost = "; ".join(
         f"{run.handle}: the log ({bytes_text(size)}), outputs and all files in {run.folder}"
@@ -594,21 +596,21 @@ def lost_text(runs: Sequence[tuple[Run, int]], unrecorded: Mapping[RunHandle, st
     text = f"This permanently deletes {lost}{more}."
     if not unrecorded:
         return f"{text} The MLflow record is kept."
-    named = "; ".join(f"{handle} ({why})" for handle, why in list(unrecorded.items())[:MAX_NAMED])
+    named = "; ".join(f"{handle} ({reason})" for handle, reason in list(unrecorded.items())[:MAX_NAMED])
     named += f"; and {len(unrecorded) - MAX_NAMED} more" if len(unrecorded) > MAX_NAMED else ""
     text = f"{text} MLflow has no record of {named}: metrics, parameters, artifacts and models would be lost as well."
     return f"{text} The MLflow records of the others are kept." if len(unrecorded) < len(runs) else text
 
 
 def ui(project: str | None = None, *, keep: bool = False) -> str:
-    """Start MLflow's page on a project's runs, or find a running one; returns its address.
+    """Start MLflow's server for a project's runs, or find a running one; return its address.
 
     Parameters
     ----------
     project
         Folder of the notebook; default the working folder.
     keep
-        Let the page outlive this process (a command line ends at once): it ends with the shell of the terminal.
+        Keep the server after this process (a command line exits at once): it stops with the terminal's shell.
     """
     if keep:
         from jupyter_amltrain.tracking import start_ui
@@ -620,20 +622,20 @@ def ui(project: str | None = None, *, keep: bool = False) -> str:
 
 
 def mlflow_page(project: str | None = None) -> tuple[str, str]:
-    """Start MLflow's page as :func:`ui` does; returns its address and its path at the Jupyter server, if any."""
+    """Start MLflow's server as :func:`ui` does; return its address and its path at the Jupyter server, if any."""
     from jupyter_amltrain.api import mlflow_page as page
 
     return page(project)
 
 
 def ui_text(url: str) -> str:
-    """One line about the page."""
+    """Return one line about MLflow's page."""
     note = " (opens for 15 minutes)" if "?token=" in url else ""
     return f"MLflow shows this folder's runs at {url}{note}"
 
 
 def wait_recorded(run: TrackedRun, timeout: float = _RECORD_TIMEOUT_S) -> bool:
-    """Wait until MLflow's record of an ended run is written, for `timeout` seconds at most."""
+    """Wait up to `timeout` seconds until MLflow's record of an ended run is written; return whether it is."""
     deadline = time.monotonic() + timeout
     while run.run.tracking == "pending":
         if time.monotonic() > deadline:
@@ -642,13 +644,13 @@ def wait_recorded(run: TrackedRun, timeout: float = _RECORD_TIMEOUT_S) -> bool:
     return True
 
 
-# ---- the same job again
+# ---- resubmit
 
 
 def resubmit(run: Run, files: RunFiles) -> tuple[JobSpec, dict[str, str]]:
-    """The job of `run` to submit again, and the values of its secrets. Blocks on disk, target and keyring.
+    """Return the job of `run` to submit again, and the values of its secrets. Blocks on disk, target and keyring.
 
-    The code is the run's: what was copied from a folder that has changed since is taken from the run's own copy.
+    The job uses the code of the run: if a source folder has changed since, the run's own copy.
 
     Parameters
     ----------
@@ -664,57 +666,59 @@ def resubmit(run: Run, files: RunFiles) -> tuple[JobSpec, dict[str, str]]:
 
     if run.damaged:
         raise CommandError(f"{run.handle} cannot run again: {run.error}")
-    if run.partial:  # its folder was removed after it was listed
+    if run.partial:  # its folder was deleted after the listing
         raise CommandError(f"{run.handle} cannot run again: its job can no longer be read.")
-    spec = msgspec.structs.replace(_unchanged(run, files), parent="")  # a run of its own
+    spec = msgspec.structs.replace(_unchanged(run, files), parent="")  # not a child of the original's parent
     return spec, {name: secret(name) for name in spec.secrets}
 
 
 def _unchanged(run: Run, files: RunFiles) -> JobSpec:
     spec = run.spec
-    then = _digest(files)
+    original = _digest(files)
     reason = "has changed"
     try:
-        now = _current_digest(run, then)
+        current = _current_digest(run, original)
     except (AmlTrainError, OSError):
-        now, reason = "", "can no longer be read"
-    if now and then in ("", now):
+        current, reason = "", "can no longer be read"
+    if current and original in ("", current):
         return spec
     if spec.source and not spec.script and (copy := files.local_copy("source")) is not None:
         return msgspec.structs.replace(spec, source=copy)
     if spec.script:
-        what = f"the folder {spec.source}" if spec.source else f"what its cell imports from {spec.notebook_dir}"
+        code = (
+            f"the folder {spec.source}" if spec.source else f"a module that its cell imports from {spec.notebook_dir}"
+        )
         hint = "Run its cell to submit the current code."
     else:
         path = os.path.join(spec.source or spec.notebook_dir, spec.script_name)
-        what = f"{path}, or what it imports,"
+        code = f"{path}, or a module that it imports,"
         hint = f"To submit the current code: %aml_submit {path}"
-    raise CommandError(f"{run.handle} cannot run again as it was: {what} {reason}.", hint=hint, code="resubmit.changed")
+    raise CommandError(f"{run.handle} cannot run again as it was: {code} {reason}.", hint=hint, code="resubmit.changed")
 
 
-def _current_digest(run: Run, then: str) -> str:
-    """Digest of the files that the run would have now; `then` is that of the files that it had."""
+def _current_digest(run: Run, original: str) -> str:
+    """Return the digest of the files that the run would have now; `original` is that of the files that it had."""
     spec = run.spec
-    if spec.job_type:  # of a service it is the file alone: who loads it sends the code
-        return next((digest for code in (True, False) if (digest := of_yaml(spec, code=code).digest) == then), "")
+    if spec.job_type:  # a service's job has the digest of the file alone: its SDK sends the code
+        return next((digest for code in (True, False) if (digest := of_yaml(spec, code=code).digest) == original), "")
     return take(
         spec.script_name, spec.script, notebook_dir=spec.notebook_dir or working_folder(), source=spec.source
     ).digest
 
 
 def _digest(files: RunFiles) -> str:
-    """Digest of the files that the run had; empty when it is unknown."""
+    """Return the digest of the files that the run had; empty if it is unknown."""
     try:
         return str(json.loads(files.read("job.json"))["snapshot"]["digest"])
     except (ValueError, KeyError, TypeError):
         return ""
 
 
-# ---- telemetry as a file
+# ---- telemetry export
 
 
 def export_path(path: str) -> str:
-    """The absolute path of a file to write; checked before any target is asked.
+    """Return the absolute path of a file to write; checked before any call to a target.
 
     Raises
     ------
@@ -723,10 +727,10 @@ def export_path(path: str) -> str:
     """
     stem, suffix = os.path.splitext(path)
     if suffix.lower() not in EXPORT_SUFFIXES:
-        near = close_matches(suffix.lower(), EXPORT_SUFFIXES, 1) or [EXPORT_SUFFIXES[0]]
+        matches = close_matches(suffix.lower(), EXPORT_SUFFIXES, 1) or [EXPORT_SUFFIXES[0]]
         raise CommandError(
             f"Unknown file type {suffix!r}." if suffix else f"{path!r} has no file type.",
-            hint=f"Use {', '.join(EXPORT_SUFFIXES[:-1])} or {EXPORT_SUFFIXES[-1]}, for example {stem}{near[0]}",
+            hint=f"Use {', '.join(EXPORT_SUFFIXES[:-1])} or {EXPORT_SUFFIXES[-1]}, for example {stem}{matches[0]}",
             code="export.file_type",
             field="file",
         )
@@ -749,12 +753,12 @@ def export_path(path: str) -> str:
 
 
 def export(run: TrackedRun, path: str) -> str:
-    """Write a run's telemetry to a file; returns one sentence.
+    """Write a run's telemetry to a file; return one sentence.
 
     Raises
     ------
     CommandError
-        It cannot be written.
+        The file cannot be written.
     """
     try:
         run.export(path)

@@ -1,4 +1,4 @@
-"""``submit``: from words and a cell, or from a job file of ``az ml``, to a job, its plan, its run."""
+"""``submit``: turn a line and a cell, a script, or a job file of ``az ml`` into a job, its plan, or its run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "Defaults", "Submission", "parse_submit", "plan_text", "secret", "send"]
 
-#: Where `keyring` looks for the values of ``--secret``.
+#: Service name of the values of ``--secret`` in `keyring`.
 KEYRING_SERVICE = "amltrain"
 
 
@@ -52,7 +52,7 @@ def _flags(parser: Parser) -> None:
             **rest,
         )
     parser.flag("--wait", action="store_true", help="wait for the end; an error if the run fails")
-    parser.flag("--dry-run", action="store_true", help="print the request and send nothing")
+    parser.flag("--dry-run", action="store_true", help="print the request without sending it")
     parser.flag("--yaml", action="store_true", help="with --dry-run: print it as a file for az ml job create")
     if parser.magic:
         parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
@@ -61,7 +61,7 @@ def _flags(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace, context: Context) -> Result:
-    """Print the plan of a submit, or send it and do what follows in the place of `context`."""
+    """Print the plan of a submit, or send it and continue as `context` does after a submit."""
     submission = _submission(args, context.cell, context.prog, context.defaults)
     if submission.dry_run:
         return Result(plan_text(submission) + "\n", verbatim=True)
@@ -70,7 +70,7 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """A parsed line that submits; nothing is sent yet."""
+    """A parsed submit line, before it is sent."""
 
     spec: JobSpec
     target: str | None
@@ -82,8 +82,8 @@ class Submission:
     compute: str = ""
 
     @property
-    def place(self) -> str | None:
-        """The target; of a YAML job without one the target of the compute that it names."""
+    def target_name(self) -> str | None:
+        """Name of the target; for a YAML job without one the target of the compute that the file names."""
         if self.target or not self.compute:
             return self.target
         return _target_of(self.compute)
@@ -97,23 +97,23 @@ def parse_submit(
     defaults: Defaults | None = None,
     first_line: int = 2,
 ) -> Submission:
-    """Read the words of a line and the text of a cell.
+    """Parse the words of a line and the text of a cell.
 
     Parameters
     ----------
     tokens
-        The words after the command; those after ``--`` are the script's own.
+        The words after the command; those after ``--`` are the script's arguments.
     cell
-        Text of the cell without the magic's line; ``None`` for the line form.
+        Text of the cell below the magic's line; ``None`` for the line form.
     prog
         The command as the user typed it.
     first_line
-        Number that messages give to the first line of `cell`: 2 below the line of a magic.
+        Line number of the first line of `cell` in messages: 2 below a magic's line.
 
     Raises
     ------
     CommandError
-        Words or cell cannot be carried out as written.
+        The line or the cell is invalid.
     """
     args = parser_of("submit", prog).parse(tokens)
     return _submission(args, cell, prog, defaults or Defaults(), first_line)
@@ -145,7 +145,7 @@ def _submission(
 def _spec(
     args: argparse.Namespace, words: list[str], cell: str | None, prog: str, defaults: Defaults, first_line: int
 ) -> tuple[JobSpec, str]:
-    """The job, and the compute that its file names."""
+    """Return the job, and the compute that its file names."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
@@ -168,16 +168,16 @@ def _spec(
     out = fields.get("out", ())
     if cell is not None:
         _check_cell_line(args, words, prog)
-        made = script.from_cell(cell, magic_line=prog, params=params, out=out, first_line=first_line)
+        cell_script = script.from_cell(cell, magic_line=prog, params=params, out=out, first_line=first_line)
         name = "cell"
         code = {
-            "script": made.text,
+            "script": cell_script.text,
             "script_name": _free_name(source),
             "cell": cell,
-            "line_offset": made.line_offset,
-            "source_sha256": made.sha256,
+            "line_offset": cell_script.line_offset,
+            "source_sha256": cell_script.sha256,
             "notebook_dir": folder,
-            "notes": made.notes,
+            "notes": cell_script.notes,
         }
     else:
         code, name = _file_code(args, prog, source, out)
@@ -192,7 +192,7 @@ def _spec(
 
 
 def _check_cell_line(args: argparse.Namespace, words: Sequence[str], prog: str) -> None:
-    """Raise where the line above a cell names a script or its arguments."""
+    """Raise if the line above a cell names a script or its arguments."""
     if args.script:
         raise CommandError(
             f"{prog}: unexpected argument {args.script!r}.",
@@ -212,25 +212,25 @@ def _check_cell_line(args: argparse.Namespace, words: Sequence[str], prog: str) 
 def _file_code(
     args: argparse.Namespace, prog: str, source: str | None, out: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
-    """Fields of a job about the code of a file, and a name for it."""
+    """Return the fields of a job that describe the code of a file, and a name for the job."""
     if not args.script:
         raise CommandError(
             f"{prog}: no script.",
             hint=f"Name one: {prog} train.py" + (f" -- or start a cell with %{prog}" if prog.startswith("%") else ""),
             code="submit.no_script",
         )
-    made = script.from_file(args.script, source=source, out=out)
+    file_script = script.from_file(args.script, source=source, out=out)
     code = {
-        "script_name": made.name,
-        "source_sha256": made.sha256,
-        "notebook_dir": made.folder,
-        "notes": made.notes,
+        "script_name": file_script.name,
+        "source_sha256": file_script.sha256,
+        "notebook_dir": file_script.folder,
+        "notes": file_script.notes,
     }
-    return code, Path(made.name).stem
+    return code, Path(file_script.name).stem
 
 
 def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> TrackedRun:
-    """Submit; returns at once with the run.
+    """Submit the job; return the run without waiting for it.
 
     Raises
     ------
@@ -239,29 +239,29 @@ def send(submission: Submission, environ: Mapping[str, str] = os.environ) -> Tra
     """
     from jupyter_amltrain import api
 
-    if submission.spec.secrets:  # before anybody sets a variable for a job that is rejected
-        api.check_spec(submission.spec, target=submission.place)
+    if submission.spec.secrets:  # so that nobody has to set a variable for a job that is rejected
+        api.check_spec(submission.spec, target=submission.target_name)
     secrets = {name: secret(name, environ) for name in submission.spec.secrets}
-    return api.submit_spec(submission.spec, target=submission.place, secrets=secrets)
+    return api.submit_spec(submission.spec, target=submission.target_name, secrets=secrets)
 
 
 def plan_text(submission: Submission) -> str:
-    """The exact request as indented JSON, or the job as YAML; sends nothing and asks for no secret."""
+    """Return the exact request as indented JSON, or the job as YAML; sends nothing and reads no secret."""
     from jupyter_amltrain import api
 
-    plan = api.plan_spec(submission.spec, target=submission.place)
+    plan = api.plan_spec(submission.spec, target=submission.target_name)
     if submission.as_yaml:
         return yaml_text(plan).rstrip()
     return json.dumps(plan.request, indent=2, ensure_ascii=False)
 
 
 def secret(name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The value of ``--secret``: from the environment, else from keyring; never printed.
+    """Return the value of ``--secret`` from the environment, else from keyring; it is never printed.
 
     Raises
     ------
     CommandError
-        Neither has one; the hint says how to set it.
+        Neither has a value; the hint says how to set it.
     """
     if value := environ.get(name):
         return value
@@ -276,7 +276,7 @@ def secret(name: str, environ: Mapping[str, str] = os.environ) -> str:
         ) from None
     try:
         value = keyring.get_password(KEYRING_SERVICE, name)
-    except Exception as error:  # back ends raise what they like; none of it holds the value
+    except Exception as error:  # backends raise any exception; none has the value
         raise CommandError(
             f"--secret {name}: not set in the environment, and keyring failed ({type(error).__name__}).",
             hint=f"Set it without storing it: import os, getpass; os.environ[{name!r}] = getpass.getpass()",
@@ -294,7 +294,7 @@ def secret(name: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _free_name(source: str | None) -> str:
-    """Name of the cell's script, which must not hide a file of the source folder."""
+    """Return a name for the cell's script that does not hide a file of the source folder."""
     name = "script.py"
     while source and os.path.lexists(os.path.join(source, name)):
         name = f"cell_{name}"
@@ -307,17 +307,17 @@ def _free_name(source: str | None) -> str:
 def _yaml_spec(
     args: argparse.Namespace, words: Sequence[str], prog: str, *, experiment: str, folder: str
 ) -> tuple[JobSpec, str]:
-    """The job of a file, and the name of the compute that it names.
+    """Return the job of a file, and the compute that the file names.
 
     Parameters
     ----------
     experiment
-        Where neither line nor file names one.
+        Name of the experiment if neither the line nor the file has one.
 
     Raises
     ------
     CommandError
-        The line has flags that the file decides, or the file is wrong.
+        The line has flags that belong into the file, or the file is invalid.
     """
     if words:
         raise CommandError(
@@ -332,7 +332,7 @@ def _yaml_spec(
         if flag.field == "inputs":
             hint = f"Set an input of {args.script} by --param NAME=VALUE, or write it there as inputs:"
         raise CommandError(
-            f"{flag.flag} is not for a YAML job: the file decides it.",
+            f"{flag.flag} is not supported for a YAML job: the file sets it.",
             hint=hint,
             code="submit.flag_of_file",
             field=flag.field,
@@ -351,12 +351,12 @@ def _yaml_spec(
 
 
 def _target_of(compute: str) -> str:
-    """The target whose compute a file names.
+    """Return the name of the target whose compute a file names.
 
     Raises
     ------
     CommandError
-        There is none.
+        No target has this compute.
     """
     from jupyter_amltrain import api
 
@@ -373,7 +373,7 @@ def _target_of(compute: str) -> str:
 
 
 def yaml_text(plan: Plan) -> str:
-    """A planned job as a file for ``az ml job create``."""
+    """Return a planned job as a file for ``az ml job create``."""
     from jupyter_amltrain.backends.azureml import environments, job_body
     from jupyter_amltrain.jobs import requirements
 
@@ -381,37 +381,37 @@ def yaml_text(plan: Plan) -> str:
     if spec.job_type:
         if "job" not in request:
             return spec.cell
-        job = {**request["job"], "tags": spec.tags}  # ours are of one run
+        job = {**request["job"], "tags": spec.tags}  # those of the request identify one run
         if not spec.tags:
             del job["tags"]
         return az_yaml_job.text_of(job, [f"Relative paths begin at {spec.notebook_dir}"])
     body = request.get("properties") or {}
     environment = dict(request.get("environment") or environments.environment_body(spec, None))
-    for key in ("derive", "packages"):  # `packages` are the kernel's, which the spec has
+    for key in ("derive", "packages"):  # `packages` are those of the kernel, which the spec has
         environment.pop(key, None)
-    each = (body.get("distribution") or {}).get("processCountPerInstance")
+    processes = (body.get("distribution") or {}).get("processCountPerInstance")
     distribution = spec.distribution
-    if each is not None:
+    if processes is not None:
         kind = str(body["distribution"]["distributionType"]).lower()
-        distribution = msgspec.structs.replace(distribution, kind=kind, processes=int(each))
+        distribution = msgspec.structs.replace(distribution, kind=kind, processes=int(processes))
     size = str((body.get("resources") or {}).get("instanceType") or "")
-    alone = len(plan.snapshot.files) == 1 and not spec.source
-    sent = msgspec.structs.replace(
+    single_file = len(plan.snapshot.files) == 1 and not spec.source
+    planned = msgspec.structs.replace(
         spec,
         environment=msgspec.structs.replace(spec.environment, derive=False, **environment),
         distribution=distribution,
         resources=msgspec.structs.replace(spec.resources, instance_type=size or spec.resources.instance_type),
     )
     doc = az_yaml_job.doc_of(
-        sent,
+        planned,
         argv=["python" if word == "@python" else word for word in job_body.argv_of(spec)],
-        script=_script(plan) if alone or spec.script else "",
-        code="" if alone else spec.source or spec.notebook_dir,
+        script=_script(plan) if single_file or spec.script else "",
+        code="" if single_file else spec.source or spec.notebook_dir,
         compute=str(body.get("computeId") or "").rpartition("/")[2],
     )
     remarks = ["Send it with: az ml job create --file THIS_FILE"]
-    if not alone and not spec.source:
-        remarks.append("az ml sends the whole folder of code:, where %aml_submit sends the modules that are imported.")
+    if not single_file and not spec.source:
+        remarks.append("az ml sends the whole folder code:, while %aml_submit sends only the imported modules.")
     if spec.out:
         remarks.append(f"Values of --out are files of the job, {az_yaml_job.OUT_FOLDER}/NAME.json.")
     if spec.secrets:
@@ -420,7 +420,7 @@ def yaml_text(plan: Plan) -> str:
 
 
 def _script(plan: Plan) -> str:
-    """The text of the script as it will run."""
+    """Return the text of the script as it will run."""
     if plan.spec.script:
         return plan.spec.script
     content = plan.snapshot.files[plan.spec.script_name]

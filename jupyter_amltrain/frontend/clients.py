@@ -1,7 +1,7 @@
-"""Clients of the frontend's events: what each was sent, and whether it still listens.
+"""Clients of the frontend's events: the state that each has received, and whether it still listens.
 
-The page creates its comm object itself and sends the id with the request ``events``. The kernel never opens a
-comm and only sends: nothing has to pass its main thread.
+The page creates its comm object and sends the id with the request ``events``. The kernel never opens a
+comm and only sends, so that no message needs its main thread.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from jupyter_amltrain.schema.rows import RunRow, TargetRow, WorkspaceRow
 #: Sends one message: id of the comm, the event, its buffers.
 Send = Callable[[str, Event, Sequence[bytes]], None]
 
-#: Messages of one kind a second.
+#: Maximum rate of messages of one kind.
 MAX_MESSAGES_PER_S = 2.0
-#: Seconds after which a silent client is asked whether it still listens.
+#: Seconds after which a silent client has to renew its subscription.
 SILENCE_S = 30.0
-#: It is removed after this many unanswered questions, over this many seconds.
+#: A client is removed after this number of unanswered requests to renew, over this number of seconds.
 MAX_QUESTIONS, REMOVE_AFTER_S = 3, 60.0
-#: Seconds for which an event that a client lacks may still be on its way.
+#: Seconds for which an event that a client has not confirmed may still be in transit.
 DELIVERY_TIMEOUT_S = 1.0
-#: Events that can carry the question.
-_QUESTIONS = (Changes, Meter, Beat)
+#: Events with the field ``renew``.
+_RENEWING_EVENTS = (Changes, Meter, Beat)
 
 
 class Subscribe(Request, frozen=True, kw_only=True):
-    """Set everything that a client wants to receive from now on. Opens the comm if it is unknown.
+    """Set all that a client receives from now on. Opens the comm if it is unknown.
 
     A snapshot follows for a new comm, after a gap (`seq` is older than the last event), and when a panel is shown
     again.
@@ -45,7 +45,7 @@ class Subscribe(Request, frozen=True, kw_only=True):
         Id of the client's comm: one for each page and kernel connection.
     shown
         ``panel``: the panel is shown, send everything. ``status``: only runs that begin, end or need
-        attention. Empty: nothing more; the comm is forgotten.
+        attention. Empty: unsubscribe; the comm is forgotten.
     seq
         Number of the last event that the client has; -1 for none.
     gpus
@@ -68,7 +68,7 @@ class Subscribe(Request, frozen=True, kw_only=True):
 
 
 class TargetState(NamedTuple):
-    """The targets as they are known: the current one, all rows, the workspaces, and why they cannot be read."""
+    """State of the targets: the current one, all rows, the workspaces, and why they cannot be read."""
 
     current: str = ""
     targets: tuple[TargetRow, ...] = ()
@@ -84,24 +84,24 @@ class FrontendClient:
     comm
         Id of its comm.
     on_lost
-        Called when it has not answered the last question.
+        Called when the client has not renewed its subscription in time.
 
     Attributes
     ----------
     pending
-        A snapshot is being made: no event may go out before it.
+        A snapshot is being created: no event may be sent before it.
     rows
-        Rows of runs as they were sent.
+        Rows of runs as last sent.
     targets
-        State of the targets as it was sent.
+        State of the targets as last sent.
     dirty, removed
-        Handles of runs that have changed, and that were removed, since the last event.
+        Handles of runs that changed, and that were removed, since the last event.
     """
 
     def __init__(self, comm: str, send: Send, on_lost: Callable[[FrontendClient], None] = lambda client: None) -> None:
         self.comm = comm
         self._send, self._on_lost = send, on_lost
-        self.wants = Subscribe(comm=comm, shown="")
+        self.subscription = Subscribe(comm=comm, shown="")
         self.seq = 0  #: number of the next event
         self.pending = False
         self.rows: dict[str, RunRow] = {}
@@ -112,21 +112,21 @@ class FrontendClient:
         self.timer: Any = None
         self.heard_at = time.monotonic()  #: time of its last request
         self._sent: deque[float] = deque(maxlen=64)  #: monotonic seconds of the newest events
-        self._questions, self._first_question, self._last_question = 0, 0.0, 0.0
+        self._renewals, self._first_renewal, self._last_renewal = 0, 0.0, 0.0
 
     @property
     def listens(self) -> bool:
-        """Whether events may go out now."""
-        return bool(self.wants.shown) and not self.pending
+        """Whether events may be sent now."""
+        return bool(self.subscription.shown) and not self.pending
 
     @property
     def is_shown(self) -> bool:
         """Whether its panel is shown."""
-        return self.wants.shown == "panel"
+        return self.subscription.shown == "panel"
 
-    def update(self, wants: Subscribe) -> None:
-        """Take a new request."""
-        self.wants, self.heard_at, self._questions = wants, time.monotonic(), 0
+    def update(self, subscription: Subscribe) -> None:
+        """Replace the subscription."""
+        self.subscription, self.heard_at, self._renewals = subscription, time.monotonic(), 0
 
     def lag(self, seq: int) -> float:
         """Return seconds since the first event that a client with `seq` lacks; below 0 if it has all."""
@@ -151,31 +151,30 @@ class FrontendClient:
         return fields
 
     def send(self, kind: type[Any], buffers: Sequence[bytes] = (), **fields: Any) -> None:
-        """Send an event of a type; adds its number, and the question whether the client still listens."""
+        """Send an event of a type; adds its number, and the request to renew if the client has been silent."""
         now = time.monotonic()
         silent = now - self.heard_at > SILENCE_S
-        if silent and kind in _QUESTIONS:
+        if silent and kind in _RENEWING_EVENTS:
             fields["renew"] = True
-            self._questions += 1
-            self._last_question = now
-            if self._questions == 1:
-                self._first_question = now
+            self._renewals += 1
+            self._last_renewal = now
+            if self._renewals == 1:
+                self._first_renewal = now
         event = kind(seq=self.seq, **fields)
         self.seq += 1
         self._sent.append(now)
         self._send(self.comm, event, buffers)
-        if silent and kind not in _QUESTIONS and now - self._last_question > SILENCE_S / 3:
-            self.send(Changes)  # no event that can carry the question goes out: send an empty one
-        elif self._questions >= MAX_QUESTIONS and now - self._first_question >= REMOVE_AFTER_S:
+        if silent and kind not in _RENEWING_EVENTS and now - self._last_renewal > SILENCE_S / 3:
+            self.send(Changes)  # an empty event, because this one has no field `renew`
+        elif self._renewals >= MAX_QUESTIONS and now - self._first_renewal >= REMOVE_AFTER_S:
             asyncio.get_running_loop().call_soon(self._on_lost, self)
 
 
 def send(comm: str, event: Event, buffers: Sequence[bytes] = ()) -> None:
-    """Send an event on the comm of this process' kernel, from any thread; without a kernel it is dropped.
+    """Send an event on the comm of this process' kernel, from any thread; dropped if there is no kernel.
 
-    The same as ``Comm.send``, but encoded once: a snapshot of 500 runs that ipykernel
-    cleans and encodes in Python blocks the loop for longer than a chart may wait. The message
-    has no parent: it belongs to no cell.
+    The same as ``Comm.send``, but encoded once: ipykernel would clean and encode a snapshot of 500 runs in Python
+    and delay charts meanwhile. The message has no parent, because it belongs to no cell.
     """
     from ipykernel.kernelbase import Kernel
 

@@ -1,8 +1,8 @@
-"""Server of the frontend's requests on the control channel: it answers while a cell runs.
+"""Server for the frontend's requests on the control channel, which works while a cell runs.
 
-A message type of our own on the control channel works on ipykernel 6 and 7, needs no subshell and
-fires no IPython hooks; comm messages do. A kernel does not answer unknown types, so a
-client learns from a timeout that the extension is not loaded.
+A custom message type on the control channel works on ipykernel 6 and 7, needs no subshell and triggers no
+IPython hooks, unlike comm messages. A kernel does not reply to unknown types: a client detects by a timeout that
+the extension is not loaded.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from jupyter_amltrain.frontend.protocol import ErrorReply, Reply, Request, op
 
 log = logging.getLogger(__name__)
 
-#: Seconds until a request is given up; the client waits little longer.
+#: Maximum time of a request in seconds; the timeout of the client is slightly longer.
 REQUEST_TIMEOUT_S = 3.0
-#: JupyterLab takes our idle status for the cell's; the correction follows after this many seconds.
+#: JupyterLab takes the idle status after a reply for the cell's; the correction is sent after this delay (seconds).
 BUSY_STATUS_DELAY_S = 0.03
 
 
 class Hello(Request, frozen=True):
-    """Ask whether the extension is loaded, and which version."""
+    """Get the version of the loaded extension."""
 
 
 class HelloReply(Reply, frozen=True, kw_only=True):
@@ -49,16 +49,16 @@ class Dispatcher(Protocol):
 
 
 class RequestServer:
-    """Serves our message type on one kernel.
+    """Serves the message type ``amltrain_request`` on one kernel.
 
     Parameters
     ----------
     kernel
         The ipykernel.
     dispatcher
-        Created at the first request that needs it: ``hello`` stays cheap.
+        Returns the dispatcher; first called by a request that needs it, so that ``hello`` stays cheap.
     package
-        Our version.
+        Version of jupyter_amltrain.
     cell_runs
         Whether a cell runs at this moment.
     """
@@ -72,11 +72,11 @@ class RequestServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def handle(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-        """Handle one message; runs on the thread of the control channel and returns at once.
+        """Handle one message without blocking; runs on the thread of the control channel.
 
-        The channel handles one message at a time, interrupts among them: a reply that takes time is
-        sent later by a task. Hello is answered here: a client that sends ``kernel_info_request`` after it
-        takes the missing reply for "not loaded".
+        The channel handles one message at a time, including interrupts, so a task sends replies that take time.
+        The reply to ``hello`` is sent here: a client sends ``kernel_info_request`` after it, and concludes "not
+        loaded" if the reply to ``hello`` does not come first.
         """
         content = parent.get("content") or {}
         loop = asyncio.get_running_loop()
@@ -88,16 +88,17 @@ class RequestServer:
             task = loop.create_task(self._reply_later(content, stream, ident, parent))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        # A cell may begin between this and the idle that follows it, so ask when the correction is due.
+        # A cell may start before the idle status is sent: check when the correction is due.
         loop.call_later(BUSY_STATUS_DELAY_S, self._send_busy)
 
     @op("hello")
     async def hello(self, request: Hello) -> HelloReply:
-        """Return our version, and whether a cell runs."""
+        """Return the version, and whether a cell runs."""
         return HelloReply(package=self._package, kernel_busy=self._cell_runs())
 
     def _send(self, reply: Reply, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-        # Encoded once, a large record in a millisecond; an unknown type in an error's details must not hang the page.
+        # Encoded once, which takes a millisecond for a large record. An unknown type in an error's details must not
+        # prevent the reply.
         content = msgspec.json.encode(reply, enc_hook=str)
         self._kernel.session.send(stream, protocol.REPLY, content, parent=parent, ident=ident)
 
@@ -105,7 +106,7 @@ class RequestServer:
         self._send(await self._answer(content), stream, ident, parent)
 
     async def _answer(self, content: dict[str, Any]) -> Reply:
-        """Return the reply to one request; never raises for what a client can send."""
+        """Return the reply to one request; never raises, whatever a client sends."""
         try:
             dispatcher = await self._load()
             request = protocol.decode(content)
@@ -114,23 +115,23 @@ class RequestServer:
         except AmlTrainError as error:
             return ErrorReply.of(error)
         except msgspec.ValidationError as error:
-            return ErrorReply(error=f"Request not understood: {error}.", code="request.invalid")
+            return ErrorReply(error=f"Invalid request: {error}.", code="request.invalid")
         except asyncio.TimeoutError:
             text = f"No answer within {REQUEST_TIMEOUT_S:g} s; the target may be slow. Try again."
             return ErrorReply(error=text, code="request.timeout")
-        except Exception as error:  # a bug of ours must not hang the page
+        except Exception as error:  # a bug must not leave the page without a reply
             log.exception("request %s failed", content.get("op"))
             return ErrorReply(error=f"{type(error).__name__}: {error}", code="internal")
 
     async def _load(self) -> Dispatcher:
-        if not self._loaded:  # the first call imports a good part of the package
+        if not self._loaded:  # the first call imports much of the package
             async with self._loading:
                 await asyncio.get_running_loop().run_in_executor(None, self._dispatcher)
                 self._loaded = True
         return self._dispatcher()
 
     def _send_busy(self) -> None:
-        """Send again that a cell runs: the idle status after our reply made the page forget it."""
+        """Send the busy status again: the idle status after a reply has replaced it on the page."""
         kernel = self._kernel
         if self._cell_runs():
             kernel.session.send(

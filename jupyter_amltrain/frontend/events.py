@@ -1,6 +1,6 @@
-"""Events to clients about runs and targets: sent on change, at most two a second, none while hidden.
+"""Events to clients about runs and targets: sent on change, at most two a second, not to hidden panels.
 
-Loop thread only. A client says what it wants with the request ``events``;
+Loop thread only. A client subscribes with the request ``events``;
 see :class:`~jupyter_amltrain.frontend.clients.Subscribe`.
 """
 
@@ -35,15 +35,15 @@ from jupyter_amltrain.schema.run import Run, RunHandle, RunState
 if TYPE_CHECKING:
     from jupyter_amltrain.kernel.controller import Controller
 
-#: Runs of a snapshot, rows of one message of changes.
+#: Maximum number of runs in a snapshot, and of rows in one message of changes.
 MAX_SNAPSHOT_RUNS, MAX_CHANGED_ROWS = 500, 100
-#: Seconds between two beats.
+#: Seconds between two ``beat`` events.
 BEAT_INTERVAL_S = 2.0
-#: Seconds that the first snapshot waits for the targets' lists of runs.
+#: Maximum wait of the first snapshot for the targets' lists of runs (seconds).
 LIST_TIMEOUT_S = 1.0
-#: Comms that are kept: pages come back, and some never unsubscribe.
+#: Maximum number of comms: pages reconnect, and some never unsubscribe.
 MAX_CLIENTS = 24
-#: Characters of a comm's id.
+#: Maximum length of a comm's id.
 MAX_COMM_LENGTH = 200
 
 
@@ -63,7 +63,7 @@ class EventsReply(Reply, frozen=True, kw_only=True):
 
 
 class EventPublisher:
-    """Sends events to the clients of one kernel; starts its work with the first subscription.
+    """Sends events to the clients of one kernel; starts with the first subscription.
 
     Parameters
     ----------
@@ -91,38 +91,38 @@ class EventPublisher:
     # ---- requests
 
     @op("events")
-    async def subscribe(self, wants: Subscribe) -> EventsReply:
+    async def subscribe(self, request: Subscribe) -> EventsReply:
         """Set what a client receives from now on."""
-        if not wants.comm or len(wants.comm) > MAX_COMM_LENGTH or not wants.comm.isprintable():
+        if not request.comm or len(request.comm) > MAX_COMM_LENGTH or not request.comm.isprintable():
             raise CommandError(
-                f"Cannot subscribe: {wants.comm[:80]!r} is not the id of a comm.",
+                f"Cannot subscribe: {request.comm[:80]!r} is not the id of a comm.",
                 hint="Reload the page.",
                 code="comm.invalid",
                 field="comm",
             )
-        if self._closed or not wants.shown:
-            self._forget(wants.comm)
+        if self._closed or not request.shown:
+            self._forget(request.comm)
             return EventsReply(snapshot=False)
-        self._begin()
-        client = self._clients.get(wants.comm)
-        snapshot = client is None or (wants.shown == "panel" and not client.is_shown)
+        self._start()
+        client = self._clients.get(request.comm)
+        snapshot = client is None or (request.shown == "panel" and not client.is_shown)
         if client is None:
-            client = self._add(wants.comm)
-        client.update(wants)
-        if not snapshot and not client.pending and (lag := client.lag(wants.seq)) >= 0:
-            if lag > clients.DELIVERY_TIMEOUT_S or wants.seq < 0:
+            client = self._add(request.comm)
+        client.update(request)
+        if not snapshot and not client.pending and (lag := client.lag(request.seq)) >= 0:
+            if lag > clients.DELIVERY_TIMEOUT_S or request.seq < 0:
                 snapshot = True
-            else:  # it may be on its way: ask again when it has arrived, or was lost
+            else:  # the event may be in transit: renew when it has arrived or was lost
                 delay = 1.2 * clients.DELIVERY_TIMEOUT_S
-                asyncio.get_running_loop().call_later(delay, self._ask, client)
+                asyncio.get_running_loop().call_later(delay, self._request_renewal, client)
         if snapshot and not client.pending:
             client.pending = True
-            self._controller.loop.start(self._snapshot(client), f"snapshot for {wants.comm}")
+            self._controller.loop.start(self._snapshot(client), f"snapshot for {request.comm}")
         self._interest.update()
-        self._details.request(wants.details)
+        self._details.request(request.details)
         if client.is_shown:
             self._start_beats()
-        reason = await self._gpus.follow(client, wants.gpus if client.is_shown else "")
+        reason = await self._gpus.follow(client, request.gpus if client.is_shown else "")
         await self._meters.update(client)
         return EventsReply(snapshot=snapshot, reason=reason)
 
@@ -132,7 +132,7 @@ class EventPublisher:
             if client.listens:
                 client.send(Notice, level=level, text=text, target=target)
 
-    # ---- start
+    # ---- startup
 
     def _add(self, comm: str) -> FrontendClient:
         client = self._clients[comm] = FrontendClient(comm, self._send, self._on_lost)
@@ -140,7 +140,7 @@ class EventPublisher:
             self._forget(old.comm)
         return client
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._unsubscribe:
             return
         controller = self._controller
@@ -162,7 +162,7 @@ class EventPublisher:
             self._tasks.append(self._controller.loop.start(self._beat(), "beats"))
 
     async def _beat(self) -> None:
-        """Tell shown panels that the kernel is alive while a cell runs."""
+        """Send beats to shown panels while a cell runs: the kernel is alive."""
         while any(client.is_shown for client in self._clients.values()):
             await asyncio.sleep(BEAT_INTERVAL_S)
             for client in list(self._clients.values()):
@@ -197,8 +197,8 @@ class EventPublisher:
     def _row(self, entry: Entry) -> RunRow:
         return row_of(entry, self._details.of(entry.run.handle))
 
-    def _ask(self, client: FrontendClient) -> None:
-        """Ask a client to say again what it has."""
+    def _request_renewal(self, client: FrontendClient) -> None:
+        """Request that a client sends its subscription again, with the number of its last event."""
         if self._clients.get(client.comm) is client and client.listens:
             client.send(Changes, renew=True)
 
@@ -225,18 +225,18 @@ class EventPublisher:
                 client.removed.add(handle)
                 self._schedule(client)
 
-    def _on_operation_finished(self, news: OperationFinished | None) -> None:
-        """Handle a change of a target's row; `news` if an operation has ended."""
+    def _on_operation_finished(self, finished: OperationFinished | None) -> None:
+        """Handle a change of a target's row; `finished` is set if an operation has ended."""
         self._targets.refresh_soon()
-        if news is not None and news.text:
-            self.notify(*news)
+        if finished is not None and finished.text:
+            self.notify(*finished)
 
     def _on_targets_changed(self) -> None:
         for client in self._clients.values():
             self._schedule(client)
 
     def _schedule(self, client: FrontendClient) -> None:
-        """Send changes as soon as the rate allows."""
+        """Send changes as soon as the rate limit allows."""
         if client.timer is None and client.listens:
             client.timer = asyncio.get_running_loop().call_later(client.pace.due(), self._flush, client)
 
@@ -279,13 +279,13 @@ class EventPublisher:
         rows.sort(key=lambda row: row.created, reverse=True)
         return rows, bool(client.dirty)
 
-    # ---- end
+    # ---- shutdown
 
     def _forget(self, comm: str) -> None:
         client = self._clients.pop(comm, None)
         if client is None:
             return
-        client.wants = Subscribe(comm=comm, shown="")
+        client.subscription = Subscribe(comm=comm, shown="")
         if client.timer is not None:
             client.timer.cancel()
         self._gpus.forget(client)
@@ -297,7 +297,7 @@ class EventPublisher:
             self._forget(client.comm)
 
     def close(self) -> None:
-        """Send nothing more, after asking all clients to subscribe again: a new publisher may answer."""
+        """Ask all clients to subscribe again, because a new publisher may reply, and stop sending."""
         self._closed = True
         for client in self._clients.values():
             client.send(Changes, renew=True)
@@ -316,13 +316,13 @@ class EventPublisher:
 
 
 def _status(row: RunRow) -> tuple[bool, bool, str]:
-    """Return what a status bar shows of a run: whether it has begun, whether it has ended, what needs attention."""
+    """Return the facts that a status bar shows: whether the run has started, whether it has ended, its attention."""
     ended = row.state in ("completed", "failed", "canceled", "lost")
     return row.started is not None, ended, row.attention
 
 
 class TargetFeed:
-    """State of the targets for clients: read again after changes, at most twice a second.
+    """State of the targets for clients; refreshed after changes, at most twice a second.
 
     Parameters
     ----------
@@ -338,12 +338,12 @@ class TargetFeed:
     def __init__(self, controller: Controller, on_changed: Callable[[], None]) -> None:
         self._controller, self._on_changed = controller, on_changed
         self.state = TargetState()
-        self._counted: dict[str, bool] = {}  #: live runs, and whether they run
+        self._counted: dict[str, bool] = {}  #: handles of live runs, and whether each is running
         self._task: asyncio.Task[None] | None = None
         self._due = False
 
     def on_run_changed(self, run: Run) -> None:
-        """Read again if a run has begun or ended: the rows count running and queued runs."""
+        """Refresh if a run has started or ended: the rows count running and queued runs."""
         state = run.status.state
         runs = None if state.terminal else state not in (RunState.PREPARING, RunState.QUEUED)
         if runs != self._counted.get(run.handle):
@@ -354,12 +354,12 @@ class TargetFeed:
             self.refresh_soon()
 
     def on_run_removed(self, handle: str) -> None:
-        """Read again if the run was counted."""
+        """Refresh if the run was counted."""
         if self._counted.pop(handle, None) is not None:
             self.refresh_soon()
 
     def refresh_soon(self) -> None:
-        """Read as soon as the rate allows."""
+        """Refresh as soon as the rate limit allows."""
         self._due = True
         if self._task is None or self._task.done():
             self._task = self._controller.loop.start(self._follow(), "targets for the panel")
@@ -371,24 +371,24 @@ class TargetFeed:
             await asyncio.sleep(1 / MAX_MESSAGES_PER_S)
 
     async def refresh(self) -> None:
-        """Read now."""
+        """Refresh now."""
         try:
             state = await target_state(self._controller)
-        except AmlTrainError as error:  # the newest state is the best there is
+        except AmlTrainError as error:  # keep the last known state
             state = self.state._replace(trouble=str(error))
         if state != self.state:
             self.state = state
             self._on_changed()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop refreshing."""
         self._due = False
         if self._task is not None:
             self._task.cancel()
 
 
 async def target_state(controller: Controller) -> TargetState:
-    """Return the targets and workspaces as this kernel knows them; makes no network calls."""
+    """Return the targets and workspaces that this kernel knows; makes no network calls."""
     computes, connections = controller.computes, controller.connections
     targets = await computes.refresh()
     workspaces = rows_of(*await connections.all(), targets)
@@ -397,10 +397,10 @@ async def target_state(controller: Controller) -> TargetState:
 
 
 class ExternalChangeWatcher:
-    """Watches for changes by others: runs and targets of other kernels and of the command line.
+    """Watches for runs and targets that other kernels and the command line change.
 
-    It watches the folders of the state root (inotify). Where the system cannot, and for network folders that another
-    machine writes to, it reads their times of change every 2 s, and only while a panel is shown.
+    Watches the folders of the state root (inotify). Where that is not available, and for network folders that another
+    machine writes to, it polls their modification times every 2 s while a panel is shown.
 
     Parameters
     ----------
@@ -410,13 +410,13 @@ class ExternalChangeWatcher:
         Called when targets or workspaces may have changed.
     """
 
-    #: Seconds between two reads of times, and between two lists of targets whose folders are not on this machine.
+    #: Seconds between two polls of modification times, and between two listings of remote targets.
     POLL_INTERVAL_S, REMOTE_INTERVAL_S = 2.0, 30.0
-    #: Lists a second while other kernels submit without end.
+    #: Maximum rate of listings, and its burst, while other kernels keep submitting.
     LISTS_PER_S, LISTS_BURST = 2.0, 4
-    #: Seconds after which a new folder is listed again.
+    #: Delays after which a new folder is listed again (seconds).
     RELIST_DELAYS_S = (0.5, 3.0)
-    #: Events in a row about everything, with nothing new, after which only times of change are read.
+    #: Number of consecutive events about all folders without a change after which only times are polled.
     MAX_EMPTY_EVENTS = 8
 
     def __init__(self, runs: RunProvider, is_shown: Callable[[], bool], on_targets_changed: Callable[[], None]) -> None:
@@ -430,14 +430,14 @@ class ExternalChangeWatcher:
         """Watch until canceled."""
         changes = FolderEvents()
         times, listed_at, empty = await self._times(), time.monotonic(), 0
-        later: list[float] = []  # monotonic seconds of lists that are due
+        later: list[float] = []  # monotonic seconds at which listings are due
         try:
             while True:
                 now = time.monotonic()
                 pause = max(0.0, min([self.POLL_INTERVAL_S, *(due - now for due in later)]))
                 if empty < self.MAX_EMPTY_EVENTS:
                     changed = await changes.wait((self._runs, self._home), pause)
-                else:  # nothing watches for us: it always reports that there may be changes
+                else:  # inotify does not work here: `wait` always reports possible changes
                     await asyncio.sleep(pause)
                     changed = ()
                 due = [at for at in later if at <= time.monotonic()]
@@ -455,7 +455,7 @@ class ExternalChangeWatcher:
                 if times[1] != before[1]:
                     self._on_targets_changed()
                 if times[0] != before[0]:
-                    # A run's folder exists before the files that describe the run.
+                    # A run's folder exists before the files in it.
                     later = [time.monotonic() + delay for delay in self.RELIST_DELAYS_S]
                 if due or times[0] != before[0]:
                     await self._provider.refresh(LOCAL.name)
@@ -466,7 +466,7 @@ class ExternalChangeWatcher:
             changes.close()
 
     async def _times(self) -> tuple[int, tuple[int, ...]]:
-        """Return times of change of the folder of runs, and of the lists of targets and workspaces."""
+        """Return the modification times of the folder of runs, and of the files of targets and workspaces."""
         runs, *lists = await self._provider.loop.offload(_times_of, self._runs, *self._lists)
         return runs, tuple(lists)
 

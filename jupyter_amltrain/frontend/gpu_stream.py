@@ -1,4 +1,4 @@
-"""GPU samples for clients: of runs, and of targets that are sampled while a client shows them. Loop thread only."""
+"""GPU samples for clients: those of runs, and of targets while a client shows them. Loop thread only."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Prefix of a target's name where a run's handle could stand.
+#: Prefix of a target's name in a source; other sources are handles of runs.
 TARGET_PREFIX = "target:"
-#: Seconds that a reply waits for a target's first sample; what comes later is sent by an event.
+#: Maximum wait of a reply for a target to be sampled; later results are sent by an event (seconds).
 OPEN_TIMEOUT_S = 1.5
-#: Seconds between two checks of what no sample tells: the driver's note, the end.
+#: Seconds between two checks of facts that have no sample: the driver's note, the end of a source.
 CHECK_INTERVAL_S = 2.0
-#: Minimum seconds between two starts of a monitor that ends by itself.
+#: Minimum seconds between two starts of a monitor that ends unexpectedly.
 RESTART_INTERVAL_S = 30.0
 #: Minimum seconds between two events of a meter.
 METER_INTERVAL_S = 1.0
-#: Seconds after which a target that could not be sampled is tried again.
+#: Seconds between two attempts to sample a target.
 METER_RETRY_S = 30.0
-#: Samples of the past that a client gets at first.
+#: Maximum number of past samples in the first event.
 MAX_PAST_SAMPLES = 600
-#: A node whose newest sample is this many periods old is not waited for.
+#: Events do not wait for a node whose newest sample is older than this number of periods.
 _STALE_PERIODS = 4.0
 #: The value for "unknown" in uint8.
 _UNKNOWN = 255
@@ -56,7 +56,7 @@ class _GpuStream:
         self.reason = ""
         self.clients: dict[FrontendClient, _Reader] = {}
         self.meters = 0
-        self.opened = ""  #: the monitor that was opened for it
+        self.opened = ""  #: handle of the monitor that was opened for this source
         self.opening: asyncio.Task[None] | None = None
         self.stop: Callable[[], None] = lambda: None
 
@@ -73,7 +73,7 @@ class _Reader:
 
 
 class GpuStreams:
-    """GPU samples of every source, shared by all clients and meters that want them."""
+    """GPU samples by source, shared by all clients and meters of a source."""
 
     def __init__(self, runs: RunProvider) -> None:
         self._runs = runs
@@ -81,7 +81,7 @@ class GpuStreams:
         self._checking: asyncio.Task[None] | None = None
 
     async def follow(self, client: FrontendClient, source: str) -> str:
-        """Send a client the samples of `source` and of no other; return why there will be none."""
+        """Send a client the samples of `source` only; return the reason if that is impossible."""
         for other in list(self._all.values()):
             if other.source != source or not source:
                 self._drop(other, client)
@@ -95,7 +95,7 @@ class GpuStreams:
         return reason
 
     def restart(self, client: FrontendClient) -> None:
-        """Send a client the past again: it has lost its samples, or shows them again."""
+        """Send the past samples to a client again, after it lost them or was hidden."""
         for stream in self._all.values():
             reader = stream.clients.get(client)
             if reader is not None:
@@ -103,7 +103,7 @@ class GpuStreams:
                 self._kick(stream, client)
 
     async def sample(self, source: str) -> str:
-        """Sample `source` for a meter until :meth:`stop_sampling`; return why that is impossible."""
+        """Sample `source` for a meter until :meth:`stop_sampling`; return the reason if that is impossible."""
         stream = self._stream(source)
         stream.meters += 1
         return await self._opened(stream)
@@ -116,7 +116,7 @@ class GpuStreams:
             self._unused(stream)
 
     def mean(self, source: str) -> tuple[int, float | None]:
-        """Return the number of GPUs of a followed source and their mean utilization now."""
+        """Return the number of GPUs of a followed source and their current mean utilization."""
         stream = self._all.get(source)
         if stream is None or stream.entry is None:
             return 0, None
@@ -126,10 +126,10 @@ class GpuStreams:
     def _stream(self, source: str) -> _GpuStream:
         stream = self._all.get(source)
         if stream is None or (stream.reason and (stream.opening is None or stream.opening.done())):
-            fresh = _GpuStream(source)  # a source that failed once may work now
+            new = _GpuStream(source)  # a source that failed before may work now
             if stream is not None:
-                fresh.clients, fresh.meters = stream.clients, stream.meters
-            stream = self._all[source] = fresh
+                new.clients, new.meters = stream.clients, stream.meters
+            stream = self._all[source] = new
             stream.opening = self._runs.loop.start(self._open(stream), f"GPUs of {source}")
         return stream
 
@@ -166,7 +166,7 @@ class GpuStreams:
             self._checking = self._runs.loop.start(self._check(), "GPU streams")
 
     async def _sampled(self, stream: _GpuStream, target: str) -> Entry:
-        """Return the entry of a monitor of a target: one that runs, else a new one."""
+        """Return the entry of a running monitor of a target, or of a new one."""
         monitors = self._runs.monitors
         handle = monitors.running(target)
         if not handle:
@@ -176,26 +176,26 @@ class GpuStreams:
         return entry
 
     async def _check(self) -> None:
-        """Send notes and ends, which come without a sample."""
+        """Send notes and the end of sources, which do not come with samples."""
         while any(stream.entry is not None for stream in self._all.values()):
             await asyncio.sleep(CHECK_INTERVAL_S)
             for stream in list(self._all.values()):
                 entry = stream.entry
                 ended = entry is not None and entry.kind == "monitor" and entry.run.status.state.terminal
-                lasted = not stream.opened or time.monotonic() - stream.since > RESTART_INTERVAL_S
-                if ended and lasted and (stream.clients or stream.meters):
-                    # Another viewer closed the monitor that we shared: open one of our own.
+                may_restart = not stream.opened or time.monotonic() - stream.since > RESTART_INTERVAL_S
+                if ended and may_restart and (stream.clients or stream.meters):
+                    # Another viewer closed the shared monitor: open another.
                     self._replace(stream)
                 else:
                     self._notify(stream)
 
     def _replace(self, stream: _GpuStream) -> None:
         stream.stop()
-        fresh = _GpuStream(stream.source)
-        fresh.clients = {client: _Reader() for client in stream.clients}
-        fresh.meters = stream.meters
-        self._all[stream.source] = fresh
-        fresh.opening = self._runs.loop.start(self._open(fresh), f"GPUs of {stream.source}")
+        new = _GpuStream(stream.source)
+        new.clients = {client: _Reader() for client in stream.clients}
+        new.meters = stream.meters
+        self._all[stream.source] = new
+        new.opening = self._runs.loop.start(self._open(new), f"GPUs of {stream.source}")
 
     def _notify(self, stream: _GpuStream) -> None:
         for client in list(stream.clients):
@@ -272,7 +272,7 @@ class GpuStreams:
 
 
 class GpuMeters:
-    """GPU meters of the status bars: mean utilization of the current target.
+    """GPU meters for status bars: mean utilization of the current target.
 
     Parameters
     ----------
@@ -285,10 +285,10 @@ class GpuMeters:
         self._all: dict[FrontendClient, asyncio.Task[None]] = {}
 
     async def update(self, client: FrontendClient) -> None:
-        """Start or stop a client's meter; its request may have changed again meanwhile."""
+        """Start or stop a client's meter, according to its latest request."""
         task = self._all.get(client)
         running = task is not None and not task.done()
-        if not client.wants.meter:
+        if not client.subscription.meter:
             self.forget(client)
         elif not running:
             self._all[client] = self._runs.loop.start(self._measure(client), f"meter of {client.comm}")
@@ -298,7 +298,7 @@ class GpuMeters:
         last: tuple[str, int, float | None] | None = None
         failed = 0.0  # monotonic seconds when the target last could not be sampled
         try:
-            while client.wants.meter:
+            while client.subscription.meter:
                 source_now = f"{TARGET_PREFIX}{self._current()}" if self._current() else ""
                 if source_now != source or (failed and time.monotonic() - failed > METER_RETRY_S):
                     if source:
@@ -308,11 +308,11 @@ class GpuMeters:
                         failed = time.monotonic()
                 gpus, util = self._streams.mean(source)
                 reading = (source[len(TARGET_PREFIX) :], gpus, util)
-                # No message for a target without measurements, unless that is new.
+                # Do not repeat messages for a target without measurements.
                 if source and client.listens and (util is not None or reading != last):
                     last = reading
                     client.send(Meter, target=reading[0], gpus=gpus, util=util)
-                await asyncio.sleep(max(METER_INTERVAL_S, client.wants.meter) if gpus else METER_INTERVAL_S)
+                await asyncio.sleep(max(METER_INTERVAL_S, client.subscription.meter) if gpus else METER_INTERVAL_S)
         finally:
             if source:
                 self._streams.stop_sampling(source)
@@ -330,9 +330,9 @@ class GpuMeters:
 
 
 class GpuTicks:
-    """Samples of one source for one client: one table over all nodes, packed for the wire.
+    """Samples of one source for one client: one table of all nodes, packed for the wire.
 
-    The rows of the table are the times of the first node.
+    The table has one row per sample of the first node.
 
     Parameters
     ----------
@@ -351,7 +351,7 @@ class GpuTicks:
     def next(self) -> tuple[dict[str, Any], list[bytes]] | None:
         """Return the fields of the next event and its buffers; ``None`` if there are no new samples.
 
-        The first event, and the one after a change of the machine's devices, has the past too.
+        The first event, and the one after a change of the machine's devices, includes past samples.
         """
         nodes = self._nodes()
         if not nodes:
@@ -375,19 +375,19 @@ class GpuTicks:
         return fields, self._packed(nodes, t, own, behind + 60)
 
     def _ready(self, nodes: list[NodeTelemetry]) -> float:
-        """Return unix seconds up to which all active nodes have sent their samples."""
+        """Return the unix seconds up to which all active nodes have sent their samples."""
         period, newest = _period(nodes[0]), nodes[0].last_t or 0.0
         if self.entry.run.status.state.terminal:
             return float("inf")
         others = [node.last_t for node in nodes[1:] if node.last_t is not None]
         return min((t + period / 2 for t in others if newest - t < _STALE_PERIODS * period), default=float("inf"))
 
-    def _packed(self, nodes: list[NodeTelemetry], t: Float64, own: Float32, look: int) -> list[bytes]:
+    def _packed(self, nodes: list[NodeTelemetry], t: Float64, own: Float32, max_samples: int) -> list[bytes]:
         import numpy as np
 
         utils, memories = [], []
         for node in nodes:
-            values = own if node is nodes[0] else _at(node, t, look)
+            values = own if node is nodes[0] else _at(node, t, max_samples)
             for i, gpu in enumerate(node.gpus):
                 name = f"gpu{gpu.get('index', i)}"
                 total = known(gpu.get("memory_total"))
@@ -404,7 +404,7 @@ class GpuTicks:
         ]
 
     def mean(self) -> float | None:
-        """Return the mean utilization of all GPUs now, percent; ``None`` if nothing is measured."""
+        """Return the current mean utilization of all GPUs in percent; ``None`` without measurements."""
         import numpy as np
 
         values = []
@@ -422,20 +422,20 @@ class GpuTicks:
         return sum(len(node.gpus) for node in self._nodes())
 
 
-def _at(node: NodeTelemetry, t: Float64, look: int) -> Float32:
-    """Return all columns of a node at the times `t`, ``(columns, n)``; NaN where no sample is near."""
+def _at(node: NodeTelemetry, t: Float64, max_samples: int) -> Float32:
+    """Return all columns of a node at the times `t`, ``(columns, n)``; NaN without a sample near the time."""
     import numpy as np
 
-    times, rows = node.since(max(0, node.ticks - look))
+    times, rows = node.since(max(0, node.ticks - max_samples))
     out = np.full((len(node.columns), len(t)), np.nan, np.float32)
     if not len(times) or not len(t):
         return out
-    where = np.clip(np.searchsorted(times, t), 0, len(times) - 1)
-    before = np.maximum(where - 1, 0)
-    nearer = np.abs(times[before] - t) < np.abs(times[where] - t)
-    where = np.where(nearer, before, where)
-    near = np.abs(times[where] - t) <= _period(node)
-    out[:, near] = rows[:, where[near]]
+    at = np.clip(np.searchsorted(times, t), 0, len(times) - 1)
+    before = np.maximum(at - 1, 0)
+    nearer = np.abs(times[before] - t) < np.abs(times[at] - t)
+    at = np.where(nearer, before, at)
+    near = np.abs(times[at] - t) <= _period(node)
+    out[:, near] = rows[:, at[near]]
     return out
 
 
@@ -454,7 +454,7 @@ def _percent(row: Any) -> Any:
 
 
 def _host(node: NodeTelemetry, values: Float32, kind: str) -> list[Any]:
-    """Return percent of one core, and bytes: of the run's processes, or of the whole machine for a monitor."""
+    """Return CPU (percent of one core) and memory (bytes): of the run's processes, for a monitor of the machine."""
     if kind == "run":
         return [_row(node, values, "cpu"), _row(node, values, "memory")]
     cores = known(node.header.get("cpus")) or 1.0
@@ -462,7 +462,7 @@ def _host(node: NodeTelemetry, values: Float32, kind: str) -> list[Any]:
 
 
 def _lost(nodes: list[NodeTelemetry]) -> tuple[int, ...]:
-    """Return indices of lost GPUs among those of all nodes."""
+    """Return the indices of lost GPUs, counted over all nodes."""
     flags = [node.is_lost(i) for node in nodes for i in range(len(node.gpus))]
     return tuple(i for i, lost in enumerate(flags) if lost)
 

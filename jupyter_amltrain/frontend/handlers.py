@@ -24,7 +24,7 @@ class RequestHandlers:
     cell_runs
         Whether a cell runs at this moment; called on the loop.
     defaults
-        Returns the values that hold where a submit line sets none; called on any thread.
+        Returns the values of flags that a submit line does not set; called on any thread.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RequestHandlers:
         return await self.by_request[type(request)](request)
 
     async def close(self) -> None:
-        """Send nothing more to any client; runs go on."""
+        """Stop sending to clients; runs continue."""
         if self.close in self._controller.closers:
             self._controller.closers.remove(self.close)
         self.events.close()

@@ -1,11 +1,11 @@
 """Frontend protocol: the registry of operations, and the events.
 
-A request comes as ``amltrain_request`` on the kernel's control channel and is answered by ``amltrain_reply``;
-both carry :data:`VERSION`. Events go out on a comm on which the kernel only sends: the client chooses its id and
-opens it by the operation ``events``.
+The page sends ``amltrain_request`` on the kernel's control channel and receives ``amltrain_reply``;
+both have :data:`VERSION`. The kernel sends events on a comm, in this direction only: the client chooses the comm's
+id and opens it by the operation ``events``.
 
-An operation is a request Struct, a reply Struct and a method with the decorator :func:`op`, side by side in one
-module. Everything else reads :data:`OPERATIONS`: decoding, dispatch, and the TypeScript in
+An operation is a request Struct, a reply Struct and a method with the decorator :func:`op`, all in one
+module. Decoding and dispatch use :data:`OPERATIONS`, and so does the generator of the TypeScript in
 ``labextension/src/protocol.ts`` (``python -m tools.protocol_types``).
 """
 
@@ -19,7 +19,7 @@ import msgspec
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.schema.rows import RunRow, TargetRow, WorkspaceRow
 
-#: Version of the protocol: grows when a change would confuse the other side.
+#: Version of the protocol: incremented by every incompatible change.
 VERSION = 2
 #: Message types on the control channel.
 REQUEST, REPLY = "amltrain_request", "amltrain_reply"
@@ -31,7 +31,7 @@ EVENTS = "amltrain_events"
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Base of all requests; the names of fields are the wire's."""
+    """Base of all requests; the names of the fields are part of the wire format."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +47,9 @@ class ErrorReply(Reply, frozen=True, kw_only=True):
     Attributes
     ----------
     error
-        What failed, one sentence.
+        Message for the user, one sentence.
     code, field, details
-        The same for programs, as in :class:`~jupyter_amltrain.errors.AmlTrainError`. Never parse `error`.
+        Structured information, as in :class:`~jupyter_amltrain.errors.AmlTrainError`. Never parse `error`.
     """
 
     error: str
@@ -60,7 +60,7 @@ class ErrorReply(Reply, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, error: AmlTrainError) -> ErrorReply:
-        """Return the reply that tells of an error."""
+        """Return the reply for an error."""
         code = error.code or type(error).__name__
         return cls(error=str(error), code=code, field=error.field, details=error.details)
 
@@ -82,8 +82,8 @@ OPERATIONS: dict[str, Operation] = {}
 def op(name: str) -> Callable[[_Method], _Method]:
     """Make a method the handler of an operation.
 
-    The annotations of the method are the request and the reply. Both Structs stand above its class: they are
-    looked up when the class is defined.
+    The annotations of the method are the request and the reply. Define both Structs above the class: they are
+    resolved when the class is defined.
 
     Examples
     --------
@@ -177,9 +177,9 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
     current
         Name of the current target if it or `targets` has changed, else ``None``.
     trouble
-        As in a snapshot if it has changed, else ``None``.
+        As in a snapshot, if it has changed, else ``None``.
     renew
-        The client has to send its ``events`` request again, to show that it still listens.
+        The client has to send its ``events`` request again, to confirm that it still listens.
     """
 
     seq: int
@@ -193,7 +193,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="gpus"):
-    """Samples of the GPUs that the client asked for; at most two messages a second.
+    """Samples of the GPUs that the client subscribed to; at most two messages a second.
 
     Buffers of n ticks and G GPUs: float64 ``(n,)`` unix seconds; uint8 ``(n, G)`` percent utilization;
     uint8 ``(n, G)`` percent of memory; float32 ``(n, 2)`` host: percent of one core, bytes of memory. 255 and
@@ -204,7 +204,7 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="gpu
     source
         The source as the request named it.
     first
-        These samples replace those that the client has: up to 600 of the past.
+        These samples, up to 600 past ones, replace those that the client has.
     labels
         One for each GPU, ``"node:index"``; only with `first`.
     titles

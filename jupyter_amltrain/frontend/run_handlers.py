@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.commands.runs import MAX_NAMED, lost_text, not_ended, resubmit
+from jupyter_amltrain.commands.runs import MAX_NAMED, deletion_warning, not_ended_error, resubmit
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
 from jupyter_amltrain.kernel.observers import Picture
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.base import Backend
     from jupyter_amltrain.kernel.controller import Controller
 
-#: Seconds that a reply waits for a picture: the client asks again, and by then it is drawn.
+#: Maximum wait of a reply for a picture; the client repeats the request (seconds).
 PICTURE_TIMEOUT_S = 0.5
-#: Pictures that are kept for that.
+#: Maximum number of cached pictures.
 MAX_PICTURES = 8
-#: Seconds that a reply waits for runs to be deleted, or for their import into MLflow.
+#: Maximum wait of a reply for the deletion of runs, or for their import into MLflow (seconds).
 DELETE_TIMEOUT_S = 2.0
-#: Seconds that a reply waits for a server of MLflow's page that is starting.
+#: Maximum wait of a reply for a starting MLflow server (seconds).
 MLFLOW_TIMEOUT_S = 1.0
-#: Bytes of a log in one reply; at least what the longest character takes.
+#: Limits of the bytes of a log in one reply; the minimum is the longest UTF-8 character.
 MAX_LOG_BYTES, MIN_LOG_BYTES = 1 << 18, 4
 
 
@@ -70,7 +70,7 @@ class CancelRun(Request, frozen=True, kw_only=True):
 
 
 class CancelReply(Reply, frozen=True, kw_only=True):
-    """Answer to :class:`CancelRun`: accepted; the run may still take time to end."""
+    """Answer to :class:`CancelRun`; the run may take time to end after the cancel was accepted."""
 
     accepted: bool
     state: str
@@ -100,7 +100,7 @@ class DashboardReply(Reply, frozen=True, kw_only=True):
     feed
         Id of the feed whose widget model was sent; empty while it is being created.
     reason
-        Why there will be none (no samples to show, for example); else empty.
+        Why no widgets will be created (no samples to show, for example); else empty.
     """
 
     feed: str = ""
@@ -131,7 +131,7 @@ class FollowReply(Reply, frozen=True, kw_only=True):
 
 
 class DeleteRuns(Request, frozen=True, kw_only=True):
-    """Delete ended runs; without `confirmed` the reply only says what would be lost.
+    """Delete ended runs; without `confirmed` the reply only lists the data that would be lost.
 
     Attributes
     ----------
@@ -150,11 +150,11 @@ class DeleteReply(Reply, frozen=True, kw_only=True):
     Attributes
     ----------
     ask
-        What would be lost: the user has to confirm it.
+        The data that would be lost: the user has to confirm.
     unrecorded
-        Those of `ask` that MLflow has no record of.
+        Runs of `ask` without a record in MLflow.
     errors
-        By handle.
+        Errors by handle.
     """
 
     deleted: tuple[str, ...] = ()
@@ -244,7 +244,7 @@ class RunHandlers:
 
     @op("delete")
     async def delete(self, request: DeleteRuns) -> DeleteReply:
-        """Delete ended runs, or say what would be lost, as the magic does."""
+        """Delete ended runs, or return the data that would be lost, as the magic does."""
         controller = self._controller
         errors: dict[str, str] = {}
         runs: list[Run] = []
@@ -252,25 +252,25 @@ class RunHandlers:
             try:
                 run = controller.entry(await controller.find(name)).run
                 if not run.status.state.terminal:
-                    raise not_ended(run)
+                    raise not_ended_error(run)
                 runs.append(run)
             except AmlTrainError as error:
                 errors[name] = str(error)
         if not request.confirmed:
             sizes = [(run, await self._log_size(run) if i < MAX_NAMED else 0) for i, run in enumerate(runs)]
             unrecorded = await self._unrecorded(runs)
-            ask = lost_text(sizes, unrecorded) if sizes else ""
+            ask = deletion_warning(sizes, unrecorded) if sizes else ""
             return DeleteReply(ask=ask, unrecorded=tuple(unrecorded), errors=errors)
         replied = asyncio.Event()
         deletion = self._delete_all(runs, errors, replied, frozenset(request.unrecorded))
         task = controller.loop.start(deletion, "delete runs")
         await asyncio.wait({task}, timeout=DELETE_TIMEOUT_S)
         replied.set()
-        # A deletion that takes longer (MLflow's record is made from the folder) is reported by the event `changes`.
+        # The event `changes` reports deletions that take longer: MLflow's record is created from the folder first.
         return DeleteReply(deleted=tuple(run.handle for run in runs if run.handle not in errors), errors=dict(errors))
 
     async def _unrecorded(self, runs: Sequence[Run]) -> dict[RunHandle, str]:
-        """Return the runs without a record in MLflow, and why; a slow import goes on in the background."""
+        """Return the runs without a record in MLflow, and the reason; a slow import continues in the background."""
         controller = self._controller
         imports = {
             controller.loop.start(controller.unrecorded(run.handle), f"import {run.handle}")
@@ -369,7 +369,7 @@ class LogHandlers:
         controller = self._controller
         entry = controller.entry(await controller.find(request.handle))
         run = entry.run
-        ended = run.status.state.terminal  # before the read: a log that is read after the end is complete
+        ended = run.status.state.terminal  # before the read: a log that is read after the run's end is complete
         if not run.folder:
             return LogReply(text="", start=0, offset=0, ended=ended)
         backend = controller.backend(run.target)
@@ -379,7 +379,7 @@ class LogHandlers:
         chunk = await backend.read(run.run_id, "log", request.offset, limit)
         if not chunk.data and request.offset > 0 and backend.log_may_shrink:
             end = (await backend.read(run.run_id, "log", -1, 1)).offset
-            if end < request.offset:  # the job has emptied it: read its new beginning
+            if end < request.offset:  # the job emptied it: read from its new start
                 chunk = await backend.read(run.run_id, "log", 0, limit)
         complete = ended and len(chunk.data) < limit
         text, skipped, left = cut(chunk.data, complete, line=request.offset < 0 and chunk.offset > len(chunk.data))
@@ -408,7 +408,7 @@ def cut(data: bytes, complete: bool, *, line: bool = False) -> tuple[str, int, i
     Parameters
     ----------
     complete
-        Nothing follows: an incomplete last character is decoded as it is.
+        No more bytes follow: an incomplete last character is decoded as it is.
     line
         Start at the first line that begins in `data`, if any.
     """
@@ -449,7 +449,7 @@ class MlflowReply(Reply, frozen=True, kw_only=True):
 
 
 class MlflowHandlers:
-    """Handler of the operation ``mlflow``: starts one server of MLflow's page for each project."""
+    """Handler of the operation ``mlflow``: starts one MLflow server per project."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -461,7 +461,7 @@ class MlflowHandlers:
         controller = self._controller
         run = controller.entry(await controller.find(request.handle)).run
         if reason := no_page_reason(run):
-            await controller.settle(run.handle)  # starts its import if nothing else has
+            await controller.settle(run.handle)  # starts its import if that has not started
             return MlflowReply(reason=reason)
         task = self._starting.get(run.project)
         if task is None:
@@ -470,13 +470,13 @@ class MlflowHandlers:
         await asyncio.wait({task}, timeout=MLFLOW_TIMEOUT_S)
         if not task.done():
             return MlflowReply()
-        self._starting.pop(run.project, None)  # the next request starts it again: it may have ended
+        self._starting.pop(run.project, None)  # the server may end: the next request starts it again
         server = task.result()
         if reason := str(server.get("why", "")):
             return MlflowReply(reason=reason)
         experiment = await controller.loop.offload(_experiment, run.project, run.tracking_id)
         fragment = f"#/experiments/{experiment}/runs/{run.tracking_id}" if experiment else ""
-        # A path at the server that the browser has open: its host name and port there are not known here.
+        # A path, not a URL: the kernel does not know the host and port that the browser uses for the Jupyter server.
         return MlflowReply(url=f"{server.get('path') or server['url']}{fragment}")
 
     async def _start(self, project: str) -> dict[str, Any]:
@@ -502,7 +502,7 @@ def no_page_reason(run: Run) -> str:
 
 
 def _experiment(project: str, tracking_id: str) -> str:
-    """Return the id of the experiment that has the run, from the store's own table; empty if it is unknown."""
+    """Return the id of the run's experiment, from the table of MLflow's store; empty if it is unknown."""
     path = Path(project_store(project)) / "mlflow.db"
     with (
         contextlib.suppress(sqlite3.Error, OSError),

@@ -1,4 +1,4 @@
-"""Subscriptions to a run's streams: which runs are read because clients show them."""
+"""Subscriptions to streams of runs: selects the runs that are read because clients show them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jupyter_amltrain.schema.run import Run, RunHandle
 
 log = logging.getLogger(__name__)
 
-#: Live runs that are read because a panel is shown: the newest.
+#: Maximum number of live runs (the newest) that are read while a panel is shown.
 MAX_LIVE_RUNS = 16
-#: Runs of one request whose summaries are read.
+#: Maximum number of runs per request whose summaries are read.
 MAX_DETAILS = 30
-#: Summaries that are kept.
+#: Maximum number of cached summaries.
 MAX_SUMMARIES = 2000
 
 
@@ -28,7 +28,7 @@ class StreamInterest:
     Parameters
     ----------
     clients
-        Returns the clients as they are now.
+        Returns the current clients.
     """
 
     def __init__(self, runs: RunProvider, clients: Callable[[], Iterable[FrontendClient]]) -> None:
@@ -38,7 +38,7 @@ class StreamInterest:
         self._due = False
 
     def on_changed(self, run: Run) -> None:
-        """Note whether a run is live."""
+        """Update whether a run is live."""
         live = not run.status.state.terminal
         if live != (run.handle in self._live):
             (self._live.add if live else self._live.discard)(run.handle)
@@ -55,7 +55,7 @@ class StreamInterest:
         """View the runs that clients follow, and the newest live runs while a panel is shown."""
         self._due = False
         store, clients = self._runs.store, list(self._clients())
-        requested = {handle for client in clients if client.wants.shown for handle in client.wants.looks}
+        requested = {handle for client in clients if client.subscription.shown for handle in client.subscription.looks}
         if any(client.is_shown for client in clients):
             live = [entry.run for entry in store.live() if entry.run.handle in self._live]
             live.sort(key=lambda run: run.created)
@@ -70,7 +70,7 @@ class StreamInterest:
 
 
 class RunDetails:
-    """Summaries of the streams of past runs, read one after the other when their rows are in view.
+    """Summaries of the streams of past runs, read one at a time when their rows are in view.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class RunDetails:
         return self._summaries.get(handle)
 
     def request(self, handles: Iterable[str]) -> None:
-        """Read the summaries of ended runs, those requested last first."""
+        """Read the summaries of ended runs; the most recent request first."""
         for handle in list(handles)[:MAX_DETAILS]:
             entry = self._runs.store.get(RunHandle(handle))
             ended = entry is not None and entry.run.status.state.terminal
@@ -109,7 +109,7 @@ class RunDetails:
                 self._summaries[handle] = await self._runs.brief(RunHandle(handle))
             except (AmlTrainError, OSError) as error:
                 log.info("%s", error)
-                self._summaries[handle] = StreamSummary()  # it cannot be read: another try would fail too
+                self._summaries[handle] = StreamSummary()  # unreadable: another attempt would fail too
             for old in list(self._summaries)[:-MAX_SUMMARIES]:
                 del self._summaries[old]
             self._on_read(handle)

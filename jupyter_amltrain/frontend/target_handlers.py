@@ -25,25 +25,25 @@ from jupyter_amltrain.schema.fields import Field, TargetKind
 if TYPE_CHECKING:
     from jupyter_amltrain.kernel.controller import Controller
 
-#: Seconds that a reply waits until a workspace is disconnected: the process that talks to Azure may have to start.
+#: Maximum wait of a reply for a disconnect, which may have to start the service process (seconds).
 DISCONNECT_TIMEOUT_S = 2.0
 
 
 class TargetAction(Request, frozen=True, kw_only=True):
-    """Do something with a target; the same as ``%aml_compute <verb>``.
+    """Run an action on a target; the same as ``%aml_compute <verb>``.
 
     Attributes
     ----------
     target
-        Name of the target; with the verb ``disconnect`` that of a workspace.
+        Name of the target; for the verb ``disconnect`` the name of a workspace.
     kind
         For ``create`` and ``attach``; else empty.
     values
-        By field name; an absent field has its default.
+        Values by field name; an absent field has its default.
     dry
         Only check the values.
     confirmed
-        The user has read what the action costs or loses.
+        The user has confirmed the cost or loss of the action.
     """
 
     verb: str
@@ -60,15 +60,15 @@ class ActReply(Reply, frozen=True, kw_only=True):
     Attributes
     ----------
     accepted
-        The action is done, or has begun: then the target's row shows its progress in ``work``.
+        The action is done, or has started: then the target's row shows its progress in ``work``.
     ask
-        Not accepted: the user has to confirm this first.
+        Not accepted: text that the user has to confirm first.
     errors
-        Not accepted: errors by field; the key ``""`` is about all of them.
+        Not accepted: errors by field; the key ``""`` is for errors of the whole form.
     message
-        The text that the magic would print; empty for an action that takes longer.
+        The text that the magic would print; empty for an action that is still in progress.
     line
-        The same as a magic, for example ``%aml_compute scale big --nodes 4``.
+        The magic that does the same, for example ``%aml_compute scale big --nodes 4``.
     """
 
     accepted: bool
@@ -111,7 +111,7 @@ class TargetHandlers:
         )
 
     async def _disconnect(self, request: TargetAction) -> ActReply:
-        """Forget a workspace once the user has confirmed the loss; the same as ``%aml_compute disconnect``."""
+        """Disconnect a workspace after confirmation; the same as ``%aml_compute disconnect``."""
         controller, name = self._controller, request.target
         connections = controller.connections
         line = f"%aml_compute disconnect {quote(name)} --yes"
@@ -130,7 +130,7 @@ class TargetHandlers:
 
 
 def disconnect_loss(name: str, targets: list[str], billed: list[str], live: list[str]) -> str:
-    """Return what the user has to know before a workspace is disconnected."""
+    """Return the consequences of disconnecting a workspace, for the confirmation."""
     removed = f"its target {targets[0]}" if len(targets) == 1 else f"its {len(targets)} targets"
     text = [
         f"Disconnects {name}{f' and removes {removed} from the list' if targets else ''}. Nothing changes in Azure."
@@ -147,7 +147,7 @@ def disconnect_loss(name: str, targets: list[str], billed: list[str], live: list
 
 
 class GetForms(Request, frozen=True):
-    """Get the forms of every kind of target, of a submit, and of a connection to a workspace."""
+    """Get the forms for every kind of target, for a submit, and for a connection to a workspace."""
 
 
 class KindsReply(Reply, frozen=True, kw_only=True):
@@ -166,7 +166,7 @@ class ComposeSubmit(Request, frozen=True, kw_only=True):
     old
         The line that exists already (``%%aml_submit ...`` or ``%aml_submit ...``); empty for none.
     cell
-        The code below it; ``None`` for the line form.
+        The code below the line; ``None`` for the line form.
     script
         Path of a ``.py`` file for the line form, relative to `folder`.
     folder
@@ -188,7 +188,7 @@ class ComposeReply(Reply, frozen=True, kw_only=True):
     Attributes
     ----------
     line
-        The new line; flags of the old one that no field names are kept.
+        The new line; keeps flags of the old line that have no field.
     values
         Values of the line, by name of a submit field.
     errors
@@ -223,7 +223,7 @@ class ConnectReply(Reply, frozen=True, kw_only=True):
     errors
         By name of a field; the key ``""`` is about the whole line.
     note
-        What it would connect, where the values alone do not say; may be empty.
+        The workspace that the line would connect, if the values do not name it; may be empty.
     """
 
     line: str
@@ -232,12 +232,12 @@ class ConnectReply(Reply, frozen=True, kw_only=True):
 
 
 class FormHandlers:
-    """Handlers of forms and of the lines that they write.
+    """Handlers of forms and of the lines that forms write.
 
     Parameters
     ----------
     defaults
-        Returns the values that hold where a submit line sets none.
+        Returns the values of flags that a submit line does not set.
     """
 
     def __init__(self, controller: Controller, defaults: Callable[[], Defaults]) -> None:
@@ -256,7 +256,7 @@ class FormHandlers:
         return await self._controller.loop.offload(self._composed, request)
 
     def _composed(self, request: ComposeSubmit) -> ComposeReply:
-        """Read files and parse code: not on the loop."""
+        """Compose a line; reads files and parses code, so it must not run on the loop."""
         defaults = self._defaults()
         result = compose_submit_line(
             request.old, request.values, cell=request.cell, script=request.script, defaults=defaults

@@ -1,7 +1,6 @@
-"""The magics: every noun of :mod:`jupyter_amltrain.commands.registry` as a magic of IPython.
+"""IPython magics: one for every noun of :mod:`jupyter_amltrain.commands.registry`.
 
-Loading them imports what IPython has loaded already and nothing else; the first use
-of a magic loads the rest.
+Loading them imports only modules that IPython has loaded already; the first use of a magic imports the rest.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ _extensions: weakref.WeakKeyDictionary[InteractiveShell, _Extension] = weakref.W
 
 
 def register(ip: InteractiveShell) -> None:
-    """Register magics, configuration and events on a shell; a second time does nothing."""
+    """Register magics, configuration and events on a shell; calling it again has no effect."""
     if ip not in _extensions:
         _extensions[ip] = _Extension(ip)
 
 
 def unregister(ip: InteractiveShell) -> None:
-    """Remove what :func:`register` added. Runs continue."""
+    """Remove everything that :func:`register` added. Runs continue."""
     extension = _extensions.pop(ip, None)
     if extension is not None:
         extension.remove()
 
 
 class _Extension:
-    """All that we added to one shell."""
+    """Everything that the extension added to one shell."""
 
     def __init__(self, ip: InteractiveShell) -> None:
         self.shell = weakref.ref(ip)
@@ -79,13 +78,13 @@ class _Extension:
             self.control_channel.remove()
 
     def _magic(self, noun: Noun) -> Callable[..., Any]:
-        """The magic of a noun, as IPython calls it."""
+        """Return the magic of a noun, as IPython calls it."""
 
         def magic(line: str, cell: str | None = None) -> Any:
             return self._run(noun, line, cell)
 
         magic.__doc__ = noun.summary
-        # IPython asks `getdoc` first: the help text is made when somebody wants to read it.
+        # IPython prefers `getdoc`, so that the help text is created only when it is shown.
         magic.getdoc = lambda: parser_of(noun.name, f"%aml_{noun.name}").format_help()  # type: ignore[attr-defined]
         silenced: Callable[..., Any] = output_can_be_silenced(magic)
         return silenced
@@ -108,13 +107,13 @@ class _Extension:
         )
         try:
             result = run(noun.name, tokens, context)
-        except (HelpRequested, ConfirmationNeeded) as text:  # a question is not an error
+        except (HelpRequested, ConfirmationNeeded) as text:  # neither is an error
             print(text)
             return None
         return display.show_result(shell, result, self.config.refresh_rate)
 
     def _submitted(self, run: TrackedRun, submission: Submission) -> Result:
-        """Show a run, and with ``--wait`` wait for it; its values become variables."""
+        """Show a run, wait for it with ``--wait``, and assign its values to variables."""
         shell = self.shell()
         if submission.as_name and shell is not None:
             shell.user_ns[submission.as_name] = run

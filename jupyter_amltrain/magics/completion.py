@@ -1,6 +1,6 @@
-"""Tab in the lines of our magics, as a matcher of IPython's completer.
+"""Tab completion of the magics, as a matcher of IPython's completer.
 
-Loading registers one function; what it needs is imported at the first Tab in a line of ours.
+Loading registers one function; the first Tab in a line of an ``aml_`` magic imports the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _names: CompletionNames | None = None
 
 
 def matcher(context: Any) -> Any:
-    """Continuations of a line that begins with a magic of ours; nothing for other lines."""
+    """Return completions of a line that starts with an ``aml_`` magic; none for other lines."""
     lines = context.full_text.split("\n")
     at = min(context.cursor_line, len(lines) - 1)
     before = lines[at][: context.cursor_position]
@@ -34,14 +34,14 @@ def matcher(context: Any) -> Any:
             at -= 1
             before = f"{lines[at][:-1]} {before}"
     elif at:
-        before = ""  # the body of a cell magic has no lines of ours
-    found = _LINE.fullmatch(before) if "aml_" in before else None
-    if found is None:
+        before = ""  # the body of a cell magic has no magics
+    match = _LINE.fullmatch(before) if "aml_" in before else None
+    if match is None:
         return {"completions": [], "suppress": False}
-    return _complete(found["command"], found["line"], "\n".join(lines[1:]) if before.startswith("%%") else "")
+    return _complete(match["command"], match["line"], "\n".join(lines[1:]) if before.startswith("%%") else "")
 
 
-# What IPython asks a matcher of its second kind. Before jedi, which cannot help here.
+# Attributes of a matcher of API version 2. The priority puts it before jedi, which does not know magics.
 matcher.matcher_api_version = 2  # type: ignore[attr-defined]
 matcher.matcher_priority = 1000  # type: ignore[attr-defined]
 matcher.matcher_identifier = "jupyter_amltrain"  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def _complete(command: str, line: str, cell: str) -> dict[str, Any]:
 
 
 def install(ip: InteractiveShell) -> None:
-    """Add the matcher; a second time does nothing."""
+    """Add the matcher; calling it again has no effect."""
     remove(ip)
     _matchers(ip).append(matcher)
 

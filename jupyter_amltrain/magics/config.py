@@ -22,26 +22,24 @@ class AMLTrain(Configurable):
     timeout = Unicode("", help="Time limit of the runs, as 90, 30s, 15m, 2h, 1d; empty for none.").tag(config=True)
     environment = Unicode(
         "",
-        help="Packages of runs without --env, where the target makes an environment and has none of its own; empty for"
-        " one that fits.",
+        help="Environment of runs without --env, on targets that create environments and have no default; empty for"
+        " one that fits the imports.",
     ).tag(config=True)
-    short_errors = Bool(True, help="Show errors as one sentence; False shows their traceback.").tag(config=True)
+    short_errors = Bool(True, help="Show errors as one line; False shows tracebacks.").tag(config=True)
     log_lines = Int(
-        0, min=0, help="Lines that %aml_runs logs shows without --tail; 0 for all (long logs are cut)."
+        0, min=0, help="Lines that %aml_runs logs shows without --tail; 0 for all (long logs are shortened)."
     ).tag(config=True)
-    refresh_rate = Float(2.0, min=0.1, max=2.0, help="How often a run's output is redrawn, at most, per second.").tag(
+    refresh_rate = Float(2.0, min=0.1, max=2.0, help="Maximum redraws of a run's output per second.").tag(config=True)
+    progress = Bool(True, help="Show a status line of the run while --wait waits in an interactive terminal.").tag(
         config=True
     )
-    progress = Bool(
-        True, help="While --wait waits in an interactive terminal, keep a line with the run's state there."
-    ).tag(config=True)
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         AmlTrainError.short = self.short_errors
 
     @validate("timeout")
-    def _a_time(self, proposal: Any) -> str:
+    def _validate_timeout(self, proposal: Any) -> str:
         text = str(proposal["value"]).strip()
         try:
             if text:
@@ -51,7 +49,7 @@ class AMLTrain(Configurable):
         return text
 
     @validate("environment")
-    def _an_environment(self, proposal: Any) -> str:
+    def _validate_environment(self, proposal: Any) -> str:
         from jupyter_amltrain.jobs.flag_values import environment_of
         from jupyter_amltrain.schema.environment import check_environment
 
@@ -63,14 +61,14 @@ class AMLTrain(Configurable):
         return text
 
     @validate("experiment", "target")
-    def _stripped(self, proposal: Any) -> str:
+    def _strip(self, proposal: Any) -> str:
         return str(proposal["value"]).strip()
 
     @observe("short_errors")
-    def _errors(self, change: Any) -> None:
+    def _apply_short_errors(self, change: Any) -> None:
         AmlTrainError.short = bool(change["new"])
 
     def defaults(self) -> Defaults:
-        """The defaults as the commands take them."""
+        """Return the defaults for the commands."""
         timeout = flag_types.duration(self.timeout) if self.timeout else None
         return Defaults(target=self.target, experiment=self.experiment, timeout=timeout, environment=self.environment)

@@ -1,6 +1,6 @@
 """Listener for the frontend's requests on the kernel's control channel.
 
-Answering needs packages that ``%load_ext`` must not import: they are imported with the first request.
+Replies need packages that ``%load_ext`` must not import: the first request imports them.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _REQUEST = "amltrain_request"
 
 
 class ControlChannel:
-    """Handles ``amltrain_request`` on one kernel.
+    """Handler of ``amltrain_request`` messages of one kernel.
 
     Parameters
     ----------
     defaults
-        Returns the values that hold where a submit line sets none.
+        Returns the values of flags that a submit line does not set.
     """
 
     def __init__(self, shell: Any, defaults: Callable[[], Defaults]) -> None:
         self._shell, self._defaults = shell, defaults
         self._server: RequestServer | None = None
-        self._cell_runs = True  # the cell that loads us
+        self._cell_runs = True  # the cell that loads the extension
         self._current: tuple[Any, Any] = (None, None)  # controller, its request handlers
 
     def install(self) -> None:
         """Start listening."""
         self._shell.kernel.control_handlers[_REQUEST] = self._handle
-        # Not ..._run_cell: code that a page executes silently, to load us, ends without those.
+        # Not ..._run_cell: silently executed code, by which a page loads the extension, ends without those events.
         self._shell.events.register("pre_execute", self._begin)
         self._shell.events.register("post_execute", self._end)
 
@@ -46,7 +46,7 @@ class ControlChannel:
         self._shell.events.unregister("pre_execute", self._begin)
         self._shell.events.unregister("post_execute", self._end)
         (controller, handlers), self._current = self._current, (None, None)
-        if handlers is not None:  # clients get no more events; runs go on
+        if handlers is not None:  # clients get no more events; runs continue
             from jupyter_amltrain.kernel import session
 
             if session.existing() is controller:

@@ -1,4 +1,4 @@
-"""What a magic shows in its cell's output: runs and views once, text, links, a sign-in."""
+"""Output of magics: runs and views (displayed once), text, links, sign-ins."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from jupyter_amltrain.commands.registry import Result
     from jupyter_amltrain.run import TrackedRun
 
-#: A cell ends when its target has accepted the job, so that a kernel that dies loses nothing: milliseconds
-#: as a rule, and at most this many seconds.
+#: Maximum wait of a cell until its target has accepted the job, so that the job survives the kernel; usually
+#: milliseconds (seconds).
 ACCEPT_TIMEOUT_S = 5.0
 
 
@@ -28,14 +28,14 @@ V = TypeVar("V", bound=View)
 
 
 def show_once(shell: Any, run: TrackedRun, rate: float = 2.0) -> TrackedRun:
-    """Display the run and return it such that IPython's ``Out`` does not draw it again.
+    """Display the run and return it; IPython's ``Out`` of this cell does not display it again.
 
-    In a later cell the name of the run shows it as ever.
+    In later cells the run is displayed as usual.
 
     Parameters
     ----------
     rate
-        Frames a second, at most.
+        Maximum number of frames per second.
     """
     from jupyter_amltrain.output.mime import show
 
@@ -51,24 +51,24 @@ def show_submitted(shell: Any, run: TrackedRun, rate: float, *, wait: bool, line
     Raises
     ------
     RunError
-        The wait was interrupted, or the run that was waited for failed.
+        The wait was interrupted, or the run failed.
     """
     from jupyter_amltrain.commands import runs
 
     with runs.interruptible(run):
         show_once(shell, run, rate)
-        with contextlib.suppress(TimeoutError):  # a large folder is being copied: the cell need not wait
+        with contextlib.suppress(TimeoutError):  # e.g. a large folder is being copied: the cell does not wait for it
             run.accepted(ACCEPT_TIMEOUT_S)
         if wait:
             runs.wait(run, line=line)
 
 
 def show_result(shell: Any, result: Result, rate: float) -> Any:
-    """Show what a command answers; returns the magic's value."""
+    """Show the result of a command; return the magic's value."""
     if result.html:
         from IPython import display
 
-        # IPython's own is not typed
+        # IPython's function is not typed.
         show: Any = display.display
         show({"text/plain": result.text, "text/html": result.html}, raw=True)
     elif text := result.text.rstrip("\n") if result.verbatim else result.text:
@@ -83,14 +83,14 @@ def show_result(shell: Any, result: Result, rate: float) -> Any:
 
 
 def view_once(shell: Any, view: V) -> V:
-    """Show a dashboard and return it such that IPython's ``Out`` does not draw it again."""
+    """Show a dashboard and return it; IPython's ``Out`` of this cell does not display it again."""
     view.show()
     _skip_display(shell, view)
     return view
 
 
 def _skip_display(shell: Any, shown: Any) -> None:
-    """Let the display hook of this cell, and of no other, skip what has been shown."""
+    """Make the display hook of this cell, and of no other, skip an object that was displayed."""
     cell = shell.execution_count
 
     def displayed() -> None:
@@ -104,7 +104,7 @@ def _skip_display(shell: Any, shown: Any) -> None:
 
 
 def terminal_line(shell: Any, enabled: bool) -> Callable[[str], Any] | None:
-    """How to rewrite one line of an interactive terminal; ``None`` anywhere else."""
+    """Return a function that rewrites one line of an interactive terminal; ``None`` elsewhere."""
     if not enabled or getattr(shell, "kernel", None) is not None or not sys.stdout.isatty():
         return None
 
@@ -117,18 +117,18 @@ def terminal_line(shell: Any, enabled: bool) -> Callable[[str], Any] | None:
 
 
 def sign_in_shower() -> Callable[[dict[str, Any]], None]:
-    """Shows a sign-in as a link and a code, and removes both when it has ended."""
+    """Return a function that shows a sign-in as a link and a code, and removes both when it has ended."""
     handle: Any = None
 
     def show(event: dict[str, Any]) -> None:
         nonlocal handle
         if event.get("kind") != "sign-in":
-            return  # connecting takes a second, and the line at the end is enough
+            return  # connecting takes a second: the result line is enough
         from IPython import display
 
         from jupyter_amltrain.commands.connect import sign_in_html
 
-        # IPython's own is not typed
+        # IPython's function is not typed.
         first: Any = display.display
         ended = not event.get("text")
         data = {"text/plain": "The sign-in has ended." if ended else event["text"]}

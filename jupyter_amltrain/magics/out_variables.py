@@ -1,7 +1,7 @@
-"""Values of ``--out`` become variables of the notebook.
+"""Assigns values of ``--out`` to variables of the notebook.
 
-The loop thread must never touch ``user_ns``, so values wait for the main thread: at
-the end of ``--wait``, else at the start of the first cell after the run has ended.
+Only the main thread may change ``user_ns``, so values are assigned at the end of ``--wait``, or before
+the first cell that runs after the run has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OutVariables:
     Parameters
     ----------
     shell
-        Whose ``user_ns`` gets them.
+        Shell whose ``user_ns`` gets the values.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -33,22 +33,22 @@ class OutVariables:
         self._awaited.append(run)
 
     def collect(self, info: Any = None) -> None:
-        """Assign the values of ended runs; called before each cell, free when none is awaited."""
+        """Assign the values of ended runs; called before each cell, and cheap if no run is awaited."""
         if not self._awaited or threading.current_thread() is not threading.main_thread():
-            return  # not from a subshell's cell
+            return  # a cell of a subshell
         for run in list(self._awaited):
             try:
                 # The last known state: a cell must not wait for a target.
-                known = run.run
-                if not known.status.state.terminal:
+                last_known = run.run
+                if not last_known.status.state.terminal:
                     continue
                 self._awaited.remove(run)
-                if known.status.state.value == "completed":
+                if last_known.status.state.value == "completed":
                     self.assign(run, strict=False)
                 else:
-                    names = ", ".join(known.spec.out)
-                    print(f"{run.handle} {known.status.state.value}: {names} not set.")
-            except AmlTrainError as error:  # deleted, or its target does not answer
+                    names = ", ".join(last_known.spec.out)
+                    print(f"{run.handle} {last_known.status.state.value}: {names} not set.")
+            except AmlTrainError as error:  # deleted, or its target does not respond
                 if run in self._awaited:
                     self._awaited.remove(run)
                 print(f"{type(error).__name__}: {error}")
@@ -59,7 +59,7 @@ class OutVariables:
         Raises
         ------
         ResultMissing
-            A value was not returned; only when `strict`, after assigning the others.
+            A value was not returned; only if `strict`, after assigning the others.
         """
         missing: list[ResultMissing] = []
         for name in run.spec.out:

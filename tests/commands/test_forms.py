@@ -106,7 +106,7 @@ def test_compose_syntax_error_counts_cell_lines() -> None:
 
 def test_compose_of_broken_line_is_refused() -> None:
     assert "No closing quotation" in compose('%%aml_submit --name "x', None, cell="pass").errors[""]
-    assert "not a line that submits" in compose("%%bash", {}, cell="pass").errors[""]
+    assert "submit line" in compose("%%bash", {}, cell="pass").errors[""]
 
 
 @given(st.lists(TEXT, max_size=5))
