@@ -96,7 +96,7 @@ def test_what_cannot_be_told_stops_nothing(machine: Machine, switches: dict[str,
     machine.switch(**switches)
     run = machine.submit(require_gpu="stop")
     truth = machine.truth(run)
-    assert truth["verdict"] == "cannot tell" and "utilization" in truth["detail"] and not truth["cause"]
+    assert truth["verdict"] == "cannot tell" and "does not report its" in truth["detail"] and not truth["cause"]
     assert machine.end(run)["state"] == "completed"
 
 
