@@ -28,7 +28,7 @@ CURSOR = "amltrain.cursor"
 #: Records per transaction.
 CHUNK = 5000
 #: Seconds to wait for another import into the same project.
-LOCK_TIMEOUT = 300.0
+LOCK_TIMEOUT_S = 300.0
 
 _MLFLOW_STATUS = {
     RunState.COMPLETED: "FINISHED",
@@ -149,7 +149,7 @@ def _locked_import(
     if not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
     lock = store_folder / "import.lock"
-    with locked(lock, LOCK_TIMEOUT), TrackingStore(project) as store:
+    with locked(lock, LOCK_TIMEOUT_S), TrackingStore(project) as store:
         if lock.with_name("import.lock.soft").exists():
             result["notes"].append(f"{store_folder} is on a file system without locks; a lock file is used instead")
         result["mlflow"] = store.version

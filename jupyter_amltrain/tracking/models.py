@@ -210,7 +210,7 @@ def _store(project: str) -> Iterator[tuple[TrackingStore, Any]]:
     from mlflow.store.model_registry import sqlalchemy_store
 
     lock = project_store(project) / "import.lock"
-    with locked(lock, importer.LOCK_TIMEOUT), TrackingStore(project) as store:
+    with locked(lock, importer.LOCK_TIMEOUT_S), TrackingStore(project) as store:
         opened: Any = sqlalchemy_store.SqlAlchemyStore
         registry = opened(database_uri(project))
         try:

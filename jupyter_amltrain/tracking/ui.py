@@ -20,7 +20,7 @@ from jupyter_amltrain.state_dir import default_path, locked, project_store
 from jupyter_amltrain.tracking import page_proxy
 
 #: Seconds until the page must answer; importing MLflow's server takes most of them.
-START_TIMEOUT = 90.0
+START_TIMEOUT_S = 90.0
 #: Seconds without a request after which the page ends; ``AMLTRAIN_UI_IDLE`` sets another number.
 IDLE_TIMEOUT_S = 1800.0
 
@@ -60,7 +60,7 @@ def start(project: str, *, keep: bool = False) -> dict[str, Any]:
     server = _jupyter_server()
     folder = Path(os.environ[page_proxy.FOLDER_VARIABLE]) if server else default_path() / "pages"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(folder / f"{key}.lock", START_TIMEOUT):  # another kernel may be starting it
+    with locked(folder / f"{key}.lock", START_TIMEOUT_S):  # another kernel may be starting it
         record = page_proxy.read_record(folder, key)
         if record is not None and _answers(record):
             return _result(record, key, server, reused=True)
@@ -88,7 +88,7 @@ def _start(project: str, folder: Path, key: str, server: dict[str, Any] | None, 
         return _result(record, key, server, reused=False)
     if process.poll() is None:
         _end(process)
-        raise StateError(f"MLflow's page did not answer within {START_TIMEOUT:g} s.", hint=f"See {log}")
+        raise StateError(f"MLflow's page did not answer within {START_TIMEOUT_S:g} s.", hint=f"See {log}")
     if "No module named" in _tail(log):
         raise MissingDependency("MLflow's page needs the full mlflow package.", hint="Type: %pip install mlflow")
     raise StateError(f"MLflow's page did not start: {_tail(log)[-300:]}", hint=f"See {log}")
@@ -188,7 +188,7 @@ def _answers(record: dict[str, Any]) -> bool:
 
 
 def _wait(folder: Path, key: str, start_id: str, process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
-    deadline = time.monotonic() + START_TIMEOUT
+    deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         record = page_proxy.read_record(folder, key)
         if record is not None and record.get("start") == start_id:
